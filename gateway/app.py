@@ -44,6 +44,7 @@ from gateway.turn import (
 )
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES
+from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop
 from protocol.transport import load_curve_server
 from protocol.version import VERSION
@@ -197,10 +198,16 @@ async def run_gateway(
     """
     services = build_services(config, environ, gateway_index=gateway_index)
     root = trio.CancelScope()
-    with graceful_stop(services.draining.set, lambda _number: root.cancel()):
+    manager = ServiceManager.take(os.environ)
+
+    def drain() -> None:
+        manager.stopping()
+        services.draining.set()
+
+    with graceful_stop(drain, lambda _number: root.cancel()):
         async with running(services) as address:
             with root:
-                await _serve(root, services, gateway_index, address, announce)
+                await _serve(root, services, gateway_index, address, announce, manager)
 
 
 async def _serve(
@@ -209,11 +216,14 @@ async def _serve(
     gateway_index: GatewayIndex,
     address: str,
     announce: Callable[[str], None],
+    manager: ServiceManager,
 ) -> None:
     """Serve clients until `root` is cancelled, which the end of the server does."""
     async with trio.open_nursery() as nursery:
         url = await nursery.start(_serve_to_the_end, root, services, gateway_index)
         nursery.start_soon(_cut_open_turns, services)
+        nursery.start_soon(manager.keep_alive)
+        manager.ready(f"serving {url}")
         _log.info("serving %s, workers dial %s", url, address)
         if not _is_cloud_only(services.config):
             await _first_ready(services)

@@ -11,12 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import trio
 
 from herma import EXIT_EXPLAINED
+from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop
 
 GRACE_S: Final = 5.0
@@ -36,7 +37,7 @@ def herma_argv(words: list[str]) -> list[str]:
 class Child:
     """One process at a time; each call of `run` starts it anew. After `stop_s` a child that was
     asked to stop is killed. `on_line` receives the lines of its standard output; without it the
-    child inherits ours.
+    child inherits ours. `environ` and `folder` replace our environment and working directory.
     """
 
     def __init__(
@@ -46,11 +47,15 @@ class Child:
         *,
         stop_s: float,
         on_line: Callable[[str], None] | None = None,
+        environ: Mapping[str, str] | None = None,
+        folder: str | None = None,
     ) -> None:
         self.name = name
         self._argv = argv
         self._stop_s = stop_s
         self._on_line = on_line
+        self._environ = environ
+        self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     async def run(self) -> int:
@@ -59,7 +64,13 @@ class Child:
         Cancelling asks the child to stop, waits up to `stop_s` and then kills it.
         """
         out = None if self._on_line is None else subprocess.PIPE
-        process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL, stdout=out)  # noqa: ASYNC220
+        process = subprocess.Popen(  # noqa: ASYNC220
+            self._argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            env=self._environ,
+            cwd=self._folder,
+        )
         self._process = process
         with process:
             try:
@@ -114,11 +125,17 @@ async def keep_running(children: Sequence[Child]) -> int:
             child.hurry()
 
     stop = trio.Event()
-    with graceful_stop(stop.set, hurry):
-        return await _run_all(children, stop)
+    manager = ServiceManager.take(os.environ)
+
+    def leave() -> None:
+        manager.stopping()
+        stop.set()
+
+    with graceful_stop(leave, hurry):
+        return await _run_all(children, stop, manager)
 
 
-async def _run_all(children: Sequence[Child], stop: trio.Event) -> int:
+async def _run_all(children: Sequence[Child], stop: trio.Event, manager: ServiceManager) -> int:
     status = 0
     async with trio.open_nursery() as nursery:
 
@@ -129,6 +146,8 @@ async def _run_all(children: Sequence[Child], stop: trio.Event) -> int:
 
         for child in children:
             nursery.start_soon(_keep_running, child, stop_all)
+        nursery.start_soon(manager.keep_alive)
+        manager.ready(f"{len(children)} processes run")
         await stop.wait()
         stop_all(0)
     return status

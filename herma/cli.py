@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_plan(commands)
     _add_diff(commands)
+    _add_boot(commands)
     _add_keys(commands)
     _add_bench(commands)
     _add_usage(commands)
@@ -165,6 +166,30 @@ def _add_diff(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     diff.add_argument("--before", action="store_true", help="since the good start before the last")
     diff.add_argument("--deep", action="store_true", help="also compare the whole model files")
     diff.add_argument("--json", action="store_true", help="for programs")
+
+
+def _add_boot(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    systemd = commands.add_parser("systemd", help="write units that start Herma at boot")
+    container = commands.add_parser("container", help="write a Containerfile and a compose file")
+    drill = commands.add_parser("drill", help="prove without a reboot that a boot works")
+    systemd.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
+    container.add_argument("--config", type=Path, metavar="FILE", help="what it serves by")
+    for command in (systemd, drill):
+        command.add_argument("--user", action="store_true", help="of your own service manager")
+    for command in (systemd, container):
+        command.add_argument(
+            "--output", type=Path, metavar="DIR", help="instead of the usual place"
+        )
+    systemd.add_argument(
+        "--worker", action="append", metavar="NAME", help="only this worker or rank; repeatable"
+    )
+    container.add_argument(
+        "--base", default="docker.io/library/python:3.12-slim", metavar="IMAGE", help="with Python"
+    )
+    drill.add_argument("--units", type=Path, metavar="DIR", help="instead of the usual place")
+    drill.add_argument("--url", help="of the gateway, if none of the units is one")
+    drill.add_argument("--key-env", metavar="NAME", help="variable with an API key of the gateway")
+    drill.add_argument("--timeout", type=float, default=900.0, metavar="S", help="for all answers")
 
 
 def _port(text: str) -> int:

@@ -9,7 +9,7 @@ import argparse
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -225,6 +225,12 @@ def _supervisors() -> Iterator[_Supervisor]:
         except HermaError:
             answer = None
         yield _Supervisor(path, owner.pid, answer if isinstance(answer, WorkerStatus) else None)
+
+
+def supervisor_pids(names: Collection[str]) -> list[int]:
+    """The supervisors of this host's workers of those names."""
+    found = ((each.pid, each.status) for each in _supervisors())
+    return [pid for pid, status in found if status is not None and status.name in names]
 
 
 def _ask(path: Path, ask: Ask) -> Answer:

@@ -9,7 +9,9 @@ other than short queries.
 
 from herma.doctor.checks import examine
 from herma.doctor.finding import Finding, Fix, worst
+from herma.doctor.gpu import is_ours
 from herma.doctor.host import Host, Output, this_host
+from herma.doctor.network import holder_of
 from herma.doctor.starts import Change, folder_of, recorded_names, since_last_good
 
 __all__ = [
@@ -20,6 +22,8 @@ __all__ = [
     "Output",
     "examine",
     "folder_of",
+    "holder_of",
+    "is_ours",
     "recorded_names",
     "since_last_good",
     "this_host",

@@ -39,6 +39,12 @@ def check_ports(host: Host, config: Config) -> Iterator[Finding]:
         )
 
 
+def holder_of(host: Host, port: int) -> str | None:
+    """The process that listens on the TCP port, as far as this user may see."""
+    inode = _listening(host).get(port)
+    return None if inode is None else _holder(host, inode)
+
+
 def _wanted(config: Config) -> Iterator[tuple[str, int]]:
     gateway = config.gateway
     if gateway.port:

@@ -25,8 +25,8 @@ POLL_S = 0.05
 class HermaProcess:
     """`herma up` as a child; `base_url` ends in `/v1`."""
 
-    def __init__(self, config: Path | None, env: dict[str, str]) -> None:
-        argv = [sys.executable, "-m", "herma", "up", "--port", "0"]
+    def __init__(self, config: Path | None, env: dict[str, str], port: int = 0) -> None:
+        argv = [sys.executable, "-m", "herma", "up", "--port", str(port)]
         if config is not None:
             argv += ["--config", str(config)]
         self.process = subprocess.Popen(
@@ -108,14 +108,14 @@ class HermaProcess:
 
 
 @contextmanager
-def herma_up(config: Path | None, **env: str) -> Iterator[HermaProcess]:
+def herma_up(config: Path | None, *, port: int = 0, **env: str) -> Iterator[HermaProcess]:
     """`herma up` for the length of the block; whatever is left of it afterwards is killed."""
     with TemporaryDirectory() as state:
-        yield from _herma_up(config, {"XDG_STATE_HOME": state, **env})
+        yield from _herma_up(config, {"XDG_STATE_HOME": state, **env}, port)
 
 
-def _herma_up(config: Path | None, env: dict[str, str]) -> Iterator[HermaProcess]:
-    herma = HermaProcess(config, env)
+def _herma_up(config: Path | None, env: dict[str, str], port: int) -> Iterator[HermaProcess]:
+    herma = HermaProcess(config, env, port)
     family = [herma.process.pid]
     try:
         herma.base_url = herma.wait_ready()

@@ -16,6 +16,7 @@ from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.messages import Bye
+from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop
 from protocol.transport import CurveClient, load_curve_client
 from protocol.version import VERSION
@@ -53,6 +54,7 @@ class Worker:
         """Raises `ConfigError` for bad keys."""
         self._config = config
         self._reread = reread
+        self._manager = ServiceManager.take(os.environ)
         self._log = log
         self._keys = _curve_keys(config)
         self._identity = WorkerId(os.urandom(ID_BYTES))
@@ -75,6 +77,7 @@ class Worker:
     def drain(self, deadline_s: float) -> None:
         """Finish what runs, for at most `deadline_s`, then end."""
         if not self._drain_wanted.is_set():
+            self._manager.stopping()
             self._drain_s = max(0.0, deadline_s)
             self._drain_wanted.set()
 
@@ -95,9 +98,15 @@ class Worker:
             nursery.start_soon(self._engine.run, self._relay)
             if (control := self._open_control()) is not None:
                 nursery.start_soon(control.run)
+            nursery.start_soon(self._manager.keep_alive, self._status_line)
+            self._manager.ready("starting")
             await self._drain_wanted.wait()
             await self._leave()
             nursery.cancel_scope.cancel()
+
+    def _status_line(self) -> str:
+        status = self._engine.status((0, 0), ())
+        return f"{status.state} {status.phase} {status.detail}".strip()
 
     @property
     def _num_welcomed(self) -> int:

@@ -1,0 +1,26 @@
+"""What starts Herma after a boot: systemd units and container files, and the proof that they do.
+
+Owns the text of the files, the reading of units, and the drill. Must not import torch.
+"""
+
+from herma.boot.containers import compose_file, containerfile
+from herma.boot.drill import Drill, local_url, run_drill
+from herma.boot.stopping import stop_running, systemctl
+from herma.boot.unit_files import BootUnit, read_units
+from herma.boot.units import UnitOptions, enabling, needed_variables, unit_files
+
+__all__ = [
+    "BootUnit",
+    "Drill",
+    "UnitOptions",
+    "compose_file",
+    "containerfile",
+    "enabling",
+    "local_url",
+    "needed_variables",
+    "read_units",
+    "run_drill",
+    "stop_running",
+    "systemctl",
+    "unit_files",
+]

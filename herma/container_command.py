@@ -1,0 +1,34 @@
+"""`herma container`: write a Containerfile and a compose file.
+
+Owns where they are written, and what a person still has to do.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from herma.boot import compose_file, containerfile, needed_variables
+from herma.systemd_command import read_config, write
+from protocol.errors import ConfigError
+
+_IMAGE: Final = "localhost/herma"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write both files. Raises `ConfigError`, also without a configuration to mount."""
+    if arguments.config is None:
+        raise ConfigError("a container needs the file that it serves by: herma container --config")
+    config, path = read_config(arguments.config)
+    assert path is not None
+    folder: Path = arguments.output or Path.cwd()
+    files = {
+        "Containerfile": containerfile(arguments.base),
+        "compose.yaml": compose_file(config, path, _IMAGE),
+    }
+    for name, text in files.items():
+        print(f"{folder / name} {'written' if write(folder / name, text) else 'unchanged'}")
+    if variables := needed_variables(config):
+        print(f"set {', '.join(variables)} in {folder / '.env'}, one NAME=VALUE a line, mode 0600")
+    print(f"podman build -t {_IMAGE} {folder}   # or docker build -f Containerfile")
+    print(f"docker compose -f {folder / 'compose.yaml'} up -d")
+    return 0

@@ -1,0 +1,83 @@
+"""`herma drill`: prove that a boot would bring every model back.
+
+Owns the order: read the units, stop what runs, run what they run, give back what was stopped.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import trio
+
+from config import Config
+from herma.boot import BootUnit, Drill, local_url, read_units, run_drill, stop_running, systemctl
+from herma.child_processes import GRACE_S
+from herma.doctor import this_host
+from herma.systemd_command import read_config, units_folder, user
+from herma.worker_command import supervisor_pids
+from protocol.errors import ConfigError
+
+EXIT_FAILED = 1
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0 if every model has answered, else 1. Raises `ConfigError`."""
+    folder = arguments.units or units_folder(is_user=arguments.user)
+    units = read_units(folder, user(), os.environ.get("XDG_RUNTIME_DIR"))
+    configs = {path: read_config(path)[0] for path in {_config_path(unit) for unit in units}}
+    config = configs[_config_path(units[0])]
+    drill = _drill(arguments, units, configs)
+    stopped = stop_running(
+        this_host(),
+        [unit.name for unit in units],
+        config.gateway.port if arguments.url is None else 0,
+        supervisor_pids(drill.workers),
+        is_user=arguments.user,
+        patience_s=drill.stop_s,
+        say=_say,
+    )
+    has_passed = trio.run(run_drill, drill, _say)
+    if stopped:
+        _say(f"starting {', '.join(stopped)} again")
+        if systemctl("start", *stopped, is_user=arguments.user):
+            raise ConfigError(f"systemctl could not start {', '.join(stopped)}: journalctl -xe")
+    return 0 if has_passed else EXIT_FAILED
+
+
+def _drill(
+    arguments: argparse.Namespace,
+    units: list[BootUnit],
+    configs: dict[Path | None, Config],
+) -> Drill:
+    found = [
+        configs[_config_path(unit)].worker(name)
+        for unit in units
+        if (name := unit.option("--name")) is not None
+    ]
+    workers = [worker for worker in found if worker is not None]
+    heads = [worker for worker in workers if worker.rank == 0]
+    gateway = configs[_config_path(units[0])].gateway
+    if arguments.url is None and "gateway" not in units[0].argv:
+        raise ConfigError("these units have no gateway: name the one that they dial with --url")
+    key = None
+    if arguments.key_env is not None and not (key := os.environ.get(arguments.key_env)):
+        raise ConfigError(f"the environment variable {arguments.key_env}, of --key-env, is not set")
+    drains = [gateway.drain_s, *(worker.drain_s for worker in workers)]
+    return Drill(
+        units=units,
+        url=arguments.url or local_url(gateway.host, gateway.port),
+        models=sorted({worker.serves for worker in heads}),
+        workers=frozenset(worker.name for worker in heads),
+        api_key=key,
+        timeout_s=arguments.timeout,
+        stop_s=max(drains) + 3 * GRACE_S,
+    )
+
+
+def _config_path(unit: BootUnit) -> Path | None:
+    value = unit.option("--config")
+    return None if value is None else Path(value)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

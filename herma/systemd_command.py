@@ -1,0 +1,79 @@
+"""`herma systemd`: write the units that start Herma at boot.
+
+Owns where they are written, and what a person still has to do.
+"""
+
+import argparse
+import os
+import pwd
+import sys
+from pathlib import Path
+from typing import Final
+
+from config import Config, builtin_config, load_config
+from herma.boot import UnitOptions, enabling, needed_variables, unit_files
+from protocol.errors import ConfigError
+
+SYSTEM_UNITS: Final = Path("/etc/systemd/system")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the units and print the commands that enable them. Raises `ConfigError`."""
+    config, path = read_config(arguments.config)
+    for name in arguments.worker or ():
+        if config.worker(name) is None:
+            raise ConfigError(f"no [[workers]] table is named `{name}`")
+    options = UnitOptions(
+        python=sys.executable,
+        config=path,
+        user=None if arguments.user else user().pw_name,
+        folder=Path.cwd() if path is None else path.parent,
+        state=os.environ.get("XDG_STATE_HOME"),
+    )
+    folder = arguments.output or units_folder(is_user=arguments.user)
+    units = unit_files(config, options, arguments.worker or ())
+    for name, text in units.items():
+        print(f"{folder / name} {'written' if write(folder / name, text) else 'unchanged'}")
+    if variables := needed_variables(config):
+        print(f"set {', '.join(variables)} in {options.env_file}, one NAME=VALUE a line, mode 0600")
+    print("\n".join(enabling(list(units), is_user=arguments.user)))
+    if not arguments.user:
+        print("HERMA_RUNTIME_DIR=/run/herma herma worker status   # the units' workers")
+    return 0
+
+
+def read_config(path: Path | None) -> tuple[Config, Path | None]:
+    """The configuration and the file's absolute path. Raises `ConfigError`."""
+    if path is None:
+        return builtin_config(), None
+    return load_config(path), path.resolve()
+
+
+def units_folder(*, is_user: bool) -> Path:
+    if not is_user:
+        return SYSTEM_UNITS
+    home = os.environ.get("XDG_CONFIG_HOME") or f"{user().pw_dir}/.config"
+    return Path(home) / "systemd" / "user"
+
+
+def user() -> pwd.struct_passwd:
+    """The user of this process; with sudo, the one who called it. Raises `ConfigError`."""
+    name = os.environ.get("SUDO_USER")
+    try:
+        return pwd.getpwnam(name) if name else pwd.getpwuid(os.geteuid())
+    except KeyError as error:
+        raise ConfigError(f"this user has no entry in the password file: {error}") from error
+
+
+def write(path: Path, text: str) -> bool:
+    """Write the file if it differs; whether it did. Raises `ConfigError`."""
+    try:
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}; run it as root, or use --user or --output"
+        ) from error
+    return True

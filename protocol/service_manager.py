@@ -1,0 +1,77 @@
+"""What a service says to the service manager that started it: ready, alive, stopping.
+
+Owns the protocol of sd_notify(3): assignments in one datagram to the Unix socket that NOTIFY_SOCKET
+names. Without that variable nothing is sent. Must not know what the service does.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, MutableMapping
+from typing import Final, final
+
+import trio
+
+_MICROSECONDS: Final = 1e6
+_STATUS_S: Final = 10.0
+"""How often the status is sent where there is no watchdog."""
+
+
+@final
+class ServiceManager:
+    """The manager at `address`; None: there is none. It expects a sign of life within `watchdog_s`,
+    if that is set.
+    """
+
+    def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
+        self.watchdog_s = watchdog_s
+        self._address = address
+        self._status = ""
+
+    @classmethod
+    def take(cls, environ: MutableMapping[str, str]) -> "ServiceManager":
+        """The one that `environ` names. Its variables are removed: children are not the service."""
+        address = environ.pop("NOTIFY_SOCKET", None)
+        pid = environ.pop("WATCHDOG_PID", None)
+        interval_us = environ.pop("WATCHDOG_USEC", "")
+        is_meant = pid in (None, str(os.getpid()))
+        watchdog_s = int(interval_us) / _MICROSECONDS if interval_us.isdigit() else None
+        return cls(address, watchdog_s if is_meant else None)
+
+    def ready(self, status: str) -> None:
+        """The service has begun. `status` is one line for people."""
+        self._status = status
+        self._send("READY=1", f"STATUS={status}")
+
+    def stopping(self) -> None:
+        """The service finishes what runs, and ends."""
+        self._send("STOPPING=1")
+
+    async def keep_alive(self, status: Callable[[], str] | None = None) -> None:
+        """Send signs of life from the loop that calls this, twice in the time of the watchdog, and
+        the status when it changes. Returns if there is no manager.
+        """
+        if self._address is None:
+            return
+        while True:
+            await trio.sleep(_STATUS_S if self.watchdog_s is None else self.watchdog_s / 2)
+            parts = [] if self.watchdog_s is None else ["WATCHDOG=1"]
+            if status is not None and (line := status()) != self._status:
+                self._status = line
+                parts.append(f"STATUS={line}")
+            if parts:
+                self._send(*parts)
+
+    def _send(self, *assignments: str) -> None:
+        if self._address is None:
+            return
+        name = f"\0{self._address[1:]}" if self._address[0] == "@" else self._address
+        data = "\n".join(" ".join(one.splitlines()) for one in assignments).encode()
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as end:
+                end.sendto(data, name)
+        except BlockingIOError:
+            return  # the manager reads later; the next sign of life comes soon
+        except OSError as error:
+            print(f"herma: no service manager at {self._address}: {error}", file=sys.stderr)
+            self._address = None

@@ -1,0 +1,94 @@
+"""The drill with real processes: the units' own commands, and an answer of the model."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.fakes.herma_process import herma_up
+from tests.fakes.ports import free_ports
+
+ROOT = Path(__file__).parents[3]
+
+
+def configure(folder: Path) -> tuple[Path, int]:
+    """A file with a replay engine, and secrets' file that lets units find the checkout."""
+    port = free_ports(2)
+    file = folder / "herma.toml"
+    file.write_text(
+        f'[gateway]\nport = {port}\nworker_bind = "tcp://127.0.0.1:{port + 1}"\n'
+        '[[models]]\nname = "echo"\n[[workers]]\nname = "w"\nengine = "synthetic"\n'
+        'model = "builtin:herma-tiny"\n'
+    )
+    (folder / "herma.env").write_text(
+        f"PYTHONPATH={ROOT}\nXDG_STATE_HOME={folder}\nHERMA_RUNTIME_DIR={folder / 'run'}\n"
+    )
+    return file, port
+
+
+def herma(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "herma", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HERMA_RUNTIME_DIR": str(folder / "run")},
+    )
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """The address of a Unix socket has 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="herma-drill-test-") as name:
+        yield Path(name)
+
+
+def test_a_boot_brings_the_model_back() -> None:
+    """What `herma up` serves there is stopped first; nothing of the drill is left."""
+    with short_folder() as folder:
+        file, port = configure(folder)
+        units = str(folder / "units")
+        herma(folder, "systemd", "--config", str(file), "--user", "--output", units)
+        with herma_up(file, port=port, HERMA_RUNTIME_DIR=str(folder / "run")) as up:
+            done = herma(folder, "drill", "--user", "--units", units, "--timeout", "90")
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert up.process.wait(30) == 0
+        lines = done.stdout.splitlines()
+        assert lines[0] == f"stopping process {up.process.pid} (herma up)"
+        assert lines[1].startswith("herma-gateway.service has started in ")
+        assert lines[2].startswith("herma-worker-w.service has started in ")
+        assert lines[-2].startswith("echo has answered in ")
+        assert lines[-1].startswith("the drill passed in ")
+        assert herma(folder, "worker", "status").returncode == 2
+
+
+def test_a_unit_whose_program_is_gone_fails_the_drill() -> None:
+    """The ghost unit: status 127 or no program at all, named with its unit."""
+    with short_folder() as folder:
+        file, _ = configure(folder)
+        units = folder / "units"
+        herma(folder, "systemd", "--config", str(file), "--user", "--output", str(units))
+        ghost = units / "herma-worker-w.service"
+        ghost.write_text(ghost.read_text().replace(sys.executable, "/opt/gone/start.sh"))
+        done = herma(folder, "drill", "--user", "--units", str(units), "--timeout", "60")
+        assert done.returncode == 1
+        last = done.stdout.splitlines()[-1]
+        assert last.startswith(
+            "the drill failed: herma-worker-w.service: /opt/gone/start.sh: No su"
+        )
+
+
+def test_another_program_on_the_port_is_left_alone() -> None:
+    """It is named, and lives."""
+    with short_folder() as folder:
+        file, port = configure(folder)
+        units = str(folder / "units")
+        herma(folder, "systemd", "--config", str(file), "--user", "--output", units)
+        with socket.create_server(("127.0.0.1", port)):
+            done = herma(folder, "drill", "--user", "--units", units)
+        assert done.returncode == 2
+        assert f"port {port} is taken by process {os.getpid()}, which is not Herma's" in done.stderr

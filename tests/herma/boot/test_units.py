@@ -1,0 +1,173 @@
+"""Units: what they say, what systemd thinks of them, and that the drill reads them back."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import load_config, parse_config
+from herma.boot import UnitOptions, read_units, unit_files
+from herma.boot.units import quoted, worker_unit
+from herma.cli import main
+from protocol.errors import ConfigError
+
+TEXT = """
+[gateway]
+port = 8080
+drain_s = 30
+[[models]]
+name = "m"
+[[workers]]
+name = "gpu0"
+model = "builtin:herma-tiny"
+[[workers]]
+name = "rack/1"
+model = "builtin:herma-tiny"
+engine = "vllm"
+url = "http://127.0.0.1:1"
+api_key_env = "ENGINE_KEY"
+group = "big"
+rank = 1
+group_address = "tcp://127.0.0.1:8095"
+launch = { argv = ["vllm"] }
+drain_s = 120
+"""
+USER = pwd.getpwuid(os.geteuid())
+
+
+def options(folder: Path, user: str | None = USER.pw_name) -> UnitOptions:
+    return UnitOptions(sys.executable, folder / "a b%h.toml", user, folder, "/var/lib/state")
+
+
+def written(folder: Path, user: str | None = USER.pw_name) -> dict[str, str]:
+    units = unit_files(parse_config(TEXT, "herma.toml"), options(folder, user))
+    for name, text in units.items():
+        (folder / name).write_text(text)
+    return units
+
+
+def test_one_unit_for_the_gateway_and_each_worker_or_rank(tmp_path: Path) -> None:
+    """The supervisor keeps crash loops; systemd keeps the time of a drain."""
+    units = written(tmp_path)
+    assert list(units)[:2] == ["herma-gateway.service", "herma-worker-gpu0.service"]
+    rank = units[worker_unit("rack/1")]
+    assert "Description=Herma worker rack/1 (rank 1 of big)" in rank
+    assert "TimeoutStopSec=135" in rank
+    assert "After=network-online.target herma-gateway.service" in rank
+    for text in units.values():
+        for line in ("Type=notify", "KillMode=mixed", "RestartPreventExitStatus=2"):
+            assert f"\n{line}\n" in text
+    only = unit_files(parse_config(TEXT, "herma.toml"), options(tmp_path), ["gpu0"])
+    assert list(only) == ["herma-worker-gpu0.service"]
+    assert "herma-gateway" not in only["herma-worker-gpu0.service"]
+
+
+@pytest.mark.parametrize("user", [USER.pw_name, None])
+def test_systemd_takes_them(tmp_path: Path, user: str | None) -> None:
+    """Without a word, as system and as user units."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed here")
+    names = [str(tmp_path / name) for name in written(tmp_path, user)]
+    mode = [] if user else ["--user"]
+    done = subprocess.run(
+        ["systemd-analyze", *mode, "verify", "--man=no", *names],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+    )
+    about_ours = [line for line in done.stderr.splitlines() if "herma" in line]
+    assert about_ours == []
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_drill_reads_them_back(tmp_path: Path) -> None:
+    """The gateway first; the environment of a boot, with the file of secrets."""
+    (tmp_path / "a b%h.env").write_text('# secrets\nENGINE_KEY="x y"\n')
+    units = written(tmp_path)
+    found = read_units(tmp_path, USER, "/run/user/1")
+    assert [unit.name for unit in found] == sorted(units, key=lambda name: "gateway" not in name)
+    gateway, worker, _ = found
+    assert gateway.argv[:4] == (sys.executable, "-m", "herma", "gateway")
+    assert worker.option("--name") == "gpu0"
+    assert worker.option("--config") == str(tmp_path / "a b%h.toml")
+    assert worker.environ["ENGINE_KEY"] == "x y"
+    assert worker.environ["XDG_STATE_HOME"] == "/var/lib/state"
+    assert worker.environ["HOME"] == USER.pw_dir
+    assert "PYTHONPATH" not in worker.environ
+    assert worker.folder == str(tmp_path)
+
+
+@given(words=st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1)))
+def test_any_word_survives_the_quoting(
+    tmp_path_factory: pytest.TempPathFactory, words: list[str]
+) -> None:
+    """Quotes, backslashes, percent and dollar signs."""
+    folder = tmp_path_factory.mktemp("units")
+    command = " ".join(quoted(word, is_command=True) for word in ["/bin/x", *words])
+    (folder / "herma-x.service").write_text(f"[Service]\nExecStart={command}\n")
+    (unit,) = read_units(folder, USER, None)
+    assert unit.argv == ("/bin/x", *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("[Service]\n", "has no ExecStart"),
+        ("[Service]\nExecStart=/bin/x %h\n", "specifier"),
+        ("[Service]\nExecStart=/bin/x 'a\n", "No closing quotation"),
+        ("[Service]\nUser=somebody\nExecStart=/bin/x\n", "runs as somebody"),
+        ("[Service]\nEnvironmentFile=/no/such\nExecStart=/bin/x\n", "/no/such"),
+    ],
+)
+def test_a_unit_that_cannot_be_drilled_is_one_line(tmp_path: Path, text: str, part: str) -> None:
+    with pytest.raises(ConfigError, match=r"herma systemd"):
+        read_units(tmp_path, USER, None)
+    (tmp_path / "herma-x.service").write_text(text)
+    with pytest.raises(ConfigError, match=part):
+        read_units(tmp_path, USER, None)
+
+
+def test_the_command_writes_and_says_what_to_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twice: the second time nothing changes. Container files lie beside."""
+    file = tmp_path / "herma.toml"
+    file.write_text(TEXT)
+    words = ["systemd", "--config", str(file), "--user", "--output", str(tmp_path / "units")]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "systemctl --user enable --now herma-gateway.service herma-worker-gpu0.service" in out
+    assert f"set ENGINE_KEY in {tmp_path / 'herma.env'}" in out
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("unchanged") == 3
+    assert main([*words, "--worker", "nobody"]) == 2
+    assert "named `nobody`" in capsys.readouterr().err
+
+    assert main(["container", "--config", str(file), "--output", str(tmp_path / "c")]) == 0
+    compose = load_compose(tmp_path / "c" / "compose.yaml")
+    assert set(compose["services"]) == {
+        "gateway",
+        "herma-worker-gpu0",
+        worker_unit("rack/1").removesuffix(".service"),
+    }
+    gpu0 = compose["services"]["herma-worker-gpu0"]
+    assert gpu0["command"][:3] == ["worker", "--name", "gpu0"]
+    assert "deploy" in gpu0
+    assert "ENGINE_KEY" in gpu0["environment"]
+    assert "--no-index" in (tmp_path / "c" / "Containerfile").read_text()
+    assert main(["container"]) == 2
+    assert load_config(file).gateway.port == 8080
+
+
+def load_compose(path: Path) -> dict[str, dict[str, dict[str, list[str]]]]:
+    import json
+
+    found: dict[str, dict[str, dict[str, list[str]]]] = json.loads(path.read_text())
+    return found

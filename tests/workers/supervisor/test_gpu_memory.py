@@ -177,7 +177,7 @@ async def test_a_worker_starts_no_engine_into_memory_that_is_not_free(
 
 
 def _control_socket(worker: WorkerProcess) -> str:
-    (path,) = Path(worker.runtime_dir).iterdir()
+    (path,) = Path(worker.runtime_dir).glob("herma-*-control")
     return str(path)
 
 

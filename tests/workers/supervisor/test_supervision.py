@@ -360,7 +360,7 @@ async def test_others_are_not_let_in(tmp_path: Path) -> None:
 
 
 def _control_socket(worker: WorkerProcess) -> Path:
-    (path,) = Path(worker.runtime_dir).iterdir()
+    (path,) = Path(worker.runtime_dir).glob("herma-*-control")
     return path
 
 

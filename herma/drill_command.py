@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         this_host(),
         [unit.name for unit in units],
         config.gateway.port if arguments.url is None else 0,
-        supervisor_pids(drill.workers),
+        supervisor_pids([name for unit in units if (name := unit.option("--name"))]),
         is_user=arguments.user,
         patience_s=drill.stop_s,
         say=_say,

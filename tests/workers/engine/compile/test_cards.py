@@ -20,6 +20,7 @@ SHARED_KIB = {80: 163, 86: 99, 89: 99, 120: 99, 121: 99}
 IN_8_BITS = ("quantization=fp8", "kv_dtype=fp8")
 CASES = [
     *((arch, "dummy:gemma-3-12b", ()) for arch in SHARED_KIB),
+    (86, "dummy:llama-3.1-8b", ()),
     *((arch, "dummy:qwen3-8b", IN_8_BITS if arch >= 89 else ()) for arch in SHARED_KIB),
 ]
 
@@ -29,7 +30,7 @@ CASES = [
 def test_all_kernels_compile_for_a_card(
     arch: int, model: str, keys: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Heads of 256 and of 128, windows, gelu, 8 bits; half a minute each."""
+    """Heads of 256 and of 128, normed or not, windows, gelu, 8 bits; half a minute each."""
     module = "tests.workers.engine.compile.card_checks"
     found = json.loads(run_uninterpreted(module, str(arch), model, *keys, cache=tmp_path))
     assert not found["errors"]

@@ -304,7 +304,9 @@ class WorkerConfig(_Table, frozen=True):
     an error. `kv_tokens` None takes what memory allows, and `max_seqs` None as many sequences as
     these keys and values are good for: at most 256 on a card, 16 on a CPU. `quantization` "fp8"
     keeps the layers' weights in 8 bits, "auto" as in the checkpoint; `kv_dtype` "fp8" keeps keys
-    and values in 8 bits, "auto" in the network's dtype. `invariant`: a sequence's tokens depend on
+    and values in 8 bits, "auto" in the network's dtype. `prefill` "fp8"
+    multiplies steps of 257 rows and more in 8 bits, with a second form of a 16-bit checkpoint's
+    weights, half as large again. `invariant`: a sequence's tokens depend on
     nothing but its prompt, its parameters and its seed, on every worker of that kind of device.
     `stall_s`: a start without progress for this time has failed. `prepare` is cleared before each
     start: the page cache, and segments in /dev/shm that no process uses. `owns_gpu`: what still
@@ -334,6 +336,7 @@ class WorkerConfig(_Table, frozen=True):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["auto", "fp8"] = "auto"
     kv_dtype: Literal["auto", "fp8"] = "auto"
+    prefill: Literal["auto", "fp8"] = "auto"
     invariant: bool = False
     kv_tokens: Positive | None = None
     max_seqs: Positive | None = None
@@ -366,8 +369,7 @@ class WorkerConfig(_Table, frozen=True):
     def __post_init__(self) -> None:
         if (self.script is not None) != (self.engine == "scripted"):
             raise ValueError('engine = "scripted" and `script` belong together')
-        if self.invariant and self.engine != "native":
-            raise ValueError(f'`invariant` is for engine = "native", not "{self.engine}"')
+        self._check_modes()
         self._check_group()
         if self.engine in EXTERNAL_ENGINES and self.url is None and not self.rank:
             raise ValueError(f'engine = "{self.engine}" needs `url`, where that engine listens')
@@ -381,6 +383,16 @@ class WorkerConfig(_Table, frozen=True):
             raise ValueError(f"`kv_events` is only for engine = {known}")
         if self.refused_fields and self.engine != TEXT_ENGINE:
             raise ValueError(f'`refused_fields` is only for engine = "{TEXT_ENGINE}"')
+
+    def _check_modes(self) -> None:
+        """Raises `ValueError` for modes that exclude each other, or are not for this engine."""
+        for mode, is_set in (("invariant", self.invariant), ("prefill", self.prefill != "auto")):
+            if is_set and self.engine != "native":
+                raise ValueError(f'`{mode}` is for engine = "native", not "{self.engine}"')
+        if self.prefill == "fp8" and self.quantization == "fp8":
+            raise ValueError('quantization = "fp8" has no 16-bit weights: remove `prefill`')
+        if self.prefill == "fp8" and self.invariant:
+            raise ValueError('prefill = "fp8" depends on what runs beside: not with `invariant`')
 
     def _check_group(self) -> None:
         if self.group is None:

@@ -1,4 +1,4 @@
-"""`herma bench`: measures the engine, the gateway, the routing, and servers over HTTP.
+"""`herma bench`: measures the engine, its quality, the gateway, the routing, and servers over HTTP.
 
 Passes the command line to the benchmarks, which are in the source tree and not in the installed
 package.
@@ -26,6 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
         from benchmarks.http import command as http_command
 
         return http_command.run_command(arguments)
+    if arguments.action == "quality":
+        from benchmarks.quality import command as quality_command
+
+        return quality_command.run_command(arguments)
     from benchmarks.engine.command import run_command
 
     return run_command(arguments)

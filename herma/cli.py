@@ -258,15 +258,36 @@ def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     engine.add_argument("--model", required=True, help="directory, hub id, or qwen3-0.6b ... -32b")
     engine.add_argument("--dummy", action="store_true", help="random weights of the model's shape")
     engine.add_argument("--fp8", action="store_true", help="layers in 8 bits")
+    engine.add_argument("--prefill-fp8", action="store_true", help="long prompts in 8 bits")
+    engine.add_argument("--invariant", action="store_true", help="tokens that no load changes")
     engine.add_argument("--tests", default="all", metavar="LIST", help="all, soak, smoke, or some")
     engine.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     engine.add_argument("--seconds", type=float, default=480.0, help="how long the soak lasts")
     engine.add_argument("--json", type=Path, metavar="FILE")
     engine.add_argument("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")
     engine.add_argument("--trace", type=Path, metavar="FILE", help="every step of every test")
+    _add_bench_quality(actions)
     _add_bench_gateway(actions)
     _add_bench_http(actions)
     _add_bench_routing(actions)
+
+
+def _add_bench_quality(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    quality = actions.add_parser(
+        "quality", help="perplexity and agreement of a setting with the same model without it"
+    )
+    quality.add_argument("--model", default="builtin:herma-tiny", help="directory, hub id or shape")
+    quality.add_argument(
+        "--setting",
+        action="append",
+        metavar="KEY=VALUE[,KEY=VALUE]",
+        help="keys of a worker; repeatable; default: all ways to 8 bits",
+    )
+    quality.add_argument("--text", action="append", type=Path, metavar="FILE", help="repeatable")
+    quality.add_argument("--tokens", type=int, default=8192, metavar="N", help="of each text")
+    quality.add_argument("--window", type=int, default=512, metavar="N", help="tokens of a prompt")
+    quality.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    quality.add_argument("--json", type=Path, metavar="FILE")
 
 
 def _add_bench_gateway(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -22,6 +22,8 @@ def run_command(arguments: argparse.Namespace) -> int:
         model=arguments.model,
         dummy=arguments.dummy,
         fp8=arguments.fp8,
+        prefill_fp8=arguments.prefill_fp8,
+        invariant=arguments.invariant,
         tests=_tests(arguments.tests),
         device=arguments.device,
         seconds=arguments.seconds,

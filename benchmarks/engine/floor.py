@@ -28,11 +28,14 @@ CEILINGS: Final = {"NVIDIA H200": Ceiling(4.26e12, 790e12, 1_401e12)}
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Times in seconds for a shape on a card. `fp8`: layers in 8 bits, head and cache in 16."""
+    """Times in seconds for a shape on a card. `fp8`: layers in 8 bits, head and cache in 16;
+    `fp8_prompts`: those of prompts alone.
+    """
 
     config: ModelConfig
     card: Ceiling
     fp8: bool = False
+    fp8_prompts: bool = False
 
     @property
     def layer_weights(self) -> int:
@@ -52,13 +55,14 @@ class Floor:
     def step(self, batch: int, context_tokens: int) -> float:
         """One decode step over `context_tokens` cached tokens of all sequences."""
         moved = self.weight_bytes + self._cached_bytes(batch, context_tokens)
-        return max(moved / self.card.bandwidth, self._compute(batch, batch))
+        return max(moved / self.card.bandwidth, self._compute(batch, batch, self.fp8))
 
     def prefill(self, lengths: Sequence[int], cached: int = 0) -> float:
         """Prompts of `lengths` tokens, each after `cached` ones, up to their first tokens."""
         mixers = [layer.mixer for layer in self.config.layers]
         attention = sum(self._attended(mixer, lengths, cached) for mixer in mixers)
-        compute = self._compute(sum(lengths), len(lengths)) + attention / self.card.flops
+        is_fp8 = self.fp8 or self.fp8_prompts
+        compute = self._compute(sum(lengths), len(lengths), is_fp8) + attention / self.card.flops
         moved = self.weight_bytes + self._cached_bytes(len(lengths), len(lengths) * cached)
         return max(moved / self.card.bandwidth, compute)
 
@@ -86,8 +90,8 @@ class Floor:
             pairs = min(pairs, float(sum(lengths) * mixer.window))
         return 4 * mixer.num_heads * mixer.head_dim * pairs
 
-    def _compute(self, rows: int, head_rows: int) -> float:
-        layers = self.card.fp8_flops if self.fp8 else self.card.flops
+    def _compute(self, rows: int, head_rows: int, is_fp8: bool) -> float:
+        layers = self.card.fp8_flops if is_fp8 else self.card.flops
         return (
             2 * self.layer_weights * rows / layers
             + 2 * self.head_weights * head_rows / self.card.flops

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-from kernels.fp8 import BLOCK, Fp8Weight
+from kernels.fp8 import BLOCK, DualWeight, Fp8Weight
 from kernels.linear import Weight
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.description import Attention, Gate, ModelConfig
@@ -41,7 +41,8 @@ def reference_logits(
     """Logits [rows, vocab] float32 of `rows` of the sequence `ids` [T], computed in `dtype`.
 
     Weights in 8 bits are widened; the first `num_rounded` rows are rounded to 8 bits too where such
-    weights multiply them, as products of many rows do.
+    weights multiply them, as products of many rows do. Of weights in both forms all others have the
+    dense one.
     """
     scale = torch.tensor(config.embedding_scale).to(weights.embedding.dtype).to(dtype)
     hidden = F.embedding(ids, weights.embedding).to(dtype) * scale
@@ -129,6 +130,9 @@ def _mlp(
 
 def _linear(x: Tensor, weight: Weight, num_rounded: int, bias: Tensor | None = None) -> Tensor:
     wide_bias = None if bias is None else bias.to(x.dtype)
+    if isinstance(weight, DualWeight):
+        rounded = _linear(x[:num_rounded], weight.fp8, num_rounded, bias)
+        return torch.cat((rounded, _linear(x[num_rounded:], weight.dense, 0, bias)))
     if isinstance(weight, Tensor):
         return F.linear(x, weight.to(x.dtype), wide_bias)
     if num_rounded:

@@ -76,6 +76,8 @@ class Options:
     model: str
     dummy: bool = False
     fp8: bool = False
+    prefill_fp8: bool = False
+    invariant: bool = False
     tests: tuple[str, ...] = ALL
     device: str = "auto"
     seconds: float = 480.0
@@ -103,6 +105,7 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
     progress = Progress(len(options.tests) + 2)
     figures: list[Figure] = []
     report.note(model=options.name, fp8=options.fp8, figures=[])
+    report.note(prefill_fp8=options.prefill_fp8, invariant=options.invariant)
     if "start" in options.tests:
         # First, while the card is empty.
         progress.begin("start to ready")
@@ -150,6 +153,8 @@ def worker_config(options: Options) -> WorkerConfig:
         gateways=(),
         device=options.device,
         quantization="fp8" if options.fp8 else "auto",
+        prefill="fp8" if options.prefill_fp8 else "auto",
+        invariant=options.invariant,
         max_seqs=scale.max_seqs,
         token_budget=scale.token_budget,
         kv_tokens=scale.soak_kv_tokens if "soak" in options.tests else scale.kv_tokens,
@@ -157,10 +162,12 @@ def worker_config(options: Options) -> WorkerConfig:
     )
 
 
-def floor_of(shape: ModelConfig, device: str, *, fp8: bool) -> Floor | None:
-    """The floor of a shape on a known card."""
+def floor_of(
+    shape: ModelConfig, device: str, *, fp8: bool, fp8_prompts: bool = False
+) -> Floor | None:
+    """The floor of a shape on a known card. `fp8_prompts`: only prompts are in 8 bits."""
     ceiling = CEILINGS.get(device)
-    return None if ceiling is None else Floor(shape, ceiling, fp8)
+    return None if ceiling is None else Floor(shape, ceiling, fp8, fp8_prompts)
 
 
 def _starts(
@@ -199,7 +206,12 @@ def _tests(
         return bar(options.name, fp8=options.fp8, key=key)
 
     def act(client: Client) -> None:
-        floor = floor_of(runner.model.config, _device_name(runner), fp8=options.fp8)
+        floor = floor_of(
+            runner.model.config,
+            _device_name(runner),
+            fp8=options.fp8,
+            fp8_prompts=options.prefill_fp8,
+        )
         bench = Bench(client, options.scale, floor, runner.model.config.vocab_size, bars)
         made.append(bench)
         for name in names:

@@ -14,13 +14,13 @@ from kernels.linear.choose import TUNED_ROWS, Op
 from kernels.linear.config import Config, Skinny, Wide
 from kernels.linear.tuned import TUNED
 
-_FEWEST_ROWS = 64
+_FEWEST_ROWS = 4
 _CLUSTERS = ((1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 1), (3, 3))
 """Groups and splits. At most 30 clusters of 4 programs fit on an H200 at once."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """Every candidate of every shape from 64 rows on; none off CUDA."""
+    """Every candidate of every shape from 4 rows on; none off CUDA."""
     if device.type != "cuda":
         return
     for op, num_weight_rows, depth in LAYERS:

@@ -20,7 +20,12 @@ from kernels.attention.write import qk_norm_rope_write
 
 
 def prepared(
-    plan: PagedPlan, num_heads: int, keys: Tensor, dtype: torch.dtype, *, is_scoped: bool
+    plan: PagedPlan,
+    num_heads: int,
+    keys: Tensor,
+    dtype: torch.dtype,
+    *,
+    is_scoped: bool = False,
 ) -> PagedPlan:
     """See `kernels.attention.prepared`."""
     work = plan.work or plan_prefills(

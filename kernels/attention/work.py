@@ -262,6 +262,8 @@ class SegmentBucket(NamedTuple):
         work = prefill_work(
             segments, num_decodes, self.num_heads, self.num_kv, self.config, library=False
         )
+        if work.more or len(work.items) > self.num_items or work.num_partials > self.num_partials:
+            raise ValueError(f"the pieces of {len(segments)} segments do not fit: ask `holds`")
         items, merges = work.items.ravel(), work.merges.ravel()
         words[: items.size] = items
         first = _ITEM_WORDS * self.num_items

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from kernels.choose import uses_triton
 from kernels.fp8 import reference
-from kernels.fp8.weight import BLOCK, FP8, Fp8Weight, Weight, parts_of
+from kernels.fp8.weight import BLOCK, DUAL_ROWS, FP8, DualWeight, Fp8Weight, Weight, parts_of
 
 __all__ = [
     "BLOCK",
+    "DUAL_ROWS",
     "FP8",
+    "DualWeight",
     "Fp8Weight",
     "Weight",
     "dequantise",

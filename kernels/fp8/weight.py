@@ -1,4 +1,4 @@
-"""A weight: a matrix in the dtype of the rows, or one in 8-bit floats with its scales.
+"""A weight: a matrix in the dtype of the rows, one in 8-bit floats with its scales, or both.
 
 Owns the two layouts of scales: by row, and by block of 128 x 128 as published checkpoints have it.
 """
@@ -13,6 +13,11 @@ FP8: Final = torch.float8_e4m3fn
 
 BLOCK: Final = 128
 """Rows and columns that share a scale in the layout by block."""
+
+
+DUAL_ROWS: Final = 257
+"""Fewer rows are multiplied in 16 bits where a weight has both forms: they are bound by reading it,
+or nearly, and have kernels of their own up to 256."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,11 +62,41 @@ class Fp8Weight:
         return Fp8Weight(self.values.to(device), self.scales.to(device))
 
 
-Weight = Tensor | Fp8Weight
+@dataclass(frozen=True, slots=True, eq=False)
+class DualWeight:
+    """A weight [N, K] in the dtype of the rows, and once more in 8 bits for products of many rows.
+
+    `fp8` has scales by row. Raises `ValueError` for others.
+    """
+
+    dense: Tensor
+    fp8: Fp8Weight
+
+    def __post_init__(self) -> None:
+        """Checked once, not at every product."""
+        if self.dense.shape != self.fp8.shape or self.fp8.is_blocked:
+            raise ValueError(f"{tuple(self.fp8.shape)} beside {tuple(self.dense.shape)}")
+
+    @property
+    def shape(self) -> torch.Size:
+        """[N, K]."""
+        return self.dense.shape
+
+    @property
+    def nbytes(self) -> int:
+        """What both take."""
+        return self.dense.nbytes + self.fp8.nbytes
+
+    def of_rows(self, num_rows: int) -> Tensor | Fp8Weight:
+        """The form for a product of so many rows."""
+        return self.fp8 if num_rows >= DUAL_ROWS else self.dense
+
+
+Weight = Tensor | Fp8Weight | DualWeight
 """What a product takes: [N, K], row-major."""
 
 
-def parts_of(weight: Weight) -> tuple[Tensor, Tensor | None, int]:
+def parts_of(weight: Tensor | Fp8Weight) -> tuple[Tensor, Tensor | None, int]:
     """(values, scales, rows and columns that share a scale: 0 without scales, 1 by row)."""
     if isinstance(weight, Fp8Weight):
         return weight.values, weight.scales, BLOCK if weight.is_blocked else 1

@@ -1,8 +1,9 @@
 """Products of rows with a weight matrix, with what stands before and after them in a layer.
 
 Owns the checked entries. Must not know layers. A weight is [N, K], row-major, as checkpoints have
-it, in x's dtype or in 8 bits (`Fp8Weight`). Tensors are contiguous; a kernel is compiled again for
-addresses that 16 does not divide.
+it, in x's dtype, in 8 bits (`Fp8Weight`) or both (`DualWeight`: many rows are quantised one by one
+and multiplied in 8 bits). Tensors are contiguous; a kernel is compiled again for addresses that 16
+does not divide.
 
 On a CUDA device weights, norms and biases are parameters: kernels may read them before the kernel
 ahead of them in the stream has ended, so no kernel just ahead may write them.
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.choose import uses_triton
-from kernels.fp8 import BLOCK, Fp8Weight, Weight
+from kernels.fp8 import BLOCK, DualWeight, Fp8Weight, Weight
 from kernels.linear import reference
 from kernels.linear.choose import library_rows
 
@@ -35,7 +36,7 @@ def linear(
     if uses_triton(x):
         from kernels.linear import device
 
-        return device.linear(x, weight, bias, invariant)
+        return device.linear(x, of_rows(weight, x), bias, invariant)
     return reference.linear(x, weight, bias, invariant)
 
 
@@ -58,7 +59,7 @@ def norm_linear(
     if uses_triton(x):
         from kernels.linear import device
 
-        return device.norm_linear(x, norm, eps, weight, bias, invariant)
+        return device.norm_linear(x, norm, eps, of_rows(weight, x), bias, invariant)
     return reference.norm_linear(x, norm, eps, weight, bias, invariant)
 
 
@@ -84,7 +85,7 @@ def norm_swiglu(
     if uses_triton(x):
         from kernels.linear import device
 
-        return device.norm_swiglu(x, norm, eps, gate_up, invariant, is_gelu=is_gelu)
+        return device.norm_swiglu(x, norm, eps, of_rows(gate_up, x), invariant, is_gelu=is_gelu)
     return reference.norm_swiglu(x, norm, eps, gate_up, invariant, is_gelu=is_gelu)
 
 
@@ -104,8 +105,13 @@ def linear_add(
     if uses_triton(x):
         from kernels.linear import device
 
-        return device.linear_add(x, weight, residual, bias, invariant)
+        return device.linear_add(x, of_rows(weight, x), residual, bias, invariant)
     return reference.linear_add(x, weight, residual, bias, invariant)
+
+
+def of_rows(weight: Weight, x: Tensor) -> Tensor | Fp8Weight:
+    """The form of a weight in which rows like x are multiplied."""
+    return weight.of_rows(x.shape[0]) if isinstance(weight, DualWeight) else weight
 
 
 def _check(
@@ -117,7 +123,7 @@ def _check(
 ) -> None:
     """Runs at every product of every layer, so it reads each tensor's shape once at most."""
     shape, weight_shape, dtype = x.shape, weight.shape, x.dtype
-    weight_dtype = dtype if isinstance(weight, Fp8Weight) else weight.dtype
+    weight_dtype = weight.dtype if isinstance(weight, Tensor) else dtype
     if len(shape) != 2 or len(weight_shape) != 2 or shape[1] != weight_shape[1]:
         raise ValueError(f"x {tuple(shape)}, weight {tuple(weight_shape)}")
     if dtype != weight_dtype:

@@ -6,7 +6,7 @@ Owns the way from an operation to its kernel. Must not know why a configuration 
 import torch
 from torch import Tensor
 
-from kernels.fp8 import Fp8Weight, Weight, parts_of, quantize_rows
+from kernels.fp8 import Fp8Weight, parts_of, quantize_rows
 from kernels.linear import library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Gemv, Wide
@@ -17,7 +17,9 @@ from kernels.linear.wide import is_aligned, suits, wide
 from kernels.rms_norm import rms_norm
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool = False) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor | Fp8Weight, bias: Tensor | None, invariant: bool = False
+) -> Tensor:
     """See `kernels.linear.linear`."""
     config = _chosen(Op.LINEAR, x, weight, bias, invariant=invariant)
     if config is None:
@@ -29,7 +31,7 @@ def norm_linear(
     x: Tensor,
     norm: Tensor,
     eps: float,
-    weight: Weight,
+    weight: Tensor | Fp8Weight,
     bias: Tensor | None,
     invariant: bool = False,
 ) -> Tensor:
@@ -44,7 +46,7 @@ def norm_swiglu(
     x: Tensor,
     norm: Tensor,
     eps: float,
-    gate_up: Weight,
+    gate_up: Tensor | Fp8Weight,
     invariant: bool = False,
     *,
     is_gelu: bool = False,
@@ -58,7 +60,7 @@ def norm_swiglu(
 
 def linear_add(
     x: Tensor,
-    weight: Weight,
+    weight: Tensor | Fp8Weight,
     residual: Tensor,
     bias: Tensor | None,
     invariant: bool = False,
@@ -73,7 +75,7 @@ def linear_add(
 def product(
     config: Config,
     x: Tensor,
-    weight: Weight,
+    weight: Tensor | Fp8Weight,
     *,
     norm: Tensor | None = None,
     eps: float = 0.0,
@@ -113,7 +115,7 @@ def product(
 def _chosen(
     op: Op,
     x: Tensor,
-    weight: Weight,
+    weight: Tensor | Fp8Weight,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     *,

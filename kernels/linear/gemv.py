@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
-from kernels.fp8 import Weight, parts_of
+from kernels.fp8 import Fp8Weight, parts_of
 from kernels.launch import Launch
 from kernels.linear.config import Gemv
 from kernels.linear.parts import weight_rows
@@ -144,7 +144,7 @@ def _finish(
 
 def gemv(
     x: Tensor,
-    weight: Weight,
+    weight: Tensor | Fp8Weight,
     config: Gemv,
     *,
     norm: Tensor | None = None,

@@ -10,29 +10,33 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-from kernels.fp8 import Fp8Weight, Weight, dequantise, quantize_rows
+from kernels.fp8 import Fp8Weight, dequantise, quantize_rows
 from kernels.rms_norm import rms_norm
 from kernels.silu_mul import silu_mul
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Tensor | Fp8Weight, bias: Tensor | None) -> Tensor:
     """See `kernels.linear.linear`."""
     return _product(x, weight, bias)
 
 
-def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None) -> Tensor:
+def norm_linear(
+    x: Tensor, norm: Tensor, eps: float, weight: Tensor | Fp8Weight, bias: Tensor | None
+) -> Tensor:
     """See `kernels.linear.norm_linear`."""
     return _product(x, weight, bias, norm, eps)
 
 
 def norm_swiglu(
-    x: Tensor, norm: Tensor, eps: float, gate_up: Weight, *, is_gelu: bool = False
+    x: Tensor, norm: Tensor, eps: float, gate_up: Tensor | Fp8Weight, *, is_gelu: bool = False
 ) -> Tensor:
     """See `kernels.linear.norm_swiglu`."""
     return silu_mul(_product(x, gate_up, None, norm, eps), is_gelu=is_gelu)
 
 
-def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None) -> Tensor:
+def linear_add(
+    x: Tensor, weight: Tensor | Fp8Weight, residual: Tensor, bias: Tensor | None
+) -> Tensor:
     """See `kernels.linear.linear_add`; the product's last step adds to `residual` in place."""
     if isinstance(weight, Fp8Weight):
         return residual.add_(_product(x, weight, bias))
@@ -42,7 +46,11 @@ def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None)
 
 
 def _product(
-    x: Tensor, weight: Weight, bias: Tensor | None, norm: Tensor | None = None, eps: float = 0.0
+    x: Tensor,
+    weight: Tensor | Fp8Weight,
+    bias: Tensor | None,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
 ) -> Tensor:
     if isinstance(weight, Fp8Weight) and _scales(x, weight):
         return _scaled(*quantize_rows(x, norm, eps), weight, bias)

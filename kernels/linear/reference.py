@@ -1,6 +1,7 @@
 """Plain torch definitions of the fused products; the CPU path.
 
-A weight of 8 bits is widened for every product: exact, and slow. Invariant products are taken of
+A weight of 8 bits is widened for every product: exact, and slow. Of one that has both forms many
+rows are rounded to 8 bits too, as on a card. Invariant products are taken of
 `TILE_ROWS` rows at a time, the last ones padded: matrix libraries choose their order of summation
 by the number of rows.
 """
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-from kernels.fp8 import Weight
+from kernels.fp8 import DualWeight, Fp8Weight, Weight
 from kernels.fp8 import reference as fp8
 from kernels.rms_norm import reference as norms
 from kernels.silu_mul import reference as gates
@@ -62,6 +63,11 @@ def linear_add(
 
 
 def _product(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool) -> Tensor:
+    if isinstance(weight, DualWeight):
+        weight = weight.of_rows(x.shape[0])
+        if isinstance(weight, Fp8Weight):
+            values, scales = fp8.quantize_rows(x, None, 0.0)
+            x = (values.to(torch.float32) * scales[:, None]).to(x.dtype)
     dense = _dense(weight, x.dtype)
     if not invariant:
         return F.linear(x, dense, bias)
@@ -72,5 +78,5 @@ def _product(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool) ->
     return out[: x.shape[0]]
 
 
-def _dense(weight: Weight, dtype: torch.dtype) -> Tensor:
+def _dense(weight: Tensor | Fp8Weight, dtype: torch.dtype) -> Tensor:
     return weight if isinstance(weight, Tensor) else fp8.dequantise(weight, dtype)

@@ -25,7 +25,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl, is_card, shared_bytes
-from kernels.fp8 import Weight, parts_of
+from kernels.fp8 import Fp8Weight, parts_of
 from kernels.launch import Launch, scratch
 from kernels.linear.config import MAX_TILE_ROWS, Skinny, fitted
 from kernels.linear.parts import weight_rows
@@ -243,7 +243,7 @@ def _finish(
 
 def skinny(
     x: Tensor,
-    weight: Weight,
+    weight: Tensor | Fp8Weight,
     config: Skinny,
     *,
     x_scales: Tensor | None = None,

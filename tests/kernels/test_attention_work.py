@@ -25,6 +25,7 @@ CONFIGS = st.builds(
     start=st.sampled_from([0, 640]),
     library=st.just(LIBRARY_GRAIN),
     cuda=st.just(False),
+    fixed=st.just(False),
 )
 
 

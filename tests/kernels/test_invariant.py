@@ -6,9 +6,10 @@ Interpreted on a CPU, and on the card as what it compiles; there also in CUDA C+
 import dataclasses
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -76,6 +77,35 @@ def test_a_captured_step_says_what_it_holds() -> None:
     assert len(work.items) <= bucket.num_items
     assert not bucket.holds([segment._replace(start=100_000) for segment in short])
     assert not bucket.holds([ExtendSegment(0, 64, 250_000, 0)])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40_000), st.integers(1, 90)), min_size=1, max_size=6),
+    st.sampled_from([16, 256, FIXED_PIECE]),
+    st.sampled_from([1, 2, 4]),
+)
+@example([(2713, 17)], 16, 2)
+def test_a_captured_step_holds_what_it_says(
+    segments: list[tuple[int, int]], piece: int, group: int
+) -> None:
+    """All of it is laid out; anything else is refused, not written beside the room."""
+    config = FIXED._replace(rows=16, piece=piece)
+    laid, row = [], 0
+    for index, (start, length) in enumerate(segments):
+        laid.append(ExtendSegment(row, length, start, index))
+        row += length
+    bucket = segment_bucket(row, len(segments), 2 * group, 2, config)
+    words = np.zeros(bucket.num_words, np.int32)
+    if not bucket.holds(laid):
+        with pytest.raises(ValueError, match="do not fit"):
+            bucket.lay_out(laid, 0, words)
+        return
+    bucket.lay_out(laid, 0, words)
+    wanted = prefill_work(laid, 0, 2 * group, 2, config, library=False)
+    work = bucket.work(torch.from_numpy(words))
+    assert not wanted.more
+    assert np.array_equal(work.items[: len(wanted.items)].numpy(), wanted.items)
+    assert np.array_equal(work.merges[: len(wanted.merges)].numpy(), wanted.merges)
 
 
 def _attend(case: Case, plan: PagedPlan, config: PrefillConfig) -> Tensor:

@@ -48,7 +48,7 @@ from workers.loop import (
     start_heartbeats,
     start_table,
 )
-from workers.model_dir import read_vocab_size
+from workers.model_dir import TOKENIZER_NAME, read_vocab_size
 from workers.scheduler import largest_id
 
 
@@ -148,8 +148,11 @@ def _load(
 
 
 def _compiler(runner: Runner[Any], report: Reporter) -> GrammarCompiler | None:
-    """What compiles grammars, if the engine says that it enforces them."""
-    if ENFORCES_GRAMMARS not in runner.facts.capabilities:
+    """What compiles grammars, if the engine says that it enforces them. The shape of a dummy, for
+    benchmarks, has no tokenizer.
+    """
+    has_tokenizer = (runner.model_dir / TOKENIZER_NAME).is_file()
+    if ENFORCES_GRAMMARS not in runner.facts.capabilities or not has_tokenizer:
         return None
     from workers.engine.grammar.compiler import LARGE_VOCABULARY, LlGuidanceCompiler
 

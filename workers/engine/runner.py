@@ -85,8 +85,10 @@ class Runner:
         steps = self._steps
         captured, wanted = steps.num_graphs if isinstance(steps, DeviceSteps) else (0, 0)
         kv_bytes = self.cache.num_bytes()
-        weights_bytes = self.model.weights.num_bytes()
-        return DeviceUse(weights_bytes, kv_bytes, captured, wanted, self._step_bytes)
+        weights = self.model.weights
+        return DeviceUse(
+            weights.num_bytes(), kv_bytes, captured, wanted, self._step_bytes, weights.prefill_bytes
+        )
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch and collect."""

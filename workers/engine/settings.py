@@ -3,11 +3,12 @@
 Owns these rules, for a start and for its dry run alike. Must not know devices' memory nor files.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
 
-from config import WorkerConfig
+from config import DUMMY_PREFIX, WorkerConfig
 from kernels.choose import has_fp8, is_card
 from kernels.fp8 import FP8
 from protocol.errors import ConfigError
@@ -15,6 +16,7 @@ from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, EngineFacts
 from workers.engine.load.quantize import Stored
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
+from workers.engine.models.weights import LayerWeights, doubled, quantised
 from workers.ipc import PROBE_PROMPT, PROBE_TOKENS
 from workers.scheduler import CARD_SEQS, CPU_SEQS, most_sequences
 
@@ -39,11 +41,12 @@ def compute_dtype(config: WorkerConfig, shape: ModelConfig, device: torch.device
     name: str = config.dtype
     if name == "auto":
         name = "float32" if device.type == "cpu" else shape.dtype
-    uses_fp8 = is_fp8(config, shape) or config.kv_dtype == "fp8"
+    asked = config.quantization, config.kv_dtype, config.prefill
+    uses_fp8 = "fp8" in asked or shape.stored is not Stored.DENSE
     if uses_fp8 and is_card(device) and not has_fp8(device):
         raise ConfigError(
             f"{config.model} would need 8-bit floats, which no card before Ada (8.9) has: take the "
-            'model in 16 bits, without quantization and kv_dtype = "fp8"'
+            'model in 16 bits, without quantization, prefill and kv_dtype = "fp8"'
         )
     if name not in _DTYPES:
         raise ConfigError(f"dtype {name!r} is not supported: set dtype to one of {list(_DTYPES)}")
@@ -55,9 +58,26 @@ def kv_dtype(config: WorkerConfig, dtype: torch.dtype) -> torch.dtype:
     return FP8 if config.kv_dtype == "fp8" else dtype
 
 
-def is_fp8(config: WorkerConfig, shape: ModelConfig) -> bool:
-    """Whether the layers' products are in 8 bits, of the checkpoint or quantised at load."""
-    return config.quantization == "fp8" or shape.stored is not Stored.DENSE
+def layer_change(
+    config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> Callable[[LayerWeights], LayerWeights] | None:
+    """What a layer's weights become as soon as they are read or drawn, if they do. Drawn ones
+    stand for those of a checkpoint in 8 bits too. Raises `ConfigError`.
+    """
+    if config.prefill == "fp8":
+        if shape.stored is not Stored.DENSE:
+            raise ConfigError(
+                f'{config.model} is in 8 bits already: remove prefill = "fp8", which is for '
+                "checkpoints of 16 bits"
+            )
+        if device.type == "cuda" and dtype != torch.bfloat16:
+            raise ConfigError(
+                f'prefill = "fp8" multiplies bfloat16 rows, not {dtype}: remove it or `dtype`'
+            )
+        return doubled
+    is_stored = device.type == "meta" or config.model.startswith(DUMMY_PREFIX)
+    is_stored = is_stored and shape.stored is not Stored.DENSE
+    return quantised if config.quantization == "fp8" or is_stored else None
 
 
 def window(config: WorkerConfig, shape: ModelConfig) -> int:
@@ -119,7 +139,8 @@ def probe_facts(
 
 
 def _dtype_name(config: WorkerConfig, model: Network) -> str:
-    """As `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8+fp8kv`."""
+    """As `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8prefill+fp8kv`."""
     name = str(model.weights.embedding.dtype).removeprefix("torch.")
     weights = "+fp8" if model.weights.is_fp8 else ""
+    weights += "+fp8prefill" if config.prefill == "fp8" else ""
     return name + weights + ("+fp8kv" if config.kv_dtype == "fp8" else "")

@@ -29,8 +29,8 @@ from workers.engine.runner import Runner, steps_on
 from workers.engine.settings import (
     compute_dtype,
     engine_facts,
-    is_fp8,
     kv_dtype,
+    layer_change,
     probe_facts,
     window,
 )
@@ -62,14 +62,14 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
         ahead.model_is_at(model_dir)
     shape = read_model_config(model_dir)
     dtype = compute_dtype(config, shape, device)
+    change = layer_change(config, shape, dtype, device)
     torch.set_num_threads(config.threads or num_processors())
     try:
         with _phase(report, "load", config.model):
             if config.model.startswith(DUMMY_PREFIX):
-                weights = draw_weights(shape, device, dtype, fp8=is_fp8(config, shape))
+                weights = draw_weights(shape, device, dtype, change=change)
             else:
-                fp8 = config.quantization == "fp8"
-                weights = load_weights(model_dir, shape, device, dtype, report, fp8=fp8)
+                weights = load_weights(model_dir, shape, device, dtype, report, change=change)
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
         model = Network(shape, weights, window(config, shape), invariant=config.invariant)

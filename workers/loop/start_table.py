@@ -21,7 +21,7 @@ _SHORT_S: Final = 0.05
 class DeviceUse(NamedTuple):
     """What only a native engine knows: bytes, and how many graphs of how many it has captured
     already (0 of 0 on a device without graphs). `step_bytes` is what the largest step took in a
-    probe, 0 where there was none.
+    probe, 0 where there was none. `prefill_bytes` of the weights are a second form.
     """
 
     weights_bytes: int
@@ -29,6 +29,7 @@ class DeviceUse(NamedTuple):
     num_captured: int
     num_graphs: int
     step_bytes: int = 0
+    prefill_bytes: int = 0
 
 
 def start_table(
@@ -42,7 +43,9 @@ def start_table(
     mode = ", invariant" if INVARIANT in facts.capabilities else ""
     rows = [("engine", f"{serves}: {facts.kind} on {facts.device}, {facts.dtype}{mode}")]
     if use is not None:
-        rows.append(("weights", bytes_text(use.weights_bytes)))
+        second = use.prefill_bytes
+        twice = f", {bytes_text(second)} of them for prompts" if second else ""
+        rows.append(("weights", f"{bytes_text(use.weights_bytes)}{twice}"))
     kv = f"{facts.kv_tokens:,} tokens in blocks of {facts.block_size}"
     rows.append(("keys, values", kv if use is None else f"{kv}, {bytes_text(use.kv_bytes)}"))
     each = facts.kv_tokens // facts.max_seqs

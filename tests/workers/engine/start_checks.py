@@ -52,7 +52,7 @@ from workers.engine.models.network import Network  # noqa: E402
 from workers.engine.models.weights import load_weights  # noqa: E402
 from workers.engine.peak_probe import run_largest_steps  # noqa: E402
 from workers.engine.runner import Runner  # noqa: E402
-from workers.engine.settings import compute_dtype, kv_dtype, probe_facts  # noqa: E402
+from workers.engine.settings import compute_dtype, kv_dtype, layer_change, probe_facts  # noqa: E402
 from workers.engine.warm_up import warm_up, warm_up_plans  # noqa: E402
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan  # noqa: E402
 
@@ -74,8 +74,8 @@ def _start(config: WorkerConfig) -> Runner:
     model_dir = Path(config.model)
     shape = read_model_config(model_dir)
     dtype = compute_dtype(config, shape, torch.device("cuda"))
-    fp8 = config.quantization == "fp8"
-    weights = load_weights(model_dir, shape, CPU, dtype, lambda *_: None, fp8=fp8)
+    change = layer_change(config, shape, dtype, CPU)
+    weights = load_weights(model_dir, shape, CPU, dtype, lambda *_: None, change=change)
     model = Network(shape, weights, invariant=config.invariant)
     facts = probe_facts(config, model)
     for num_blocks, run in ((1, run_largest_steps), (facts.kv_tokens // facts.block_size, warm_up)):
@@ -143,6 +143,7 @@ def _models(room: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     yield write_tiny_model(room / "eight", **wide), {"quantization": "fp8"}
     yield write_tiny_model(room / "invariant", **wide), {"invariant": True}
     yield write_family(room / "windows", "gemma3"), {}
+    yield write_tiny_model(room / "prefill", **wide), {"prefill": "fp8"}
     yield quantised_twins(room / "rows", BY_ROW)[0], {}
     yield quantised_twins(room / "blocks", BY_BLOCK)[0], {}
 

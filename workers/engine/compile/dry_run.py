@@ -30,7 +30,7 @@ from workers.engine.models.network import Network
 from workers.engine.models.weights import ModelWeights, with_products
 from workers.engine.peak_probe import largest_plans
 from workers.engine.runner import Runner
-from workers.engine.settings import compute_dtype, is_fp8, kv_dtype, probe_facts, window
+from workers.engine.settings import compute_dtype, kv_dtype, layer_change, probe_facts, window
 from workers.engine.step.masks import AnyToken
 from workers.engine.warm_up import prepare_first, warm_up_plans
 
@@ -108,8 +108,8 @@ def _runner(config: WorkerConfig, model: Network, model_dir: Path) -> Runner:
 
 def _weights(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> ModelWeights:
     by_block = shape.stored is Stored.FP8_BLOCKS
-    fp8 = is_fp8(config, shape) and not by_block
-    weights = draw_weights(shape, _NOWHERE, dtype, fp8=fp8)
+    change = None if by_block else layer_change(config, shape, dtype, _NOWHERE)
+    weights = draw_weights(shape, _NOWHERE, dtype, change=change)
     if not by_block:
         return weights
     # As `weights.py` reads them from a checkpoint of this kind.

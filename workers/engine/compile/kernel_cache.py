@@ -25,7 +25,7 @@ _PACKAGES: Final = (Path(__file__).parents[1], Path(__file__).parents[3] / "kern
 _SOURCES: Final = (".py", ".cu", ".h")
 
 _DECISIVE: Final = (
-    *("model", "token_budget", "dtype", "quantization", "kv_dtype", "invariant"),
+    *("model", "token_budget", "dtype", "quantization", "prefill", "kv_dtype", "invariant"),
     *("kv_tokens", "max_seqs", "context_length", "max_context", "block_size"),
 )
 """Keys of a worker that decide about its kernels. A name, a gateway's address or a time limit does

@@ -4,13 +4,14 @@ Owns the draw. A shape has no tokenizer, so the configuration of a served worker
 (`config/checks.py`). Must not know the measurement.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from workers.engine.models.description import Layer, ModelConfig
-from workers.engine.models.weights import LayerWeights, ModelWeights, quantised
+from workers.engine.models.weights import LayerWeights, ModelWeights
 
 _BRANCH_GAIN: Final = 2.0
 """Attention averages values and SwiGLU halves what goes through it."""
@@ -25,7 +26,7 @@ def draw_weights(
     dtype: torch.dtype,
     seed: int = 0,
     *,
-    fp8: bool = False,
+    change: Callable[[LayerWeights], LayerWeights] | None = None,
 ) -> ModelWeights:
     """Seeded normal weights, made where they stay. Milliseconds on a card.
 
@@ -34,7 +35,7 @@ def draw_weights(
     turn the sum of those before it around, and 36 of them make 5 % of the logits' spread out of the
     rounding of bfloat16; these make 2.5 %, and one layer without its MLP a tenth.
 
-    `fp8`: the same weights with the layers' products in 8 bits.
+    `change` is applied to each layer: `weights.quantised` has its products in 8 bits.
     """
     # On a pretended device (`kernels.recorder`) nothing is drawn.
     generator = None if device.type == "meta" else torch.Generator(device).manual_seed(seed)
@@ -73,7 +74,7 @@ def draw_weights(
             down=drawn(*down, gain=gain),
             mlp_out_norm=branch,
         )
-        return quantised(drawn_layer) if fp8 else drawn_layer
+        return drawn_layer if change is None else change(drawn_layer)
 
     layers = tuple(layer(index, described) for index, described in enumerate(config.layers))
     embedding = drawn(config.vocab_size, hidden)

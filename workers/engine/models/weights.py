@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernels.fp8 import BLOCK, FP8, Fp8Weight, quantize_weight
+from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, quantize_weight
 from kernels.linear import Weight
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import Checkpoint, Report
@@ -67,6 +67,12 @@ class ModelWeights:
         """These layers only; all else is shared."""
         return replace(self, layers=tuple([self.layers[index] for index in chosen]))
 
+    @property
+    def prefill_bytes(self) -> int:
+        """What the forms in 8 bits take that are for many rows only."""
+        weights = [weight for weight in self._tensors() if isinstance(weight, DualWeight)]
+        return sum([weight.fp8.nbytes for weight in weights])
+
     def _tensors(self) -> Iterator[Weight]:
         yield from (self.embedding, self.norm, self.head)
         for layer in self.layers:
@@ -81,6 +87,11 @@ def quantised(layer: LayerWeights) -> LayerWeights:
     at most 2^-4 of itself; `kernels.fp8` has the rule.
     """
     return with_products(layer, _quantised)
+
+
+def doubled(layer: LayerWeights) -> LayerWeights:
+    """The layer with its products in 8 bits too, for many rows. What is in 8 bits stays so."""
+    return with_products(layer, _doubled)
 
 
 def with_products(layer: LayerWeights, change: Callable[[Weight], Weight]) -> LayerWeights:
@@ -98,6 +109,10 @@ def _quantised(weight: Weight) -> Weight:
     return quantize_weight(weight) if isinstance(weight, Tensor) else weight
 
 
+def _doubled(weight: Weight) -> Weight:
+    return DualWeight(weight, quantize_weight(weight)) if isinstance(weight, Tensor) else weight
+
+
 def load_weights(
     model_dir: Path,
     config: ModelConfig,
@@ -105,17 +120,17 @@ def load_weights(
     dtype: torch.dtype,
     report: Report,
     *,
-    fp8: bool = False,
+    change: Callable[[LayerWeights], LayerWeights] | None = None,
 ) -> ModelWeights:
     """Read all weights of `model_dir` to `device` as `dtype`; those in 8 bits stay so.
 
-    `fp8`: the layers' products become 8 bits, layer by layer, so that no more than one layer is
-    ever there in both forms. Raises `ConfigError` naming the file or tensor that is missing,
-    misshapen or not ours.
+    `change` (`quantised`, `doubled`) is applied layer by layer, so that no more than one layer is
+    ever there in a form that is not kept. Raises `ConfigError` naming the file or tensor that is
+    missing, misshapen or not ours.
     """
     stream = FileStream(device) if device.type == "cuda" else None
     with Checkpoint(model_dir, stream) as checkpoint:
-        reader = _Reader(checkpoint, config, device, dtype, report, fp8=fp8)
+        reader = _Reader(checkpoint, config, device, dtype, report, change)
         weights = reader.all()
         reader.check_nothing_left(model_dir)
     return weights
@@ -131,10 +146,9 @@ class _Reader:
         device: torch.device,
         dtype: torch.dtype,
         report: Report,
-        *,
-        fp8: bool,
+        change: Callable[[LayerWeights], LayerWeights] | None,
     ) -> None:
-        self._fp8 = fp8
+        self._change = change
         self._checkpoint = checkpoint
         self._config = config
         self._device = device
@@ -152,10 +166,10 @@ class _Reader:
         for index, described in enumerate(config.layers):
             self._report_progress()
             layer = self._layer(f"{prefix}layers.{index}.", described)
-            if self._fp8 or described.mixer.is_partial:
+            if self._change is not None or described.mixer.is_partial:
                 self._checkpoint.settle(self._report_progress)
                 layer = _in_order(layer, described.mixer)
-            layers.append(quantised(layer) if self._fp8 else layer)
+            layers.append(layer if self._change is None else self._change(layer))
         norm = self._norm(f"{prefix}norm", config.hidden_size)
         head = embedding if config.tied else self._matrix(f"{names.head}.weight", *vocabulary)
         self._checkpoint.settle(self._report_progress)
@@ -305,6 +319,8 @@ def _in_order(layer: LayerWeights, mixer: Attention) -> LayerWeights:
 def _rows_of(weight: Weight, rows: Tensor) -> Weight:
     if isinstance(weight, Tensor):
         return weight[rows]
+    if isinstance(weight, DualWeight):
+        raise TypeError("rows are ordered before they are quantised")
     if weight.is_blocked:
         raise ConfigError(
             f"heads that are turned in part cannot be read with scales by {BLOCK} x {BLOCK} block: "

@@ -23,6 +23,7 @@ from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.kernels.linear_cases import by_block, by_row, wide
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
+from workers.engine.models.weights import quantised
 from workers.engine.runner import Runner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
@@ -243,7 +244,7 @@ def test_drawn_weights_are_quantised_too(tmp_path: Path) -> None:
     """The same draw, for measuring."""
     config = read_model_config(write_tiny_model(tmp_path))
     given = config, torch.device("cpu"), torch.float32
-    small, exact = draw_weights(*given, fp8=True), draw_weights(*given)
+    small, exact = draw_weights(*given, change=quantised), draw_weights(*given)
     assert small.is_fp8
     assert not exact.is_fp8
     assert torch.equal(small.embedding, exact.embedding)

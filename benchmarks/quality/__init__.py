@@ -1,0 +1,1 @@
+"""`herma bench quality`: what a setting costs in perplexity and agreement."""

@@ -1,0 +1,99 @@
+"""How far the logits of one engine are from another's, over the same tokens.
+
+Owns the sums. Must not know settings or texts. Every window is one prompt, computed as a step of
+its own by the engine's code; its logits stay on the device.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import exp
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from benchmarks.quality.texts import Window
+from protocol.sampling import SamplingParams
+from workers.engine.runner import Runner
+from workers.scheduler import Chunk, SequenceStart, StepPlan
+
+_ROWS: Final = 128
+"""Rows whose logits are float32 at once: 78 MB of a vocabulary of 152k, some of which there are."""
+
+
+@dataclass(slots=True)
+class Score:
+    """Sums over the `tokens` that are judged, each by the logits of the position before it."""
+
+    tokens: int = 0
+    nll: float = 0.0
+    agreed: int = 0
+    divergence: float = 0.0
+
+    @property
+    def perplexity(self) -> float:
+        """Of the next tokens."""
+        return exp(self.nll / max(1, self.tokens))
+
+    @property
+    def agreement(self) -> float:
+        """Share of positions with the reference's best token."""
+        return self.agreed / max(1, self.tokens)
+
+    @property
+    def mean_divergence(self) -> float:
+        """Kullback-Leibler, reference to this, in nats per position."""
+        return self.divergence / max(1, self.tokens)
+
+
+@torch.inference_mode()
+def compare(
+    reference: Runner,
+    other: Runner,
+    windows: Sequence[Window],
+    done: Callable[[int], None] = lambda _: None,
+) -> Score:
+    """The score of `other` against `reference`; of itself, agreement is 1 and divergence 0."""
+    score = Score()
+    for number, window in enumerate(windows, 1):
+        expected = _hidden(reference, window.ids)
+        found = expected if other is reference else _hidden(other, window.ids)
+        judged = torch.tensor(window.is_judged[1:]).nonzero()[:, 0]
+        for rows in judged.split(_ROWS):
+            following = torch.tensor(window.ids)[rows + 1].to(found.device)
+            places = rows.to(found.device)
+            right, ours = (
+                runner.model.logits(hidden[places]).float().log_softmax(-1)
+                for runner, hidden in ((reference, expected), (other, found))
+            )
+            _add(score, right, ours, following)
+        done(number)
+    return score
+
+
+def _add(score: Score, right: Tensor, ours: Tensor, following: Tensor) -> None:
+    score.tokens += len(ours)
+    score.nll -= float(ours.gather(1, following[:, None]).double().sum())
+    score.agreed += int((ours.argmax(-1) == right.argmax(-1)).sum())
+    score.divergence += float((right.exp() * (right - ours)).sum(-1).double().sum())
+
+
+def _hidden(runner: Runner, ids: Sequence[int]) -> Tensor:
+    """The last hidden states [len(ids), hidden] of a prompt of its own."""
+    tokens = array("I", ids)
+    start = SequenceStart(0, tokens, len(tokens), SamplingParams(max_tokens=1), seed=0)
+    blocks = tuple(range(-(-len(tokens) // runner.facts.block_size)))
+    chunk = Chunk(0, 0, len(tokens), blocks, samples=False)
+    ((_, hidden),) = runner.hidden(StepPlan(0, (start,), (chunk,), ended=(0,)))
+    return hidden
+
+
+def rows(scores: dict[str, dict[str, Score]]) -> Iterator[str]:
+    """A table in Markdown: a row for each setting and text."""
+    yield "| setting | text | tokens | perplexity | same best token | divergence, nats |"
+    yield "|---|---|---|---|---|---|"
+    for setting, by_text in scores.items():
+        for text, score in by_text.items():
+            shares = f"{100 * score.agreement:.2f} % | {score.mean_divergence:.2e}"
+            yield f"| {setting} | {text} | {score.tokens} | {score.perplexity:.4f} | {shares} |"

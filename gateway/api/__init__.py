@@ -85,7 +85,7 @@ from gateway.api.responses_parser import (
     read_responses,
 )
 from gateway.api.signatures import KEY_BYTES, Signer
-from gateway.api.tool_schemas import JsonForm, ToolSchema, json_text
+from gateway.api.tool_schemas import JsonForm, ToolSchema, json_text, shown_tool
 from gateway.api.utility_bodies import (
     DetokenizeBody,
     Detokenized,
@@ -189,6 +189,7 @@ __all__ = [
     "responses_format",
     "schema_text",
     "session_of",
+    "shown_tool",
     "spending_limit_reached",
     "stopped",
     "typed_body",

@@ -43,7 +43,7 @@ class ToolSchema(dict[str, Any]):
     JSON and the last answer of `holds`.
     """
 
-    __slots__ = ("_found", "_texts", "function_name", "num_bytes")
+    __slots__ = ("_found", "_texts", "function_name", "num_bytes", "shown")
 
     def __init__(self, fields: dict[str, Any], num_bytes: int) -> None:
         super().__init__(fields)
@@ -52,6 +52,8 @@ class ToolSchema(dict[str, Any]):
         self.function_name: str | None = None
         """Set once the name has been checked."""
         self._found: tuple[str, bool] | None = None
+        self.shown: ToolSchema | None = None
+        """Set once by `shown_tool`."""
 
     def holds(self, text: str) -> bool:
         """Whether `text` occurs anywhere in the tool's JSON."""
@@ -71,6 +73,22 @@ class ToolSchema(dict[str, Any]):
 
 def _num_bytes(raw: bytes, _: object) -> int:
     return len(raw)
+
+
+def shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """The tool as a model sees it: without `strict`, which is for the server. A model that has
+    never seen it thinks otherwise.
+    """
+    function = tool.get("function")
+    if not isinstance(function, dict) or "strict" not in function:
+        return tool
+    rest = {key: value for key, value in function.items() if key != "strict"}
+    if not isinstance(tool, ToolSchema):
+        return {**tool, "function": rest}
+    if tool.shown is None:
+        own = ToolSchema(rest, tool.num_bytes)
+        tool.shown = ToolSchema({**tool, "function": own}, tool.num_bytes)
+    return tool.shown
 
 
 class ToolSchemas:

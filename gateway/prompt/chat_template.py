@@ -20,7 +20,7 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from gateway.api import JsonForm, Message, ToolSchema, invalid, json_text
+from gateway.api import JsonForm, Message, ToolSchema, invalid, json_text, shown_tool
 from gateway.prompt.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
 from protocol.errors import ConfigError
 
@@ -126,7 +126,7 @@ class ChatTemplate:
             else self._message(message)
             for message in messages
         ]
-        given["tools"] = tools_without_mark(tools) if tools else None
+        given["tools"] = tools_without_mark(map(shown_tool, tools)) if tools else None
         if tools and self._finds_tools_in_system:
             given["messages"] = _with_tools(given["messages"], given["tools"])
         return given

@@ -95,6 +95,17 @@ def test_an_agent_turn_has_the_ids_of_transformers(reference: PreTrainedTokenize
     assert list(encode(AGENT_TURN, tools=TOOLS)) == expected(reference, AGENT_TURN, tools=TOOLS)
 
 
+@pytest.mark.parametrize("strict", [True, False, None])
+def test_strict_is_not_shown(strict: bool | None) -> None:
+    """It is for the server: the same prompt, every time, and the request keeps it."""
+    asked = [{**tool, "function": {**tool["function"], "strict": strict}} for tool in TOOLS]
+    for _ in range(2):
+        assert list(encode(AGENT_TURN, tools=asked)) == list(encode(AGENT_TURN, tools=TOOLS))
+    body = {"model": "m", "messages": AGENT_TURN, "tools": asked}
+    (kept,) = parse_chat_request(json.dumps(body).encode()).tools
+    assert kept["function"]["strict"] is strict
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["user", "assistant"]), ORDINARY_TEXT), min_size=1),
 )

@@ -140,10 +140,15 @@ class Client:
         """
         self.answers = {}
         numbers = self.submit(requests)
+        # Frames are read once all have ended: reading would take time from the engine's thread.
         for _ in requests:
             self._channel.wait_ending()
         self.listen()
         answers = [self.answers[number] for number in numbers]
+        while not all(answer.ending for answer in answers):
+            # Some of the endings were those of an earlier call that had read its frames itself.
+            self._channel.wait_ending()
+            self.listen()
         for answer in answers:
             answer.batch = len(answers)
         return answers, max(answer.end_s for answer in answers)

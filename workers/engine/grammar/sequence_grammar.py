@@ -6,8 +6,12 @@ mask is a row of bits on the host.
 
 from __future__ import annotations
 
+import os
 from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -16,11 +20,16 @@ from protocol.errors import HermaError
 from protocol.messages import Grammar
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLExecutor, LLMatcher
 
 Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
+Rows: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 ALL_BITS: Final = -1
+_MANY: Final = 4
+"""Rows from which threads are worth their start."""
+
+_MAX_THREADS: Final = 8
 _WORD_BITS: Final = 32
 
 
@@ -40,6 +49,22 @@ class Vocabulary(NamedTuple):
         return -(-self.size // _WORD_BITS)
 
 
+@contextmanager
+def _emptied_if_broken(row: Words) -> Iterator[None]:
+    try:
+        yield
+    except GrammarBroken:
+        row[:] = 0
+
+
+@cache
+def _executor() -> LLExecutor:
+    """Threads of the library: a mask takes 40 us, and up to 2 ms."""
+    from llguidance import LLExecutor  # noqa: PLC0415 -- most engines see no grammar
+
+    return LLExecutor(num_threads=max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) // 2)))
+
+
 class _Place(Enum):
     """What the next token belongs to."""
 
@@ -55,7 +80,7 @@ class SequenceGrammar:
 
     def __init__(self, matcher: LLMatcher, grammar: Grammar, vocabulary: Vocabulary) -> None:
         self.error = ""
-        self._matcher = matcher
+        self.matcher = matcher
         self._vocabulary = vocabulary
         self._closing_id = grammar.closing_id
         self._opening_id = grammar.opening_id
@@ -69,15 +94,55 @@ class SequenceGrammar:
         """Write to `row` which tokens may come behind `outputs`, all that the sequence has; returns
         the token if there is only one. Raises `GrammarBroken` if no token may come.
         """
+        if not self.follow(outputs, row):
+            return None
+        self.matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        return self.complete(row)
+
+    @staticmethod
+    def fill_all(
+        grammars: Sequence[tuple[int, SequenceGrammar, array[int]]], rows: Rows
+    ) -> list[int | None]:
+        """`fill` for many rows at once, in threads. `rows` int32 [n, words] is contiguous; in
+        `grammars` is a row's number with what follows there. A row whose grammar allows no token,
+        or cannot be followed, is 0 throughout, and the grammar has the `error`.
+        """
+        asked: list[tuple[LLMatcher, int]] = []
+        for row, grammar, outputs in grammars:
+            with _emptied_if_broken(rows[row]):
+                if grammar.follow(outputs, rows[row]):
+                    asked.append((grammar.matcher, row))
+        if len(asked) >= _MANY:
+            _executor().unsafe_compute_mask_ptr(asked, rows.ctypes.data, rows[0].nbytes, len(rows))
+        else:
+            for matcher, row in asked:
+                matcher.unsafe_compute_mask_ptr(rows[row].ctypes.data, rows[row].nbytes)
+        lone: list[int | None] = [None] * len(grammars)
+        computed = {row for _, row in asked}
+        for index, (row, grammar, _) in enumerate(grammars):
+            if row in computed:
+                with _emptied_if_broken(rows[row]):
+                    lone[index] = grammar.complete(rows[row])
+        return lone
+
+    def follow(self, outputs: array[int], row: Words) -> bool:
+        """Move behind `outputs`. True if the matcher says what may come next; else any token may,
+        as `row` shows. Raises `GrammarBroken`.
+        """
         for token_id in outputs[self._num_seen :]:
             self._take(token_id)
         self._num_seen = len(outputs)
         if self._place is _Place.REASONING:
             row[:] = ALL_BITS
-            return None
-        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        if self._matcher.is_error():
-            self._break(self._matcher.get_error())
+            return False
+        return True
+
+    def complete(self, row: Words) -> int | None:
+        """Add to the matcher's mask what may stand before the answer; returns the token if there
+        is only one. Raises `GrammarBroken`.
+        """
+        if self.matcher.is_error():
+            self._break(self.matcher.get_error())
         if self._place is _Place.START and self._opening_id is not None:
             _allow(row, self._opening_id)
         elif self._place is _Place.GAP and self._vocabulary.gap_id is not None:
@@ -96,8 +161,8 @@ class SequenceGrammar:
         self._place = _Place.ANSWER
         if place is _Place.GAP and token_id == self._vocabulary.gap_id:
             return
-        if not self._matcher.consume_token(token_id):
-            self._break(f"token {token_id} does not follow it. {self._matcher.get_error()}")
+        if not self.matcher.consume_token(token_id):
+            self._break(f"token {token_id} does not follow it. {self.matcher.get_error()}")
 
     def _lone(self, row: Words) -> int | None:
         # Counted first: for a vocabulary of 150k it takes a third of the time of finding them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from workers.engine.step.tables import SequenceTables
 from workers.scheduler import Chunk, SequenceStart
 
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
-Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
+Rows: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 _ALIGNED_WORDS: Final = 4
 """16 bytes of int32."""
@@ -35,9 +35,11 @@ class Follower(Protocol):
 
     error: str
 
-    def fill(self, outputs: array[int], row: Words) -> int | None:
-        """Write to `row` the bits of the tokens that may come behind `outputs`; returns the token
-        if there is only one. Raises `HermaError` if none may come.
+    @staticmethod
+    def fill_all(grammars: Sequence[tuple[int, Any, array[int]]], rows: Rows) -> list[int | None]:
+        """Write to rows (int32 [n, words]), for each number of a row, grammar of this kind and its
+        outputs so far, the bits of the tokens that may come. Returns for each the token if there is
+        only one. A row is 0 if none may come; then the grammar has the `error`.
         """
 
 

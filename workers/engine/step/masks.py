@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import TypeAlias, final
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.token_mask import mask_tokens, num_words
-from protocol.errors import HermaError
-from workers.engine.step.batch import SequenceState, send_into
-
-_Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
+from workers.engine.step.batch import Follower, Rows, SequenceState, send_into
 
 _ALL: int = -1
-_NONE: int = 0
 
 
 @final
@@ -30,10 +26,14 @@ class AnyToken:
 
     error = ""
 
-    def fill(self, outputs: array[int], row: _Words) -> int | None:  # noqa: ARG002 - the seam's
+    @staticmethod
+    def fill_all(
+        grammars: Sequence[tuple[int, AnyToken, array[int]]], rows: Rows
+    ) -> list[int | None]:
         """See `workers.engine.step.batch.Follower`."""
-        row[:] = _ALL
-        return None
+        for row, _, _ in grammars:
+            rows[row] = _ALL
+        return [None] * len(grammars)
 
 
 @final
@@ -56,18 +56,15 @@ class MaskTable:
         if not self._is_needed:
             return None
         rows = self._host[: len(states)]
-        lone: list[int] = []
-        for row, state in zip(rows, states, strict=True):
+        by_kind: dict[type[Follower], list[tuple[int, Follower, array[int]]]] = {}
+        for row, state in enumerate(states):
             if state.grammar is None:
-                row[:] = _ALL
+                rows[row] = _ALL
                 continue
-            try:
-                token_id = state.grammar.fill(state.tokens[state.num_prompt :], row)
-            except HermaError:
-                row[:] = _NONE
-                continue
-            if token_id is not None:
-                lone.append(token_id)
+            asked = by_kind.setdefault(type(state.grammar), [])
+            asked.append((row, state.grammar, state.tokens[state.num_prompt :]))
+        found = [each for kind, asked in by_kind.items() for each in kind.fill_all(asked, rows)]
+        lone = [token_id for token_id in found if token_id is not None]
         if len(lone) == len(states):
             return lone
         send_into(self._masks[: len(states)], rows)

@@ -15,7 +15,7 @@ from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 from tests.fakes.tiny_models import load_tiny
 from workers.engine.grammar.compiler import LlGuidanceCompiler
-from workers.engine.grammar.sequence_grammar import GrammarBroken, SequenceGrammar
+from workers.engine.grammar.sequence_grammar import SequenceGrammar
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import Runner
@@ -252,11 +252,17 @@ class _BreaksBehind:
         self._num_outputs = num_outputs
         self.error = ""
 
-    def fill(self, outputs: "array[int]", row: Any) -> int | None:
-        if len(outputs) >= self._num_outputs:
-            self.error = "the grammar cannot be followed: no token can follow"
-            raise GrammarBroken(self.error)
-        return self._grammar.fill(outputs, row)
+    @staticmethod
+    def fill_all(grammars: Any, rows: Any) -> list[int | None]:
+        lone = []
+        for row, own, outputs in grammars:
+            rows[row] = 0
+            if len(outputs) >= own._num_outputs:
+                own.error = "the grammar cannot be followed: no token can follow"
+                lone.append(None)
+            else:
+                lone.append(own._grammar.fill(outputs, rows[row]))
+        return lone
 
 
 def test_a_grammar_that_breaks_later_ends_its_sequence_alone(

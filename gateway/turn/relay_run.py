@@ -91,7 +91,8 @@ class RelayRun:
         """Ask the engine of this worker. Returns None if it has answered, else why the place is
         lost. Raises `ApiError` if the request cannot go on.
         """
-        facts = self._services.dispatcher.relay_facts(lease.worker_id)
+        dispatcher = self._services.dispatcher
+        facts = dispatcher.relay_facts(lease.worker_id)
         if facts is None:
             if lease.is_lost:
                 return "not_ready"
@@ -117,6 +118,8 @@ class RelayRun:
             return self._judge(error, client, lease, name)
         except ProviderCut as error:
             _log.warning("an answer of worker %s was cut: %s", name, error.__cause__ or error)
+            if not lease.is_lost:
+                dispatcher.failed(lease.ticket, "it broke an answer off")
             raise connection_lost() from error
         self._is_complete = True
         return None

@@ -92,14 +92,25 @@ class ForeignFleet:
                 await trio.sleep(0.02)
 
 
+async def _until_gone(fleet: ForeignFleet, pids: list[int]) -> None:
+    """Two faults at a time would leave no engine that is well."""
+    with trio.fail_after(60):
+        while {*pids} & {*pids_of(fleet.ports[0])}:  # noqa: ASYNC110
+            await trio.sleep(0.05)
+
+
 async def kill(fleet: ForeignFleet) -> None:
     """The launched one dies, and needs its time to start."""
+    pids = pids_of(fleet.ports[0])
     fleet.hit(0, signal.SIGKILL)
+    await _until_gone(fleet, pids)
 
 
 async def stop(fleet: ForeignFleet) -> None:
     """It hangs: its worker kills it for its silence."""
+    pids = pids_of(fleet.ports[0])
     fleet.hit(0, signal.SIGSTOP)
+    await _until_gone(fleet, pids)
 
 
 async def refuse(fleet: ForeignFleet) -> None:
@@ -118,7 +129,9 @@ async def fail(fleet: ForeignFleet) -> None:
 
 async def run_out(fleet: ForeignFleet) -> None:
     """The next prompt is more than it has memory for."""
+    pids = pids_of(fleet.ports[0])
     await change(fleet.url(0), die_at=1)
+    await _until_gone(fleet, pids)
 
 
 async def cut(fleet: ForeignFleet) -> None:
@@ -220,6 +233,8 @@ class _Clients:
         async with client.stream("POST", "/chat/completions", json=body) as reply:
             status = reply.status_code
             async for line in reply.aiter_lines():
+                if status != 200:
+                    events.append({"error": {"message": line}})
                 is_done = is_done or line == "data: [DONE]"
                 if line.startswith("data: {"):
                     events.append(json.loads(line[6:]))

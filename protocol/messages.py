@@ -1,4 +1,4 @@
-"""The messages of protocol v6, as two closed unions.
+"""The messages of protocol v7, as two closed unions.
 
 Owns what a gateway sends to a worker and a worker to a gateway. Values are plain (int, str, bytes,
 tuples of structs); token ids travel packed (`protocol/tokens.py`). Must not know sockets, engines
@@ -11,7 +11,7 @@ import msgspec
 
 from protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 
 ENFORCES_GRAMMARS: Final = "grammars"
 """The capability of an engine that takes a `Submit` with a grammar; others refuse it by name."""
@@ -169,6 +169,20 @@ class RelayChunk(_Message, frozen=True, tag=10):
     data: Piece
 
 
+class Embed(_Message, frozen=True, tag=12):
+    """Compute a prompt and answer with its `Embedding`, of `dimensions` numbers if given, then
+    `Finished` without output. Other fields as in `Submit`.
+    """
+
+    request_id: Id16
+    attempt: Count
+    model: str
+    prompt_ids: PackedTokens
+    dimensions: Annotated[int, msgspec.Meta(ge=1, le=2**20)] | None = None
+    deadline_s: Finite | None = None
+    salt: bytes = b""
+
+
 class RelayCredit(_Message, frozen=True, tag=11):
     """The gateway has passed on that many bytes of the response: the worker may be
     `RELAY_WINDOW_BYTES` ahead of them.
@@ -191,6 +205,7 @@ ToWorker = (
     | Relay
     | RelayChunk
     | RelayCredit
+    | Embed
 )
 
 
@@ -211,7 +226,7 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
     An engine with `relay` takes `Relay` instead of `Submit`; its `files_digest` is all zeros.
     `capabilities` are what not every engine can do (`ENFORCES_GRAMMARS`, `INVARIANT`); unknown ones
-    are ignored.
+    are ignored. One that takes `Embed` gives `embedding_size` numbers.
     """
 
     kind: str
@@ -225,6 +240,7 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     files_digest: Id16
     capabilities: tuple[str, ...] = ()
     relay: RelayFacts | None = None
+    embedding_size: Count = 0
 
 
 class Register(_Message, frozen=True, tag=32):
@@ -292,6 +308,14 @@ class Tokens(_Message, frozen=True, tag=36):
 
     step: Count
     items: tuple[TokenItem, ...]
+
+
+class Embedding(_Message, frozen=True, tag=51):
+    """The pooled last hidden state of a prompt: float32, little-endian, of L2 norm 1."""
+
+    request_id: Id16
+    attempt: Count
+    values: Annotated[bytes, msgspec.Meta(max_length=2**22)]
 
 
 FinishReason = Literal["stop", "length", "abort", "error", "grammar"]
@@ -501,4 +525,5 @@ FromWorker = (
     | RelayData
     | RelayTaken
     | RelayEnd
+    | Embedding
 )

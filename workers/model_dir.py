@@ -28,6 +28,8 @@ from protocol.ids import ID_BYTES
 CONFIG_NAME: Final = "config.json"
 GENERATION_NAME: Final = "generation_config.json"
 TOKENIZER_NAME: Final = "tokenizer.json"
+POOLING_NAME: Final = "1_Pooling/config.json"
+"""Of models that are made for embeddings, as sentence-transformers writes it."""
 
 MODEL_FILES: Final = (
     "chat_template.jinja",

@@ -16,6 +16,11 @@ from gateway.api.chat_formatter import CHAT_FORMAT
 from gateway.api.chat_parser import chat_request, parse_chat_request
 from gateway.api.completions_formatter import completions_format
 from gateway.api.completions_parser import Completions, parse_completions
+from gateway.api.embeddings import (
+    EmbeddingsBuilder,
+    embeddings_format,
+    parse_embeddings,
+)
 from gateway.api.errors import (
     ApiError,
     busy,
@@ -30,6 +35,7 @@ from gateway.api.errors import (
     unavailable,
 )
 from gateway.api.events import (
+    Embedded,
     Failed,
     Finished,
     ReasoningDelta,
@@ -119,6 +125,8 @@ __all__ = [
     "Deleted",
     "DetokenizeBody",
     "Detokenized",
+    "Embedded",
+    "EmbeddingsBuilder",
     "Failed",
     "Finished",
     "Health",
@@ -166,6 +174,7 @@ __all__ = [
     "connection_lost",
     "context_length_exceeded",
     "decode_object",
+    "embeddings_format",
     "events_after",
     "grammar_too_large",
     "invalid",
@@ -181,6 +190,7 @@ __all__ = [
     "page_of",
     "parse_chat_request",
     "parse_completions",
+    "parse_embeddings",
     "parse_messages",
     "parse_responses",
     "poisoned_request",

@@ -84,7 +84,7 @@ def parse_completions(body: bytes, rewrite: Rewrite | None = None) -> Completion
         raw = rewrite(raw)
     typed = typed_body(raw, CompletionBody)
     _refuse_the_unserved(typed)
-    prompts = _prompts(typed.prompt)
+    prompts = prompts_of(typed.prompt, "prompt", MAX_PROMPTS)
     shared = request_of(
         typed,
         raw,
@@ -125,20 +125,22 @@ def _unserved(param: str, text: str) -> ApiError:
     return invalid(param, f"'{param}' {text}.")
 
 
-def _prompts(given: str | list[Any]) -> tuple[Prompt, ...]:
-    """The prompts in order; a list of numbers is one prompt."""
+def prompts_of(given: str | list[Any], field: str, most: int) -> tuple[Prompt, ...]:
+    """The prompts in that field in order; a list of numbers is one prompt. Raises `ApiError` 400
+    for more than `most`, for an empty one and for a mixture.
+    """
     if isinstance(given, str):
-        _check_not_empty(given, "prompt")
+        _check_not_empty(given, field)
         return (given,)
     kinds = {type(item) for item in given}
     if len(kinds) > 1:
-        raise invalid("prompt", "'prompt' mixes texts, token ids and lists; send one kind.")
+        raise invalid(field, f"'{field}' mixes texts, token ids and lists; send one kind.")
     if kinds == {int}:
         return (tuple(given),)
-    if len(given) > MAX_PROMPTS:
-        raise invalid("prompt", f"'prompt' has {len(given)} prompts; at most {MAX_PROMPTS}.")
+    if len(given) > most:
+        raise invalid(field, f"'{field}' has {len(given)} prompts; at most {most}.")
     for at, item in enumerate(given):
-        _check_not_empty(item, f"prompt[{at}]")
+        _check_not_empty(item, f"{field}[{at}]")
     return tuple(item if isinstance(item, str) else tuple(item) for item in given)
 
 

@@ -133,6 +133,13 @@ class UpstreamUsage(_Event, frozen=True, gc=False):
     usage: Usage
 
 
+class Embedded(_Event, frozen=True, gc=False):
+    """The embedding of a prompt: float32, little-endian."""
+
+    index: int
+    values: bytes
+
+
 class Failed(_Event, frozen=True, gc=False):
     """The turn ends in an error; nothing follows."""
 
@@ -142,4 +149,4 @@ class Failed(_Event, frozen=True, gc=False):
 ToolCallEvent = ToolCallStart | ToolCallArguments | ToolCallEnd
 ContentEvent = ReasoningDelta | TextDelta | ToolCallEvent | Finished
 ChoiceEvent = Started | ContentEvent | Usage
-TurnEvent = ChoiceEvent | UpstreamChunk | UpstreamBody | UpstreamUsage | Failed
+TurnEvent = ChoiceEvent | UpstreamChunk | UpstreamBody | UpstreamUsage | Embedded | Failed

@@ -12,6 +12,7 @@ from gateway.api.chat_formatter import ChatChunk, ChatCompletion
 from gateway.api.chat_parser import ChatBody
 from gateway.api.completions_formatter import TextCompletion
 from gateway.api.completions_parser import CompletionBody
+from gateway.api.embeddings import EmbeddingList, EmbeddingsBody
 from gateway.api.errors import ErrorBody
 from gateway.api.messages_formatter import MessageError, MessageObject, TokenCount
 from gateway.api.messages_parser import MessagesBody
@@ -143,6 +144,14 @@ _OPERATIONS: Final = {
         {JSON: TextCompletion, EVENTS: TextCompletion},
         _GENERATING,
         CompletionBody,
+        in_v1=True,
+    ),
+    "/embeddings": _Operation(
+        "post",
+        "Embed texts.",
+        {JSON: EmbeddingList},
+        _GENERATING,
+        EmbeddingsBody,
         in_v1=True,
     ),
     "/messages": _Operation(

@@ -159,6 +159,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     intact, for a provider; it must not be changed. `fingerprint` is equal for equal bytes of the
     body, `num_bytes` their number.
 
+    `embeds`: the embedding of the prompt is wanted, of `dimensions` numbers.
     `is_translated`: `raw` was written here from the body of another API.
 
     A raw completion has a `prompt` (text, or token ids) and no `messages`; `add_special_tokens`:
@@ -198,6 +199,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     prompt: str | tuple[int, ...] | None = None
     add_special_tokens: bool = True
     is_translated: bool = False
+    embeds: bool = False
+    dimensions: int | None = None
 
     @property
     def prompt_field(self) -> str:

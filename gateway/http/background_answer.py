@@ -11,6 +11,7 @@ from gateway.api import (
     ApiError,
     ApiFormat,
     ChatRequest,
+    Embedded,
     Failed,
     ResponseStream,
     Started,
@@ -77,8 +78,8 @@ class BackgroundAnswer(Answer):
             case UpstreamUsage():
                 self.usage = event.usage
                 return
-            case UpstreamBody() | UpstreamChunk():
-                raise TypeError("a provider's bytes came where events are expected")
+            case UpstreamBody() | UpstreamChunk() | Embedded():
+                raise TypeError(f"{type(event).__name__} came where text is expected")
             case Started():
                 self.started = event
             case Usage():

@@ -1,6 +1,6 @@
-"""POST /v1/chat/completions and POST /v1/completions.
+"""POST /v1/chat/completions, POST /v1/completions and POST /v1/embeddings.
 
-Owns what both do with a request before its turn: how many start at once, the caller, what the body
+Owns what they do with a request before its turn: how many start at once, the caller, what the body
 says. Must not know how a turn runs.
 """
 
@@ -15,9 +15,11 @@ from gateway.api import (
     CHAT_FORMAT,
     Completions,
     completions_format,
+    embeddings_format,
     named_body,
     parse_chat_request,
     parse_completions,
+    parse_embeddings,
     unavailable,
     with_continuous_usage,
 )
@@ -29,8 +31,9 @@ from gateway.http.pass_through_route import PassThroughRoute
 from gateway.http.prompts import EachPrompt
 from gateway.http.response_writer import EXTENSION
 from gateway.http.sse_writer import StreamedAnswer
-from gateway.http.whole_answer import WholeAnswer
+from gateway.http.whole_answer import EmbeddingsAnswer, WholeAnswer
 from gateway.prompt import checked_ids, decode_raw
+from gateway.routing import ModelView
 from gateway.turn import Caller, off_the_loop
 
 RESTART_S: Final = 5
@@ -43,7 +46,7 @@ few: their submissions leave together, so that the worker wakes once.
 
 
 class Generation:
-    """Both endpoints."""
+    """All three endpoints."""
 
     def __init__(self, edge: Edge, gate: Gatekeeper, metrics: Metrics) -> None:
         self._edge = edge
@@ -88,14 +91,35 @@ class Generation:
             scope["extensions"][EXTENSION],
         ).run()
 
+    async def embeddings(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The embedding of each input, if native workers give embeddings of that model; otherwise
+        the request is passed on.
+        """
+        caller, body = await self.take(scope, receive)
+        model = self._model_of(body)
+        if model is None or not model.embedding_size:
+            await self.pass_through(scope, send, caller, body)
+            return
+        requests, in_base64 = parse_embeddings(body, self._rewrite)
+        await EmbeddingsAnswer(
+            replace(self._edge, run_turn=EachPrompt(self._edge.run_turn, requests).run),
+            self._metrics,
+            msgspec.structs.replace(requests[0], n=len(requests)),
+            msgspec.structs.replace(caller, cloud=False),
+            embeddings_format(in_base64=in_base64),
+            scope["extensions"][EXTENSION],
+        ).run()
+
     def _relays_of(self, body: bytes) -> bool:
         """Whether engines that take text serve the model: they get the body as it is."""
-        models = self._edge.models()
-        if not any(model.relays for model in models):
+        if not any(model.relays for model in self._edge.models()):
             return False
+        model = self._model_of(body)
+        return model is not None and model.relays
+
+    def _model_of(self, body: bytes) -> ModelView | None:
         named = named_body("", body)
-        found = None if named is None else model_named(models, named.model)
-        return found is not None and found.relays
+        return None if named is None else model_named(self._edge.models(), named.model)
 
     async def take(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
         """The caller and the body, once it is this request's turn to start."""

@@ -13,6 +13,7 @@ import trio
 
 from gateway.api import (
     ChatRequest,
+    Embedded,
     Failed,
     Finished,
     ReasoningDelta,
@@ -74,7 +75,7 @@ class _Merger:
         if self._has_failed:
             return
         match event:
-            case TextDelta() | ReasoningDelta() | ToolCallDelta() | Finished():
+            case TextDelta() | ReasoningDelta() | ToolCallDelta() | Embedded() | Finished():
                 index = event.index + first_index
                 self._num_unfinished -= isinstance(event, Finished)
                 self._emit(msgspec.structs.replace(event, index=index))

@@ -61,6 +61,7 @@ def edge_app(edge: Edge) -> ASGIApp:
     fixed: dict[str, ASGIApp] = {
         **_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
         **_with_and_without_v1("/completions", Methods(POST=generation.completions)),
+        **_with_and_without_v1("/embeddings", Methods(POST=generation.embeddings)),
         **_with_and_without_v1("/messages", Methods(POST=messages.create)),
         **_with_and_without_v1("/messages/count_tokens", Methods(POST=messages.count_tokens)),
         **_with_and_without_v1("/responses", Methods(POST=responses.create)),

@@ -5,6 +5,8 @@ nor how bytes reach the client.
 """
 
 from gateway.api import (
+    Embedded,
+    EmbeddingsBuilder,
     Failed,
     Finished,
     Started,
@@ -61,6 +63,8 @@ class WholeAnswer(Answer):
                 self.usage = event.usage
             case UpstreamChunk():
                 raise TypeError("a stream's chunk came for an answer that is not streamed")
+            case Embedded():
+                raise TypeError("an embedding came for an answer of text")
             case _:
                 if self.first_at is None:
                     self.first_at = self._edge.now()
@@ -73,3 +77,18 @@ class WholeAnswer(Answer):
             self.status = 200
             body = self._builder.body(self.started, self.usage)
             self._writer.respond(200, (JSON_TYPE, *self._headers()), body)
+
+
+class EmbeddingsAnswer(WholeAnswer):
+    """Embeddings, which come before the ends of their prompts."""
+
+    def emit(self, event: TurnEvent) -> None:
+        """Add an event of the turn."""
+        if not isinstance(event, Embedded):
+            super().emit(event)
+            return
+        if self.first_at is None:
+            self.first_at = self._edge.now()
+        if not isinstance(self._builder, EmbeddingsBuilder):
+            raise TypeError("an embedding came for an answer of text")
+        self._builder.take(event)

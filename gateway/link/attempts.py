@@ -17,6 +17,7 @@ from gateway.telemetry import Counters
 from protocol.ids import RequestId, WorkerId
 from protocol.messages import (
     Accepted,
+    Embedding,
     Finished,
     Rejected,
     RelayData,
@@ -47,7 +48,15 @@ class Crashed(msgspec.Struct, frozen=True):
 
 
 _AboutAttempt = (
-    TokenItem | Finished | Rejected | Accepted | RelayHead | RelayData | RelayTaken | RelayEnd
+    TokenItem
+    | Embedding
+    | Finished
+    | Rejected
+    | Accepted
+    | RelayHead
+    | RelayData
+    | RelayTaken
+    | RelayEnd
 )
 Outcome = Finished | Rejected | Lost | Overdue | Stopped | Crashed
 
@@ -64,7 +73,8 @@ class Attempt:
     The callbacks run inside the link's frame callback and must not block. `on_first_tokens` gets
     the tokens until its owner sets `is_proven`, `on_tokens` those that follow; both return whether
     no more are wanted. `on_complete` gets the worker's own end of the sequence, before the task
-    that waits: what a client receives of it does not wait for a task.
+    that waits: what a client receives of it does not wait for a task. `on_embedding` is for those
+    that have none of these tokens.
     """
 
     __slots__ = (
@@ -76,6 +86,7 @@ class Attempt:
         "number",
         "on_accepted",
         "on_complete",
+        "on_embedding",
         "on_first_tokens",
         "on_tokens",
         "outcome",
@@ -108,6 +119,7 @@ class Attempt:
         self.on_tokens = on_tokens
         self.on_accepted = on_accepted
         self.on_complete = on_complete
+        self.on_embedding: Callable[[bytes], None] | None = None
         self.ended = Wakeup()
         lease.on_lost = self.lose
         if lease.is_lost:
@@ -214,6 +226,13 @@ class Attempts:
             if wants_no_more:
                 attempt.end(STOPPED)
         return None
+
+    def embedded(self, worker_id: WorkerId, message: Embedding) -> None:
+        """The embedding that was asked for."""
+        attempt = self.of(worker_id, message)
+        if attempt is not None and attempt.on_embedding is not None:
+            with _EndsOnError(attempt):
+                attempt.on_embedding(message.values)
 
     def finished(self, worker_id: WorkerId, message: Finished) -> str | None:
         """The worker ended a sequence. Returns what is wrong with the worker if tokens are missing:

@@ -34,6 +34,8 @@ from protocol.messages import (
     Bundle,
     Bye,
     Dismiss,
+    Embed,
+    Embedding,
     Fault,
     Files,
     Finished,
@@ -74,7 +76,7 @@ MAX_REASON_CHARS: Final = 400
 MAX_GARBAGE_LOGGED: Final = 8
 
 _BlockEvent = BlocksStored | BlocksDropped | BlocksSnapshot
-_Rare = Register | Rejected | Pong | Progress | _BlockEvent | Load | Fault | Bye | Files
+_Rare = Register | Rejected | Pong | Progress | _BlockEvent | Load | Fault | Bye | Files | Embedding
 _ENDED_THERE: Final = (Finished, Rejected)
 """Outcomes after which the worker has already forgotten the sequence."""
 
@@ -159,7 +161,7 @@ class WorkerLink:
 
     # Work of turns.
 
-    def submit(self, attempt: Attempt, message: Submit | Relay) -> None:
+    def submit(self, attempt: Attempt, message: Submit | Relay | Embed) -> None:
         """Send the work; messages for it reach the attempt until `forget`.
 
         A worker that cannot be reached ends the attempt as lost. Raises `WireError` for a message
@@ -263,6 +265,8 @@ class WorkerLink:
 
     def _take_rest(self, worker_id: WorkerId, message: _Rare) -> None:
         match message:
+            case Embedding():
+                self._attempts.embedded(worker_id, message)
             case Rejected():
                 if (attempt := self._attempts.of(worker_id, message)) is not None:
                     attempt.end(message)

@@ -35,8 +35,8 @@ class ModelView(msgspec.Struct, frozen=True):
     """A model as clients and turns see it. `context_length` (tokens) is the least of the ready
     workers, else the last known, else the configured one. `files_digest` and `block_size` are
     None until a worker was ready once. `grammar_forms` are those that all its ready workers
-    enforce, or did when one was ready. `relays`: its workers are text-level engines, without a
-    tokenizer.
+    enforce, or did when one was ready. Their embeddings have `embedding_size` numbers, 0: they give
+    none. `relays`: its workers are text-level engines, without a tokenizer.
     """
 
     name: str
@@ -51,6 +51,7 @@ class ModelView(msgspec.Struct, frozen=True):
     queued: int = 0
     is_fallback_on: bool = False
     grammar_forms: frozenset[GrammarForm] = frozenset()
+    embedding_size: int = 0
     relays: bool = False
     owned_by: str = "herma"
 
@@ -97,6 +98,7 @@ class Model:
         self.context_length = config.context_length
         self.files_digest: bytes | None = None
         self.grammar_forms = frozenset[GrammarForm]()
+        self.embedding_size = 0
         self.relays = False
         self.block_size: int | None = None
         self.queue = AdmissionQueue()
@@ -340,6 +342,7 @@ class Fleet:
             model.grammar_forms = frozenset.intersection(
                 *(forms_of(engine.capabilities) for engine in engines)
             )
+            model.embedding_size = min(e.embedding_size for e in engines)
             self._views.pop(model.name, None)
 
     def forget_models(self, now: float, after_s: float) -> None:
@@ -389,6 +392,7 @@ class Fleet:
             queued=len(model.queue),
             is_fallback_on=model.fallback.is_on,
             grammar_forms=model.grammar_forms,
+            embedding_size=model.embedding_size,
             relays=model.relays,
         )
 

@@ -18,10 +18,12 @@ import msgspec
 import trio
 
 from gateway.api import (
+    ApiError,
     ChatRequest,
     Message,
     ToolSchema,
     context_length_exceeded,
+    invalid,
 )
 from gateway.output import AUTO, NONE, AnswerFormat
 from gateway.output.tools import Opening, forced_opening
@@ -118,8 +120,7 @@ async def prepare(
     files. Raises `ApiError` 400 for a prompt over the window, and with a code of `UNSUPPORTED` for
     content that the model cannot take.
     """
-    if (refusal := request.refused_locally) is not None:
-        raise refusal
+    _check_served(request, view)
     if view.files_digest is None or view.block_size is None:
         return None
     text = services.files.known(view.files_digest)
@@ -171,6 +172,20 @@ async def prepare(
         opening=opening.text if opening is not None else "",
         grammar=grammar,
     )
+
+
+def _check_served(request: ChatRequest, view: ModelView) -> None:
+    """Raise `ApiError` if workers cannot serve it, as far as they are known."""
+    if (refusal := request.refused_locally) is not None:
+        raise refusal
+    if not request.embeds or view.block_size is None:
+        return
+    size = view.embedding_size
+    if not size:
+        text = f"The model '{request.model}' gives no embeddings."
+        raise ApiError(404, text, code="embeddings_not_served", param="model")
+    if request.dimensions is not None and request.dimensions > size:
+        raise invalid("dimensions", f"'dimensions' is over {size}, which all of them have.")
 
 
 def _form(

@@ -13,6 +13,7 @@ import trio
 
 from gateway.api import (
     ApiError,
+    Embedded,
     Started,
     TurnEvent,
     connection_lost,
@@ -36,7 +37,7 @@ from gateway.turn.retry_policy import RetryPolicy
 from gateway.turn.services import Services
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES, RequestId, WorkerId
-from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
+from protocol.messages import Accepted, Embed, Finished, Rejected, Submit, TokenItem
 
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _NO_WORKERS: Final[frozenset[WorkerId]] = frozenset()
@@ -271,19 +272,32 @@ class SequenceRun:
         )
         if attempt.outcome is None:
             attempt.due_at = trio.current_time() + self._services.config.gateway.first_token_s
-            submit = Submit(
+            if job.request.embeds:
+                attempt.on_embedding = self._on_embedding
+            self._services.link.submit(attempt, self._message(job))
+        return attempt
+
+    def _message(self, job: Job) -> Submit | Embed:
+        if job.request.embeds:
+            return Embed(
                 request_id=self._request_id,
                 attempt=self._num_attempts,
                 model=job.model,
                 prompt_ids=job.prompt,
-                output_ids=bytes(self.output.packed),
-                sampling=job.sampling,
-                seed=job.seed_of(self._index) if self._index else job.seed,
+                dimensions=job.request.dimensions,
                 salt=job.salt,
-                grammar=job.grammar,
             )
-            self._services.link.submit(attempt, submit)
-        return attempt
+        return Submit(
+            request_id=self._request_id,
+            attempt=self._num_attempts,
+            model=job.model,
+            prompt_ids=job.prompt,
+            output_ids=bytes(self.output.packed),
+            sampling=job.sampling,
+            seed=job.seed_of(self._index) if self._index else job.seed,
+            salt=job.salt,
+            grammar=job.grammar,
+        )
 
     def _drop_attempt(self) -> None:
         """Drop the attempt, which aborts unfinished work. Never waits, so a cancelled turn needs no
@@ -316,17 +330,30 @@ class SequenceRun:
         attempt, output = self._attempt, self.output
         assert attempt is not None
         if self._is_prefilling:
-            self._is_prefilling = False
-            attempt.due_at = math.inf
-            self._services.dispatcher.started(attempt.lease.ticket)
-            self._begin()
+            self._end_prefill(attempt)
         is_stopped = output.take_item(item)
         if output.num_tokens - self._num_at_start >= PROOF_TOKENS:
-            attempt.is_proven = True
-            if self._retry_policy is not None:
-                self._retry_policy.proven()
-            self._services.dispatcher.proven(attempt.lease.ticket)
+            self._prove(attempt)
         return is_stopped
+
+    def _on_embedding(self, values: bytes) -> None:
+        attempt = self._attempt
+        assert attempt is not None
+        self._end_prefill(attempt)
+        self._prove(attempt)
+        self._emit(Embedded(self._index, values))
+
+    def _end_prefill(self, attempt: Attempt) -> None:
+        self._is_prefilling = False
+        attempt.due_at = math.inf
+        self._services.dispatcher.started(attempt.lease.ticket)
+        self._begin()
+
+    def _prove(self, attempt: Attempt) -> None:
+        attempt.is_proven = True
+        if self._retry_policy is not None:
+            self._retry_policy.proven()
+        self._services.dispatcher.proven(attempt.lease.ticket)
 
     def _on_complete(self, finished: Finished) -> None:
         match finished.reason:

@@ -4,6 +4,7 @@ It answers every prompt with the tokens of a script, at its position in the scri
 resumed sequence continues exactly. Knobs stop, break and kill it at chosen points.
 """
 
+import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from protocol.messages import (
     BlocksSnapshot,
     BlocksStored,
     Drain,
+    Embed,
+    Embedding,
     EngineFacts,
     Fault,
     Files,
@@ -210,6 +213,8 @@ class FakeWorker:
                 return
             case Submit():
                 self._submitted(message)
+            case Embed():
+                self._embed(message)
             case Abort(request_id=request_id):
                 self._aborted(request_id, message.attempt)
             case GetFiles(digest=digest):
@@ -221,6 +226,19 @@ class FakeWorker:
         self.heard.append(message)
         self._news.set()
         self._news = trio.Event()
+
+    def _embed(self, embed: Embed) -> None:
+        """As many numbers as wanted: that of the prompt's tokens, then zeros. A worker that pauses
+        does not answer.
+        """
+        if self.pause_after is not None:
+            return
+        ids = embed.request_id, embed.attempt
+        num_tokens = count_tokens(embed.prompt_ids)
+        size = embed.dimensions or self.facts.embedding_size
+        self.say(Accepted(*ids, 0))
+        self.say(Embedding(*ids, struct.pack(f"<{size}f", num_tokens, *[0.0] * (size - 1))))
+        self.say(Finished(*ids, "length", num_tokens, 0, 0))
 
     def _submitted(self, submit: Submit) -> None:
         if self.rejections:

@@ -21,6 +21,7 @@ from protocol.messages import (
     Abort,
     Dismiss,
     Drain,
+    Embed,
     EngineFacts,
     GetFiles,
     Load,
@@ -165,6 +166,8 @@ class Bridge:
                     self._outbox.put(BROADCAST, change)
                 self._outbox.put(link, self._holdings.snapshot())
                 self._outbox.put(link, self._load())
+            case Embed():
+                raise WireError("Embed is for native engines")
             case Welcome() | Drain() | Ping() | GetFiles() | Dismiss():
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:

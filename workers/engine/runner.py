@@ -7,13 +7,15 @@ scheduling (which chunks run, in which blocks, is the plan's decision) nor how a
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from protocol.errors import HermaError
 from protocol.messages import EngineFacts
@@ -28,16 +30,19 @@ from workers.engine.step.steps import Launched, Steps, Unsampled
 from workers.loop import DeviceUse
 from workers.scheduler import Chunk, SequenceStart, StepPlan, StepResult
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class InFlight:
-    """A started step: what is to be read or, after an error of its draw, raised, and which
-    sequences have failed already.
+    """A started step: what is to be read or, after an error of its draw, raised, which sequences
+    have failed already, and what was embedded.
     """
 
     step: int
     launched: Launched | Unsampled | Exception | None
     failed: dict[int, str]
+    embeddings: dict[int, bytes]
 
 
 class Runner:
@@ -68,6 +73,7 @@ class Runner:
         self._states: dict[int, SequenceState] = {}
         self._lost: dict[int, str] = {}
         self._unsampled: InFlight | None = None
+        self._embedding: set[int] = set()
 
     @property
     def lookahead(self) -> int:
@@ -105,16 +111,14 @@ class Runner:
         lost = self._lost
         lost.update(self._invalid(plan.started))
         chunks = [chunk for chunk in plan.chunks if chunk.seq not in lost]
-        launched: Launched | Unsampled | None = None
-        while chunks:
-            launched, fits = self._try(chunks)
-            if fits:
-                break
-            culprit = max(chunks, key=_appetite)
-            chunks.remove(culprit)
-            lost[culprit.seq] = _out_of_memory_text(culprit)
+        embeddings: dict[int, bytes] = {}
+        if self._embedding:
+            own = [chunk for chunk in chunks if chunk.seq in self._embedding]
+            chunks = [chunk for chunk in chunks if chunk.seq not in self._embedding]
+            embeddings = self._fitting(own, self._embed, embeddings)
+        launched = self._fitting(chunks, self._launch, None)
         failed = {chunk.seq: lost[chunk.seq] for chunk in plan.chunks if chunk.seq in lost}
-        step = InFlight(plan.step, launched, failed)
+        step = InFlight(plan.step, launched, failed, embeddings)
         if isinstance(launched, Unsampled):
             self._unsampled = step
         return step
@@ -131,8 +135,9 @@ class Runner:
             self._sample_next()
 
     def _collect(self, step: InFlight) -> StepResult:
+        embeddings = tuple(step.embeddings.items())
         if step.launched is None:
-            return StepResult(step.step, (), tuple(step.failed.items()))
+            return StepResult(step.step, (), tuple(step.failed.items()), embeddings=embeddings)
         if isinstance(step.launched, Exception):
             raise step.launched
         assert isinstance(step.launched, Launched)  # the step before it was collected
@@ -145,7 +150,9 @@ class Runner:
         not_numbers = dict.fromkeys(broken, "the model's output is not a number")
         failed = {**step.failed, **not_numbers, **ungrammatical}
         return StepResult(
-            step.step, tuple(sampled), tuple(failed.items()), frozenset(ungrammatical)
+            *(step.step, tuple(sampled), tuple(failed.items())),
+            ungrammatical=frozenset(ungrammatical),
+            embeddings=embeddings,
         )
 
     def _sample_next(self) -> None:
@@ -196,17 +203,56 @@ class Runner:
         """End and start the sequences of the plan."""
         for seq in plan.ended:  # one that never started was aborted first
             self._states.pop(seq, None)
+            self._embedding.discard(seq)
             self._lost.pop(seq, None)
         self._steps.end(plan.ended)
         started = [SequenceState(start) for start in plan.started]
         self._states.update({state.seq: state for state in started})
+        self._embedding.update(state.seq for state in started if state.embeds)
         self._steps.start(started)
 
-    def _try(self, chunks: Sequence[Chunk]) -> tuple[Launched | Unsampled | None, bool]:
+    def _fitting(
+        self, chunks: list[Chunk], compute: Callable[[Sequence[Chunk]], T], nothing: T
+    ) -> T:
+        """What `compute` makes of those of the chunks that fit into memory; the others are lost."""
+        while chunks:
+            made, fits = self._try(chunks, compute, nothing)
+            if fits:
+                return made
+            culprit = max(chunks, key=_appetite)
+            chunks.remove(culprit)
+            self._lost[culprit.seq] = _out_of_memory_text(culprit)
+        return nothing
+
+    def _launch(self, chunks: Sequence[Chunk]) -> Launched | Unsampled | None:
+        return self._steps.launch(chunks, self._states)
+
+    def _embed(self, chunks: Sequence[Chunk]) -> dict[int, bytes]:
+        """The embeddings of the prompts that end in these chunks: the last token's state behind the
+        final norm, float32 of L2 norm 1.
+        """
+        ends = [
+            (chunk.seq, hidden[-1])
+            for chunk, hidden in self._steps.hidden(chunks, self._states)
+            if chunk.samples
+        ]
+        if not ends:
+            return {}
+        with torch.inference_mode():
+            states = self.model.final_norm(torch.stack([hidden for _, hidden in ends]))
+            rows = states.float().cpu()
+            return {
+                seq: normalize(row[: self._states[seq].dimensions], dim=0).numpy().tobytes()
+                for (seq, _), row in zip(ends, rows, strict=True)
+            }
+
+    def _try(
+        self, chunks: Sequence[Chunk], compute: Callable[[Sequence[Chunk]], T], nothing: T
+    ) -> tuple[T, bool]:
         """Whether memory sufficed. A step may be repeated: it writes the same keys and values."""
         for is_last in (False, True):
             try:
-                return self._steps.launch(chunks, self._states), True
+                return compute(chunks), True
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -217,7 +263,7 @@ class Runner:
                 break
             # A kernel or a workspace takes memory from the driver: torch has just returned what it
             # kept.
-        return None, False
+        return nothing, False
 
     def _invalid(self, started: Sequence[SequenceStart]) -> list[tuple[int, str]]:
         """An id past the embedding is an error on the CPU and would break a CUDA context."""

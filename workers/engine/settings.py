@@ -115,6 +115,7 @@ def engine_facts(
         token_budget=config.token_budget,
         files_digest=UNKNOWN_DIGEST,
         capabilities=(ENFORCES_GRAMMARS, *([INVARIANT] if config.invariant else ())),
+        embedding_size=model.config.hidden_size if model.config.embeds else 0,
     )
 
 

@@ -25,6 +25,7 @@ from protocol.messages import (
     Abort,
     Dismiss,
     Drain,
+    Embed,
     GetFiles,
     Grammar,
     Load,
@@ -222,6 +223,8 @@ class EngineLoop(Generic[InFlight]):
         match message := wire.decode_to_worker(payload):
             case Submit():
                 self._submit(link, message)
+            case Embed():
+                self._queue(self._scheduler.submit(link, message, self._clock()))
             case Abort(request_id=request_id, attempt=attempt):
                 self._queue(self._scheduler.abort(link, request_id, attempt))
             case Snapshot():
@@ -293,6 +296,7 @@ def scheduler_for(
         vocab_size=vocab_size,
         max_gap_s=max_gap_s,
         enforces_grammars=enforces_grammars,
+        embedding_size=facts.embedding_size,
     )
     blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
     lookahead = runner.lookahead

@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.errors import WireError
 from protocol.hashing import root_digest
-from protocol.messages import Rejected, RejectReason, Submit
+from protocol.messages import Embed, Rejected, RejectReason, Submit
 from protocol.tokens import unpack_tokens
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.sequence import Sequence
@@ -30,7 +30,7 @@ class SchedulerLimits:
     `max_seqs` sequences and `token_budget` tokens per step; sequences of `context_length` tokens;
     `max_waiting` more wait in the intake queue. `vocab_size` None takes any token id. Prompts may
     keep decodes waiting for about `max_gap_s` per token. `enforces_grammars`: the engine has a
-    compiler for them.
+    compiler for them. Embeddings of its model have `embedding_size` numbers, 0: it gives none.
     """
 
     max_seqs: int
@@ -40,6 +40,7 @@ class SchedulerLimits:
     vocab_size: int | None = None
     max_gap_s: float = inf
     enforces_grammars: bool = False
+    embedding_size: int = 0
 
     def __post_init__(self) -> None:
         smallest = min(self.max_seqs, self.token_budget, self.context_length)
@@ -60,7 +61,7 @@ class Refusal(Exception):
         self.reason = reason
         self.detail = detail
 
-    def answer(self, submit: Submit) -> Rejected:
+    def answer(self, submit: Submit | Embed) -> Rejected:
         """The answer to the gateway."""
         return Rejected(submit.request_id, submit.attempt, self.reason, self.detail)
 
@@ -82,7 +83,7 @@ class SubmissionReader:
     eos_ids: frozenset[int]
     largest: Callable[[array[int]], int] = largest_id
 
-    def sequence(self, seq: int, link: int, submit: Submit, now: float) -> Sequence:
+    def sequence(self, seq: int, link: int, submit: Submit | Embed, now: float) -> Sequence:
         """The sequence of `submit`, its output limit clamped to what the window leaves.
 
         Raises `Refusal` if it can never run here.
@@ -90,11 +91,17 @@ class SubmissionReader:
         self._check_model(submit)
         if submit.deadline_s is not None and isnan(submit.deadline_s):
             raise Refusal("invalid", "deadline_s is not a number")
-        if submit.grammar is not None and not self.limits.enforces_grammars:
-            raise Refusal("grammar", "this engine enforces no grammars")
         prompt, outputs = self._unpack(submit)
-        max_outputs = min(submit.sampling.max_tokens, self._window - len(prompt))
-        eos_ids = frozenset() if submit.sampling.ignore_eos else self.eos_ids
+        max_outputs, stop_ids, adapter = 1, self.eos_ids, ""
+        if isinstance(submit, Submit):
+            if submit.grammar is not None and not self.limits.enforces_grammars:
+                raise Refusal("grammar", "this engine enforces no grammars")
+            max_outputs = min(submit.sampling.max_tokens, self._window - len(prompt))
+            eos_ids = frozenset() if submit.sampling.ignore_eos else self.eos_ids
+            stop_ids = eos_ids.union(submit.sampling.stop_token_ids)
+            adapter = submit.adapter
+        else:
+            self._check_embed(submit)
         return Sequence(
             seq,
             (link, submit.request_id, submit.attempt),
@@ -102,9 +109,9 @@ class SubmissionReader:
             prompt + outputs,
             len(prompt),
             max_outputs=max_outputs,
-            stop_ids=eos_ids.union(submit.sampling.stop_token_ids),
+            stop_ids=stop_ids,
             deadline_at=None if submit.deadline_s is None else now + submit.deadline_s,
-            table=BlockTable(_root_digest(submit.model, submit.adapter, submit.salt)),
+            table=BlockTable(_root_digest(submit.model, adapter, submit.salt)),
         )
 
     @property
@@ -112,17 +119,24 @@ class SubmissionReader:
         # A sequence that cannot be held alone would preempt itself for ever.
         return min(self.limits.context_length, self.pool_tokens)
 
-    def _check_model(self, submit: Submit) -> None:
+    def _check_embed(self, embed: Embed) -> None:
+        size = self.limits.embedding_size
+        if not size:
+            raise Refusal("invalid", "this model gives no embeddings")
+        if embed.dimensions is not None and embed.dimensions > size:
+            raise Refusal("invalid", f"embeddings of this model have {size} dimensions at most")
+
+    def _check_model(self, submit: Submit | Embed) -> None:
         if submit.model not in self.models:
             served = ", ".join(self.models)
             raise Refusal("unknown_model", f"model {submit.model!r} is not served; here: {served}")
-        if submit.adapter:
+        if isinstance(submit, Submit) and submit.adapter:
             raise Refusal("unknown_model", f"adapter {submit.adapter!r} is not loaded")
 
-    def _unpack(self, submit: Submit) -> tuple[array[int], array[int]]:
+    def _unpack(self, submit: Submit | Embed) -> tuple[array[int], array[int]]:
         try:
             prompt = unpack_tokens(submit.prompt_ids)
-            outputs = unpack_tokens(submit.output_ids)
+            outputs = unpack_tokens(submit.output_ids if isinstance(submit, Submit) else b"")
         except WireError as error:
             raise Refusal("invalid", str(error)) from error
         if not prompt:

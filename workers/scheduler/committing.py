@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from protocol.messages import Accepted, FinishReason, FromWorker, TokenItem, Tokens
+from protocol.messages import Accepted, Embedding, FinishReason, FromWorker, TokenItem, Tokens
 from protocol.tokens import pack_token, pack_tokens
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Chunk, Sampled, StepPlan, StepResult
@@ -38,7 +38,7 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
     """
     running, block_size = queues.running, blocks.block_size
     sampled = {item.seq: item for item in result.sampled}
-    failed = dict(result.failed)
+    failed, embeddings = dict(result.failed), dict(result.embeddings)
     accepted: list[Outgoing] = []
     ended: list[tuple[Sequence, Ending]] = []
     items: defaultdict[int, list[TokenItem]] = defaultdict(list)
@@ -61,7 +61,10 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
         # owner overwrites what the step wrote.
         if end // block_size > table.num_stored and table.block_ids:
             blocks.store(table, sequence.token_ids, end)
-        if chunk.samples:
+        if chunk.samples and sequence.embeds:
+            accepted.append(_embedding(sequence, embeddings.get(seq)))
+            ended.append((sequence, Ending("length")))
+        elif chunk.samples:
             item, ending = _sample(sequence, chunk, sampled.get(seq))
             if item is not None:
                 items[sequence.link].append(item)
@@ -74,6 +77,12 @@ def _accept(sequence: Sequence) -> Outgoing:
     sequence.is_accepted = True
     message = Accepted(sequence.request_id, sequence.attempt, sequence.num_cached)
     return Outgoing(sequence.link, message)
+
+
+def _embedding(sequence: Sequence, values: bytes | None) -> Outgoing:
+    if values is None:
+        raise ValueError(f"the runner did not embed sequence {sequence.seq}")
+    return Outgoing(sequence.link, Embedding(sequence.request_id, sequence.attempt, values))
 
 
 def _sample(

@@ -28,7 +28,8 @@ class SequenceStart(msgspec.Struct, frozen=True):
 
     `token_ids` (u32) are the prompt and the outputs of earlier attempts; `num_prompt` of them
     are prompt. The receiver may keep the array but must not change it. `grammar` is what the
-    engine's compiler made of that of the submission, for this sequence alone.
+    engine's compiler made of that of the submission, for this sequence alone. `embeds` the prompt:
+    its embedding is wanted, of the first `dimensions` numbers, instead of a token.
     """
 
     seq: int
@@ -37,6 +38,8 @@ class SequenceStart(msgspec.Struct, frozen=True):
     sampling: SamplingParams
     seed: int
     grammar: object | None = None
+    embeds: bool = False
+    dimensions: int | None = None
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
@@ -83,7 +86,8 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """The outcome of a plan: one `Sampled` for each sampling chunk, unless the sequence failed.
+    """The outcome of a plan: one `Sampled` for each sampling chunk, unless the sequence failed, or
+    one of `embeddings` if it embeds.
 
     Answers for sequences that have ended meanwhile are ignored, and may be missing.
 
@@ -95,3 +99,4 @@ class StepResult(msgspec.Struct, frozen=True):
     sampled: tuple[Sampled, ...]
     failed: tuple[tuple[int, str], ...] = ()
     ungrammatical: frozenset[int] = frozenset()
+    embeddings: tuple[tuple[int, bytes], ...] = ()

@@ -11,15 +11,20 @@ as `Finished.matched`.
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from protocol.ids import BlockDigest
-from protocol.messages import Finished, FinishReason, Submit
+from protocol.messages import Embed, Finished, FinishReason, Submit
+from protocol.sampling import SamplingParams
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import SequenceStart
 
 Key = tuple[int, bytes, int]
 """Link, request id, attempt: the key of a sequence in messages."""
+
+
+_NO_SAMPLING: Final = SamplingParams(max_tokens=1)
+"""Of a sequence that ends with its prompt."""
 
 
 class Ending(NamedTuple):
@@ -41,6 +46,8 @@ class Sequence:
     `turn` is its place among the first starts, 0 before. While the block `awaits` is under way it
     does not start, because another sequence computes a good part of its prompt.
 
+    One that `embeds` ends where another one would sample its first token.
+
     What a `grammar` is, the runner knows. While it `is_compiling` there is none yet.
     """
 
@@ -48,6 +55,8 @@ class Sequence:
         "attempt",
         "awaits",
         "deadline_at",
+        "dimensions",
+        "embeds",
         "grammar",
         "is_accepted",
         "is_compiling",
@@ -75,7 +84,7 @@ class Sequence:
         self,
         seq: int,
         key: Key,
-        submit: Submit,
+        submit: Submit | Embed,
         token_ids: array[int],
         num_prompt: int,
         *,
@@ -87,8 +96,10 @@ class Sequence:
         self.seq = seq
         self.key = key
         self.link, self.request_id, self.attempt = key
-        self.sampling = submit.sampling
-        self.seed = submit.seed
+        self.embeds = isinstance(submit, Embed)
+        self.dimensions = submit.dimensions if isinstance(submit, Embed) else None
+        self.sampling = _NO_SAMPLING if isinstance(submit, Embed) else submit.sampling
+        self.seed = 0 if isinstance(submit, Embed) else submit.seed
         self.token_ids = token_ids
         self.num_prompt = num_prompt
         self.num_outputs = len(token_ids) - num_prompt
@@ -96,7 +107,7 @@ class Sequence:
         self.stop_ids = stop_ids
         self.deadline_at = deadline_at
         self.table = table
-        self.is_compiling = submit.grammar is not None
+        self.is_compiling = isinstance(submit, Submit) and submit.grammar is not None
         self.grammar: object | None = None
         self.max_due = num_prompt + max_outputs - 1
         self.num_due = len(token_ids)
@@ -116,7 +127,8 @@ class Sequence:
     def start(self) -> SequenceStart:
         """What the runner needs; a copy, because our tokens grow."""
         return SequenceStart(
-            self.seq, self.token_ids[:], self.num_prompt, self.sampling, self.seed, self.grammar
+            *(self.seq, self.token_ids[:], self.num_prompt, self.sampling, self.seed),
+            *(self.grammar, self.embeds, self.dimensions),
         )
 
     def take(self, ids: tuple[int, ...]) -> Ending | None:

@@ -16,6 +16,7 @@ from protocol.messages import (
     PROTOCOL_VERSION,
     Abort,
     Drain,
+    Embed,
     EngineFacts,
     Fault,
     FaultKind,
@@ -60,7 +61,7 @@ class Engine(Protocol):
         """Whether it must wait for gateways that are behind with reading its frames."""
 
 
-_WORK: Final = frozenset((wire.tag_of(Submit), wire.tag_of(Relay)))
+_WORK: Final = frozenset(wire.tag_of(kind) for kind in (Submit, Relay, Embed))
 _TO_ENGINE: Final = frozenset(
     wire.tag_of(kind) for kind in (Abort, Snapshot, RelayChunk, RelayCredit)
 )

@@ -12,9 +12,10 @@ from huggingface_hub.utils import tqdm
 
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import INDEX_NAME, SINGLE_NAME, Report, shard_names
-from workers.model_dir import CONFIG_NAME, GENERATION_NAME, MODEL_FILES
+from workers.model_dir import CONFIG_NAME, GENERATION_NAME, MODEL_FILES, POOLING_NAME
 
 _PHASE: Final = "download"
+_SMALL_FILES: Final = (*MODEL_FILES, POOLING_NAME, INDEX_NAME)
 
 
 def fetch_model(model_id: str, report: Report) -> Path:
@@ -24,12 +25,12 @@ def fetch_model(model_id: str, report: Report) -> Path:
     `ConfigError` if the model cannot be fetched.
     """
     report(_PHASE, 0.0, f"{model_id}: configuration and tokenizer")
-    model_dir = _fetch(model_id, None, (*MODEL_FILES, INDEX_NAME), report)
+    model_dir = _fetch(model_id, None, _SMALL_FILES, report)
     index = model_dir / INDEX_NAME
     weights = shard_names(index) if index.exists() else (SINGLE_NAME,)
     report(_PHASE, 0.0, f"{model_id}: {len(weights)} weight files")
     # The same commit for both: the directory is named after it.
-    model_dir = _fetch(model_id, model_dir.name, (*MODEL_FILES, INDEX_NAME, *weights), report)
+    model_dir = _fetch(model_id, model_dir.name, (*_SMALL_FILES, *weights), report)
     if not (model_dir / weights[0]).exists():
         raise ConfigError(f"{model_id} has no {weights[0]}: only safetensors models can be loaded")
     return model_dir

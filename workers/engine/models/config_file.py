@@ -3,11 +3,13 @@
 Owns the texts of these errors. Must not know families.
 """
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from protocol.errors import ConfigError
+from workers.model_dir import POOLING_NAME
 
 _REMEDY: Final = "choose another model"
 
@@ -88,3 +90,19 @@ class ConfigFile:
         """JSON's null means the default, too."""
         value = self.raw.get(key)
         return default if value is None else value
+
+
+def pools_last_token(model_dir: Path) -> bool:
+    """Whether the directory says that its model was made for embeddings, each the last token's
+    state, in the file of sentence-transformers. Raises `ConfigError` for another pooling.
+    """
+    path = model_dir / POOLING_NAME
+    if not path.exists():
+        return False
+    try:
+        pooling = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(pooling, dict) or pooling.get("pooling_mode_lasttoken") is not True:
+        raise ConfigError(f"{path} asks for a pooling that is not supported: only the last token's")
+    return True

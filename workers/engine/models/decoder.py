@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from workers.engine.load.quantize import read_stored
-from workers.engine.models.config_file import ConfigFile
+from workers.engine.models.config_file import ConfigFile, pools_last_token
 from workers.engine.models.description import Attention, Dense, Gate, Layer, ModelConfig, Rope
 from workers.engine.models.rope import read_rope, scaled_window
 from workers.model_dir import read_eos_ids
@@ -80,5 +80,6 @@ def decoder(
         dtype=str(dtype),
         eos_ids=frozenset(read_eos_ids(file.path.parent)),
         stored=read_stored(file.path, dict(file.raw)),
+        embeds=pools_last_token(file.path.parent),
         **features,
     )

@@ -115,7 +115,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A network. `dtype` is that of the checkpoint, `stored` how it holds the layers' matrices.
 
     Norms multiply by `norm_offset` plus the stored weights. Embedded tokens are multiplied by
-    `embedding_scale`, rounded to the weights' dtype.
+    `embedding_scale`, rounded to the weights' dtype. A model that `embeds` was made for embeddings:
+    the last token's state behind the final norm; its checkpoint may lack a head.
     """
 
     family: str
@@ -130,6 +131,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     stored: Stored = Stored.DENSE
     norm_offset: int = 0
     embedding_scale: float = 1.0
+    embeds: bool = False
     names: Names = Names()
 
     @property

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan, attend, prepared
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
-from kernels.rms_norm import norm_add
+from kernels.rms_norm import norm_add, rms_norm
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.description import Gate, ModelConfig
 from workers.engine.models.kv_cache import KvCache
@@ -126,6 +126,10 @@ class Network:
         """Logits [rows, vocab] of last hidden states [rows, hidden], in their dtype."""
         weights, eps = self.weights, self.config.rms_norm_eps
         return norm_linear(hidden, weights.norm, eps, weights.head, invariant=self.invariant)
+
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """What the head, or a pooling, reads of last hidden states [rows, hidden]."""
+        return rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
 
     def _added(
         self, hidden: Tensor, x: Tensor, weight: Weight, bias: Tensor | None, norm: Tensor | None

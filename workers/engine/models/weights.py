@@ -171,7 +171,8 @@ class _Reader:
                 layer = _in_order(layer, described.mixer)
             layers.append(layer if self._change is None else self._change(layer))
         norm = self._norm(f"{prefix}norm", config.hidden_size)
-        head = embedding if config.tied else self._matrix(f"{names.head}.weight", *vocabulary)
+        is_tied = config.tied or (config.embeds and not self._has_head())
+        head = embedding if is_tied else self._matrix(f"{names.head}.weight", *vocabulary)
         self._checkpoint.settle(self._report_progress)
         return ModelWeights(embedding, tuple(layers), norm, head)
 
@@ -187,9 +188,12 @@ class _Reader:
                     f"take weights and config of the same {config.family} model"
                 )
 
+    def _has_head(self) -> bool:
+        return f"{self._config.names.head}.weight" in self._checkpoint.names
+
     def _prefix(self) -> str:
         """That of the checkpoint's names; the first where none fits, for the error behind it."""
-        prefixes = self._config.names.prefixes
+        prefixes = (*self._config.names.prefixes, "")  # none: a network without its head
         has = (each for each in prefixes if f"{each}embed_tokens.weight" in self._checkpoint.names)
         return next(has, prefixes[0])
 

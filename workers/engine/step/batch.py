@@ -44,9 +44,20 @@ class Follower(Protocol):
 
 
 class SequenceState:
-    """One sequence. `tokens` are the prompt and all outputs; the first `num_prompt` are prompt."""
+    """One sequence. `tokens` are the prompt and all outputs; the first `num_prompt` are prompt. One
+    that `embeds` is never sampled.
+    """
 
-    __slots__ = ("grammar", "num_prompt", "sampling", "seed", "seq", "tokens")
+    __slots__ = (
+        "dimensions",
+        "embeds",
+        "grammar",
+        "num_prompt",
+        "sampling",
+        "seed",
+        "seq",
+        "tokens",
+    )
 
     def __init__(self, start: SequenceStart) -> None:
         self.seq = start.seq
@@ -55,6 +66,8 @@ class SequenceState:
         self.sampling: SamplingParams = start.sampling
         self.seed = start.seed
         self.grammar: Follower | None = cast("Follower | None", start.grammar)
+        self.embeds = start.embeds
+        self.dimensions = start.dimensions
 
 
 @dataclass(frozen=True, slots=True)

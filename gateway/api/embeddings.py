@@ -1,0 +1,133 @@
+"""POST /v1/embeddings: its body -> one request per input, and its answer.
+
+Owns the shape of both. Instructions before a query are the client's to write. Must not know HTTP,
+tokenizers or how a prompt is embedded.
+"""
+
+import base64
+import sys
+from array import array
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import xxhash
+from msgspec import Meta
+
+from gateway.api.api_format import AnswerHead, ApiFormat, StreamFormatter
+from gateway.api.chat_parser import Rewrite
+from gateway.api.completions_parser import Prompt, prompts_of
+from gateway.api.events import ContentEvent, Embedded, Started, Usage
+from gateway.api.request import ChatRequest, TokenId, decode_object, session_of, typed_body
+
+MAX_INPUTS: Final = 2048
+"""As in OpenAI's API."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class EmbeddingsBody(msgspec.Struct, kw_only=True):
+    """Null counts as absent. A list is one of texts, one input in ids, or several such inputs."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+    dimensions: Annotated[int, Meta(ge=1, le=2**20)] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+
+
+class EmbeddingObject(msgspec.Struct):
+    """One embedding, of L2 norm 1: numbers, or float32 (little-endian) in base64."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingUsage(msgspec.Struct):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct):
+    """The embeddings in the order of the inputs."""
+
+    data: list[EmbeddingObject]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"
+
+
+def parse_embeddings(
+    body: bytes, rewrite: Rewrite | None = None
+) -> tuple[tuple[ChatRequest, ...], bool]:
+    """The requests in `body` (JSON in UTF-8), after `rewrite` has replaced some of its fields, and
+    whether the numbers are wanted in base64. Raises `ApiError` 400 that names the field.
+    """
+    raw = decode_object(body)
+    if rewrite is not None:
+        raw = rewrite(raw)
+    typed = typed_body(raw, EmbeddingsBody)
+    prompts = prompts_of(typed.input, "input", MAX_INPUTS)
+    fingerprint = xxhash.xxh3_128_digest(body)
+    requests = (_request(typed, raw, at, one, fingerprint) for at, one in enumerate(prompts))
+    return tuple(requests), typed.encoding_format == "base64"
+
+
+def _request(
+    typed: EmbeddingsBody, raw: dict[str, Any], at: int, prompt: Prompt, fingerprint: bytes
+) -> ChatRequest:
+    return ChatRequest(
+        model=typed.model,
+        messages=(),
+        raw=raw,
+        max_tokens=1,
+        session=session_of(raw),
+        fingerprint=xxhash.xxh3_128_digest(fingerprint + at.to_bytes(4, "little")),
+        prompt=prompt,
+        embeds=True,
+        dimensions=typed.dimensions,
+    )
+
+
+def embeddings_format(*, in_base64: bool) -> ApiFormat:
+    """How embeddings are written; they are never streamed."""
+    return ApiFormat(
+        id_prefix="embd_",
+        streamed=_no_stream,
+        whole=lambda head: EmbeddingsBuilder(head, in_base64=in_base64),
+    )
+
+
+def _no_stream(head: AnswerHead) -> StreamFormatter:
+    raise TypeError(f"embeddings are not streamed ({head.id})")
+
+
+class EmbeddingsBuilder:
+    """A `BodyBuilder`: one object with all embeddings."""
+
+    def __init__(self, head: AnswerHead, *, in_base64: bool) -> None:
+        self._model = head.model
+        self._in_base64 = in_base64
+        self._values: dict[int, bytes] = {}
+
+    def add(self, event: ContentEvent) -> None:
+        """See `BodyBuilder`; only ends come."""
+
+    def take(self, event: Embedded) -> None:
+        """Keep an embedding; a prompt that was moved to another worker may have two."""
+        self._values[event.index] = event.values
+
+    def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:  # noqa: ARG002
+        """See `BodyBuilder`."""
+        num_tokens = 0 if usage is None else usage.prompt_tokens
+        data = [EmbeddingObject(at, self._written(self._values[at])) for at in sorted(self._values)]
+        return _encode(EmbeddingList(data, self._model, EmbeddingUsage(num_tokens, num_tokens)))
+
+    def _written(self, values: bytes) -> list[float] | str:
+        if self._in_base64:
+            return base64.b64encode(values).decode()
+        numbers = array("f", values)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return numbers.tolist()

@@ -51,12 +51,16 @@ class Background:
         self._most = most
         self._running: dict[str, Running] = {}
         self._nursery: trio.Nursery | None = None
+        self._has_some = trio.Event()
 
     async def run(self) -> None:
         """Own the tasks until cancelled, which ends them all."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             while True:
+                if not self._running:  # an idle gateway does not wake
+                    self._has_some = trio.Event()
+                    await self._has_some.wait()
                 await trio.sleep(TICK_S)
                 await self._tick()
 
@@ -76,6 +80,7 @@ class Background:
         if self._nursery is None:
             raise RuntimeError("the background does not run")
         running = self._running[response_id] = Running(record)
+        self._has_some.set()
         self._nursery.start_soon(self._run_one, response_id, running, work)
 
     async def cancel(self, owner: str, response_id: str) -> StoredResponse | None:

@@ -9,8 +9,6 @@ from typing import Any
 from gateway.api import (
     STOPPED,
     ApiError,
-    ApiFormat,
-    ChatRequest,
     Embedded,
     Failed,
     ResponseStream,
@@ -22,39 +20,22 @@ from gateway.api import (
     Usage,
     connection_lost,
 )
-from gateway.http.edge import Edge
-from gateway.http.metrics import Metrics
-from gateway.http.response_writer import ResponseWriter
 from gateway.http.responses import error_of
 from gateway.http.sse_writer import Answer
 from gateway.responses import Record, Running
-from gateway.turn import Caller
 
 
 class BackgroundAnswer(Answer):
     """The stream of a response, which goes to its record alone."""
 
-    def __init__(
-        self,
-        edge: Edge,
-        metrics: Metrics,
-        request: ChatRequest,
-        caller: Caller,
-        api: ApiFormat,
-        writer: ResponseWriter,
-        record: Record,
-    ) -> None:
-        super().__init__(edge, metrics, request, caller, api, writer)
-        self._record = record
-        formatter = api.streamed(self._head)
+    def begin(self, record: Record) -> dict[str, Any]:
+        """Record that it is queued; the response in that state."""
+        formatter = self._api.streamed(self._head)
         if not isinstance(formatter, ResponseStream):
             raise TypeError("only responses run in the background")
-        self._formatter = formatter
-
-    def begin(self) -> dict[str, Any]:
-        """Record that it is queued; the response in that state."""
-        self._formatter.head()
-        return self._record.response
+        self._record, self._formatter = record, formatter
+        formatter.head()
+        return record.response
 
     async def run(self, running: Running) -> None:
         """Run the turn to its end, which the record gets also if this is cancelled."""

@@ -69,8 +69,8 @@ class ResponsesRoute:
         rest = asked.request, caller, api, scope["extensions"][EXTENSION]
         if record is not None and origin.is_background:
             self._stored.background.check_room()
-            background = BackgroundAnswer(self._edge, self._metrics, *rest, record)
-            queued = background.begin()
+            background = BackgroundAnswer(self._edge, self._metrics, *rest)
+            queued = background.begin(record)
             self._stored.background.start(queued["id"], record, background.run)
             if draft.typed.stream:
                 await self._show(caller.key, queued["id"], send, is_stream=True)

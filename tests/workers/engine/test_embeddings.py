@@ -123,6 +123,22 @@ def test_embeddings_equal_those_of_transformers(
     assert driven.cached[5] > 0 or token_budget == 512
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_card_gives_the_same(model_dir: Path, expected: list[torch.Tensor]) -> None:
+    """In float32 to rounding; answers and embeddings take turns in its steps."""
+    runner = load_tiny(model_dir, device="cuda", dtype="float32", kv_tokens=4096)
+    driven = Driven(runner, 96)
+    sampling = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
+    driven.take(Submit(_id(99), 0, "m", pack_tokens(PROMPTS[4]), b"", sampling, 1))
+    for number, prompt in enumerate(PROMPTS):
+        driven.embed(number, prompt)
+    driven.run()
+    for number, wanted in enumerate(expected):
+        torch.testing.assert_close(driven.values[number], wanted, atol=1e-3, rtol=0)
+    assert driven.finished[99].output_tokens == 20
+
+
 def test_fewer_dimensions_are_normed_anew(runner: Runner, expected: list[torch.Tensor]) -> None:
     """The first numbers; more than there are is refused, and the others go on."""
     driven = Driven(runner, 512)

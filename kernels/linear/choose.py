@@ -39,6 +39,12 @@ a kernel that reads them once more (decision 0016)."""
 
 _NARROW_ROWS: Final = 32
 
+_PADDED_ROWS: Final = range(5, 17)
+_PADDED_WEIGHTS: Final = 2**24
+"""Rows that are multiplied as 16, of layers as large as those of Qwen3-8B: a decode of 8 sequences
+with all products of a layer by the wide kernel took 4.28 ms where those of `tuned` took 4.51
+(`python -m benchmarks.engine.modes`, H200), though its attention was the slower one."""
+
 _WIDE_WEIGHTS: Final = 2**23
 """A product of 3 million weights is over before its programs have begun well."""
 
@@ -81,6 +87,9 @@ def choose(
         return None
     if scale_block > 1:
         return _choose_blocked(op, num_rows, num_weight_rows, depth, scale_block)
+    is_large = num_weight_rows * depth >= _PADDED_WEIGHTS and num_weight_rows <= _HEAD_ROWS
+    if has_wide and is_large and num_rows in _PADDED_ROWS:
+        return of_few_rows(op, num_weight_rows)
     if num_rows > TUNED_ROWS[-1]:
         return _LONG if has_wide and _suits_long(op, num_rows, depth) else None
     return _choose(op, num_rows, num_weight_rows, depth, scale_block == 1, has_wide)
@@ -117,6 +126,23 @@ def _choose_blocked(
     block_n, block_k = min(config.block_n, scale_block), min(config.block_k, scale_block)
     splits = even_splits(depth, block_k, config.splits)
     return config._replace(block_n=block_n, block_k=block_k, splits=splits, quantises=False)
+
+
+@cache
+def of_few_rows(op: Op, num_weight_rows: int) -> Wide:
+    """As many programs as run at once, or the largest tiles if there are more. A SwiGLU is not cut
+    along its columns.
+    """
+    splits = (1,) if op is Op.NORM_SWIGLU else (1, 2, 3)
+    found = {
+        Wide(groups, split, reads_once=True): split * -(-num_weight_rows // (64 * groups))
+        for split in splits
+        for groups in (1, 2, 3)
+    }
+    fitting = {config: programs for config, programs in found.items() if programs <= _SMS}
+    if not fitting:
+        return Wide(3, 1, reads_once=True)
+    return max(fitting, key=lambda config: fitting[config])
 
 
 def _suits_long(op: Op, num_rows: int, depth: int) -> bool:

@@ -6,14 +6,10 @@ the number of rows is which sums a program has: how many rows of x, and of the w
 before a product is a kernel of its own, one program per row. Must not know tensors.
 """
 
-from functools import cache
 from typing import Final
 
-from kernels.linear.choose import Op
+from kernels.linear.choose import Op, of_few_rows
 from kernels.linear.config import MAX_WIDE_ROWS, Config, Skinny, Wide
-
-_PLACES: Final = 132
-"""Programs of an H200 at once."""
 
 _BAND: Final = 8
 
@@ -34,25 +30,8 @@ def choose_invariant(
         return None
     if not has_wide:
         return _FP8 if scale_block else _DENSE
-    few = _of_few_rows(op, num_weight_rows)
+    few = of_few_rows(op, num_weight_rows)
     if num_rows <= MAX_WIDE_ROWS:
         return few
     # Larger tiles read less; the splits stay.
     return Wide(3 if few.splits == 1 else 2, few.splits, band=_BAND)
-
-
-@cache
-def _of_few_rows(op: Op, num_weight_rows: int) -> Wide:
-    """As many programs as run at once, or the largest tiles if there are more. A SwiGLU is not cut
-    along its columns.
-    """
-    splits = (1,) if op is Op.NORM_SWIGLU else (1, 2, 3)
-    found = {
-        Wide(groups, split, reads_once=True): split * -(-num_weight_rows // (64 * groups))
-        for split in splits
-        for groups in (1, 2, 3)
-    }
-    fitting = {config: programs for config, programs in found.items() if programs <= _PLACES}
-    if not fitting:
-        return Wide(3, 1, reads_once=True)
-    return max(fitting, key=lambda config: fitting[config])

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from benchmarks.drive import Drive, fresh_runner
+from config import WorkerConfig
 from protocol.messages import INVARIANT
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.invariant_cases import conditions, differing, hidden_of, requests, serve
 from tests.workers.engine.step_cases import as_on_card
 from workers.engine.graphs.capture import run_again
 from workers.engine.runner import Runner
+from workers.loop import start_table
 
 VOCAB_SIZE = 151
 FEW_BLOCKS = 24
@@ -25,7 +27,11 @@ def _runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 
 def test_an_engine_says_so(runner: Runner) -> None:
+    """In its facts and in the table of its start; other engines cannot be asked for it."""
     assert INVARIANT in runner.facts.capabilities
+    assert ", invariant" in start_table(runner.facts, "tiny", None, [], None)[0]
+    with pytest.raises(ValueError, match="`invariant` is for engine"):
+        WorkerConfig("a", "b", "c", (), token_budget=64, engine="synthetic", invariant=True)
 
 
 @pytest.mark.parametrize("is_card", [False, True])

@@ -40,9 +40,7 @@ def test_a_first_start_compiles_nothing_itself(tmp_path: Path, quantization: str
     assert " found, 0 compiled in " in second, second
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--invariant"], ["--fp8"]], ids=["plain", "invariant", "fp8"]
-)
+@pytest.mark.parametrize("options", [[], ["--invariant"]], ids=["plain", "invariant"])
 def test_a_second_start_compiles_nothing(tmp_path: Path, options: list[str]) -> None:
     """With nothing set but the model: start, all graphs, and requests of every kind."""
     program = "tests.workers.engine.whole_start"

@@ -6,14 +6,17 @@ and whether a compiler ran beside it.
 
 import argparse
 import json
+import os
 import random
+from pathlib import Path
 
 from benchmarks.drive import Drive
-from config import WorkerConfig
+from config import DUMMY_PREFIX, WorkerConfig
 from protocol.sampling import SamplingParams
 from workers.engine import start
 from workers.engine.compile import kernel_cache
 from workers.engine.compile.compile_ahead import start_compiling
+from workers.model_dir import dummy_dir
 
 KINDS = (
     SamplingParams(max_tokens=6, temperature=0.0),
@@ -24,6 +27,15 @@ KINDS = (
 LENGTHS = (1, 20, 60, 130, 300, 1500)
 
 
+def _few_layers(room: Path) -> Path:
+    """A directory with a shape of two layers: their kernels are those of all."""
+    directory = room / "shape"
+    directory.mkdir(exist_ok=True)
+    shape = json.loads((dummy_dir(f"{DUMMY_PREFIX}qwen3-0.6b") / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**shape, "num_hidden_layers": 2}))
+    return directory
+
+
 def main() -> None:
     """Start, serve, print."""
     parser = argparse.ArgumentParser()
@@ -32,7 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     config = WorkerConfig(
         name="check",
-        model="dummy:qwen3-0.6b",
+        model=f"{DUMMY_PREFIX}{_few_layers(Path(os.environ[kernel_cache.CACHE_VARIABLE]))}",
         serves="check",
         gateways=(),
         token_budget=4096,

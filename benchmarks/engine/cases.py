@@ -201,6 +201,39 @@ def long_decode(bench: Bench) -> Iterator[Figure]:
     yield _figure(bench, "long-decode", name, "ms/step", values, floor)
 
 
+def shared_decode(bench: Bench) -> Iterator[Figure]:
+    """Decodes behind a prefix that they share, and the same without it: milliseconds per step of
+    the whole call, of which all prompts are cached.
+    """
+    scale = bench.scale
+    outputs, own = scale.long_outputs, scale.shared_own
+    for num in scale.shared_batches:
+        tails = bench.prompts(f"shared {num}", num, own)
+        for length in (scale.shared_prompt, 0):
+            (prefix,) = bench.prompts("shared", 1, length)
+            prompts = [prefix + tail for tail in tails]
+            salt = bench.salt()
+            bench.client.call([Request(prompts[0], 1, salt=salt)])
+            bench.client.call([Request(prompt, _WARM_TOKENS, salt=salt) for prompt in prompts])
+            values = []
+            for _ in range(scale.runs):
+                answers, seconds = bench.client.call(
+                    [Request(prompt, outputs, salt=salt) for prompt in prompts]
+                )
+                values.append(1e3 * seconds / outputs)
+            bench.sample(answers[:1])
+            floor = bench.at_least(partial(_shared_floor, num, length, own, outputs))
+            name = f"decode, {num} x {own} cached + {outputs} out, behind {length} shared"
+            key = f"shared-{num}-{length}"
+            yield _figure(bench, key, name, "ms/step", values, floor)
+
+
+def _shared_floor(num: int, shared: int, own: int, outputs: int, floor: Floor) -> float:
+    """The prefix is read once in each step."""
+    tokens = shared / num + own
+    return 1e3 * floor.call([round(tokens)] * num, [outputs] * num, round(tokens) - 1) / outputs
+
+
 CASES: Final[dict[str, Case]] = {
     "decode": decode,
     "workload": workload,
@@ -208,6 +241,7 @@ CASES: Final[dict[str, Case]] = {
     "turn": turn,
     "prefill": prefill,
     "long-decode": long_decode,
+    "shared-decode": shared_decode,
 }
 
 

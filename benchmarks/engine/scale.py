@@ -32,6 +32,9 @@ class Scale:
     long_sequences: int
     long_prompt: int
     long_outputs: int
+    shared_batches: tuple[int, ...]
+    shared_prompt: int
+    shared_own: int
     runs: int
     workload_runs: int
     checked: int
@@ -62,6 +65,9 @@ CARD: Final = Scale(
     long_sequences=8,
     long_prompt=16_384,
     long_outputs=128,
+    shared_batches=(8, 32, 64),
+    shared_prompt=12_288,
+    shared_own=1_024,
     runs=3,
     workload_runs=1,
     checked=2,
@@ -92,6 +98,9 @@ SMOKE: Final = Scale(
     long_sequences=2,
     long_prompt=100,
     long_outputs=4,
+    shared_batches=(3,),
+    shared_prompt=96,
+    shared_own=20,
     runs=2,
     workload_runs=1,
     checked=1,

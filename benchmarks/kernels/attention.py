@@ -110,19 +110,21 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield _decode_case("8B", f"{name} float8", contexts, device, torch.float8_e4m3fn)
 
 
-def _normal(*shape: int, device: torch.device) -> Tensor:
+def normal(*shape: int, device: torch.device) -> Tensor:
+    """Random bfloat16."""
     return torch.randn(shape, device=device).to(torch.bfloat16)
 
 
 @cache
-def _cos_sin(device: torch.device) -> Tensor:
+def cos_sin(device: torch.device) -> Tensor:
+    """Of all positions that are measured."""
     angles = torch.arange(40960, device=device)[:, None] * 1e6 ** -(
         torch.arange(DIM // 2, device=device) / (DIM // 2)
     )
     return torch.cat((angles.cos(), angles.sin()), dim=1)
 
 
-def _paged(
+def paged(
     contexts: Sequence[int], device: torch.device, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Caches and block tables [sequences, blocks] of random blocks for `contexts` tokens each."""
@@ -132,7 +134,7 @@ def _paged(
     tables = torch.full((len(needed), max(needed)), sum(needed), dtype=torch.int32, device=device)
     for row, blocks in enumerate(ids.split(needed)):
         tables[row, : len(blocks)] = blocks
-    keys, values = (_normal(*shape, device=device).to(dtype) for _ in range(2))
+    keys, values = (normal(*shape, device=device).to(dtype) for _ in range(2))
     return keys, values, tables
 
 
@@ -148,9 +150,9 @@ def _decode_case(
     numbers = torch.arange(rows, dtype=torch.int32, device=device)
 
     def make() -> tuple[Tensor, ...]:
-        keys, values, tables = _paged(contexts, device, dtype)
-        qkv = _normal(rows, (heads + 2 * KV) * DIM, device=device)
-        return qkv, _normal(heads + KV, DIM, device=device), keys, values, tables
+        keys, values, tables = paged(contexts, device, dtype)
+        qkv = normal(rows, (heads + 2 * KV) * DIM, device=device)
+        return qkv, normal(heads + KV, DIM, device=device), keys, values, tables
 
     def plan(tables: Tensor, shares: Tensor | None = None) -> PagedPlan:
         return PagedPlan(positions, numbers, tables, rows, shares=shares)
@@ -163,14 +165,14 @@ def _decode_case(
         def run(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
             out = qkv.new_empty(rows, heads * DIM)
             planned = plan(tables, shares())
-            decode(qkv, norm, EPS, _cos_sin(device), keys, values, planned, config, out)
+            decode(qkv, norm, EPS, cos_sin(device), keys, values, planned, config, out)
             return out
 
         label = f"tile {config.tile} warps {config.warps} stages {config.stages}"
         return Variant(f"{label} target {config.target}", run)
 
     def expected(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
-        angles = _cos_sin(device)
+        angles = cos_sin(device)
         return reference.attend(qkv, norm, EPS, angles, keys, values, plan(tables))
 
     return Case(
@@ -204,7 +206,7 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
     nothing = torch.empty(0, dtype=torch.int32, device=device)
 
     def make() -> tuple[Tensor, ...]:
-        return _normal(length, heads, DIM, device=device), *_paged([start + length], device)
+        return normal(length, heads, DIM, device=device), *paged([start + length], device)
 
     def ours(config: PrefillConfig) -> Variant:
         @cache
@@ -263,15 +265,15 @@ def _write_case(model: str, rows: int, device: torch.device) -> Case:
     zeros, segment = torch.zeros_like(positions), ExtendSegment(0, rows, 0, 0)
 
     def make() -> tuple[Tensor, ...]:
-        qkv = _normal(rows, (heads + 2 * KV) * DIM, device=device)
-        return qkv, _normal(heads + KV, DIM, device=device), *_paged([rows], device)
+        qkv = normal(rows, (heads + 2 * KV) * DIM, device=device)
+        return qkv, normal(heads + KV, DIM, device=device), *paged([rows], device)
 
     def plan(tables: Tensor) -> PagedPlan:
         return PagedPlan(positions, zeros, tables, 0, (segment,))
 
     def variant(config: WriteConfig) -> Variant:
         def run(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
-            angles = _cos_sin(device)
+            angles = cos_sin(device)
             rows_plan = plan(tables)
             return qk_norm_rope_write(
                 qkv, norm, EPS, angles, keys, values, rows_plan, config
@@ -280,7 +282,7 @@ def _write_case(model: str, rows: int, device: torch.device) -> Case:
         return Variant(f"heads {config.heads} warps {config.warps}", run)
 
     def expected(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
-        turned = reference.prepare(qkv, norm, EPS, _cos_sin(device), keys, values, plan(tables))
+        turned = reference.prepare(qkv, norm, EPS, cos_sin(device), keys, values, plan(tables))
         return turned.flatten(1)
 
     shapes = itertools.product((8, 16, 32, 64), (2, 4, 8))

@@ -7,15 +7,24 @@ import torch
 from torch import Tensor
 
 from kernels.attention import choose, reference
-from kernels.attention.config import LIBRARY_GRAIN
+from kernels.attention.config import LIBRARY_GRAIN, SharingCosts
 from kernels.attention.cpu import AttentionPlan, Segment, plan_attention
-from kernels.attention.plan import NO_ROW, ExtendSegment, PagedPlan, PrefillWork, Scope
+from kernels.attention.plan import (
+    NO_ROW,
+    ExtendSegment,
+    PagedPlan,
+    PrefillWork,
+    Scope,
+    SharedRun,
+)
 from kernels.attention.reference import rope_angles
+from kernels.attention.runs import MAX_LEVELS
 from kernels.attention.work import SegmentBucket, segment_bucket
 from kernels.choose import uses_triton
 
 __all__ = [
     "LIBRARY_GRAIN",
+    "MAX_LEVELS",
     "NO_ROW",
     "AttentionPlan",
     "ExtendSegment",
@@ -23,11 +32,14 @@ __all__ = [
     "PrefillWork",
     "Segment",
     "SegmentBucket",
+    "SharedRun",
+    "SharingCosts",
     "attend",
     "bucket_for",
     "plan_attention",
     "prepared",
     "rope_angles",
+    "sharing_costs",
 ]
 
 
@@ -53,6 +65,11 @@ def prepared(
     return paged.prepared(plan, num_heads, key_cache, dtype, is_scoped=is_scoped)
 
 
+def sharing_costs(num_heads: int, key_cache: Tensor, dtype: torch.dtype) -> SharingCosts:
+    """What it takes decodes of `dtype` to attend to cached tokens together."""
+    return choose.sharing_costs(num_heads, key_cache, dtype)
+
+
 def bucket_for(
     num_rows: int,
     num_segments: int,
@@ -62,16 +79,17 @@ def bucket_for(
     *,
     invariant: bool = False,
     is_scoped: bool = False,
+    num_sharing: int = 0,
 ) -> SegmentBucket:
-    """Room for the work of up to `num_segments` segments of `num_rows` rows in all, for a step that
-    is captured once and meets others at every replay. Raises `ValueError` for more rows than our
-    kernels serve here.
+    """Room for the work of up to `num_segments` segments of `num_rows` rows in all beside up to
+    `num_sharing` decodes that share tokens, for a step that is captured once and meets others at
+    every replay. Raises `ValueError` for more rows than our kernels serve here.
     """
     num_kv = key_cache.shape[2]
     config = choose.prefill_config(
         num_heads, key_cache, dtype, invariant=invariant, is_scoped=is_scoped
     )
-    return segment_bucket(num_rows, num_segments, num_heads, num_kv, config)
+    return segment_bucket(num_rows, num_segments, num_heads, num_kv, config, num_sharing)
 
 
 def attend(

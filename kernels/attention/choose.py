@@ -16,11 +16,15 @@ from kernels.attention.config import (
     NO_LIBRARY,
     DecodeConfig,
     PrefillConfig,
+    SharingCosts,
     WriteConfig,
 )
 from kernels.choose import is_card, shared_bytes
 
 _ROW_CAPACITIES: Final = (16, 256, 1024, 4096)
+
+_TOKEN_BYTES: Final = 4096
+"""Of the keys and values for which `sharing_costs` were measured."""
 
 _LARGE_TILE_BYTES: Final = 104 * 1024
 
@@ -73,6 +77,24 @@ def prefill_config(
 @cache
 def _fixed(config: PrefillConfig) -> PrefillConfig:
     return config._replace(fixed=True, piece=FIXED_PIECE, library=NO_LIBRARY)
+
+
+def sharing_costs(num_heads: int, keys: Tensor, dtype: torch.dtype) -> SharingCosts:
+    """When decodes of rows of `dtype` over a cache like `keys` attend to what they share together.
+
+    A token of 8 x 128 bfloat16 keys and values, which others read too, takes a decode 0.6 to 0.8 ns
+    and a tile 1.2; two launches more in each layer, and the first results of a run, 20 us
+    (docs/decisions/0029). A tile of a float8 cache takes as long as one of bfloat16.
+    """
+    config = prefill_config(num_heads, keys, dtype)
+    token_bytes = 2 * keys.shape[2] * keys.shape[3] * keys.element_size()
+    per_token = _TOKEN_BYTES / token_bytes
+    return SharingCosts(
+        tile_rows=config.rows // (num_heads // keys.shape[2]),
+        tile=1.6 * 2 / keys.element_size(),
+        row=100,
+        step=28_000 * per_token,
+    )
 
 
 @cache

@@ -44,6 +44,28 @@ FIXED_SLOTS: Final = 8128
 """Rows of partial results at once: 134 MB of 32 heads x 128, just under a power of two. A step that
 needs more is attended in several passes."""
 
+
+class SharingCosts(NamedTuple):
+    """What sharing takes, in cached tokens that a decode reads in that time.
+
+    A token of a run takes `tile` for each `tile_rows` decodes that share it, a decode `row` for
+    every run in which it is, to merge what is found; a step `step` if anything is shared.
+    """
+
+    tile_rows: int
+    tile: float
+    row: float
+    step: float
+
+    def tiles(self, num_rows: int) -> float:
+        """A token of so many decodes, read together."""
+        return self.tile * -(-num_rows // self.tile_rows)
+
+    def reading(self, num_rows: int) -> float:
+        """The same, together or apart."""
+        return min(num_rows, self.tiles(num_rows))
+
+
 LIBRARY_GRAIN: Final = 1024
 """The library's plans are built for exact sizes: it gets whole multiples, ours does the rest."""
 

@@ -5,7 +5,9 @@ rows' tiles (`shares.py`), row after row: K and V are read once. It norms and tu
 first part of a row also norms, turns and writes the row's own key and value and takes them from
 registers, so no program reads what another one of this launch writes. A row that does not end where
 it began is merged by the last of its programs, always in the same order: program q keeps its part
-of row r in slot q + r, so the slots of a row follow each other and no two parts meet.
+of row r in slot q + r, so the slots of a row follow each other and no two parts meet. Cached tokens
+that rows share come first in them and are none of this kernel's: it finds partial results of them,
+made by `prefill.py` for all rows at once, and merges them too.
 """
 
 from functools import cache
@@ -23,11 +25,14 @@ from kernels.attention.device import (
     load_angles,
     load_pairs,
     load_tile,
+    merge_more,
     merged,
     to_cache,
     turned,
 )
 from kernels.attention.plan import PagedPlan, Scope
+from kernels.attention.prefill import num_slots, parts_of
+from kernels.attention.runs import SHARED_WORDS
 from kernels.attention.shares import SHARE_NUMBERS, row_cost, row_parts
 from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
@@ -35,6 +40,8 @@ from kernels.launch import Launch, scratch
 _LOG2_E = 1.4426950408889634
 _MERGED_NUMBERS = 4096
 """What a program merges at once without running out of registers."""
+
+_NOT_SHARED = -1
 
 _COUNTERS = 2**17
 """(row, key head) pairs of one launch; half a megabyte per card."""
@@ -91,12 +98,42 @@ def _own_token(
 
 
 @triton.jit
+def _with_shared(
+    top, total, mixed, partial_ptr, lse_ptr, first, count, shared_ptr, run_partial_ptr, run_lse_ptr,
+    heads, inside, columns, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
+    GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr,
+):  # fmt: skip
+    """Float32 [NARROW, BLOCK_D] of a row with what it shares: of its `count` parts, or of one that
+    is not cut and is still in registers.
+    """
+    real = (tl.arange(0, GROUP) < H // KV) & (count == 1)
+    kept = tl.where(real, top, 0.0).reshape(GROUP // NARROW, NARROW)
+    few_top = tl.where(inside & (count == 1), tl.sum(kept, 0), -float("inf"))
+    few_total = tl.sum(tl.where(real, total, 0.0).reshape(GROUP // NARROW, NARROW), 0)
+    kept = tl.where(real[:, None], mixed, 0.0).reshape(GROUP // NARROW, NARROW, BLOCK_D)
+    few_mixed = tl.sum(kept, 0)
+    few_top, few_total, few_mixed = merge_more(
+        partial_ptr, lse_ptr, first, 1, tl.where(count == 1, 0, count), heads, inside, columns,
+        few_top, few_total, few_mixed, H, D, FAN, 3,
+    )  # fmt: skip
+    few_top, few_total, few_mixed = merge_more(
+        run_partial_ptr, run_lse_ptr, tl.load(shared_ptr + 1), tl.load(shared_ptr + 2),
+        tl.load(shared_ptr + 3), heads, inside, columns, few_top, few_total, few_mixed, H, D, FAN,
+        3,
+    )  # fmt: skip
+    return few_mixed / tl.where(few_total == 0.0, 1.0, few_total)[:, None]
+
+
+@triton.jit
 def _publish(
     top, total, mixed, out_ptr, partial_ptr, lse_ptr, counter_ptr, kv, slot, first, count,
-    H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
-    NARROW: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr, WINDOW: tl.constexpr,
+    shared_ptr, run_partial_ptr, run_lse_ptr, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
+    GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr,
+    WINDOW: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """A row's whole result, or a part of it: the last program to arrive merges the parts."""
+    """A row's whole result, or a part of it: the last program to arrive merges the parts, and with
+    SHARED the results of what the row shares.
+    """
     if WINDOW:  # a part may lie before it
         total = tl.where(total == 0.0, 1.0, total)
     result = mixed / total[:, None]
@@ -105,33 +142,46 @@ def _publish(
     heads = kv * (H // KV) + group
     places = heads[:, None] * D + columns[None, :]
     shown = (group < H // KV)[:, None] & (columns < D)[None, :]
-    if count == 1:
+    is_whole = count == 1
+    if SHARED:
+        is_whole = is_whole & (tl.load(shared_ptr + 3) == 0)
+    if is_whole:
         tl.store(out_ptr + places, result.to(out_ptr.dtype.element_ty), mask=shown)
     else:
-        tl.store(partial_ptr + slot.to(tl.int64) * (H * D) + places, result, mask=shown)
-        tl.store(lse_ptr + slot * H + heads, top + tl.log2(total), mask=group < H // KV)
-        tl.debug_barrier()  # every thread's part is stored before the count shows it
-        arrived = tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu")
+        arrived = 0
+        if (SHARED == 0) | (count > 1):
+            tl.store(partial_ptr + slot.to(tl.int64) * (H * D) + places, result, mask=shown)
+            tl.store(lse_ptr + slot * H + heads, top + tl.log2(total), mask=group < H // KV)
+            tl.debug_barrier()  # every thread's part is stored before the count shows it
+            arrived = tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu")
         if arrived == count - 1:
-            tl.store(counter_ptr, 0)
+            tl.store(counter_ptr, 0, mask=count > 1)
             few = tl.arange(0, NARROW)
-            whole = merged(
-                partial_ptr, lse_ptr, first, 1, count, kv * (H // KV) + few, few < H // KV,
-                columns, H, D, BLOCK_D, FAN, 3,
-            )  # fmt: skip
-            few_places = (kv * (H // KV) + few)[:, None] * D + columns[None, :]
-            few_shown = (few < H // KV)[:, None] & (columns < D)[None, :]
+            few_heads, inside = kv * (H // KV) + few, few < H // KV
+            if SHARED:
+                whole = _with_shared(
+                    top, total, mixed, partial_ptr, lse_ptr, first, count, shared_ptr,
+                    run_partial_ptr, run_lse_ptr, few_heads, inside, columns, H, KV, D, GROUP,
+                    NARROW, BLOCK_D, FAN,
+                )  # fmt: skip
+            else:
+                whole = merged(
+                    partial_ptr, lse_ptr, first, 1, count, few_heads, inside, columns, H, D,
+                    BLOCK_D, FAN, 3,
+                )  # fmt: skip
+            few_places = few_heads[:, None] * D + columns[None, :]
+            few_shown = inside[:, None] & (columns < D)[None, :]
             tl.store(out_ptr + few_places, whole.to(out_ptr.dtype.element_ty), mask=few_shown)
 
 
 @triton.jit
 def _row(
     qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, table_ptr, out_ptr, partial_ptr,
-    lse_ptr, counter_ptr, eps, scale, kv, slot, first_slot, count, begin, end, position,
-    H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
-    FAN: tl.constexpr, DOT: tl.constexpr, NORMED: tl.constexpr, WINDOW: tl.constexpr,
-    PDL: tl.constexpr,
+    lse_ptr, counter_ptr, shared_ptr, run_partial_ptr, run_lse_ptr, eps, scale, kv, slot,
+    first_slot, count, skipped, begin, end, position, H: tl.constexpr, KV: tl.constexpr,
+    D: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, NARROW: tl.constexpr,
+    BLOCK_D: tl.constexpr, TILE: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr,
+    NORMED: tl.constexpr, WINDOW: tl.constexpr, SHARED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One row, or a part of it: cached tokens [begin, end) in its window, with the row's own if it
     begins it.
@@ -155,7 +205,7 @@ def _row(
         tl.extra.cuda.gdc_wait()
     query = load_pairs(qkv_ptr, starts, ours, D, BLOCK_D // 2)
     query = turned(query, weights, angles, eps, D, out_ptr.dtype.element_ty, NORMED)
-    is_first = begin == 0
+    is_first = begin == skipped
     own_key, own_value = _own_token(
         qkv_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
         H, KV, D, BLOCK_SIZE, BLOCK_D // 2, NORMED,
@@ -179,22 +229,25 @@ def _row(
         top, fading, mixed = attend_tile(queries, keys, values, seen, scale, top, fading, mixed)
     _publish(
         top, tl.sum(fading, 1), mixed, out_ptr, partial_ptr, lse_ptr, counter_ptr, kv, slot,
-        first_slot, count, H, KV, D, GROUP, NARROW, BLOCK_D, FAN, WINDOW,
+        first_slot, count, shared_ptr, run_partial_ptr, run_lse_ptr, H, KV, D, GROUP, NARROW,
+        BLOCK_D, FAN, WINDOW, SHARED,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_rows", "table_width"])
 def _decode_kernel(
     qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
-    tables_ptr, shares_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, num_rows, table_width,
-    eps, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
-    START: tl.constexpr, SLACK: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr,
-    NUMBERS: tl.constexpr, NORMED: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
+    tables_ptr, shares_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, shared_ptr,
+    run_partial_ptr, run_lse_ptr, num_rows, table_width, eps, scale, H: tl.constexpr,
+    KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
+    NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, START: tl.constexpr,
+    SLACK: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr, NUMBERS: tl.constexpr,
+    NORMED: tl.constexpr, WINDOW: tl.constexpr, SHARED_WORDS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One share for one key head; GROUP >= 16 rows hold its H / KV query heads.
 
-    A row at position p has p cached tokens, at least one tile of them; it costs START tiles more.
+    A row at position p has p cached tokens, of which it reads those that it does not share, at
+    least one tile of them; it costs START tiles more.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -205,29 +258,38 @@ def _decode_kernel(
     share = tl.load(shares_ptr + 4)
     position = tl.load(positions_ptr + row, mask=row < num_rows, other=-1)
     table_row = tl.load(table_rows_ptr + row, mask=row < num_rows, other=0)
+    skipped, next_skipped = 0, 0
+    if SHARED_WORDS:
+        skipped = tl.load(shared_ptr + row * SHARED_WORDS, mask=row < num_rows, other=0)
     while (num_left > 0) & (row < num_rows):
         # The next row's are here when this one is done: one wait less per row.
         next_position = tl.load(positions_ptr + row + 1, mask=row + 1 < num_rows, other=-1)
         next_table_row = tl.load(table_rows_ptr + row + 1, mask=row + 1 < num_rows, other=0)
-        cost = row_cost(position, TILE, START)
+        if SHARED_WORDS:
+            ahead = shared_ptr + (row + 1) * SHARED_WORDS
+            next_skipped = tl.load(ahead, mask=row + 1 < num_rows, other=0)
+        cost = row_cost(position - skipped, TILE, START)
         taken = tl.minimum(cost - passed, num_left)
         if taken > 0:
-            begin = tl.maximum(passed - START, 0) * TILE
-            end = tl.minimum((passed + taken - START) * TILE, position)
+            begin = skipped + tl.maximum(passed - START, 0) * TILE
+            end = tl.minimum(skipped + (passed + taken - START) * TILE, position)
             first, count = row_parts(place - passed, cost, share, START, SLACK)
             wide_row = row.to(tl.int64)
             _row(
                 qkv_ptr + wide_row * ((H + 2 * KV) * D), qk_norm_ptr, cos_sin_ptr, keys_ptr,
                 values_ptr, tables_ptr + table_row.to(tl.int64) * table_width,
                 out_ptr + wide_row * (H * D), partial_ptr, lse_ptr, counters_ptr + row * KV + kv,
-                eps, scale, kv, number + row, first + row, count, begin, end, position, H, KV, D,
-                BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, NORMED, WINDOW, PDL,
+                shared_ptr + row * SHARED_WORDS, run_partial_ptr, run_lse_ptr, eps, scale, kv,
+                number + row, first + row, count, skipped, begin, end, position, H, KV, D,
+                BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, NORMED, WINDOW,
+                SHARED_WORDS > 0, PDL,
             )  # fmt: skip
         num_left -= taken
         place += taken
         passed = 0
         row += 1
         position, table_row = next_position, next_table_row
+        skipped = next_skipped
     if PDL:  # noqa: SIM102 - a constant
         # Of padding alone no row has waited: this kernel would end ahead of the one before it,
         # whose results are read by the one behind it.
@@ -247,7 +309,8 @@ def decode(
     out: Tensor,
     scope: Scope | None = None,
 ) -> None:
-    """Attend the plan's decodes, rows [0, num_decodes) of qkv, into the same rows of `out`.
+    """Attend the plan's decodes, rows [0, num_decodes) of qkv, into the same rows of `out`. What
+    they share, `prefill` has attended to.
 
     Writes their keys and values. Launches on one device share counters: one stream at a time.
     Raises `ValueError` for more rows than counters, and for a plan whose `shares` are not those of
@@ -258,16 +321,21 @@ def decode(
     rows, shares = plan.num_decodes, plan.shares
     if shares is None or shares.shape[0] != config.target // num_kv:
         raise ValueError("a plan with decodes needs `shares` for this configuration")
+    shared, parts, behind = shares, (out, out), _NOT_SHARED  # none of which is read
+    if plan.work is not None and plan.work.shared is not None:
+        shared = plan.work.shared
+        parts = parts_of(qkv.device, num_heads, num_kv, head_dim, plan.work)
+        behind = num_slots(num_heads, num_kv, plan.work)
     ready = _ready(
         config, qkv.device, rows, num_heads, num_kv, head_dim, block_size, eps, qkv.dtype,
-        keys.dtype, scope or Scope(head_dim**-0.5), qk_norm is not None,
+        keys.dtype, scope or Scope(head_dim**-0.5), qk_norm is not None, behind,
     )  # fmt: skip
     ready.launch(
         ready.grid,
         (
             qkv, qkv if qk_norm is None else qk_norm, cos_sin, keys, values, plan.positions,
             plan.table_rows, plan.block_tables, shares, out, ready.partial, ready.lse,
-            ready.counters,
+            ready.counters, shared, *parts,
         ),
         (rows, plan.block_tables.stride(0)),
     )  # fmt: skip
@@ -297,12 +365,16 @@ def _ready(
     cache_dtype: torch.dtype,
     scope: Scope,
     is_normed: bool,
+    behind: int,
 ) -> _Ready:
+    """`behind` slots of partial results of shared tokens, or `_NOT_SHARED`."""
     if rows * num_kv > _COUNTERS:
         raise ValueError(f"{rows} rows x {num_kv} key heads in one decode; at most {_COUNTERS}")
     programs = config.target // num_kv
     slots = programs + rows
-    parts = scratch(device, slots * num_heads * (head_dim + 1))
+    is_shared, per_slot = behind != _NOT_SHARED, num_heads * (head_dim + 1)
+    first = max(0, behind) * per_slot
+    parts = scratch(device, first + slots * per_slot)[first:]
     return _Ready(
         _launch_of(
             config,
@@ -316,6 +388,7 @@ def _ready(
             cache_dtype,
             scope,
             is_normed,
+            is_shared,
         ),
         (num_kv, programs, 1),
         parts,
@@ -337,6 +410,7 @@ def _launch_of(
     cache_dtype: torch.dtype,
     scope: Scope,
     is_normed: bool,
+    is_shared: bool,
 ) -> Launch:
     narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, head_dim))
     fan = min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d)))
@@ -346,7 +420,8 @@ def _launch_of(
         "BLOCK_SIZE": block_size, "GROUP": max(16, narrow), "NARROW": narrow, "BLOCK_D": block_d,
         "TILE": config.tile, "START": config.start, "SLACK": config.slack, "FAN": fan,
         "DOT": dot_type(dtype, cache_dtype, device), "NUMBERS": SHARE_NUMBERS,
-        "NORMED": is_normed, "WINDOW": scope.window, "PDL": pdl,
+        "NORMED": is_normed, "WINDOW": scope.window,
+        "SHARED_WORDS": SHARED_WORDS if is_shared else 0, "PDL": pdl,
     }  # fmt: skip
     return Launch(
         _decode_kernel,

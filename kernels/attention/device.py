@@ -117,14 +117,27 @@ def merged(
     partial_ptr, lse_ptr, first, stride, count, heads, inside, columns, H: tl.constexpr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Float32 [heads, BLOCK_D]: `count` partial results at slots first, first + stride, ...
+    """Float32 [heads, BLOCK_D]: `count` partial results at slots first, first + stride, ..."""
+    zeros = tl.zeros([heads.shape[0], BLOCK_D], tl.float32)
+    top, total, mixed = tl.max(zeros, 1) - float("inf"), tl.max(zeros, 1), zeros
+    top, total, mixed = merge_more(
+        partial_ptr, lse_ptr, first, stride, count, heads, inside, columns, top, total, mixed, H, D,
+        FAN, STAGES,
+    )  # fmt: skip
+    return mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+
+
+@triton.jit
+def merge_more(
+    partial_ptr, lse_ptr, first, stride, count, heads, inside, columns, top, total, mixed,
+    H: tl.constexpr, D: tl.constexpr, FAN: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """(top, total, mixed) with `count` more partial results at slots first, first + stride, ...
 
     partial [slots, H, D] float32, lse [slots, H] in powers of two. Always in the same order. The
     loads pass by L1, which may hold what stood there before; FAN parts are asked for at once, with
     STAGES > 1 by way of shared memory and the next ones with them.
     """
-    zeros = tl.zeros([heads.shape[0], BLOCK_D], tl.float32)
-    top, total, mixed = tl.max(zeros, 1) - float("inf"), tl.max(zeros, 1), zeros
     for start in tl.range(0, count, FAN, num_stages=STAGES):
         index = start + tl.arange(0, FAN)
         places = (first + index * stride).to(tl.int64)[:, None] * H + heads[None, :]
@@ -143,4 +156,4 @@ def merged(
         total = total * fade + tl.sum(weights, 0)
         mixed = mixed * fade[:, None] + tl.sum(weights[:, :, None] * part, 0)
         top = new_top
-    return mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+    return top, total, mixed

@@ -300,7 +300,7 @@ __device__ __forceinline__ void attend_item(const Memory& at, const Work& work, 
 
 __device__ __forceinline__ void store(const Work& work, int own, const float (&mixed)[64],
                                       const Rows& rows, u32* out, float* partial, float* lse,
-                                      int num_decodes) {
+                                      int first_row) {
   const Item& item = work.item;
   const int lane = threadIdx.x % 32, column = 2 * (lane % 4);
 #pragma unroll
@@ -312,7 +312,7 @@ __device__ __forceinline__ void store(const Work& work, int own, const float (&m
     const float total = sum == 0.0f ? 1.0f : sum, share = 1.0f / total;
     if (token >= item.num_rows || m >= TOKENS * G) continue;
     if (item.slot < 0) {
-      u32* to = out + (((long)(num_decodes + item.row + token) * H + head) * D + column) / 2;
+      u32* to = out + (((long)(first_row + item.row + token) * H + head) * D + column) / 2;
 #pragma unroll
       for (int j = 0; j < 16; ++j)
         to[4 * j] = packed(mixed[4 * j + 2 * h] * share, mixed[4 * j + 2 * h + 1] * share);
@@ -330,7 +330,7 @@ __device__ __forceinline__ void store(const Work& work, int own, const float (&m
 extern "C" __global__ void __launch_bounds__(384, 1)
     attend_items(const __grid_constant__ Map queries, const __grid_constant__ Map keys,
                  const __grid_constant__ Map values, const Item* items, const int* tables, u32* out,
-                 float* partial, float* lse, int programs, int table_width, int num_decodes) {
+                 float* partial, float* lse, int programs, int table_width, int first_row) {
   extern __shared__ __align__(1024) char memory[];
   const Memory at(shared_address(memory));
   Work work(items, programs);
@@ -358,7 +358,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
       float mixed[64];
       Rows rows;
       attend_item(at, work, group, mixed, rows);
-      store(work, group, mixed, rows, out, partial, lse, num_decodes);
+      store(work, group, mixed, rows, out, partial, lse, first_row);
     }
   }
 }

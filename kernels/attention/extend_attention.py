@@ -84,7 +84,7 @@ def attend(
     values: Tensor,
     tables: Tensor,
     items: Tensor,
-    num_decodes: int,
+    first_row: int,
     out: Tensor,
     partial: Tensor,
     lse: Tensor,
@@ -118,7 +118,7 @@ def attend(
             heads_map(values.data_ptr(), slots, 1, block_size),
         ),
         (items, tables, out, partial, lse),
-        (programs, tables.stride(0), num_decodes),
+        (programs, tables.stride(0), first_row),
     )
 
 

@@ -115,7 +115,7 @@ def attend_segment(
 
     queries [rows, H, D] of all segments; the segment's keys lie in the caches.
     """
-    first = segment.first_row - plan.num_decodes
+    first = segment.first_row - plan.first_prepared
     rows = queries[first : first + segment.num_rows]
     context = segment.start + segment.num_rows
     blocks = plan.block_tables[segment.table_row, : -(-context // keys.shape[1])]

@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.attention import choose, library
 from kernels.attention.config import LIBRARY_GRAIN
 from kernels.attention.decode import decode
-from kernels.attention.plan import ExtendSegment, PagedPlan, PrefillWork, Scope
+from kernels.attention.plan import ExtendSegment, PagedPlan, PrefillWork, Scope, SharedRun
 from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares
 from kernels.attention.work import prefill_work, to_device
@@ -20,12 +20,7 @@ from kernels.attention.write import qk_norm_rope_write
 
 
 def prepared(
-    plan: PagedPlan,
-    num_heads: int,
-    keys: Tensor,
-    dtype: torch.dtype,
-    *,
-    is_scoped: bool = False,
+    plan: PagedPlan, num_heads: int, keys: Tensor, dtype: torch.dtype, *, is_scoped: bool = False
 ) -> PagedPlan:
     """See `kernels.attention.prepared`."""
     work = plan.work or plan_prefills(
@@ -34,10 +29,13 @@ def prepared(
         num_heads,
         keys,
         dtype,
+        runs=plan.runs,
         invariant=plan.invariant,
         is_scoped=is_scoped,
     )
-    return replace(plan, work=work, shares=plan_decodes(plan.positions, plan.num_decodes, keys))
+    shared = None if work is None else work.shared
+    shares = plan_decodes(plan.positions, plan.num_decodes, keys, shared)
+    return replace(plan, work=work, shares=shares)
 
 
 def plan_prefills(
@@ -47,14 +45,16 @@ def plan_prefills(
     keys: Tensor,
     dtype: torch.dtype,
     *,
+    runs: Sequence[SharedRun] = (),
     invariant: bool = False,
     is_scoped: bool = False,
 ) -> PrefillWork | None:
-    """The segments' work for `PagedPlan.work`, once per step; `keys` is any layer's key cache.
+    """The work of segments, and of what decodes share, for `PagedPlan.work`, once per step; `keys`
+    is any layer's key cache.
 
-    `dtype` is that of the rows. None if there are no segments.
+    `dtype` is that of the rows. None if there are no segments and nothing is shared.
     """
-    if not prefills:
+    if not prefills and not runs:
         return None
     num_kv, head_dim = keys.shape[2:]
     config = choose.prefill_config(num_heads, keys, dtype, invariant=invariant, is_scoped=is_scoped)
@@ -71,17 +71,22 @@ def plan_prefills(
         and not is_scoped
         and any(segment.num_rows >= LIBRARY_GRAIN for segment in prefills)
         and library.form(num_heads, num_kv, head_dim, dtype) is not None,
+        runs=runs or None,
     )
     return to_device(work, keys.device)
 
 
-def plan_decodes(positions: Tensor, num_decodes: int, keys: Tensor) -> Tensor | None:
-    """`PagedPlan.shares` of the rows [0, num_decodes) at `positions`; None if there are none."""
+def plan_decodes(
+    positions: Tensor, num_decodes: int, keys: Tensor, shared: Tensor | None = None
+) -> Tensor | None:
+    """`PagedPlan.shares` of the rows [0, num_decodes) at `positions`, of which `shared` says what
+    they share; None if there are none.
+    """
     if not num_decodes:
         return None
     num_kv, head_dim = keys.shape[2:]
     config = choose.decode_config(num_decodes, head_dim, keys.dtype)
-    return decode_shares(positions, num_decodes, num_kv, config)
+    return decode_shares(positions, num_decodes, num_kv, config, shared)
 
 
 def attend(
@@ -104,23 +109,47 @@ def attend(
     if plan.invariant and plan.num_decodes:
         raise ValueError("the decodes of an invariant plan must be segments of one row")
     out = qkv.new_empty(qkv.shape[0], num_heads * head_dim)
-    if plan.num_decodes:
-        config = choose.decode_config(plan.num_decodes, head_dim, keys.dtype)
-        decode(qkv, qk_norm, eps, cos_sin, keys, values, plan, config, out, scope)
+    operands = qkv, qk_norm, eps, cos_sin, keys, values, plan
+    if plan.work is None or plan.work.shared is None:
+        _decode(operands, out, scope)
     if plan.work is None:
         return out
-    queries = qk_norm_rope_write(
-        qkv, qk_norm, eps, cos_sin, keys, values, plan, choose.write_config()
-    )
+    queries = qk_norm_rope_write(*operands, choose.write_config())
     for work in (plan.work, *plan.work.more):
         if work.items.shape[0]:
             prefill(queries, keys, values, plan, work, work.config, out, scope)
-    for segment in plan.work.library:
-        form = library.form(num_heads, num_kv, head_dim, qkv.dtype)
+    if plan.work.shared is not None:
+        _decode(operands, out, scope)  # which merges what is shared
+    return _by_library(plan.work.library, queries, keys, values, plan, out)
+
+
+def _by_library(
+    segments: Sequence[ExtendSegment],
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    plan: PagedPlan,
+    out: Tensor,
+) -> Tensor:
+    """`out` with these segments, or the only segment alone."""
+    heads = queries.shape[1], *keys.shape[2:]
+    for segment in segments:
+        form = library.form(*heads, queries.dtype)
         if form is None:
-            raise ValueError(f"no library attention for {num_heads}/{num_kv} x {head_dim}")
+            raise ValueError(f"no library attention for {heads[0]}/{heads[1]} x {heads[2]}")
         mixed = library.attend_segment(form, queries, keys, values, plan, segment).flatten(1)
         if segment.num_rows == out.shape[0]:
             return mixed
         out[segment.first_row : segment.first_row + segment.num_rows] = mixed
     return out
+
+
+def _decode(
+    operands: tuple[Tensor, Tensor | None, float, Tensor, Tensor, Tensor, PagedPlan],
+    out: Tensor,
+    scope: Scope | None,
+) -> None:
+    keys, plan = operands[4], operands[-1]
+    if plan.num_decodes:
+        config = choose.decode_config(plan.num_decodes, keys.shape[3], keys.dtype)
+        decode(*operands, config, out, scope)

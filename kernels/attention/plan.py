@@ -30,13 +30,31 @@ class ExtendSegment(NamedTuple):
     table_row: int
 
 
+class SharedRun(NamedTuple):
+    """Decodes [first_row, first_row + num_rows) whose cached tokens [begin, end) lie in the same
+    blocks, those of `table_row`.
+
+    A run that begins behind token 0 is nested: its rows are among those of the run that ends there,
+    which precedes it.
+    """
+
+    first_row: int
+    num_rows: int
+    begin: int
+    end: int
+    table_row: int
+
+
 class PrefillWork(NamedTuple):
-    """Segments cut for `config` into what one program does, from `kernels.attention.work`.
+    """Segments, and what decodes share, cut for `config` into what one program does, from
+    `kernels.attention.work`.
 
     `items` int32 [items, 8] and `merges` int32 [rows, 4] on the card, where items without rows and
     merges without pieces do nothing; `num_partials` rows of partial results; `library` are the
     segments that the library's kernel takes instead. `more` are passes behind this one, which use
-    the same partial results.
+    the same partial results. `shared` int32 [decodes, 4], None where no decodes can share: of each
+    the shared tokens, which items attend to, and the first slot of the results, the slots from one
+    to the next, and their number.
     """
 
     items: Tensor
@@ -45,6 +63,7 @@ class PrefillWork(NamedTuple):
     library: tuple[ExtendSegment, ...]
     config: PrefillConfig
     more: tuple["PrefillWork", ...] = ()
+    shared: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +78,10 @@ class PagedPlan:
     position `NO_ROW` pads a step: nothing is read or written for it, its output is undefined. So
     is the output of rows behind the decodes that no segment has; their keys and values are written,
     and several may share a slot that is never read.
-    `work` (from `kernels.attention.work`) is what the kernels need for segments, `shares` (from
-    `kernels.attention.shares`) for decodes; the reference needs `prefills` alone. With `invariant`
-    a row's result is bit for bit the same in every plan: then all rows are those of segments.
+    `work` (from `kernels.attention.work`) is what the kernels need for segments and for what
+    decodes share (`runs`), `shares` (from `kernels.attention.shares`) for decodes; the reference
+    needs `prefills` alone. With `invariant` a row's result is bit for bit the same in every plan:
+    then all rows are those of segments.
     """
 
     positions: Tensor
@@ -72,3 +92,11 @@ class PagedPlan:
     work: PrefillWork | None = None
     shares: Tensor | None = None
     invariant: bool = False
+    runs: tuple[SharedRun, ...] = ()
+
+    @property
+    def first_prepared(self) -> int:
+        """The row that is number 0 for items, whose queries are prepared ahead of them: a decode
+        where decodes can share, else the first row of the segments.
+        """
+        return self.num_decodes if self.work is None or self.work.shared is None else 0

@@ -72,10 +72,10 @@ def _attend(
     return top, total, mixed
 
 
-@triton.jit(do_not_specialize=["table_width", "num_decodes"])
+@triton.jit(do_not_specialize=["table_width", "first_row"])
 def _prefill_kernel(
     queries_ptr, keys_ptr, values_ptr, tables_ptr, items_ptr, out_ptr, partial_ptr, lse_ptr,
-    table_width, num_decodes, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
+    table_width, first_row, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, M: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
     DOT: tl.constexpr, UNMASKED: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -120,7 +120,7 @@ def _prefill_kernel(
     total = tl.where(total == 0.0, 1.0, total)  # a row that sees none of this piece's keys
     mixed = mixed / total[:, None]
     if slot < 0:
-        out = out_ptr + (num_decodes + row).to(tl.int64) * (H * D)
+        out = out_ptr + (first_row + row).to(tl.int64) * (H * D)
         tl.store(out + places, mixed.to(out_ptr.dtype.element_ty), mask=inside)
     else:
         tl.store(partial_ptr + slot.to(tl.int64) * (H * D) + places, mixed, mask=inside)
@@ -128,9 +128,9 @@ def _prefill_kernel(
         tl.store(lse_ptr + (slot + token) * H + head, lse, mask=token < num_rows)
 
 
-@triton.jit(do_not_specialize=["num_decodes"])
+@triton.jit(do_not_specialize=["first_row"])
 def _merge_kernel(
-    partial_ptr, lse_ptr, merges_ptr, out_ptr, num_decodes, H: tl.constexpr, D: tl.constexpr,
+    partial_ptr, lse_ptr, merges_ptr, out_ptr, first_row, H: tl.constexpr, D: tl.constexpr,
     BLOCK_D: tl.constexpr, FAN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One head of one row whose keys were cut into pieces; one of no pieces is left alone."""
@@ -146,7 +146,7 @@ def _merge_kernel(
     result = merged(
         partial_ptr, lse_ptr, first, stride, count, head, head < H, columns, H, D, BLOCK_D, FAN, 1
     )
-    out = out_ptr + (num_decodes + row).to(tl.int64) * (H * D)
+    out = out_ptr + (first_row + row).to(tl.int64) * (H * D)
     result = result.to(out_ptr.dtype.element_ty)
     there = (count > 0) & (columns < D)[None, :]
     tl.store(out + head[:, None] * D + columns[None, :], result, mask=there)
@@ -162,17 +162,18 @@ def prefill(
     out: Tensor,
     scope: Scope | None = None,
 ) -> None:
-    """Attend the items of `work`, made for `config`, into the rows of `out` behind the decodes.
+    """Attend the items of `work`, made for `config`: segments into their rows of `out`, tokens that
+    decodes share into partial results, which `decode` merges (`parts_of`).
 
-    queries [rows, H, D] of all segments, normed and turned; out [T, H D].
+    queries [rows, H, D] from `plan.first_prepared` on, normed and turned; out [T, H D].
     """
     _, block_size, num_kv, head_dim = keys.shape
     num_heads, device = queries.shape[1], queries.device
     partial, lse = parts_of(device, num_heads, num_kv, head_dim, work)
-    tables = plan.block_tables
+    tables, first_row = plan.block_tables, plan.first_prepared
     if config.cuda:
         extend_attention.attend(
-            queries, keys, values, tables, work.items, plan.num_decodes, out, partial, lse
+            queries, keys, values, tables, work.items, first_row, out, partial, lse
         )
     else:
         launch = _items_launch(
@@ -182,12 +183,12 @@ def prefill(
         launch(
             (num_kv, work.items.shape[0], 1),
             (queries, keys, values, tables, work.items, out, partial, lse),
-            (tables.stride(0), plan.num_decodes),
+            (tables.stride(0), first_row),
         )
-    if work.num_partials:
+    if work.merges.shape[0]:
         merge = _merge_launch(device, num_heads, head_dim)
         grid = work.merges.shape[0], num_heads, 1
-        merge(grid, (partial, lse, work.merges, out), (plan.num_decodes,))
+        merge(grid, (partial, lse, work.merges, out), (first_row,))
 
 
 @cache
@@ -242,8 +243,13 @@ def parts_of(
     one scratch, and a start that measures some of them knows of it. When each asked for its own an
     engine took 16 and 32 MiB more after minutes.
     """
-    num_slots = max(work.num_partials, work.config.cut_slots(num_heads, num_kv))
-    return _parts(device, num_heads, head_dim, -(-num_slots // 4) * 4)
+    return _parts(device, num_heads, head_dim, num_slots(num_heads, num_kv, work))
+
+
+def num_slots(num_heads: int, num_kv: int, work: HostWork | PrefillWork) -> int:
+    """Rows of partial results in `parts_of`."""
+    needed = max(work.num_partials, work.config.cut_slots(num_heads, num_kv))
+    return -(-needed // 4) * 4
 
 
 @lru_cache(maxsize=16)  # every layer of a step asks for the same

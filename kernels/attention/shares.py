@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.config import DecodeConfig
+from kernels.attention.runs import SHARED_WORDS
 from kernels.launch import Launch
 
 SHARE_NUMBERS = 5
@@ -26,7 +27,7 @@ much it takes, and `share`."""
 
 @triton.jit
 def row_cost(position, TILE: tl.constexpr, START: tl.constexpr):
-    """What a row with so many cached tokens takes; no row stands at a negative position."""
+    """What a row that reads so many cached tokens takes; no row stands at a negative position."""
     return tl.where(position < 0, 0, tl.maximum(tl.cdiv(position, TILE), 1) + START)
 
 
@@ -58,12 +59,15 @@ def _beginning(ends, at, START: tl.constexpr, SLACK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows", "programs"])
 def _shares_kernel(
-    positions_ptr, shares_ptr, num_rows, programs, TILE: tl.constexpr, START: tl.constexpr,
-    SLACK: tl.constexpr, ROWS: tl.constexpr, NUMBERS: tl.constexpr,
+    positions_ptr, shared_ptr, shares_ptr, num_rows, programs, TILE: tl.constexpr,
+    START: tl.constexpr, SLACK: tl.constexpr, ROWS: tl.constexpr, NUMBERS: tl.constexpr,
+    SHARED_WORDS: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0)
     rows = tl.arange(0, ROWS)
     past = tl.load(positions_ptr + rows, mask=rows < num_rows, other=-1)
+    if SHARED_WORDS:
+        past -= tl.load(shared_ptr + rows * SHARED_WORDS, mask=rows < num_rows, other=0)
     costs = row_cost(past, TILE, START)
     share = tl.maximum(tl.cdiv(tl.sum(costs, 0), programs), 1)
     ends = tl.cumsum(costs, 0)
@@ -78,22 +82,33 @@ def _shares_kernel(
     tl.store(shares_ptr + 4, share)
 
 
-def decode_shares(positions: Tensor, num_rows: int, num_kv: int, config: DecodeConfig) -> Tensor:
-    """The shares of rows [0, num_rows) at `positions` int32, each with as many cached tokens.
+def decode_shares(
+    positions: Tensor,
+    num_rows: int,
+    num_kv: int,
+    config: DecodeConfig,
+    shared: Tensor | None = None,
+) -> Tensor:
+    """The shares of rows [0, num_rows) at `positions` int32, each with as many cached tokens, but
+    for those of `PrefillWork.shared`, which others read.
 
     int32 [programs per key head, `SHARE_NUMBERS`]. Launch it ahead of a step's first layer.
     """
     programs = config.target // num_kv
     shares = torch.empty((programs, SHARE_NUMBERS), dtype=torch.int32, device=positions.device)
-    _launch_of(config.tile, config.start, config.slack, config.rows)(
-        (programs, 1, 1), (positions, shares), (num_rows, programs)
+    words = 0 if shared is None else SHARED_WORDS
+    _launch_of(config.tile, config.start, config.slack, config.rows, words)(
+        (programs, 1, 1),
+        (positions, positions if shared is None else shared, shares),
+        (num_rows, programs),
     )
     return shares
 
 
 @cache
-def _launch_of(tile: int, start: int, slack: int, rows: int) -> Launch:
+def _launch_of(tile: int, start: int, slack: int, rows: int, words: int) -> Launch:
     constants = {
         "TILE": tile, "START": start, "SLACK": slack, "ROWS": rows, "NUMBERS": SHARE_NUMBERS,
+        "SHARED_WORDS": words,
     }  # fmt: skip
     return Launch(_shares_kernel, constants, num_warps=4)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from kernels.attention.config import FIXED_SLOTS, LIBRARY_GRAIN, PrefillConfig
-from kernels.attention.plan import ExtendSegment, PrefillWork
+from kernels.attention.plan import ExtendSegment, PrefillWork, SharedRun
+from kernels.attention.runs import MAX_LEVELS, SHARED_WORDS, IntArray, num_tiles, run_slots
 
-IntArray: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 WordArray: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 EndArray: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -29,7 +29,8 @@ step with longer contexts is launched kernel by kernel."""
 
 
 class HostWork(NamedTuple):
-    """A `PrefillWork` on the host. Rows count from the first row behind the decodes.
+    """A `PrefillWork` on the host. Rows count from the first row behind the decodes, or from the
+    first one where decodes can share.
 
     `items` int32 [items, 8]: row, rows, position of the first, table row, first key, end of the
     keys, slot of the first partial result or -1, 0; the longest first. `merges` int32 [rows, 4]:
@@ -42,6 +43,7 @@ class HostWork(NamedTuple):
     library: tuple[ExtendSegment, ...]
     config: PrefillConfig
     more: tuple["HostWork", ...] = ()
+    shared: IntArray | None = None
 
 
 def prefill_work(
@@ -52,15 +54,18 @@ def prefill_work(
     config: PrefillConfig,
     *,
     library: bool,
+    runs: Sequence[SharedRun] | None = None,
 ) -> HostWork:
-    """The work of segments whose rows lie behind `num_decodes` decodes.
+    """The work of segments whose rows lie behind `num_decodes` decodes, which share `runs`; None
+    where they cannot share any.
 
     With `library`, the leading multiple of `LIBRARY_GRAIN` rows of a long segment that starts at
     such a multiple is left to the library.
     """
     tokens = config.rows // (num_heads // num_kv)
     theirs: list[ExtendSegment] = []
-    tiles = [_single_tiles([s for s in prefills if s.num_rows == 1], num_decodes)]
+    before = num_decodes if runs is None else 0
+    tiles = [_single_tiles([s for s in prefills if s.num_rows == 1], before)]
     for segment in prefills:
         if segment.num_rows == 1:
             continue
@@ -70,19 +75,25 @@ def prefill_work(
             theirs.append(segment._replace(num_rows=taken))
         else:
             taken = 0
-        tiles.append(_tiles(segment, taken, num_decodes, tokens))
+        tiles.append(_tiles(segment, taken, before, tokens))
+    own = np.concatenate(tiles)
+    if runs:
+        room = num_partials_of(int(own[:, 1].sum()), num_decodes, num_heads, num_kv, config)
+        work = _cut_beside(own, runs, tokens, num_decodes, num_kv, config, room)
+        return work._replace(library=tuple(theirs))
     first, *more = [
-        HostWork(*_cut(part, num_kv, config), (), config)
-        for part in _passes(np.concatenate(tiles), config)
+        HostWork(*_cut(part, num_kv, config), (), config) for part in _passes(own, config)
     ]
-    return first._replace(library=tuple(theirs), more=tuple(more))
+    shared = None if runs is None else np.zeros((num_decodes, SHARED_WORDS), np.int32)
+    return first._replace(library=tuple(theirs), more=tuple(more), shared=shared)
 
 
 def to_device(work: HostWork, device: torch.device) -> PrefillWork:
     """The arrays on the card."""
     items, merges = (_sent(array, device) for array in (work.items, work.merges))
     more = tuple([to_device(part, device) for part in work.more])
-    return PrefillWork(items, merges, work.num_partials, work.library, work.config, more)
+    shared = None if work.shared is None else _sent(work.shared, device)
+    return PrefillWork(items, merges, work.num_partials, work.library, work.config, more, shared)
 
 
 def _sent(array: IntArray, device: torch.device) -> Tensor:
@@ -133,7 +144,11 @@ def _passes(tiles: IntArray, config: PrefillConfig) -> Iterator[IntArray]:
 def _cut(tiles: IntArray, num_kv: int, config: PrefillConfig) -> tuple[IntArray, IntArray, int]:
     """Pieces of equal length, so that few tiles behind a long past still fill the card."""
     ends = tiles[:, 5].astype(np.int64)
-    counts = -(-ends // (share := _share(ends, num_kv, config)))
+    return _pieces(tiles, -(-ends // (share := _share(ends, num_kv, config))), share)
+
+
+def _pieces(tiles: IntArray, counts: EndArray, share: int) -> tuple[IntArray, IntArray, int]:
+    """Each tile in so many pieces of `share` keys."""
     pieces = np.repeat(tiles, counts, axis=0)
     if len(pieces) == len(tiles):
         return _longest_first(tiles), np.empty((0, 4), np.int32), 0
@@ -147,6 +162,70 @@ def _cut(tiles: IntArray, num_kv: int, config: PrefillConfig) -> tuple[IntArray,
     numbered = np.repeat(first_slots, counts) + number * pieces[:, 1]
     pieces[:, 6] = np.where(is_cut, numbered, -1)
     return _longest_first(pieces), _merges(tiles, first_slots, counts), int(slots.sum())
+
+
+def _cut_beside(
+    own: IntArray,
+    runs: Sequence[SharedRun],
+    tokens: int,
+    num_decodes: int,
+    num_kv: int,
+    config: PrefillConfig,
+    room: int,
+) -> HostWork:
+    """The tiles `own` of segments and those of what decodes share, in pieces of one length whose
+    results fit into `room`.
+    """
+    tiles, of_run, offsets = _run_tiles(runs, tokens)
+    lengths = np.concatenate((own[:, 5], tiles[:, 5] - tiles[:, 4])).astype(np.int64)
+    share = _share(lengths, num_kv, config)
+    while True:
+        counts = -(-lengths // share)
+        own_counts, counts = counts[: len(own)], counts[len(own) :]
+        items, merges, num_own = _pieces(own, own_counts, share)
+        slots = run_slots(runs, share, num_decodes, num_own)
+        if num_own + slots.num_slots <= room or share >= lengths.max():
+            break
+        share *= 2  # pieces of nested runs may leave slots unused
+    pieces = np.repeat(tiles, counts, axis=0)
+    number = np.arange(len(pieces)) - np.repeat(np.cumsum(counts) - counts, counts)
+    pieces[:, 4] += number * share
+    pieces[:, 5] = np.minimum(pieces[:, 5], pieces[:, 4] + share)
+    first_slots, steps = (
+        np.array(slots.first_slots)[of_run] + offsets,
+        np.array(slots.steps)[of_run],
+    )
+    pieces[:, 6] = np.repeat(first_slots, counts) + number * np.repeat(steps, counts)
+    items = _longest_first(np.concatenate((items, pieces)))
+    return HostWork(items, merges, num_own + slots.num_slots, (), config, shared=slots.shared)
+
+
+def _run_tiles(runs: Sequence[SharedRun], tokens: int) -> tuple[IntArray, EndArray, EndArray]:
+    """Items of whole runs, of which all rows see all keys; the run of each, and its first row's
+    place in it.
+    """
+    all_runs = np.array(runs, np.int32)
+    counts = -(-all_runs[:, 1] // tokens)
+    of_run = np.repeat(np.arange(len(runs)), counts)
+    offsets = (np.arange(len(of_run)) - np.repeat(np.cumsum(counts) - counts, counts)) * tokens
+    first_row, num_rows, begin, end, table_row = all_runs[of_run].T
+    tiles = np.zeros((len(of_run), _ITEM_WORDS), np.int32)
+    tiles[:, 0] = first_row + offsets
+    tiles[:, 1] = np.minimum(tokens, num_rows - offsets)
+    tiles[:, 2] = tiles[:, 5] = end
+    tiles[:, 3] = table_row
+    tiles[:, 4] = begin
+    return tiles, of_run, offsets
+
+
+def num_partials_of(
+    num_rows: int, num_decodes: int, num_heads: int, num_kv: int, config: PrefillConfig
+) -> int:
+    """Slots for segments of so many rows and decodes that share. Pieces become longer until theirs
+    fit: at the last there is one of each run.
+    """
+    num_slots = config.cut_slots(num_heads, num_kv) + num_rows + num_decodes
+    return max(num_slots, MAX_LEVELS * num_decodes)
 
 
 def _share(ends: EndArray, num_kv: int, config: PrefillConfig) -> int:
@@ -214,7 +293,8 @@ def _longest_first(items: IntArray) -> IntArray:
 class SegmentBucket(NamedTuple):
     """Work at fixed sizes, for a captured step that meets other segments at every replay.
 
-    Up to `num_segments` segments of `num_rows` rows in all, whatever their pasts.
+    Up to `num_segments` segments of `num_rows` rows in all, whatever their pasts, and up to
+    `num_sharing` decodes, which share what they like in up to as many tiles.
 
     `num_items` and `num_partials` bound what `prefill_work` makes of them.
     """
@@ -226,11 +306,22 @@ class SegmentBucket(NamedTuple):
     config: PrefillConfig
     num_items: int
     num_partials: int
+    num_sharing: int = 0
 
     @property
     def num_words(self) -> int:
-        """int32 numbers that hold the items, then the merges: one for each row at most."""
-        return _ITEM_WORDS * self.num_items + _MERGE_WORDS * self.num_rows
+        """int32 numbers that hold the items, then the merges: one for each row at most; then what
+        each decode shares.
+        """
+        return self._first_shared + SHARED_WORDS * self.num_sharing
+
+    @property
+    def _first_merge(self) -> int:
+        return _ITEM_WORDS * self.num_items
+
+    @property
+    def _first_shared(self) -> int:
+        return self._first_merge + _MERGE_WORDS * self.num_rows
 
     def holds(self, segments: Sequence[ExtendSegment]) -> bool:
         """Whether segments that fit by their rows fit by their pieces too: always, unless cuts are
@@ -250,34 +341,59 @@ class SegmentBucket(NamedTuple):
         return num_items <= self.num_items and num_partials <= self.num_partials
 
     def lay_out(
-        self, segments: Sequence[ExtendSegment], num_decodes: int, words: WordArray
+        self,
+        segments: Sequence[ExtendSegment],
+        num_decodes: int,
+        words: WordArray,
+        runs: Sequence[SharedRun] = (),
     ) -> None:
-        """Write the work of `segments`, which lie behind `num_decodes` decodes, into zeros `words`.
+        """Write the work of `segments`, which lie behind `num_decodes` decodes, into zeros `words`;
+        of a bucket for decodes that share, whose number that is then, their `runs`, too.
 
-        Raises `ValueError` for segments that the bucket does not hold.
+        Raises `ValueError` for what the bucket does not hold.
         """
         num_rows = sum([segment.num_rows for segment in segments])
-        if len(segments) > self.num_segments or num_rows > self.num_rows:
-            raise ValueError(f"{len(segments)} segments of {num_rows} rows do not fit into {self}")
-        work = prefill_work(
-            segments, num_decodes, self.num_heads, self.num_kv, self.config, library=False
-        )
+        tokens = self.config.rows // (self.num_heads // self.num_kv)
+        if (
+            len(segments) > self.num_segments
+            or num_rows > self.num_rows
+            or num_tiles(runs, tokens) > self.num_sharing
+        ):
+            raise ValueError(
+                f"{len(segments)} segments of {num_rows} rows and {len(runs)} shared runs do not "
+                f"fit into {self}"
+            )
+        sizes = num_decodes, self.num_heads, self.num_kv, self.config
+        all_runs = tuple(runs) if self.num_sharing else None
+        work = prefill_work(segments, *sizes, library=False, runs=all_runs)
         if work.more or len(work.items) > self.num_items or work.num_partials > self.num_partials:
             raise ValueError(f"the pieces of {len(segments)} segments do not fit: ask `holds`")
-        items, merges = work.items.ravel(), work.merges.ravel()
-        words[: items.size] = items
-        first = _ITEM_WORDS * self.num_items
-        words[first : first + merges.size] = merges
+        parts = (0, work.items), (self._first_merge, work.merges), (self._first_shared, work.shared)
+        for first, part in parts:
+            if part is not None:
+                words[first : first + part.size] = part.ravel()
 
     def work(self, words: Tensor) -> PrefillWork:
         """Views of the words on the card, which must lie at a multiple of 16 bytes."""
-        first = _ITEM_WORDS * self.num_items
-        items, merges = words[:first].view(-1, _ITEM_WORDS), words[first:].view(-1, _MERGE_WORDS)
-        return PrefillWork(items, merges, self.num_partials, (), self.config)
+        sizes = self._first_merge, self._first_shared - self._first_merge
+        items, merges, shared = words.split((*sizes, SHARED_WORDS * self.num_sharing))
+        return PrefillWork(
+            items.view(-1, _ITEM_WORDS),
+            merges.view(-1, _MERGE_WORDS),
+            self.num_partials,
+            (),
+            self.config,
+            shared=shared.view(-1, SHARED_WORDS) if self.num_sharing else None,
+        )
 
 
 def segment_bucket(
-    num_rows: int, num_segments: int, num_heads: int, num_kv: int, config: PrefillConfig
+    num_rows: int,
+    num_segments: int,
+    num_heads: int,
+    num_kv: int,
+    config: PrefillConfig,
+    num_sharing: int = 0,
 ) -> SegmentBucket:
     """The bucket with its bounds. Raises `ValueError` where the library would take a segment.
 
@@ -304,6 +420,7 @@ def segment_bucket(
         num_heads,
         num_kv,
         config,
-        num_items=num_cuts + num_tiles,
-        num_partials=config.cut_slots(num_heads, num_kv) + num_rows,
+        num_items=num_cuts + num_tiles + num_sharing,
+        num_partials=num_partials_of(num_rows, num_sharing, num_heads, num_kv, config),
+        num_sharing=num_sharing,
     )

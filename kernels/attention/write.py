@@ -1,7 +1,7 @@
 """Norm and turn queries and keys of whole segments, and write keys and values to the paged cache.
 
-Owns the kernel that prepares rows which are not decodes (those do it by themselves). Must not know
-segments: a row knows its position and its block table.
+Owns the kernel that prepares rows which are not decodes (those do it by themselves), and queries of
+decodes that share tokens. Must not know segments: a row knows its position and its block table.
 """
 
 from functools import cache
@@ -18,19 +18,21 @@ from kernels.choose import has_pdl
 from kernels.launch import Launch
 
 
-@triton.jit(do_not_specialize=["first_row", "table_width"])
+@triton.jit(do_not_specialize=["first_row", "num_decodes", "table_width"])
 def _write_kernel(
     qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
-    tables_ptr, queries_ptr, first_row, table_width, eps, H: tl.constexpr, KV: tl.constexpr,
-    D: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
-    NORMED: tl.constexpr, PDL: tl.constexpr,
+    tables_ptr, queries_ptr, first_row, num_decodes, table_width, eps, H: tl.constexpr,
+    KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr,
+    HALF: tl.constexpr, NORMED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """HEADS heads of one row: queries to [rows, H, D], keys and values to their slot."""
+    """HEADS heads of one row: queries to [rows, H, D], keys and values to their slot, unless the
+    row is a decode, which writes its own.
+    """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     out_row = tl.program_id(0)
     row = out_row + first_row
-    position = tl.load(positions_ptr + row)
+    position = tl.maximum(tl.load(positions_ptr + row), 0)  # padding is prepared in vain
     table = tl.load(table_rows_ptr + row).to(tl.int64) * table_width
     block = tl.load(tables_ptr + table + position // BLOCK_SIZE).to(tl.int64)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
@@ -50,6 +52,7 @@ def _write_kernel(
     queries = queries_ptr + out_row.to(tl.int64) * (H * D) + places
     tl.store(queries, new.to(queries_ptr.dtype.element_ty), mask=(kind < H) & narrow)
     slot = (block * BLOCK_SIZE + position % BLOCK_SIZE) * (KV * D)
+    narrow = narrow & (row >= num_decodes)
     is_key = (kind >= H) & (kind < H + KV) & narrow
     keys = keys_ptr + slot + places - H * D
     tl.store(keys, to_cache(new, keys_ptr.dtype.element_ty), mask=is_key)
@@ -68,10 +71,12 @@ def qk_norm_rope_write(
     plan: PagedPlan,
     config: WriteConfig,
 ) -> Tensor:
-    """Queries [rows, H, D] of the rows behind the decodes; keys and values go to the caches."""
+    """Queries [rows, H, D] from `plan.first_prepared` on; keys and values of the rows behind the
+    decodes go to the caches.
+    """
     _, block_size, num_kv, head_dim = keys.shape
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv
-    num_rows = qkv.shape[0] - plan.num_decodes
+    num_rows = qkv.shape[0] - plan.first_prepared
     queries = qkv.new_empty(num_rows, num_heads, head_dim)
     launch, parts = _launch_of(
         config, qkv.device, num_heads, num_kv, head_dim, block_size, eps, qk_norm is not None
@@ -82,7 +87,7 @@ def qk_norm_rope_write(
             qkv, qkv if qk_norm is None else qk_norm, cos_sin, keys, values, plan.positions,
             plan.table_rows, plan.block_tables, queries,
         ),
-        (plan.num_decodes, plan.block_tables.stride(0)),
+        (plan.first_prepared, plan.num_decodes, plan.block_tables.stride(0)),
     )  # fmt: skip
     return queries
 

@@ -6,12 +6,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels.attention import AttentionPlan, ExtendSegment, PagedPlan, Segment, plan_attention
+from kernels.attention import (
+    AttentionPlan,
+    ExtendSegment,
+    PagedPlan,
+    Segment,
+    SharedRun,
+    plan_attention,
+)
 from kernels.attention.plan import Scope
 
 EPS = 1e-6
 MAX_POSITIONS = 2048
 Segments = tuple[tuple[int, int], ...]
+Runs = tuple[SharedRun, ...]
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,20 @@ def make_case(segments: Segments, shape: Shape, seed: int = 0) -> Case:
         values.to(cache_dtype),
         tables,
     )
+
+
+def shared_case(segments: Segments, runs: Runs, shape: Shape, seed: int = 0) -> Case:
+    """A step whose decodes hold the same blocks where they share."""
+    case = make_case(segments, shape, seed)
+    for first_row, num_rows, begin, end, table_row in runs:
+        assert not begin % shape.block_size
+        assert not end % shape.block_size
+        blocks = slice(begin // shape.block_size, end // shape.block_size)
+        assert all(start >= end for start, _ in segments[first_row : first_row + num_rows])
+        case.tables[first_row : first_row + num_rows, blocks] = case.tables[
+            table_row, blocks
+        ].clone()
+    return case
 
 
 def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares
 from kernels.attention.work import SegmentBucket, prefill_work, segment_bucket, to_device
 from kernels.attention.write import qk_norm_rope_write
-from tests.kernels.attention_cases import EPS, Case, Segments, Shape, make_case
+from tests.kernels.attention_cases import EPS, Case, Runs, Segments, Shape, make_case
 from tests.kernels.test_attention_work import CONFIGS
 
 # Few programs: the interpreter takes a millisecond for each that has nothing to do.
@@ -68,9 +68,12 @@ def _laid_out(segments: Sequence[tuple[int, int]], first_row: int) -> list[Exten
 def test_a_bucket_holds_the_work_of_any_segments(
     segments: list[tuple[int, int]], config: PrefillConfig, group: int, num_kv: int, spare: int
 ) -> None:
-    """Whatever their pasts: items, merges and partial results stay within the bounds."""
+    """Whatever their pasts: items, merges and partial results stay within the bounds. With fixed
+    cuts the bounds are chosen, and `holds` says for which segments.
+    """
     laid, num_rows = _laid_out(segments, 3), sum(length for _, length in segments)
     bucket = segment_bucket(num_rows + spare, len(segments) + spare, group * num_kv, num_kv, config)
+    assume(bucket.holds(laid))
     words = np.zeros(bucket.num_words, np.int32)
     bucket.lay_out(laid, 3, words)
     exact = prefill_work(laid, 3, group * num_kv, num_kv, config, library=False)
@@ -110,7 +113,9 @@ def test_the_library_has_no_bucket() -> None:
 class Padded:
     """A case's step among the padding of a room for `num_decodes` decodes and for segments."""
 
-    def __init__(self, case: Case, num_decodes: int, bucket: SegmentBucket) -> None:
+    def __init__(
+        self, case: Case, num_decodes: int, bucket: SegmentBucket, runs: Runs = ()
+    ) -> None:
         plan, device = case.paged_plan(), case.qkv.device
         used = plan.num_decodes
         num_extended = case.qkv.shape[0] - used
@@ -129,7 +134,7 @@ class Padded:
         padding = torch.full_like(case.tables[:1], self.dummy_block)
         prefills = [s._replace(first_row=s.first_row - used + num_decodes) for s in plan.prefills]
         words = np.zeros(bucket.num_words, np.int32)
-        bucket.lay_out(prefills, num_decodes, words)
+        bucket.lay_out(prefills, num_decodes, words, runs)
         self.plan = PagedPlan(
             positions=positions,
             table_rows=table_rows,
@@ -148,7 +153,7 @@ def _exact(case: Case, config: PrefillConfig) -> PagedPlan:
     return replace(plan, work=to_device(work, case.qkv.device))
 
 
-def _attend(case: Case, qkv: Tensor, plan: PagedPlan) -> Tensor:
+def attend_padded(case: Case, qkv: Tensor, plan: PagedPlan) -> Tensor:
     """All launches of a step, as `kernels.attention.paged` has them."""
     out = torch.full_like(qkv[:, : case.shape.heads * case.shape.dim], torch.nan)
     return _attend_into(out, case, qkv, plan)
@@ -157,16 +162,17 @@ def _attend(case: Case, qkv: Tensor, plan: PagedPlan) -> Tensor:
 def _attend_into(out: Tensor, case: Case, qkv: Tensor, plan: PagedPlan) -> Tensor:
     shape, work = case.shape, plan.work
     assert work is not None
-    if plan.num_decodes:
-        if plan.shares is None:
-            shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, DECODES)
-            plan = replace(plan, shares=shares)
-        args = qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
+    if plan.num_decodes and plan.shares is None:
+        shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, DECODES, work.shared)
+        plan = replace(plan, shares=shares)
+    args = qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
+    if plan.num_decodes and work.shared is None:
         decode(*args, DECODES, out)
     if plan.num_decodes < len(qkv):
-        args = qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
         queries = qk_norm_rope_write(*args, WriteConfig())
         prefill(queries, case.keys, case.values, plan, work, work.config, out)
+    if work.shared is not None:
+        decode(*args, DECODES, out)
     return out
 
 
@@ -180,8 +186,8 @@ def check_padded(
     """`sizes` are the bucket's rows of decodes and of segments."""
     case, alone = make_case(segments, shape).to(device), make_case(segments, shape).to(device)
     padded = Padded(case, sizes[0], segment_bucket(sizes[1], 4, shape.heads, shape.kv, config))
-    out = _attend(case, padded.qkv, padded.plan)
-    wanted = _attend(alone, alone.qkv, _exact(alone, config))
+    out = attend_padded(case, padded.qkv, padded.plan)
+    wanted = attend_padded(alone, alone.qkv, _exact(alone, config))
     assert torch.equal(out[padded.kept], wanted)
     others = torch.ones(len(out), dtype=torch.bool, device=device)
     others[padded.kept] = False
@@ -263,11 +269,11 @@ def check_order(shape: Shape, config: PrefillConfig) -> None:
     case = make_case(((0, 11), (40, 9)), shape)
     case, alone = case.to(torch.device("cuda")), case.to(torch.device("cuda"))
     padded = Padded(case, 16, segment_bucket(24, 4, shape.heads, shape.kv, config))
-    wanted = _attend(alone, alone.qkv, _exact(alone, config))
+    wanted = attend_padded(alone, alone.qkv, _exact(alone, config))
     # Made ahead: a plain launch between the rows and the decodes would hold the order too.
     shares = decode_shares(padded.plan.positions, 16, case.shape.kv, DECODES)
     plan = replace(padded.plan, shares=shares)
-    out = _attend(case, padded.qkv, plan)  # compiled, and all its memory taken
+    out = attend_padded(case, padded.qkv, plan)  # compiled, and all its memory taken
     for _ in range(20):
         qkv = torch.full_like(padded.qkv, torch.nan)
         torch.cuda.synchronize()

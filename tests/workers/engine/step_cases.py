@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kernels.attention import SharingCosts
 from protocol.sampling import SamplingParams
 from workers.engine.graphs.capture import Capture
 from workers.engine.graphs.device_steps import DeviceSteps
@@ -23,7 +24,9 @@ GENERAL = SamplingParams(
 )
 
 
-def as_on_card(host: Runner, capture: Capture | None = None) -> Runner:
+def as_on_card(
+    host: Runner, capture: Capture | None = None, sharing: SharingCosts | None = None
+) -> Runner:
     """A runner that computes as on a card: the same weights, a cache that was never written. With
     `capture`, every graph is captured.
     """
@@ -31,7 +34,7 @@ def as_on_card(host: Runner, capture: Capture | None = None) -> Runner:
         keys.fill_(float("nan"))
         values.fill_(float("nan"))
     facts = host.facts
-    steps = DeviceSteps(host.model, host.cache, facts, capture)
+    steps = DeviceSteps(host.model, host.cache, facts, capture, sharing=sharing)
     while capture is not None and steps.prepare(pending_only=False):
         pass
     return Runner(host.model, host.cache, facts, host.model_dir, steps)
@@ -109,6 +112,50 @@ def plans_of_lives(lives: Sequence[Life], num_steps: int) -> list[StepPlan]:
             done[seq] = end
         if chunks:
             plans.append(StepPlan(step, tuple(starts), tuple(chunks), ()))
+    return plans
+
+
+class Branch(NamedTuple):
+    """A sequence that comes at a step and ends at another. Its first `num_shared` blocks are those
+    of sequence `parent`, which has computed them.
+    """
+
+    comes: int
+    ends: int
+    parent: int
+    num_shared: int
+    num_own: int
+
+
+def plans_of_branches(
+    branches: Sequence[Branch], num_steps: int, sampling: SamplingParams
+) -> list[StepPlan]:
+    """Every sequence computes what it does not share in its first step, then goes on by tokens."""
+    held: dict[int, tuple[int, ...]] = {}
+    prompts: dict[int, list[int]] = {}
+    done: dict[int, int] = {}
+    free = iter(range(10_000))
+    plans = []
+    for step in range(num_steps):
+        starts, chunks = [], []
+        for seq, branch in enumerate(branches):
+            if not branch.comes <= step < branch.ends:
+                continue
+            if branch.comes == step:
+                shared = branch.num_shared * BLOCK
+                known = prompts.get(branch.parent, [])[:shared]
+                own = [2 + (7 * seq + 3 * index) % 149 for index in range(branch.num_own)]
+                prompts[seq], done[seq] = known + own, len(known)
+                held[seq] = held.get(branch.parent, ())[: branch.num_shared]
+                starts.append(start_of(seq, sampling, prompts[seq]))
+            first = done[seq]
+            done[seq] = max(len(prompts[seq]), first + 1)
+            missing = -(-done[seq] // BLOCK) - len(held[seq])
+            if missing > 0:
+                held[seq] += tuple([next(free) for _ in range(missing)])
+            chunks.append(Chunk(seq, first, done[seq] - first, held[seq], samples=True))
+        ended = tuple([seq for seq, branch in enumerate(branches) if branch.ends == step])
+        plans.append(StepPlan(step, tuple(starts), tuple(chunks), ended))
     return plans
 
 

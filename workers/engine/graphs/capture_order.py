@@ -22,11 +22,18 @@ _FIRST: Final = (1, 8, 64, 16, 4, 32, 2, 128)
 """After the largest, which serves every batch, those that bring most."""
 
 
+_SHARED_SIZES: Final = (4, 8, 16, 32, 48, 64, 96, 128, 160, 208, 256)
+"""Of the graphs in which rows share tokens: fewer, because they come beside the others."""
+
+
 class Decode(NamedTuple):
-    """A graph for steps of single rows."""
+    """A graph for steps of single rows. In one that `shares` they may attend to tokens together:
+    two launches more in each layer.
+    """
 
     num_rows: int
     kind: Kind
+    shares: bool = False
 
 
 Graph: TypeAlias = Decode | GraphBucket
@@ -55,16 +62,25 @@ def graph_sizes(max_rows: int) -> tuple[int, ...]:
 @final
 class CaptureOrder:
     """Decodes of up to `max_rows` rows, and mixed steps in `buckets`, which are captured in their
-    order, after the decodes. A graph that a step missed is pending, and pending graphs go first.
+    order, after the decodes; last, if they can share tokens, the decodes that do. A graph that a
+    step missed is pending, and pending graphs go first.
     """
 
-    def __init__(self, max_rows: int, buckets: Sequence[GraphBucket] = ()) -> None:
+    def __init__(
+        self, max_rows: int, buckets: Sequence[GraphBucket] = (), *, shares: bool = False
+    ) -> None:
         self.sizes = graph_sizes(max_rows)
+        self._shared_sizes = [
+            size
+            for size in self.sizes
+            if size in _SHARED_SIZES or size > _SHARED_SIZES[-1] or size == max_rows
+        ]
         self._buckets = sorted(buckets, key=lambda bucket: bucket.num_rows)
         self._captured: set[Graph] = set()
         self._pending: dict[Graph, None] = {}
         decodes = [Decode(size, Kind.PLAIN) for size in capture_sizes(max_rows)]
-        self._order: list[Graph] = [*decodes, *buckets]
+        sharing = [Decode(size, Kind.PLAIN, shares=True) for size in reversed(self._shared_sizes)]
+        self._order: list[Graph] = [*decodes, *buckets, *(sharing if shares else ())]
 
     @property
     def num_wanted(self) -> int:
@@ -76,9 +92,10 @@ class CaptureOrder:
         """Whether a step has missed a graph."""
         return bool(self._pending)
 
-    def decode(self, num_rows: int, kind: Kind) -> Decode | None:
+    def decode(self, num_rows: int, kind: Kind, *, shares: bool = False) -> Decode | None:
         """The smallest captured graph for `num_rows`, or None; a better one becomes pending."""
-        return self._best(Decode(size, kind) for size in self.sizes if size >= num_rows)
+        sizes = self._shared_sizes if shares else self.sizes
+        return self._best(Decode(size, kind, shares) for size in sizes if size >= num_rows)
 
     def mixed(self, need: GraphBucket) -> GraphBucket | None:
         """The smallest captured bucket for the step, or None; a better one becomes pending."""

@@ -66,10 +66,14 @@ class Graphs:
         self._order.captured(graph)
         return True
 
-    def for_decodes(self, num_rows: int, kind: Kind) -> Decode:
-        """The graph that will serve so many, or that of as many rows if none can."""
-        found = None if self._capture is None else self._order.decode(num_rows, kind)
-        return found or Decode(num_rows, kind)
+    def for_decodes(self, num_rows: int, kind: Kind, *, shares: bool = False) -> Decode:
+        """The graph that will serve so many, or that of as many rows if none can. Where none that
+        `shares` is captured, one that does not is faster than launches.
+        """
+        if self._capture is None:
+            return Decode(num_rows, kind, shares)
+        found = self._order.decode(num_rows, kind, shares=True) if shares else None
+        return found or self._order.decode(num_rows, kind) or Decode(num_rows, kind, shares)
 
     def for_mixed(self, need: GraphBucket) -> GraphBucket | None:
         """The graph that will serve such a step, if one can."""
@@ -91,4 +95,4 @@ class Graphs:
         if isinstance(graph, GraphBucket):
             self._mixed.clear(graph)
         else:
-            self._decode.clear()
+            self._decode.clear(graph)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import NO_ROW, PagedPlan
+from kernels.attention import NO_ROW, PagedPlan, SegmentBucket, bucket_for
 from kernels.embed_rows import embed_rows
 from kernels.sample import pick
 from workers.engine.graphs.capture_order import Decode
@@ -22,6 +22,7 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.step.batch import aligned, send_into
 from workers.engine.step.draws import DrawTable, Kind
+from workers.engine.step.shared_prefixes import SharedOrder
 from workers.engine.step.tables import SequenceTables
 
 
@@ -42,6 +43,24 @@ class DecodeStep:
         self._tables = tables
         self._draws = draws
         self._rows = torch.zeros((2, aligned(max_rows)), dtype=torch.int32, device=model.device)
+        num_words = self._bucket(max_rows).num_words
+        self._work = torch.zeros(num_words, dtype=torch.int32, device=model.device)
+        self._held: tuple[int, SharedOrder | None] = (0, None)
+
+    def share(self, size: Decode, order: SharedOrder | None, table_rows: Sequence[int]) -> None:
+        """What the rows of the next step share, if `size` does. Sent only when it is another than
+        before.
+        """
+        held, held_order = self._held
+        if not size.shares or (held == size.num_rows and held_order is order):
+            return
+        self._held = (0, None)  # memory may run out below
+        bucket = self._bucket(size.num_rows)
+        words = np.zeros(bucket.num_words, np.int32)
+        runs = () if order is None else order.on_card(table_rows)
+        bucket.lay_out((), size.num_rows, words, runs)
+        send_into(self._work[: len(words)], words)
+        self._held = (size.num_rows, order)
 
     def fill(self, positions: Sequence[int], table_rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The rows of the next step; returns both on the card, int32 [rows]."""
@@ -55,14 +74,22 @@ class DecodeStep:
         on_card = self._rows[:, :num_rows].unbind()
         return on_card[0], on_card[1]
 
-    def clear(self) -> None:
+    def clear(self, size: Decode) -> None:
         """No rows."""
         self.fill((), ())
+        self.share(size, None, ())
 
     def run(self, size: Decode) -> Tensor:
         """The sampled ids int64 [rows], or for `Kind.GENERAL` the logits [rows, vocab]."""
         positions, table_rows = self._rows[:, : size.num_rows].unbind()
-        plan = PagedPlan(positions, table_rows, self._tables.block_tables, size.num_rows)
+        bucket = self._bucket(size.num_rows)
+        plan = PagedPlan(
+            positions,
+            table_rows,
+            self._tables.block_tables,
+            size.num_rows,
+            work=bucket.work(self._work[: bucket.num_words]) if size.shares else None,
+        )
         plan = self._model.prepared(plan, self._cache)
         model = self._model
         hidden = embed_rows(
@@ -73,3 +100,8 @@ class DecodeStep:
             return logits
         draws = self._draws.rows(size.num_rows, filtered=size.kind is Kind.FILTERED)
         return pick(logits, draws, positions + 1, self._tables.last_token, table_rows)
+
+    def _bucket(self, num_rows: int) -> SegmentBucket:
+        keys, _ = self._cache.layers[0]
+        heads, dtype = self._model.config.attention.num_heads, self._model.weights.embedding.dtype
+        return bucket_for(0, 0, heads, keys, dtype, num_sharing=num_rows)

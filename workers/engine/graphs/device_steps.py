@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias, final
 
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.attention import SharingCosts, sharing_costs
 from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
 from workers.engine.graphs.buckets import graph_buckets, invariant_buckets, need_of
@@ -36,6 +38,7 @@ from workers.engine.step.batch import (
 )
 from workers.engine.step.draws import Kind
 from workers.engine.step.sampler import Picked, Sampler
+from workers.engine.step.shared_prefixes import SharedPrefixes
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
 from workers.engine.step.tables import SequenceTables, TableRow, no_updates
 from workers.scheduler import Chunk
@@ -58,9 +61,11 @@ class DeviceSteps:
         capture: Capture | None = None,
         *,
         spare_bytes: int = 0,
+        sharing: SharingCosts | None = None,
     ) -> None:
         """`facts` limit what a step can hold, so which graphs there are. `capture` None takes that
         of the device, which leaves `spare_bytes` to steps without a graph: none on a CPU.
+        `sharing` None shares tokens where the device's kernels gain by it.
         """
         max_rows = min(facts.max_seqs, facts.token_budget)
         self.used_graph = False
@@ -77,9 +82,11 @@ class DeviceSteps:
         held = graph_buckets(*limits)
         if model.invariant:
             held = invariant_buckets(capture_sizes(max_rows), *limits)
-        self._mixed_step = MixedStep(model, cache, self._tables, held)
+        costs = (sharing or _sharing_on(model, cache)) if _can_share(model) else None
+        self._mixed_step = MixedStep(model, cache, self._tables, held, shares=costs is not None)
+        self._prefixes = SharedPrefixes(costs, cache.block_size)
         self._graphs = Graphs(
-            CaptureOrder(0 if model.invariant else max_rows, held),
+            CaptureOrder(0 if model.invariant else max_rows, held, shares=costs is not None),
             self._decode_step,
             self._mixed_step,
             capture or _capture_on(self._device, spare_bytes),
@@ -92,6 +99,7 @@ class DeviceSteps:
     def end(self, seqs: Sequence[int]) -> None:
         """See `Steps`."""
         self._tables.end(seqs)
+        self._prefixes.forget(seqs)
         self._sampler.forget(seqs)
 
     @torch.inference_mode()
@@ -167,15 +175,17 @@ class DeviceSteps:
     def _decode(
         self, chunks: Sequence[Chunk], rows: Sequence[TableRow], states: dict[int, SequenceState]
     ) -> _Draw:
-        num_rows = len(chunks)
+        num_rows, order = len(chunks), self._prefixes.order(chunks)
+        if order is not None:
+            chunks, rows = [chunks[i] for i in order.rows], [rows[i] for i in order.rows]
         members = [states[chunk.seq] for chunk in chunks]
         self._sampler.draws.arrange(members)
         kind = self._sampler.draws.kind
-        graph = self._graphs.for_decodes(num_rows, kind)
+        graph = self._graphs.for_decodes(num_rows, kind, shares=order is not None)
         self.used_graph = self._graphs.holds(graph)
-        positions, table_rows = self._decode_step.fill(
-            [chunk.start for chunk in chunks], [row.index for row in rows]
-        )
+        indices = [row.index for row in rows]
+        self._decode_step.share(graph, order, indices)
+        positions, table_rows = self._decode_step.fill([chunk.start for chunk in chunks], indices)
         result = self._graphs.run(graph)[:num_rows]
         if kind is not Kind.GENERAL:
             picked = Picked(tuple([state.seq for state in members]), result)
@@ -183,7 +193,7 @@ class DeviceSteps:
         return partial(self._sample, result, members, positions + 1, table_rows)
 
     def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> _Draw:
-        rows = self._rows(chunks, states)
+        rows = self._sharing_rows(chunks, states)
         bucket = self._graphs.for_mixed(need_of(chunks, invariant=self._model.invariant))
         if bucket is not None and not self._mixed_step.holds(bucket, rows):
             bucket = None
@@ -205,6 +215,17 @@ class DeviceSteps:
         members = [states[chunk.seq] for chunk in batch.sampling]
         logits = self._model.logits(hidden)
         return partial(self._sample, logits, members, batch.sampled_positions, batch.table_rows)
+
+    def _sharing_rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
+        """The rows, of which the decodes stand in the order in which they share."""
+        singles = [chunk for chunk in chunks if chunk.length == 1]
+        order = self._prefixes.order(singles) if len(singles) > 1 else None
+        if order is None:
+            return self._rows(chunks, states)
+        longer = [chunk for chunk in chunks if chunk.length > 1]
+        rows = self._rows([*[singles[i] for i in order.rows], *longer], states)
+        tables = [self._tables.rows[chunk.seq].index for chunk in rows.chunks[: rows.num_decodes]]
+        return replace(rows, runs=order.on_card(tables))
 
     def _rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
         block_size, invariant = self._cache.block_size, self._model.invariant
@@ -257,3 +278,16 @@ def _capture_on(device: torch.device, spare_bytes: int) -> Capture | None:
     if device.type != "cuda":
         return run_again
     return sparing(CudaCapture(), spare_bytes, held_on_card)
+
+
+def _can_share(model: Network) -> bool:
+    """Not where a row's result must be the same beside any others, nor in layers with windows."""
+    return not model.invariant and not model.config.is_scoped
+
+
+def _sharing_on(model: Network, cache: KvCache) -> SharingCosts | None:
+    keys, _ = cache.layers[0]
+    if not uses_triton(keys):
+        return None
+    heads = model.config.attention.num_heads
+    return sharing_costs(heads, keys, model.weights.embedding.dtype)

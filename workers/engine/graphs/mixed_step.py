@@ -59,9 +59,17 @@ class MixedStep:
     """Steps in `buckets`."""
 
     def __init__(
-        self, model: Network, cache: KvCache, tables: SequenceTables, buckets: Iterable[GraphBucket]
+        self,
+        model: Network,
+        cache: KvCache,
+        tables: SequenceTables,
+        buckets: Iterable[GraphBucket],
+        *,
+        shares: bool = False,
     ) -> None:
+        """Their decodes may attend to tokens together if it `shares`."""
         self._model = model
+        self._shares = shares
         self._cache = cache
         self._tables = tables
         self._inputs = {bucket: self._input(bucket) for bucket in buckets}
@@ -87,11 +95,11 @@ class MixedStep:
         words[places.last_rows][:num_sampled] = last_rows + moved * (last_rows >= num_decodes)
         words[places.sampled_positions][:num_sampled] = rows.sampled_positions
         words[places.sampled_tables][:num_sampled] = rows.sampled_tables
-        found.segments.lay_out(rows.segments, num_decodes, words[places.work])
-        # For the reference: kernels read the words.
+        # Also for the reference: kernels read the words.
         found.prefills = tuple(
             [segment._replace(first_row=segment.first_row + moved) for segment in rows.segments]
         )
+        found.segments.lay_out(found.prefills, bucket.num_decodes, words[places.work], rows.runs)
         send_into(found.words, words)
         sampled = places.sampled_positions, places.sampled_tables
         positions, table_rows = [found.words[place][:num_sampled] for place in sampled]
@@ -136,6 +144,7 @@ class MixedStep:
             self._model.weights.embedding.dtype,
             invariant=self._model.invariant,
             is_scoped=self._model.config.is_scoped,
+            num_sharing=bucket.num_decodes if self._shares else 0,
         )
         return _Input(bucket, segments, self._tables.dummy_row, self._model.device)
 

@@ -15,7 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import AttentionPlan, ExtendSegment, PagedPlan, Segment, plan_attention
+from kernels.attention import (
+    AttentionPlan,
+    ExtendSegment,
+    PagedPlan,
+    Segment,
+    SharedRun,
+    plan_attention,
+)
 from protocol.sampling import SamplingParams
 from workers.engine.step.tables import SequenceTables
 from workers.scheduler import Chunk, SequenceStart
@@ -91,7 +98,7 @@ class PagedRows:
     """What the host knows of T rows: `num_decodes` single rows, then those of `segments`.
 
     `token_ids` (some `ON_CARD`), `positions` and `table_rows` [T]; of the sampled rows `last_rows`,
-    `sampled_positions` and `sampled_tables` [S], as in `Batch`.
+    `sampled_positions` and `sampled_tables` [S], as in `Batch`. The decodes share `runs`.
     """
 
     chunks: tuple[Chunk, ...]
@@ -104,6 +111,7 @@ class PagedRows:
     last_rows: Numbers
     sampled_positions: Numbers
     sampled_tables: Numbers
+    runs: tuple[SharedRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +239,7 @@ def make_paged_batch(
                 rows.num_decodes,
                 rows.segments,
                 invariant=invariant,
+                runs=rows.runs,
             )
         ),
     )

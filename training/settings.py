@@ -69,7 +69,7 @@ class Settings:
 
 FULL: Final = Settings()
 
-FURTHER: Final = Settings(peak=0.6, long_from=0.1)
+FURTHER: Final = Settings(peak=0.5, long_from=0.0, long_every=2)
 """A shorter run that starts from trained weights."""
 
 SMOKE: Final = Settings(

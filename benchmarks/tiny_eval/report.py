@@ -102,9 +102,10 @@ def score(skill: str, verdicts: Sequence[Verdict], ended: Sequence[bool]) -> Sco
 def bars(scores: Sequence[Score]) -> list[Bar]:
     """The bars. The mean is of the skills' shares."""
     tried = sum(one.num_tried for one in scores)
-    asked = sum(one.num_tool_cases for one in scores)
+    usual = [one for one in scores if one.skill not in SKILL_BARS]
+    asked = sum(one.num_tool_cases for one in usual)
     valid = sum(one.num_valid for one in scores)
-    right_tool = sum(one.num_right_tool for one in scores)
+    right_tool = sum(one.num_right_tool for one in usual)
     worst = min(scores, key=lambda one: one.right - _skill_bar(one))
     return [
         Bar("mean", sum(one.right for one in scores) / len(scores), MEAN_BAR),

@@ -192,6 +192,16 @@ def test_every_bar_can_fail() -> None:
     assert [bar.holds for bar in bars([astray])] == [True, True, True, False]
 
 
+def test_a_harder_skill_has_a_bar_of_its_own() -> None:
+    """80 of 100 right, whatever tools it takes; the others keep theirs."""
+    right, wrong = Verdict(True, True, True), Verdict(False, True, False)
+    good = score("a", [right] * 900, [True] * 900)
+    fair = score("natural", [right] * 80 + [wrong] * 20, [True] * 100)
+    poor = score("natural", [right] * 79 + [wrong] * 21, [True] * 100)
+    assert [bar.holds for bar in bars([good, fair])][1:] == [True, True, True]
+    assert [bar.holds for bar in bars([good, poor])][1:] == [False, True, True]
+
+
 def test_history_is_sent_as_clients_send_it() -> None:
     """Calls get ids that their results name, and arguments become JSON text."""
     case = skill_cases("tool_result", 1, 1)[0]

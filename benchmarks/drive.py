@@ -113,15 +113,14 @@ class Drive:
 
     def step(self) -> StepPlan | None:
         """Run one step, or launch it and collect the one before. None if there is no work."""
-        plan, done = self._scheduler.plan(), self._in_flight
-        self._in_flight = None
-        if plan is not None:
-            self.num_steps += 1
-            launched = plan, self._runner.launch(plan)
-            if self._looks_ahead:
-                self._in_flight = launched
-            else:
-                done = launched
+        plan = self._scheduler.plan()
+        self.num_steps += plan is not None
+        if not self._looks_ahead:
+            if plan is not None:
+                self._apply(self._scheduler.commit(plan, self._runner.run(plan)))
+            return plan
+        done = self._in_flight
+        self._in_flight = None if plan is None else (plan, self._runner.launch(plan))
         if done is not None:
             self._apply(self._scheduler.commit(done[0], self._runner.collect(done[1])))
         return plan if plan is not None or done is None else done[0]

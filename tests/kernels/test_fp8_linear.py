@@ -23,7 +23,7 @@ SPLIT = SKINNY._replace(splits=3)
 
 def _shape(num_rows: int, num_out: int, depth: int, parts: str, scales: str) -> tuple[int, ...]:
     """Gates fill whole blocks: where they do not, a block would hold gates and ups."""
-    return num_rows, 128 if "swiglu" in parts and scales == "block" else num_out, depth
+    return num_rows, 128 if "glu" in parts and scales == "block" else num_out, depth
 
 
 @pytest.mark.usefixtures("poisoned")

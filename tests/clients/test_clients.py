@@ -128,7 +128,7 @@ def test_raw_completions_go_on(seen: dict[str, Any]) -> None:
         "bad body": ["BadRequestError", 400, "invalid_value", False],
         "over the window": ["BadRequestError", 400, "context_length_exceeded", False],
         "nobody serves it": ["InternalServerError", 503, "unavailable", True],
-        "no such endpoint": ["NotFoundError", 404, None, False],
+        "no such endpoint": ["NotFoundError", 404, "path_not_served", False],
     }.items(),
 )
 def test_errors_are_the_client_s_own(seen: dict[str, Any], case: str, raised: list[Any]) -> None:

@@ -117,11 +117,12 @@ class DeviceSteps:
             draw = self._decode(chunks, rows, states)
         else:
             draw = self._mixed(chunks, states)
+        awaits = any(_awaits_token(chunk, states[chunk.seq]) for chunk in chunks)
+        # Before the rows move on: a step whose draw finds no memory is launched again.
+        picked = None if awaits else draw()
         for chunk, row in zip(chunks, rows, strict=True):
             row.next_position = chunk.start + chunk.length if chunk.samples else -1
-        if any(_awaits_token(chunk, states[chunk.seq]) for chunk in chunks):
-            return Unsampled(partial(_drawn, draw))
-        return _drawn(draw)
+        return Unsampled(lambda: _fetched(draw())) if picked is None else _fetched(picked)
 
     @property
     def num_graphs(self) -> tuple[int, int]:
@@ -262,9 +263,8 @@ def _awaits_token(chunk: Chunk, state: SequenceState) -> bool:
     return state.grammar is not None and chunk.samples and not is_known
 
 
-def _drawn(draw: _Draw) -> Launched:
-    """Launch the draw and the copy of its tokens."""
-    picked = draw()
+def _fetched(picked: Picked) -> Launched:
+    """Launch the copy of the tokens."""
     try:
         return fetch(picked)
     except (RuntimeError, MemoryError) as error:

@@ -57,7 +57,7 @@ def units_folder(*, is_user: bool) -> Path:
 
 
 def user() -> pwd.struct_passwd:
-    """The user of this process; with sudo, the one who called it. Raises `ConfigError`."""
+    """The user of this process; with sudo, the one that called it. Raises `ConfigError`."""
     name = os.environ.get("SUDO_USER")
     try:
         return pwd.getpwnam(name) if name else pwd.getpwuid(os.geteuid())

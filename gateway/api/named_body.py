@@ -88,6 +88,6 @@ def _decoded(name: bytes) -> str:
 
 
 def missing_model(path: str) -> ApiError:
-    """Nothing tells who should answer."""
+    """Neither the body nor the path names a model."""
     text = f"There is nothing at {path} but for models that serve it: name one in 'model'."
     return ApiError(404, text, code="path_not_served", param="model")

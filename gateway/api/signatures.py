@@ -1,7 +1,7 @@
 """Proof that a text of reasoning came from this gateway.
 
 Owns the key's use: signatures beside a text, and blobs that hold one. Clients send both back in
-later turns; what another server made is told apart and dropped. Nothing is secret about the text:
+later turns; what another server made is recognised and dropped. Nothing is secret about the text:
 the client has seen it. Must not know where the key is kept.
 """
 

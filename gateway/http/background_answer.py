@@ -1,7 +1,7 @@
 """An answer that no client waits for.
 
 Owns how the events of a turn become the record of a response that runs in the background, and how
-it ends: complete, failed, cancelled, or because the gateway stops. Must not know who reads it.
+it ends: complete, failed, cancelled, or because the gateway stops. Must not know its readers.
 """
 
 from typing import Any

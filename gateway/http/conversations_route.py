@@ -117,5 +117,5 @@ class Conversations:
         return decode_object(await read_body(receive, scope["headers"], max_bytes) or b"{}")
 
     def _named(self, scope: Scope) -> tuple[str, str]:
-        """Who asks, and for which conversation."""
+        """The asking key, and the conversation."""
         return self._gate.identify(scope).key, scope["path_params"]["name"]

@@ -2,7 +2,7 @@
 engines that take text.
 
 Owns how a response is passed on to the client, and what is read of it for counting. Must not know
-what the path means, nor who answers.
+what the path means, nor what answers.
 """
 
 from collections.abc import Callable

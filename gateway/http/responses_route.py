@@ -1,7 +1,7 @@
 """POST /v1/responses and what is asked of responses that are stored.
 
-Owns what a request becomes before its turn, and who may read what came of it: the API key that
-asked. Must not know how a turn runs, what a response says, nor how it is stored.
+Owns what a request becomes before its turn, and which API key may read what came of it: the one
+that asked. Must not know how a turn runs, what a response says, nor how it is stored.
 """
 
 from dataclasses import replace
@@ -152,7 +152,7 @@ class ResponsesRoute:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _named(self, scope: Scope) -> tuple[str, str]:
-        """Who asks, and for which response."""
+        """The asking key, and the response."""
         return self._gate.identify(scope).key, scope["path_params"]["name"]
 
 

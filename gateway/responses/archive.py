@@ -1,8 +1,8 @@
 """The one task that writes stored responses.
 
 Owns the queue before the disk, and the thread in which all calls of the store run, one at a time.
-Whoever writes an answer queues changes and never waits; a read waits for the changes that came
-before it, so a client finds what it was told. Must not know what a response says.
+A writer of an answer queues its changes and never waits; a read waits for the changes that came
+before it, so a client finds what it has received. Must not know what a response says.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """What the HTTP edge asks of stored responses and conversations.
 
-Owns who may store, the history of a request, and the errors for what is not there. Must not know
-HTTP, nor how anything is written.
+Owns which keys may store, the history of a request, and the errors for what is not there. Must not
+know HTTP, nor how anything is written.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ class StoredResponses:
             await self._archive.close()
 
     def may_store(self, *, may_store: bool) -> bool:
-        """Whether anything can be stored for a caller who `may_store`."""
+        """Whether anything can be stored for a caller that `may_store`."""
         return may_store and self._archive.is_kept
 
     def record(self, origin: Origin) -> Record | None:

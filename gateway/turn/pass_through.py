@@ -1,7 +1,7 @@
 """A request that is no chat: its bytes go to the engine or provider that serves the model.
 
-Owns who is asked. The response is the client's from its first byte on. Must not know what the path
-means, nor HTTP servers.
+Owns the choice of the server. The response is the client's from its first byte on. Must not know
+what the path means, nor HTTP servers.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ from gateway.upstream import (
 from protocol.transport import HttpResponse
 
 Respond = Callable[[HttpResponse, Started, Callable[[Usage], None]], Awaitable[None]]
-"""Passes a response on, with who gave it; calls back with the usage in it."""
+"""Passes a response on, with the name of its server; calls back with the usage in it."""
 
 
 class PathRequest(msgspec.Struct, frozen=True):

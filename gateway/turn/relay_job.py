@@ -1,4 +1,4 @@
-"""From a request to a place on a text-level engine, whose tokenizer nobody here has.
+"""From a request to a place on a text-level engine, whose tokenizer the gateway lacks.
 
 Owns what stands for its tokens: four bytes of its JSON are counted as one, and blocks of so many
 have digests, so that conversations find the worker that has their beginning. Must not know

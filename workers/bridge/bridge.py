@@ -218,7 +218,7 @@ class Bridge:
 
     async def _run(self, running: Running) -> None:
         """One request, to its end. Whatever the end is, the engine's connection is closed or idle
-        then: closing it is how an engine is told to stop.
+        then: closing it makes an engine stop.
         """
         with running.scope:
             await self._to_end(running)

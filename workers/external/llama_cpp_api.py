@@ -153,7 +153,7 @@ class LlamaCppReader:
         chunk: _Chunk = decoded(_chunks, data)
         if chunk.error is not None:
             raise EngineError(f"llama-server reports: {error_text(chunk.error)}")
-        # Newer builds put a token 0 into it, which nobody has sampled.
+        # Newer builds put a token 0 into it, which was not sampled.
         if chunk.prompt_progress is not None and not chunk.tokens_predicted and not chunk.stop:
             return Event([], cached_tokens=chunk.prompt_progress.cache)
         if chunk.tokens_predicted is None or (

@@ -129,7 +129,7 @@ class SnapshotPool:
         return found.children > 1, found.num_blocks * found.uses / (1 + age), found.used_at
 
     def _remove(self, found: _Snapshot) -> None:
-        """No longer hit; its slot is free once nobody reads it."""
+        """No longer hit; its slot is free once no reader is left."""
         del self._snapshots[found.digest]
         if found.parent is not None and (parent := self._snapshots.get(found.parent)) is not None:
             parent.children -= 1
@@ -146,7 +146,7 @@ def positions_to_save(num_prompt: int, num_hit: int, num_matched: int) -> list[i
     tokens, and keys and values behind `num_matched`.
 
     At its end, where the next turn begins: one token before it at the latest, because the last one
-    is computed anyway. Every `EVERY` tokens of what nobody has computed yet. And where it parts
+    is computed anyway. Every `EVERY` tokens of what is not computed yet. And where it parts
     from what is cached: the third to come this way gains.
     """
     end = (num_prompt - 1) // GRAIN * GRAIN

@@ -1,6 +1,6 @@
 """A rank's place in its group: the link between the supervisors of several hosts.
 
-Owns the sockets, the repetition of states and who is called when one changes. The head (rank 0)
+Owns the sockets, the repetition of states and the call when one changes. The head (rank 0)
 listens, the others dial it. No command line travels: each rank starts what its own file says. Must
 not know processes, nor how an engine is judged (`engine_life.py`); when a run begins and ends is
 decided in `group_state.py`.
@@ -106,7 +106,7 @@ class HeadGroup:
         self._own = run
 
     def progress(self, phase: str, fraction: float, detail: str) -> None:
-        """Of the own engine: nobody else has to know."""
+        """Of the own engine; other ranks need not know."""
 
     def ready(self) -> None:
         """The own engine has generated tokens."""

@@ -110,7 +110,7 @@ class GroupHead:
         self._serves = True
 
     def state(self, refusal: str = "") -> HeadState:
-        """What the ranks are told."""
+        """What the ranks receive."""
         sessions = tuple(self._sessions.values()) if self.run else ()
         return HeadState(self.run, sessions, self._reason, self._serves, refusal)
 

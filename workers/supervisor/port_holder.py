@@ -1,4 +1,4 @@
-"""Who listens on a port that an engine wants: often a rank of an earlier run, in a container.
+"""The process that listens on an engine's port: often a rank of an earlier run, in a container.
 
 Owns the reading of the kernel's table of sockets and of /proc. Must not know engines. Blocks: call
 it in a thread.

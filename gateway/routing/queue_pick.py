@@ -125,7 +125,11 @@ def first_that_fits(
             if len(kept) == len(ready):
                 break
             continue
-        full = [] if len(roomy) == len(usable) else [w for w in usable if w not in roomy]
+        full: list[Worker] = []
+        ahead_s = promised_s
+        if len(roomy) < len(usable):
+            full = [worker for worker in usable if worker not in roomy]
+            ahead_s = {**promised_s, **_until_room(model, full, promised_s)}
         choice = decide(
             index,
             model,
@@ -134,7 +138,7 @@ def first_that_fits(
             usable,
             expected,
             now,
-            promised_s={**promised_s, **_until_room(model, full, promised_s)},
+            promised_s=ahead_s,
             num_ready=len(ready),
         )
         worker = choice.best.option.worker

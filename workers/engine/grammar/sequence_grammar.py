@@ -6,7 +6,6 @@ mask is a row of bits on the host.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import numpy as np
 
 from protocol.errors import HermaError
 from protocol.messages import Grammar
+from workers.engine.memory.budget import num_processors
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
@@ -62,7 +62,7 @@ def _executor() -> LLExecutor:
     """Threads of the library: a mask takes 40 us, and up to 2 ms."""
     from llguidance import LLExecutor  # noqa: PLC0415 -- most engines see no grammar
 
-    return LLExecutor(num_threads=max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) // 2)))
+    return LLExecutor(num_threads=max(1, min(_MAX_THREADS, num_processors() // 2)))
 
 
 class _Place(Enum):

@@ -243,7 +243,9 @@ def kv_checks(client: httpx.Client, events: KvEvents) -> Iterator[Row]:
 
 
 def vllm_argv(model: str, port: int, events: str, replay: str) -> list[str]:
-    """Its own server, beside which half of the card stays free."""
+    """Its own server, with memory by the byte: by a share of the card it counts what other programs
+    take while it starts, and fails.
+    """
     # It listens only where the host is a star.
     own = [address.replace("127.0.0.1", "*") for address in (events, replay)]
     config: dict[str, Any] = {"enable_kv_cache_events": True, "publisher": "zmq"}
@@ -251,7 +253,8 @@ def vllm_argv(model: str, port: int, events: str, replay: str) -> list[str]:
     return [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model),
         *("--served-model-name", "m", "--host", "127.0.0.1", "--port", str(port)),
-        *("--max-model-len", "2048", "--max-num-seqs", "64", "--gpu-memory-utilization", "0.4"),
+        *("--max-model-len", "2048", "--max-num-seqs", "64"),
+        *("--gpu-memory-utilization", "0.1", "--kv-cache-memory-bytes", str(4 << 30)),
         *("--enable-prompt-tokens-details", "--enable-prefix-caching"),
         *("--kv-events-config", json.dumps(config)),
     ]

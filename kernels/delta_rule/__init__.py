@@ -1,7 +1,7 @@
 """The gated delta rule (Yang et al., 2025): attention with a state of fixed size, not a cache.
 
-Owns the checked entries. There are plain-torch references only: no kernel yet, and no network that
-uses them.
+Owns the checked entries: `mix` and `verify` of a layer's rows, and the rule by itself. There are
+plain-torch references only so far.
 
 Per value head the state S is [K, V], float32. A row decays it, corrects what it holds for the row's
 key, and reads it:
@@ -9,17 +9,87 @@ key, and reads it:
     S = exp(g) S;  u = beta (v - S^T k);  S = S + k u^T;  o = S^T q
 
 Keys and queries are brought to length 1 first, queries multiplied by K^-0.5. Value head h uses key
-head h // (HV / HK).
+head h // (HV / HK). Queries, keys and values went through a causal convolution, column by column,
+and `silu`; beta = sigmoid(b), g = -exp(decay) softplus(a + dt_bias).
 """
 
 import torch
 from torch import Tensor
 
-from kernels.delta_rule import reference
+from kernels.delta_rule import layer, reference
+from kernels.delta_rule.plan import (
+    CHUNK,
+    NO_SPAN,
+    DeltaPlan,
+    Span,
+    chunk_list,
+    most_chunks,
+    plan_spans,
+)
+from kernels.delta_rule.shapes import DeltaRing, DeltaSizes, DeltaState, DeltaWeights, sizes_of
 
-__all__ = ["CHUNK", "chunked", "recurrent", "short_conv"]
+__all__ = [
+    "CHUNK",
+    "NO_SPAN",
+    "DeltaPlan",
+    "DeltaRing",
+    "DeltaSizes",
+    "DeltaState",
+    "DeltaWeights",
+    "Span",
+    "chunk_list",
+    "chunked",
+    "mix",
+    "most_chunks",
+    "plan_spans",
+    "recurrent",
+    "short_conv",
+    "verify",
+]
 
-CHUNK = reference.CHUNK
+
+def mix(
+    rows: Tensor,
+    gates: Tensor,
+    weights: DeltaWeights,
+    eps: float,
+    state: DeltaState,
+    plan: DeltaPlan,
+) -> Tensor:
+    """What a layer adds before its last product, [T, HV V], like rows; moves the states on.
+
+    rows [T, C + HV V], contiguous: the product's queries, keys and values, which the convolution
+    takes, then z. gates [T, 2 HV]: b, then a. What is read is normed by head with `eps` (plain
+    weights), then multiplied by silu(z). The state of every slot that the plan names is replaced,
+    slots of padding too. Raises `ValueError`.
+    """
+    sizes = sizes_of(rows, gates, weights, state)
+    return layer.mix(rows, gates, weights, eps, state, plan, sizes)
+
+
+def verify(
+    rows: Tensor,
+    gates: Tensor,
+    weights: DeltaWeights,
+    eps: float,
+    state: DeltaState,
+    ring: DeltaRing,
+    accepted: Tensor,
+    plan: DeltaPlan,
+) -> Tensor:
+    """The same for rows that may be taken back, up to R of each sequence.
+
+    First the leading `accepted` int32 [S] rows that `ring` holds of each sequence go into its
+    state, by the recurrence, as they would have one after another: 0 behind a prompt. The rows of
+    this call only go into the ring, so that a state lags behind by them. Every span counts, none is
+    cut into chunks. Raises `ValueError`.
+    """
+    sizes = sizes_of(rows, gates, weights, state)
+    if ring.rows.shape[2] != sizes.columns or ring.gates.shape[2] != gates.shape[1]:
+        raise ValueError(f"a ring of {tuple(ring.rows.shape)}, {tuple(ring.gates.shape)}")
+    if accepted.shape != plan.slots.shape:
+        raise ValueError(f"accepted {tuple(accepted.shape)} for {len(plan.slots)} spans")
+    return layer.verify(rows, gates, weights, eps, state, ring, accepted, plan, sizes)
 
 
 def recurrent(

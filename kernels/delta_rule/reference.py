@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-CHUNK: Final = 64
+from kernels.delta_rule.plan import CHUNK
 
 _EPS: Final = 1e-6
 """Beside the sum of squares, not their mean."""
@@ -20,16 +20,25 @@ def recurrent(
     queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """See `kernels.delta_rule.recurrent`."""
+    held = state.unsqueeze(0)
+    out = torch.empty_like(values)
+    for row in range(len(values)):
+        at = slice(row, row + 1)
+        out[at], held = step(queries[at], keys[at], values[at], gates[at], betas[at], held)
+    return out, held[0].clone()
+
+
+def step(
+    queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, held: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A row each of n sequences, whose states are `held` [n, HV, K, V], and their new states. No
+    bit of a row depends on the others: products are summed column by column.
+    """
     q, k, v = _prepared(queries, keys, values)
-    state = state.clone()
-    out = torch.empty_like(v)
-    for row in range(v.shape[1]):
-        state *= gates[row].exp()[:, None, None]
-        held = torch.einsum("hkv,hk->hv", state, k[:, row])
-        update = betas[row][:, None] * (v[:, row] - held)
-        state += k[:, row, :, None] * update[:, None, :]
-        out[:, row] = torch.einsum("hkv,hk->hv", state, q[:, row])
-    return out.transpose(0, 1).to(values.dtype), state
+    held = held * gates.exp()[:, :, None, None]
+    update = betas[:, :, None] * (v - (held * k.unsqueeze(-1)).sum(-2))
+    held = held + k.unsqueeze(-1) * update.unsqueeze(-2)
+    return (held * q.unsqueeze(-1)).sum(-2).to(values.dtype), held
 
 
 def chunked(
@@ -38,7 +47,7 @@ def chunked(
     """See `kernels.delta_rule.chunked`. The updates u of a chunk depend on each other through a
     unit lower triangular system, which is solved for all of them at once.
     """
-    q, k, v = _prepared(queries, keys, values)
+    q, k, v = (x.transpose(0, 1) for x in _prepared(queries, keys, values))
     parts = []
     for at in range(0, v.shape[1], CHUNK):
         rows = slice(at, at + CHUNK)
@@ -75,11 +84,12 @@ def short_conv(rows: Tensor, weight: Tensor, tail: Tensor) -> tuple[Tensor, Tens
 
 
 def _prepared(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Float32 [HV, T, ...]: queries and keys of length 1, queries scaled, as many as values."""
+    """Float32 [T, HV, ...], contiguous: queries and keys of length 1, queries scaled, as many as
+    values. The order in which torch sums depends on strides.
+    """
     group = values.shape[1] // keys.shape[1]
-    q, k = (_unit(x.float()).repeat_interleave(group, 1) for x in (queries, keys))
-    scaled = q * keys.shape[2] ** -0.5
-    return scaled.transpose(0, 1), k.transpose(0, 1), values.float().transpose(0, 1)
+    q, k = (_unit(x.float().contiguous()).repeat_interleave(group, 1) for x in (queries, keys))
+    return q * keys.shape[2] ** -0.5, k, values.float().contiguous()
 
 
 def _unit(x: Tensor) -> Tensor:

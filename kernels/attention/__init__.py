@@ -35,11 +35,13 @@ __all__ = [
     "SharedRun",
     "SharingCosts",
     "attend",
+    "blocks_at",
     "bucket_for",
     "plan_attention",
     "prepared",
     "rope_angles",
     "sharing_costs",
+    "write_context",
 ]
 
 
@@ -103,6 +105,7 @@ def attend(
     *,
     scale: float | None = None,
     window: int = 0,
+    sees_ahead: bool = False,
 ) -> Tensor:
     """Causal attention of T rows, [T, H D]; writes their keys and values.
 
@@ -111,10 +114,13 @@ def attend(
     [positions, D] float32: the cosines of D / 2 angles, then their sines. Caches [blocks,
     block_size, KV, D], contiguous, of qkv's dtype, or float8_e4m3fn. Scores are products times
     `scale`, 1 / sqrt(D) by default. With a `window` a row sees so many positions, the last of which
-    is its own. The plan is prepared for either. Raises `ValueError` for shapes that do not fit.
+    is its own; with `sees_ahead` all rows of its segment, too. The plan is prepared for either.
+    Raises `ValueError` for shapes that do not fit, and for a window that sees ahead.
     """
     _check(qkv, qk_norm, cos_sin, key_cache, value_cache)
-    scope = Scope(key_cache.shape[3] ** -0.5 if scale is None else scale, window)
+    if window and sees_ahead:
+        raise ValueError(f"rows with a window of {window} do not see ahead")
+    scope = Scope(key_cache.shape[3] ** -0.5 if scale is None else scale, window, sees_ahead)
     if plan.positions.shape[0] != qkv.shape[0]:
         raise ValueError(f"{plan.positions.shape[0]} planned rows for qkv {tuple(qkv.shape)}")
     if isinstance(plan, PagedPlan) and uses_triton(qkv):
@@ -122,6 +128,71 @@ def attend(
 
         return paged.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan, scope)
     return reference.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan, scope)
+
+
+def write_context(
+    rows: Tensor,
+    k_norm: Tensor | None,
+    eps: float,
+    cos_sin: Tensor,
+    cache: Tensor,
+    plan: AttentionPlan | PagedPlan,
+) -> None:
+    """Write keys, normed and turned, and values of T rows, which attend to nothing themselves, to
+    the slots of `plan`'s rows in all layers.
+
+    rows [T, layers x 2 x KV x D] contiguous: of each layer the keys, then the values. k_norm
+    [layers, KV, D] or None; cache [layers, 2, blocks, block_size, KV, D], keys and values of each
+    layer; the rest as in `attend`. Nothing is written of rows at `NO_ROW`. Raises `ValueError`.
+    """
+    layers, sides, _, _, num_kv, head_dim = cache.shape
+    if rows.shape != (plan.positions.shape[0], layers * sides * num_kv * head_dim):
+        raise ValueError(f"rows {tuple(rows.shape)} for a cache {tuple(cache.shape)}")
+    if k_norm is not None and k_norm.shape != (layers, num_kv, head_dim):
+        raise ValueError(f"norm weights {tuple(k_norm.shape)} for a cache {tuple(cache.shape)}")
+    if isinstance(plan, PagedPlan) and uses_triton(rows):
+        from kernels.attention import context_write
+
+        context_write.write_context(rows, k_norm, eps, cos_sin, cache, plan)
+    else:
+        reference.write_context(rows, k_norm, eps, cos_sin, cache, plan)
+
+
+def blocks_at(
+    positions: Tensor,
+    table_rows: Tensor,
+    block_tables: Tensor,
+    num_rows: int,
+    num_heads: int,
+    key_cache: Tensor,
+    dtype: torch.dtype,
+    *,
+    is_scoped: bool = False,
+) -> PagedPlan:
+    """The prepared plan of blocks of `num_rows` rows each, one after another, also for layers whose
+    rows see ahead.
+
+    The first rows stand at `positions` int32 [blocks], which the host need not know, `NO_ROW` for
+    none; `table_rows` int32 [blocks], of none a row that nothing reads. The rest as in `prepared`.
+    """
+    steps = torch.arange(num_rows, dtype=torch.int32, device=positions.device)
+    there = positions.unsqueeze(1) >= 0
+    of_rows = torch.where(there, positions.unsqueeze(1) + steps, NO_ROW).flatten()
+    tables = table_rows.repeat_interleave(num_rows)
+    if uses_triton(key_cache):
+        from kernels.attention.block_work import block_work
+
+        config = choose.prefill_config(num_heads, key_cache, dtype, is_scoped=is_scoped)
+        heads = num_heads, key_cache.shape[2]
+        work = block_work(positions, table_rows, num_rows, heads, config)
+        return PagedPlan(of_rows, tables, block_tables, 0, work=work)
+    places = zip(positions.tolist(), table_rows.tolist(), strict=True)
+    segments = [
+        ExtendSegment(number * num_rows, num_rows, position, table_row)
+        for number, (position, table_row) in enumerate(places)
+        if position != NO_ROW
+    ]
+    return PagedPlan(of_rows, tables, block_tables, 0, tuple(segments))
 
 
 def _check(

@@ -284,6 +284,8 @@ def _tile(queries: Tensor, keys: Tensor, values: Tensor, start: int, scope: Scop
     """Queries [KV, G, rows, D] at positions start.. against the keys up to their own."""
     window = scope.window
     num_rows = queries.shape[2]
+    if scope.sees_ahead:
+        return F.scaled_dot_product_attention(queries, keys, values, scale=scope.scale)
     end = start + num_rows
     keys, values = keys[:, :, :end], values[:, :, :end]
     if start == 0 and not 0 < window < end:

@@ -116,6 +116,10 @@ def attend(
         return out
     queries = qk_norm_rope_write(*operands, choose.write_config())
     for work in (plan.work, *plan.work.more):
+        if scope is not None and scope.sees_ahead:
+            if work.ahead is None:
+                raise ValueError("a plan whose rows see ahead needs `work.ahead`")
+            work = work._replace(items=work.ahead)  # noqa: PLW2901 - the same, for such layers
         if work.items.shape[0]:
             prefill(queries, keys, values, plan, work, work.config, out, scope)
     if plan.work.shared is not None:

@@ -15,10 +15,13 @@ NO_ROW: Final = -1
 
 
 class Scope(NamedTuple):
-    """What rows see: scores are products times `scale`; the last `window` positions, 0 for all."""
+    """What rows see: scores are products times `scale`; the last `window` positions, 0 for all, or
+    with `sees_ahead` all of their segment, too.
+    """
 
     scale: float
     window: int = 0
+    sees_ahead: bool = False
 
 
 class ExtendSegment(NamedTuple):
@@ -54,7 +57,8 @@ class PrefillWork(NamedTuple):
     segments that the library's kernel takes instead. `more` are passes behind this one, which use
     the same partial results. `shared` int32 [decodes, 4], None where no decodes can share: of each
     the shared tokens, which items attend to, and the first slot of the results, the slots from one
-    to the next, and their number.
+    to the next, and their number. `ahead` are the items of layers whose rows see ahead, None where
+    there are no such layers.
     """
 
     items: Tensor
@@ -64,6 +68,7 @@ class PrefillWork(NamedTuple):
     config: PrefillConfig
     more: tuple["PrefillWork", ...] = ()
     shared: Tensor | None = None
+    ahead: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

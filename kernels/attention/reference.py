@@ -66,6 +66,29 @@ def prepare(
     return queries
 
 
+def write_context(
+    rows: Tensor,
+    k_norm: Tensor | None,
+    eps: float,
+    cos_sin: Tensor,
+    cache: Tensor,
+    plan: AttentionPlan | PagedPlan,
+) -> None:
+    """See `kernels.attention.write_context`."""
+    layers, _, _, block_size, num_kv, head_dim = cache.shape
+    heads = rows.view(rows.shape[0], layers, 2, num_kv, head_dim)
+    slots = plan.slots if isinstance(plan, AttentionPlan) else _slots(plan, block_size)
+    there = (plan.positions >= 0).nonzero()[:, 0]
+    heads, slots = heads[there], slots[there]
+    cos, sin = cos_sin[plan.positions[there].long()].chunk(2, dim=-1)
+    for layer in range(layers):
+        keys, values = heads[:, layer].unbind(1)
+        if k_norm is not None:
+            keys = rms_norm(keys, k_norm[layer], eps)
+        _write(rope(keys, cos, sin), cache[layer, 0], slots)
+        _write(values, cache[layer, 1], slots)
+
+
 def _slots(plan: PagedPlan, block_size: int) -> Tensor:
     positions = plan.positions.long()
     blocks = plan.block_tables[plan.table_rows.long(), positions // block_size].long()
@@ -100,7 +123,8 @@ def attend_rows(
     keys, values = _gather(keys, table, context), _gather(values, table, context)
     grouped = queries.float().view(num_rows, keys.shape[1], -1, head_dim)
     scores = torch.einsum("tkgd,skd->kgts", grouped, keys) * scope.scale
-    hidden = torch.ones(num_rows, context, dtype=torch.bool, device=scores.device).triu_(start + 1)
+    hidden = torch.ones(num_rows, context, dtype=torch.bool, device=scores.device)
+    hidden.triu_(context if scope.sees_ahead else start + 1)
     if scope.window:
         hidden |= torch.ones_like(hidden).tril_(start - scope.window)
     weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1)

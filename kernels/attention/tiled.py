@@ -31,14 +31,18 @@ def attend_tiled(
     context = start + num_rows
     k, v = (_gathered(cache, table, context) for cache in (keys, values))
     tiles = [
-        _attend_tile(queries[at : at + QUERY_ROWS].float(), k, v, start + at, scope)
+        _attend_tile(queries[at : at + QUERY_ROWS].float(), k, v, start + at, context, scope)
         for at in range(0, num_rows, QUERY_ROWS)
     ]
     return torch.cat(tiles)[:num_rows].to(queries.dtype)
 
 
-def _attend_tile(queries: Tensor, keys: Tensor, values: Tensor, start: int, scope: Scope) -> Tensor:
-    """[QUERY_ROWS, H, D] of up to so many; keys and values [tiles, KV, KEY_ROWS, D]."""
+def _attend_tile(
+    queries: Tensor, keys: Tensor, values: Tensor, start: int, context: int, scope: Scope
+) -> Tensor:
+    """[QUERY_ROWS, H, D] of up to so many; keys and values [tiles, KV, KEY_ROWS, D], of which rows
+    that see ahead see `context` positions.
+    """
     num_rows, num_heads, head_dim = queries.shape
     num_kv, group = keys.shape[1], num_heads // keys.shape[1]
     padded = F.pad(queries, (0, 0, 0, 0, 0, QUERY_ROWS - num_rows))
@@ -46,7 +50,9 @@ def _attend_tile(queries: Tensor, keys: Tensor, values: Tensor, start: int, scop
     positions = (start + torch.arange(QUERY_ROWS, device=keys.device)).repeat_interleave(group)
     top = heads.new_full((num_kv, QUERY_ROWS * group, 1), -torch.inf)
     total, mixed = torch.zeros_like(top), torch.zeros_like(heads)
-    for tile in range(-(-(start + num_rows) // KEY_ROWS)):
+    if scope.sees_ahead:
+        positions.fill_(context - 1)
+    for tile in range(-(-(context if scope.sees_ahead else start + num_rows) // KEY_ROWS)):
         places = tile * KEY_ROWS + torch.arange(KEY_ROWS, device=keys.device)
         scores = heads @ keys[tile].mT * scope.scale
         hidden = places > positions[:, None]

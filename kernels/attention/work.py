@@ -19,8 +19,8 @@ WordArray: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 EndArray: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-_ITEM_WORDS: Final = 8
-_MERGE_WORDS: Final = 4
+ITEM_WORDS: Final = 8
+MERGE_WORDS: Final = 4
 
 _FIXED_ITEMS: Final = 512
 _FIXED_PIECES: Final = 8
@@ -120,7 +120,7 @@ def _tiles(segment: ExtendSegment, taken: int, num_decodes: int, tokens: int) ->
 def _single_tiles(segments: Sequence[ExtendSegment], num_decodes: int) -> IntArray:
     """The same of segments of one row: there may be hundreds."""
     known = [(s.first_row, 1, s.start, s.table_row, 0, s.start + 1, -1, 0) for s in segments]
-    tiles = np.array(known, np.int32).reshape(-1, _ITEM_WORDS)
+    tiles = np.array(known, np.int32).reshape(-1, ITEM_WORDS)
     tiles[:, 0] -= num_decodes
     return tiles
 
@@ -209,7 +209,7 @@ def _run_tiles(runs: Sequence[SharedRun], tokens: int) -> tuple[IntArray, EndArr
     of_run = np.repeat(np.arange(len(runs)), counts)
     offsets = (np.arange(len(of_run)) - np.repeat(np.cumsum(counts) - counts, counts)) * tokens
     first_row, num_rows, begin, end, table_row = all_runs[of_run].T
-    tiles = np.zeros((len(of_run), _ITEM_WORDS), np.int32)
+    tiles = np.zeros((len(of_run), ITEM_WORDS), np.int32)
     tiles[:, 0] = first_row + offsets
     tiles[:, 1] = np.minimum(tokens, num_rows - offsets)
     tiles[:, 2] = tiles[:, 5] = end
@@ -317,11 +317,11 @@ class SegmentBucket(NamedTuple):
 
     @property
     def _first_merge(self) -> int:
-        return _ITEM_WORDS * self.num_items
+        return ITEM_WORDS * self.num_items
 
     @property
     def _first_shared(self) -> int:
-        return self._first_merge + _MERGE_WORDS * self.num_rows
+        return self._first_merge + MERGE_WORDS * self.num_rows
 
     def holds(self, segments: Sequence[ExtendSegment]) -> bool:
         """Whether segments that fit by their rows fit by their pieces too: always, unless cuts are
@@ -378,8 +378,8 @@ class SegmentBucket(NamedTuple):
         sizes = self._first_merge, self._first_shared - self._first_merge
         items, merges, shared = words.split((*sizes, SHARED_WORDS * self.num_sharing))
         return PrefillWork(
-            items.view(-1, _ITEM_WORDS),
-            merges.view(-1, _MERGE_WORDS),
+            items.view(-1, ITEM_WORDS),
+            merges.view(-1, MERGE_WORDS),
             self.num_partials,
             (),
             self.config,

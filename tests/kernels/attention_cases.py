@@ -25,7 +25,7 @@ Runs = tuple[SharedRun, ...]
 @dataclass(frozen=True)
 class Shape:
     """Heads and caches; `cache_dtype` None is that of the rows. Of `norms`, "wide" are float32 and
-    "none" leave queries and keys as they are. `scale` and `window` are `attend`'s.
+    "none" leave queries and keys as they are. `scale`, `window` and `sees_ahead` are `attend`'s.
     """
 
     heads: int = 4
@@ -37,11 +37,13 @@ class Shape:
     norms: str = "plain"
     scale: float | None = None
     window: int = 0
+    sees_ahead: bool = False
 
     @property
     def scope(self) -> Scope:
         """As the kernels take it."""
-        return Scope(self.dim**-0.5 if self.scale is None else self.scale, self.window)
+        scale = self.dim**-0.5 if self.scale is None else self.scale
+        return Scope(scale, self.window, self.sees_ahead)
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,8 @@ def _plain(queries: Tensor, keys: Tensor, values: Tensor, start: int, scope: Sco
     groups = queries.shape[1] // keys.shape[1]
     keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
     scores = torch.einsum("thd,shd->hts", queries, keys) * scope.scale
-    hidden = torch.ones_like(scores[0], dtype=torch.bool).triu(start + 1)
+    first_hidden = keys.shape[0] if scope.sees_ahead else start + 1
+    hidden = torch.ones_like(scores[0], dtype=torch.bool).triu(first_hidden)
     if scope.window:
         hidden |= torch.ones_like(hidden).tril(start - scope.window)
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)

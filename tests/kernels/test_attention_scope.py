@@ -28,7 +28,7 @@ STEPS: list[Segments] = [
 ROUNDED = {torch.float32: 1e-6, torch.float16: 1e-2, torch.bfloat16: 2e-2}
 
 
-@pytest.mark.parametrize("shape", SCOPES)
+@pytest.mark.parametrize("shape", [*SCOPES, Shape(sees_ahead=True, kv=1)])
 @pytest.mark.parametrize("segments", STEPS)
 @pytest.mark.parametrize("is_paged", [True, False])
 def test_the_reference_equals_the_definition(
@@ -38,7 +38,7 @@ def test_the_reference_equals_the_definition(
     case = make_case(segments, shape)
     plan = case.paged_plan() if is_paged else case.cpu_plan()
     given = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values
-    out = attend(*given, plan, scale=shape.scale, window=shape.window)
+    out = attend(*given, plan, scale=shape.scale, window=shape.window, sees_ahead=shape.sees_ahead)
     wanted = expected(make_case(segments, shape))
     for got, want in zip((out, case.keys, case.values), wanted, strict=True):
         assert distance(got, want) < ROUNDED[shape.dtype]

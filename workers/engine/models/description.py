@@ -47,7 +47,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     """Softmax attention over cached keys and values.
 
     Scores are products times `scale`. With a `window` a token sees itself and the `window` - 1
-    before it, else all. `head_norms`: queries and keys are normed, head by head.
+    before it, else all; if it `sees_ahead`, all tokens of its segment, too. `head_norms`: queries
+    and keys are normed, head by head.
     """
 
     num_heads: int
@@ -56,6 +57,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     rope: Rope
     scale: float
     window: int = 0
+    sees_ahead: bool = False
     head_norms: bool = False
     qkv_bias: bool = False
     out_bias: bool = False

@@ -20,12 +20,29 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.weights import ModelWeights
 
 
+class Taps(NamedTuple):
+    """What a drafter reads of a forward pass: the rows behind these layers, into `out`
+    [T, layers x hidden], in their order. The last layer is among them only in a pass that computes
+    all rows.
+    """
+
+    layers: tuple[int, ...]
+    out: Tensor
+
+    def take(self, index: int, hidden: Tensor) -> None:
+        """Keep the rows behind layer `index`, if it is one of ours."""
+        if index in self.layers:
+            size, place = hidden.shape[1], self.layers.index(index)
+            self.out[:, place * size : (place + 1) * size].copy_(hidden)
+
+
 class _Layer(NamedTuple):
     """What a layer computes with, beside its weights."""
 
     cos_sin: Tensor
     scale: float
     window: int
+    sees_ahead: bool
     is_gelu: bool
 
 
@@ -58,6 +75,7 @@ class Network:
                 angles[layer.mixer.rope],
                 layer.mixer.scale,
                 layer.mixer.window,
+                layer.mixer.sees_ahead,
                 layer.mlp.gate is Gate.GELU_TANH,
             )
             for layer in config.layers
@@ -92,6 +110,7 @@ class Network:
         plan: AttentionPlan | PagedPlan,
         cache: KvCache,
         rows: Tensor | None = None,
+        taps: Taps | None = None,
     ) -> Tensor:
         """The last hidden states [T, hidden], before the final norm; writes keys and values.
 
@@ -101,16 +120,17 @@ class Network:
         """
         eps, invariant = self.config.rms_norm_eps, self.invariant
         last = self.weights.layers[-1]
-        for constants, layer, (keys, values) in zip(
-            self._layers, self.weights.layers, cache.layers, strict=True
+        for index, (constants, layer, (keys, values)) in enumerate(
+            zip(self._layers, self.weights.layers, cache.layers, strict=True)
         ):
-            angles, scale, window, is_gelu = constants
+            angles, scale, window, sees_ahead, is_gelu = constants
             qkv = norm_linear(
                 hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias, invariant=invariant
             )
             mixed = attend(
-                qkv, layer.qk_norm, eps, angles, keys, values, plan, scale=scale, window=window
-            )
+                qkv, layer.qk_norm, eps, angles, keys, values, plan, scale=scale, window=window,
+                sees_ahead=sees_ahead,
+            )  # fmt: skip
             if layer is last and rows is not None:
                 if rows.shape[0] == 0:
                     return hidden[:0]
@@ -120,6 +140,8 @@ class Network:
                 hidden, layer.mlp_norm, eps, layer.gate_up, is_gelu=is_gelu, invariant=invariant
             )
             hidden = self._added(hidden, gated, layer.down, None, layer.mlp_out_norm)
+            if taps is not None:
+                taps.take(index, hidden)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

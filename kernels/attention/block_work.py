@@ -1,0 +1,117 @@
+"""The work of blocks: segments of equal length whose places only the card knows.
+
+Owns how they become items and merges, by one kernel ahead of a pass. Must not know keys or heads.
+The host's `kernels.attention.work` needs each segment's start; here it follows from tokens that the
+card has just sampled.
+
+Every block is cut into pieces of one length per block, up to `pieces` of them. Items without rows
+come last, as the kernels expect.
+"""
+
+from functools import cache
+from typing import Final
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.attention.config import PrefillConfig
+from kernels.attention.plan import PrefillWork
+from kernels.attention.work import ITEM_WORDS, MERGE_WORDS
+from kernels.launch import Launch
+
+_MOST_PIECES: Final = 32
+"""A context of 60k tokens is then cut into pieces of 2k, which 8 key heads make 256 programs."""
+
+
+@triton.jit
+def _num_pieces(positions, ROWS: tl.constexpr, PIECES: tl.constexpr, TILE: tl.constexpr):
+    """(end of the keys, keys of a piece, pieces) of blocks that begin at `positions`."""
+    ends = tl.where(positions < 0, 0, positions + ROWS)
+    shares = tl.maximum(tl.cdiv(tl.cdiv(ends, PIECES), TILE), 1) * TILE
+    return ends, shares, tl.cdiv(ends, shares)
+
+
+@triton.jit(do_not_specialize=["num_blocks"])
+def _block_work_kernel(
+    positions_ptr, table_rows_ptr, items_ptr, ahead_ptr, merges_ptr, num_blocks,
+    ROWS: tl.constexpr, TILES: tl.constexpr, TOKENS: tl.constexpr, PIECES: tl.constexpr,
+    PIECES_2: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, ROWS_2: tl.constexpr,
+):  # fmt: skip
+    """One tile of one block: program (block, tile)."""
+    block, tile = tl.program_id(0), tl.program_id(1)
+    others = tl.arange(0, BLOCKS)
+    found = tl.load(positions_ptr + others, mask=others < num_blocks, other=-1)
+    _, _, counts = _num_pieces(found, ROWS, PIECES, TILE)
+    total = tl.sum(counts, 0) * TILES
+    first = tl.sum(tl.where(others < block, counts, 0), 0) * TILES
+    end, share, count = _num_pieces(tl.load(positions_ptr + block), ROWS, PIECES, TILE)
+    table_row = tl.load(table_rows_ptr + block)
+    position = end - ROWS + tile * TOKENS
+    num_rows = tl.minimum(TOKENS, ROWS - tile * TOKENS)
+    piece = tl.arange(0, PIECES_2)
+    used = piece < count
+    # What this program does not use of its PIECES lies behind all that is used.
+    before_unused = (block * TILES + tile) * PIECES - first - tile * count
+    index = tl.where(used, first + tile * count + piece, total + before_unused + piece - count)
+    begin = tl.where(used, piece * share, 0)
+    stop = tl.where(used, tl.minimum(begin + share, end), 0)
+    row = block * ROWS + tile * TOKENS
+    slot = tl.where(used & (count > 1), block * PIECES * ROWS + piece * ROWS + tile * TOKENS, -1)
+    there = piece < PIECES
+    place = index * 8
+    zero = tl.zeros([PIECES_2], tl.int32)
+    for which in tl.static_range(2):
+        ptr = items_ptr if which == 0 else ahead_ptr
+        seen = position if which == 0 else end
+        tl.store(ptr + place, zero + row, mask=there)
+        tl.store(ptr + place + 1, tl.where(used, num_rows, 0), mask=there)
+        tl.store(ptr + place + 2, zero + seen, mask=there)
+        tl.store(ptr + place + 3, zero + table_row, mask=there)
+        tl.store(ptr + place + 4, begin, mask=there)
+        tl.store(ptr + place + 5, stop, mask=there)
+        tl.store(ptr + place + 6, slot, mask=there)
+        tl.store(ptr + place + 7, zero, mask=there)
+    rows = tl.arange(0, ROWS_2)
+    own = (rows >= tile * TOKENS) & (rows < tile * TOKENS + num_rows)
+    merge = merges_ptr + (block * ROWS + rows) * 4
+    tl.store(merge, block * ROWS + rows, mask=own)
+    tl.store(merge + 1, block * PIECES * ROWS + rows, mask=own)
+    tl.store(merge + 2, tl.where(count > 1, count, 0) + rows * 0, mask=own)
+    tl.store(merge + 3, rows * 0 + ROWS, mask=own)
+
+
+def block_work(
+    positions: Tensor,
+    table_rows: Tensor,
+    num_rows: int,
+    heads: tuple[int, int],
+    config: PrefillConfig,
+) -> PrefillWork:
+    """The work of blocks of `num_rows` rows, one after another, whose first rows stand at
+    `positions` int32 [blocks], `NO_ROW` for none; `table_rows` int32 [blocks].
+
+    `heads`: query heads and key heads. Both for layers whose rows see ahead and for the others.
+    """
+    num_blocks, (num_heads, num_kv) = positions.shape[0], heads
+    tokens = config.rows // (num_heads // num_kv)
+    pieces = min(_MOST_PIECES, max(1, config.target // (num_blocks * num_kv)))
+    tiles = -(-num_rows // tokens)
+    room = (num_blocks * tiles * pieces, ITEM_WORDS)
+    items, ahead = (positions.new_empty(room) for _ in range(2))
+    merges = positions.new_empty((num_blocks * num_rows, MERGE_WORDS))
+    launch = _launch_of(num_rows, tokens, pieces, config.tile, triton.next_power_of_2(num_blocks))
+    launch((num_blocks, tiles, 1), (positions, table_rows, items, ahead, merges), (num_blocks,))
+    none = merges[:0]
+    num_partials = num_blocks * pieces * num_rows if pieces > 1 else 0
+    return PrefillWork(items, merges if pieces > 1 else none, num_partials, (), config, ahead=ahead)
+
+
+@cache
+def _launch_of(num_rows: int, tokens: int, pieces: int, tile: int, blocks: int) -> Launch:
+    constants = {
+        "ROWS": num_rows, "TILES": -(-num_rows // tokens), "TOKENS": tokens, "PIECES": pieces,
+        "PIECES_2": triton.next_power_of_2(pieces), "TILE": tile, "BLOCKS": blocks,
+        "ROWS_2": triton.next_power_of_2(num_rows),
+    }  # fmt: skip
+    return Launch(_block_work_kernel, constants, num_warps=1)

@@ -9,7 +9,7 @@ from kernels.choose import uses_triton
 from kernels.sample import reference
 from kernels.sample.reference import Draw, Draws, greedy
 
-__all__ = ["Draw", "Draws", "greedy", "logprobs", "pick", "sample"]
+__all__ = ["Draw", "Draws", "best_tokens", "greedy", "logprobs", "pick", "sample"]
 
 
 def sample(logits: Tensor, draw: Draw, positions: Tensor) -> Tensor:
@@ -55,6 +55,22 @@ def pick(
         there = (table_rows >= 0) & (table_rows < last_token.shape[0])
         last_token[table_rows[there].long()] = ids[there].to(last_token.dtype)
     return ids
+
+
+def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """(ids int64 [rows], probabilities float32 [rows]) of logits [rows, vocab] of any float dtype,
+    contiguous.
+
+    The first of several that are equal; the softmax is in float32. Of a row that holds a NaN or has
+    no finite best the probability is NaN, and the id any in the vocabulary. Raises `ValueError`.
+    """
+    if logits.dim() != 2 or not logits.shape[1]:
+        raise ValueError(f"logits {tuple(logits.shape)}")
+    if uses_triton(logits):
+        from kernels.sample import best
+
+        return best.best_tokens(logits)
+    return reference.best_tokens(logits)
 
 
 def logprobs(logits: Tensor, ids: Tensor, num_top: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -84,6 +84,13 @@ def pick(logits: Tensor, draws: Draws, positions: Tensor) -> Tensor:
     return torch.where(chosen.isfinite(), ids, -1)
 
 
+def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """See `kernels.sample.best_tokens`."""
+    wide = logits.float()
+    top, ids = torch.where(wide.isnan(), -torch.inf, wide).max(-1)
+    return ids, (top - wide.logsumexp(-1)).exp()
+
+
 def logprobs(logits: Tensor, ids: Tensor, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
     """See `kernels.sample.logprobs`."""
     scores = logits.log_softmax(dim=-1, dtype=torch.float32)

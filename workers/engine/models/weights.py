@@ -130,13 +130,13 @@ def load_weights(
     """
     stream = FileStream(device) if device.type == "cuda" else None
     with Checkpoint(model_dir, stream) as checkpoint:
-        reader = _Reader(checkpoint, config, device, dtype, report, change)
+        reader = WeightReader(checkpoint, config, device, dtype, report, change)
         weights = reader.all()
         reader.check_nothing_left(model_dir)
     return weights
 
 
-class _Reader:
+class WeightReader:
     """Reads tensors in order and remembers which it took."""
 
     def __init__(
@@ -162,26 +162,37 @@ class _Reader:
         vocabulary = (config.vocab_size, config.hidden_size)
         prefix = self._prefix()
         embedding = self._matrix(f"{prefix}embed_tokens.weight", *vocabulary)
-        layers = []
-        for index, described in enumerate(config.layers):
-            self._report_progress()
-            layer = self._layer(f"{prefix}layers.{index}.", described)
-            if self._change is not None or described.mixer.is_partial:
-                self._checkpoint.settle(self._report_progress)
-                layer = _in_order(layer, described.mixer)
-            layers.append(layer if self._change is None else self._change(layer))
+        layers = self.layers(prefix)
         norm = self._norm(f"{prefix}norm", config.hidden_size)
         is_tied = config.tied or (config.embeds and not self._has_head())
         head = embedding if is_tied else self._matrix(f"{names.head}.weight", *vocabulary)
-        self._checkpoint.settle(self._report_progress)
-        return ModelWeights(embedding, tuple(layers), norm, head)
+        self.settle()
+        return ModelWeights(embedding, layers, norm, head)
 
-    def check_nothing_left(self, model_dir: Path) -> None:
-        """Refuse unused tensors: they mean a model that would run wrongly."""
+    def layers(self, prefix: str) -> tuple[LayerWeights, ...]:
+        """All layers, whose tensors begin with `prefix`."""
+        layers = []
+        for index, described in enumerate(self._config.layers):
+            self._report_progress()
+            layer = self._layer(f"{prefix}layers.{index}.", described)
+            if self._change is not None or described.mixer.is_partial:
+                self.settle()
+                layer = _in_order(layer, described.mixer)
+            layers.append(layer if self._change is None else self._change(layer))
+        return tuple(layers)
+
+    def settle(self) -> None:
+        """Wait for all that was read."""
+        self._checkpoint.settle(self._report_progress)
+
+    def check_nothing_left(self, model_dir: Path, only: str = "") -> None:
+        """Refuse unused tensors whose names begin with `only`: they mean a model that would run
+        wrongly.
+        """
         config = self._config
         ignored = {f"{config.names.head}.weight"} if config.tied else set()
         for name in sorted(self._checkpoint.names - self._taken - ignored):
-            is_skipped = name.startswith(config.names.skipped) if config.names.skipped else False
+            is_skipped = name.startswith(config.names.skipped) or not name.startswith(only)
             if not is_skipped and not name.endswith("rotary_emb.inv_freq"):
                 raise ConfigError(
                     f"{model_dir} has a tensor {name} that its config.json does not explain: "

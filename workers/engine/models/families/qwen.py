@@ -8,10 +8,13 @@ from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, dense, layer_windows
-from workers.engine.models.description import Layer, ModelConfig
+from workers.engine.models.description import Layer, ModelConfig, Names
 
 MODEL_TYPES: Final = ("qwen2", "qwen3")
 ARCHITECTURES: Final = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+_NAMES: Final = Names(skipped=("mtp.",))
+"""A head that drafts, if there is one (`workers.engine.drafting`)."""
 
 
 def describe(file: ConfigFile) -> ModelConfig:
@@ -31,7 +34,7 @@ def describe(file: ConfigFile) -> ModelConfig:
         )
         for window in _windows(file)
     ]
-    return decoder(file, "Qwen2" if is_old else "Qwen3", layers)
+    return decoder(file, "Qwen2" if is_old else "Qwen3", layers, names=_NAMES)
 
 
 def _windows(file: ConfigFile) -> tuple[int, ...]:

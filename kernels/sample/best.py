@@ -1,0 +1,92 @@
+"""The best token in two Triton launches: tiles of the vocabulary, then a program per row.
+
+Owns both kernels. A row is read once, in its own dtype.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.choose import has_pdl
+from kernels.launch import Launch
+
+_TILE = 4096
+_NUM_WARPS = 4
+
+
+@triton.jit
+def _ground(top):
+    """What powers are taken above: 0 where there is no finite best."""
+    return tl.where(tl.abs(top) == float("inf"), 0.0, top)
+
+
+@triton.jit(do_not_specialize=["vocab_size", "num_tiles"])
+def _tiles_kernel(
+    logits_ptr, tops_ptr, ids_ptr, sums_ptr, vocab_size, num_tiles, TILE: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    tile, row = tl.program_id(0), tl.program_id(1)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    tokens = tile * TILE + tl.arange(0, TILE)
+    row_ptr = logits_ptr + row.to(tl.int64) * vocab_size
+    nothing = -float("inf")
+    x = tl.load(row_ptr + tokens, mask=tokens < vocab_size, other=nothing).to(tl.float32)
+    numbers = tl.where(x != x, nothing, x)  # noqa: PLR0124 - NaN
+    top, place = tl.max(numbers, 0, return_indices=True, return_indices_tie_break_left=True)
+    at = row.to(tl.int64) * num_tiles + tile
+    tl.store(tops_ptr + at, top)
+    tl.store(ids_ptr + at, tile * TILE + place)
+    tl.store(sums_ptr + at, tl.sum(tl.exp(x - _ground(top)), 0))
+
+
+@triton.jit(do_not_specialize=["num_tiles"])
+def _rows_kernel(
+    tops_ptr, ids_ptr, sums_ptr, best_ptr, probability_ptr, num_tiles, TILES: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    tiles = tl.arange(0, TILES)
+    inside = tiles < num_tiles
+    at = row.to(tl.int64) * num_tiles + tiles
+    tops = tl.load(tops_ptr + at, mask=inside, other=-float("inf"))
+    ids = tl.load(ids_ptr + at, mask=inside, other=0)
+    sums = tl.load(sums_ptr + at, mask=inside, other=0.0)
+    top, place = tl.max(tops, 0, return_indices=True, return_indices_tie_break_left=True)
+    total = tl.sum(sums * tl.exp(_ground(tops) - _ground(top)), 0)
+    total = tl.where(total == 0.0, 1.0, total)  # of a row of nothing
+    tl.store(best_ptr + row, tl.sum(tl.where(tiles == place, ids, 0), 0).to(tl.int64))
+    is_number = tl.abs(top) < float("inf")
+    tl.store(probability_ptr + row, tl.where(is_number, 1.0 / total, float("nan")))
+
+
+def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """See `kernels.sample.best_tokens`."""
+    num_rows, vocab_size = logits.shape
+    num_tiles = triton.cdiv(vocab_size, _TILE)
+    ids = logits.new_empty(num_rows, dtype=torch.int64)
+    probabilities = logits.new_empty(num_rows, dtype=torch.float32)
+    if not num_rows:
+        return ids, probabilities
+    tops, sums = (logits.new_empty((num_rows, num_tiles), dtype=torch.float32) for _ in range(2))
+    places = logits.new_empty((num_rows, num_tiles), dtype=torch.int32)
+    by_tile, by_row = _launches(logits.device, triton.next_power_of_2(num_tiles))
+    parts = tops, places, sums
+    by_tile((num_tiles, num_rows, 1), (logits, *parts), (vocab_size, num_tiles))
+    by_row((num_rows, 1, 1), (*parts, ids, probabilities), (num_tiles,))
+    return ids, probabilities
+
+
+@cache
+def _launches(device: torch.device, tiles: int) -> tuple[Launch, Launch]:
+    pdl = has_pdl(device)
+    options = {"num_warps": _NUM_WARPS, "launch_pdl": pdl}
+    by_tile = Launch(_tiles_kernel, {"TILE": _TILE, "PDL": pdl}, **options)
+    return by_tile, Launch(_rows_kernel, {"TILES": tiles, "PDL": pdl}, **options)

@@ -1,0 +1,1 @@
+"""Drafters on the device: networks that propose what may follow, for the step to verify."""

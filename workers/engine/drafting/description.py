@@ -1,0 +1,259 @@
+"""What a drafter's config.json says, as plain data, and whether it fits a target.
+
+Owns the formats of published drafters and the one line for one that is not for this target. Must
+not know tensors.
+
+Sources: DFlash z-lab/dflash, DFlash 2 `qwen3_dflash2.py` of vLLM, EAGLE-3 SafeAILab/EAGLE, MTP
+`qwen3_5_mtp.py` of vLLM.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from protocol.errors import ConfigError
+from workers.engine.models.config_file import ConfigFile
+from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, dense
+from workers.engine.models.description import Layer, ModelConfig
+from workers.engine.models.families import MODEL_TYPES
+from workers.model_dir import CONFIG_NAME, read_json
+
+_BLOCK: Final = 16
+"""DFlash's, where the file does not say."""
+
+_REFUSED: Final = (
+    "use_swa", "attention_sink_bias", "pure_draft_prefix_len", "shift_label", "gru_hidden_dim",
+    "final_logit_softcapping",
+)  # fmt: skip
+"""Variants of DFlash that we lack, as their files turn them on."""
+
+_DEFAULTS: Final = {"attention_value_scale": 1.0, "output_multiplier": 1.0}
+"""The same by numbers."""
+
+
+class Convolution(msgspec.Struct, frozen=True):
+    """Of DFlash 2: a channel mixes its value with those of the rows before it, `size` rows in all;
+    `group` channels share what a row adds to their weights.
+    """
+
+    size: int
+    group: int
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """Of DFlash 2: the best `top_k` tokens of each place are scored beside the one before, by
+    vectors of `rank` numbers.
+    """
+
+    rank: int
+    top_k: int
+
+
+class DFlashShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Drafts a block at once: the placeholders behind the last token become tokens. `taps` are the
+    target's layers whose states it attends to.
+
+    `drafts_own_place`: a placeholder becomes the token at its own position; else each row, the last
+    token's too, drafts the one behind it. `vocab_size`: tokens that it can draft.
+    """
+
+    network: ModelConfig
+    block_size: int
+    taps: tuple[int, ...]
+    mask_id: int
+    drafts_own_place: bool
+    vocab_size: int
+    embedding_scale: float = 1.0
+    convolution: Convolution | None = None
+    selector: Selector | None = None
+
+    @property
+    def max_depth(self) -> int:
+        """Drafts of one block."""
+        return self.block_size - self.drafts_own_place
+
+
+class MtpShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A head of one layer, which is given the target's last state and the token behind it."""
+
+    network: ModelConfig
+
+
+class Eagle3Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer that is given a mixture of three of the target's states and the token behind them.
+
+    `feeds_normed`: what it gives itself is normed (EAGLE 3.1); `adds_normed`: its layer adds to the
+    normed state.
+    """
+
+    network: ModelConfig
+    taps: tuple[int, ...]
+    vocab_size: int
+    feeds_normed: bool
+    adds_normed: bool
+
+
+Shape = DFlashShape | MtpShape | Eagle3Shape
+
+
+def read_drafter(path: Path, target: ModelConfig) -> Shape:
+    """The drafter in the directory `path`. Raises `ConfigError`, one line, for one that is not made
+    for such a target or that we cannot run.
+    """
+    file = ConfigFile(path / CONFIG_NAME, read_json(path / CONFIG_NAME))
+    names = " ".join(map(str, file.raw.get("architectures") or []))
+    if "DFlash" in names or "dflash_config" in file.raw:
+        return _dflash(file, target)
+    if "Eagle3" in names or "eagle_config" in file.raw:
+        return _eagle3(file, target)
+    text = _text(file)
+    if text.raw.get("mtp_num_hidden_layers"):
+        return _mtp(text, target)
+    raise file.error(
+        f"{names or 'no architecture'} is no drafter that we know: take a DFlash, an EAGLE-3, or a "
+        "checkpoint with an MTP head"
+    )
+
+
+def _text(file: ConfigFile) -> ConfigFile:
+    """The table of the language model of a file with a tower, else the file."""
+    text = file.table("text_config")
+    return text if text.raw else file
+
+
+def _check_fit(file: ConfigFile, target: ModelConfig, num_layers: int | None) -> None:
+    """Compare what a drafter shares with its target."""
+    for what, mine, theirs in (
+        ("hidden size", file.count("hidden_size"), target.hidden_size),
+        ("vocabulary", file.count("vocab_size"), target.vocab_size),
+        ("number of target layers", num_layers, target.num_layers),
+    ):
+        if mine is not None and mine != theirs:
+            raise _misfit(file, f"its {what} is {mine}, and the model's is {theirs}")
+
+
+def _misfit(file: ConfigFile, why: str) -> ConfigError:
+    return file.error(f"this drafter is for another model, as {why}: take the one for this model")
+
+
+def _taps(file: ConfigFile, taps: object, target: ModelConfig, offset: int = 0) -> tuple[int, ...]:
+    """Layers whose output is read; the file's numbers are those plus `offset`."""
+    if not isinstance(taps, list) or not all(isinstance(tap, int) for tap in taps) or not taps:
+        raise file.error(f"its target layers are {taps!r}, not a list of numbers: fetch it again")
+    found = tuple([tap - offset for tap in taps])
+    if min(found) < 0 or max(found) >= target.num_layers or len(set(found)) != len(found):
+        raise _misfit(file, f"it reads layers {taps} of one that has {target.num_layers}")
+    return found
+
+
+def _dflash(file: ConfigFile, target: ModelConfig) -> DFlashShape:
+    own = file.table("dflash_config")
+    merged = ConfigFile(file.path, {**file.raw, **own.raw})
+    merged.refuse(*_REFUSED)
+    for key, default in _DEFAULTS.items():
+        if (number := merged.number(key, default)) != default:
+            raise merged.lacks(f"{key} = {number}")
+    if str(merged.raw.get("projector_type") or "linear") != "linear":
+        raise merged.lacks(f"projector_type = {merged.raw['projector_type']!r}")
+    if not merged.flag("use_aux_hidden_state", default=True):
+        raise merged.lacks("use_aux_hidden_state = false")
+    stated = file.raw.get("num_target_layers")
+    _check_fit(file, target, None if stated is None else file.count("num_target_layers"))
+    mask_id = merged.raw.get("mask_token_id")
+    if not isinstance(mask_id, int) or not 0 <= mask_id < target.vocab_size:
+        raise merged.error(f"mask_token_id is {mask_id!r}, not a token: fetch it again")
+    taps = merged.raw.get("target_layer_ids") or _even_taps(
+        file.count("num_hidden_layers"), target.num_layers
+    )
+    return DFlashShape(
+        network=decoder(file, "DFlash", _dflash_layers(file, own)),
+        block_size=merged.count("block_size", _BLOCK),
+        taps=_taps(merged, taps, target),
+        mask_id=mask_id,
+        drafts_own_place=not merged.flag("sample_from_anchor"),
+        vocab_size=merged.count("draft_vocab_size", target.vocab_size),
+        embedding_scale=merged.number("input_embedding_scale", 1.0),
+        convolution=_convolution(merged),
+        selector=_selector(merged),
+    )
+
+
+def _even_taps(count: int, depth: int) -> list[int]:
+    """What z-lab's code taps where a file does not say."""
+    if count == 1:
+        return [depth // 2]
+    return [round(1 + index * (depth - 4) / (count - 1)) for index in range(count)]
+
+
+def _dflash_layers(file: ConfigFile, own: ConfigFile) -> list[Layer]:
+    """A layer sees the whole block, unless it has a window or the file says that it is causal."""
+    count = file.count("num_hidden_layers")
+    kinds = file.words("layer_types", count, (FULL, SLIDING)) or (FULL,) * count
+    outer, inner = file.raw.get("is_causal"), own.raw.get("causal")
+    stated = inner if outer is None else outer
+    layers = []
+    for kind in kinds:
+        is_sliding = kind == SLIDING
+        is_causal = is_sliding if stated is None else bool(stated)
+        if is_sliding and not is_causal:
+            raise file.lacks("a window that sees ahead")
+        window = file.count("sliding_window") if is_sliding else 0
+        mixer = attention(file, window=window, sees_ahead=not is_causal, head_norms=True)
+        layers.append(Layer(mixer=mixer, mlp=dense(file)))
+    return layers
+
+
+def _convolution(merged: ConfigFile) -> Convolution | None:
+    if not merged.raw.get("conv_kernel_size"):
+        return None
+    found = Convolution(merged.count("conv_kernel_size"), merged.count("conv_group_size", 16))
+    if merged.count("hidden_size") % found.group:
+        raise merged.lacks(f"conv_group_size = {found.group}")
+    return found
+
+
+def _selector(merged: ConfigFile) -> Selector | None:
+    if not merged.raw.get("selector_rank"):
+        return None
+    return Selector(merged.count("selector_rank"), merged.count("selector_top_k", 16))
+
+
+def _eagle3(file: ConfigFile, target: ModelConfig) -> Eagle3Shape:
+    hidden = file.count("target_hidden_size", file.count("hidden_size"))
+    if hidden != target.hidden_size:
+        raise _misfit(file, f"it reads {hidden} numbers, and the model has {target.hidden_size}")
+    _check_fit(file, target, None)
+    file.refuse("norm_before_fc", "fc_norm")
+    if file.count("num_hidden_layers", 1) != 1:
+        raise file.lacks(f"num_hidden_layers = {file.raw['num_hidden_layers']}")
+    own = file.table("eagle_config")
+    if not own.flag("use_aux_hidden_state", default=True):
+        raise file.lacks("use_aux_hidden_state = false")
+    depth = target.num_layers
+    stated = own.raw.get("eagle_aux_hidden_state_layer_ids") or [2, depth // 2, depth - 3]
+    layer = Layer(mixer=attention(file), mlp=dense(file))
+    return Eagle3Shape(
+        network=decoder(file, "EAGLE-3", [layer]),
+        taps=_taps(file, stated, target, offset=1),  # these count the inputs of layers
+        vocab_size=file.count("draft_vocab_size", target.vocab_size),
+        feeds_normed=file.flag("norm_output"),
+        adds_normed=file.flag("norm_before_residual"),
+    )
+
+
+def _mtp(text: ConfigFile, target: ModelConfig) -> MtpShape:
+    """Its layer is of the target's kind of full attention."""
+    describe = MODEL_TYPES.get(str(text.raw.get("model_type")))
+    if describe is None:
+        raise text.lacks(f"an MTP head of model_type {text.raw.get('model_type')!r}")
+    _check_fit(text, target, None)
+    if text.raw.get("mtp_use_dedicated_embeddings"):
+        raise text.lacks("mtp_use_dedicated_embeddings = true")
+    described = describe(text)
+    plain = [i for i, layer in enumerate(described.layers) if not layer.mixer.window]
+    if not plain:
+        raise text.lacks("an MTP head whose layers have windows")
+    if (count := text.count("mtp_num_hidden_layers")) != 1:
+        raise text.lacks(f"mtp_num_hidden_layers = {count}")
+    return MtpShape(network=described.with_layers(plain[-1:]))

@@ -1,0 +1,241 @@
+"""DFlash and DFlash 2: drafts of a whole block in one pass (z-lab/dflash).
+
+Owns the forward pass over a step's rows. Must not know config.json, nor how drafts are verified.
+
+For every row of the target, `fc` mixes the taps, and each layer makes a key and a value of the
+mixture: the context, written once per row. A block is the last token, which has no context row yet,
+and placeholders behind it; its layers attend to the context and to the block itself. Its keys and
+values go to the slots that its tokens will have: what the target verifies next writes over them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from kernels.attention import AttentionPlan, PagedPlan, attend, blocks_at, write_context
+from kernels.choose import uses_triton
+from kernels.linear import linear, norm_linear
+from kernels.rms_norm import rms_norm
+from kernels.sample import best_tokens
+from kernels.silu_mul import silu_mul
+from protocol.errors import ConfigError
+from workers.engine.drafting.description import DFlashShape
+from workers.engine.drafting.dflash2 import BranchConv, Conv, PairScores, walk
+from workers.engine.drafting.drafter import Drafted, DraftStep
+from workers.engine.drafting.weights import DrafterReader, own_bytes, reading
+from workers.engine.models.angles import cos_sin
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.network import Network
+from workers.engine.models.weights import ModelWeights
+
+_PROBE: Final = "fc.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class DFlashWeights:
+    """`model` has the target's embedding and head, unless there are own ones; `fc` [hidden, taps x
+    target's hidden]; `norm` [hidden] of what it gives. `token_ids` int64 [drafted vocabulary], None
+    if that is the target's; `mask` [hidden] stands in for the placeholder's embedding. `convs` are
+    those of each layer's attention and feed-forward network.
+    """
+
+    model: ModelWeights
+    fc: Tensor
+    norm: Tensor
+    token_ids: Tensor | None = None
+    mask: Tensor | None = None
+    convs: tuple[tuple[Conv, Conv], ...] = ()
+    pairs: PairScores | None = None
+
+    @property
+    def context(self) -> Tensor:
+        """[layers x 2 x key heads x D, hidden]: what makes keys and values of all layers. Raises
+        `ConfigError` for weights in 8 bits.
+        """
+        parts = []
+        for layer in self.model.layers:
+            if not isinstance(layer.qkv, Tensor):
+                raise ConfigError("a DFlash drafter in 8 bits is not supported: take it in 16 bits")
+            parts.append(layer.qkv[layer.out.shape[1] :])
+        return torch.cat(parts)
+
+    def others(self) -> list[Tensor | None]:
+        """All beside `model`."""
+        convs = [tensor for pair in self.convs for c in pair for tensor in (c.base, c.projection)]
+        pairs = self.pairs
+        own = [] if pairs is None else [pairs.predecessors, pairs.successors, pairs.hidden]
+        return [self.fc, self.norm, self.token_ids, self.mask, *convs, *own]
+
+
+def read_dflash(path: Path, shape: DFlashShape, target: Network) -> DFlashWeights:
+    """The weights in the directory `path`. Raises `ConfigError`."""
+    hidden = shape.network.hidden_size
+    with reading(path, shape.network, target) as reader:
+        prefix = reader.prefix(_PROBE)
+        columns = len(shape.taps) * target.config.hidden_size
+        mask = prefix + "mask_embedding"
+        return DFlashWeights(
+            model=reader.model(prefix, shape.vocab_size),
+            fc=reader.tensor(prefix + _PROBE, hidden, columns),
+            norm=reader.tensor(f"{prefix}hidden_norm.weight", hidden),
+            token_ids=reader.token_ids(shape.vocab_size),
+            mask=reader.tensor(mask, hidden) if reader.has(mask) else None,
+            convs=_convs(reader, prefix, shape),
+            pairs=_pairs(reader, shape),
+        )
+
+
+def _convs(reader: DrafterReader, prefix: str, shape: DFlashShape) -> tuple[tuple[Conv, Conv], ...]:
+    """Of all layers, or none."""
+    if shape.convolution is None:
+        return ()
+    size, hidden = shape.convolution.size, shape.network.hidden_size
+    rows = 2 * size * (hidden // shape.convolution.group)
+
+    def conv(name: str) -> Conv:
+        base = reader.tensor(f"{name}.base_kernel", 2, size, hidden)
+        return Conv(base, reader.tensor(f"{name}.kernel_projection.weight", rows, hidden))
+
+    layers = [f"{prefix}layers.{index}." for index in range(shape.network.num_layers)]
+    return tuple([(conv(f"{each}attention_conv"), conv(f"{each}mlp_conv")) for each in layers])
+
+
+def _pairs(reader: DrafterReader, shape: DFlashShape) -> PairScores | None:
+    if shape.selector is None:
+        return None
+    rank, vocabulary = shape.selector.rank, shape.network.vocab_size
+    return PairScores(
+        reader.tensor(reader.find("predecessor_codebook"), vocabulary, rank),
+        reader.tensor(reader.find("successor_codebook"), vocabulary, rank),
+        reader.tensor(reader.find("hidden_projection"), rank, shape.network.hidden_size),
+    )
+
+
+@final
+class DFlash:
+    """See `workers.engine.drafting.drafter.Drafter`; for sequences of up to `window` tokens."""
+
+    def __init__(
+        self, shape: DFlashShape, weights: DFlashWeights, target: Network, window: int
+    ) -> None:
+        self.name = "dflash" if shape.convolution is None else "dflash2"
+        self.taps = shape.taps
+        self.reads_hidden = False
+        self.max_depth = shape.max_depth
+        self._shape = shape
+        self._weights = weights
+        self._context = weights.context
+        others = weights.others()
+        self.num_bytes = own_bytes(weights.model, target.weights, self._context, *others)
+        config, heads = shape.network, shape.network.attention
+        longest = window + shape.block_size  # a block may reach past the window's end
+        self._network = Network(config, weights.model, longest)
+        self._angles = cos_sin(heads.rope, heads.head_dim, longest).to(target.device)
+        norms = [layer.qk_norm for layer in weights.model.layers if layer.qk_norm is not None]
+        self._key_norms = torch.stack([norm[heads.num_heads :] for norm in norms])
+        self.token_bytes = config.token_numbers * weights.fc.element_size()
+        self._cache: KvCache | None = None
+
+    @property
+    def cache(self) -> KvCache:
+        """Its keys and values."""
+        assert self._cache is not None  # `take_cache` comes first
+        return self._cache
+
+    def take_cache(self, num_blocks: int, block_size: int) -> None:
+        """See `Drafter`."""
+        like = self._weights.fc
+        self._cache = KvCache(
+            self._shape.network, num_blocks - 1, block_size, like.device, like.dtype
+        )
+
+    def draft(self, step: DraftStep) -> Drafted:
+        """See `Drafter`."""
+        assert step.taps is not None
+        self.take_in(step.taps, step.plan)
+        num_seqs = len(step.seqs)
+        if not num_seqs or not step.depth:
+            return Drafted(step.anchors.new_empty((num_seqs, 0)))
+        num_rows = step.depth + self._shape.drafts_own_place
+        hidden = self.block(step.anchors, num_rows, self._plan(step, num_rows))
+        return self.choose(step.anchors, hidden)
+
+    def take_in(self, taps: Tensor, plan: AttentionPlan | PagedPlan) -> None:
+        """Write the context of rows whose taps are [T, taps x target's hidden]."""
+        eps = self._shape.network.rms_norm_eps
+        mixed = linear(taps, self._weights.fc)
+        rows = norm_linear(mixed, self._weights.norm, eps, self._context)
+        write_context(rows, self._key_norms, eps, self._angles, self.cache.memory, plan)
+
+    def block(self, anchors: Tensor, num_rows: int, plan: AttentionPlan | PagedPlan) -> Tensor:
+        """What the head reads of the drafting rows, before the last norm, [S, drafts, hidden], of
+        blocks of `num_rows` rows.
+        """
+        ids = anchors.new_full((anchors.shape[0], num_rows), self._shape.mask_id)
+        ids[:, 0] = anchors
+        hidden = self._network.embed(ids.flatten())
+        if self._weights.mask is not None:
+            hidden.view(*ids.shape, -1)[:, 1:] = self._weights.mask
+        if self._shape.embedding_scale != 1.0:
+            hidden *= self._shape.embedding_scale
+        if self._weights.convs:
+            hidden = self._with_convs(hidden, num_rows, plan)
+        else:
+            hidden = self._network.forward(hidden, plan, self.cache)
+        return hidden.view(*ids.shape, -1)[:, int(self._shape.drafts_own_place) :]
+
+    def choose(self, anchors: Tensor, hidden: Tensor) -> Drafted:
+        """The drafts of rows [S, drafts, hidden]."""
+        num_seqs, depth, size = hidden.shape
+        rows = hidden.reshape(-1, size)
+        logits = self._network.logits(rows)
+        if self._weights.pairs is not None and self._shape.selector is not None:
+            normed = self._network.final_norm(rows).view(hidden.shape)
+            top_k, blocks = self._shape.selector.top_k, logits.view(num_seqs, depth, -1)
+            return Drafted(*walk(self._weights.pairs, top_k, anchors, normed, blocks))
+        ids, confidence = best_tokens(logits)
+        if self._weights.token_ids is not None:
+            ids = self._weights.token_ids[ids]
+        return Drafted(ids.view(num_seqs, depth), confidence.view(num_seqs, depth))
+
+    def _plan(self, step: DraftStep, num_rows: int) -> AttentionPlan | PagedPlan:
+        """Of the blocks. On a card their places are known only there."""
+        if not isinstance(step.plan, PagedPlan) or not uses_triton(self._weights.fc):
+            return step.plan_rows(num_rows, 0)
+        config, (keys, _) = self._shape.network, self.cache.layers[0]
+        return blocks_at(
+            step.anchor_positions.int(),
+            step.plan.table_rows[step.rows],
+            step.plan.block_tables,
+            num_rows,
+            config.attention.num_heads,
+            keys,
+            self._weights.fc.dtype,
+            is_scoped=config.is_scoped,
+        )
+
+    def _with_convs(self, hidden: Tensor, num_rows: int, plan: AttentionPlan | PagedPlan) -> Tensor:
+        """The layers of DFlash 2: `x += conv(branch(conv(norm(x))))`."""
+        config, eps = self._shape.network, self._shape.network.rms_norm_eps
+        assert self._shape.convolution is not None
+        for described, layer, convs, (keys, values) in zip(
+            config.layers, self._weights.model.layers, self._weights.convs, self.cache.layers,
+            strict=True,
+        ):  # fmt: skip
+            mixer = described.mixer
+            normed = rms_norm(hidden, layer.input_norm, eps)
+            conv = BranchConv(self._shape.convolution, convs[0], normed, num_rows)
+            mixed = attend(
+                linear(conv.before(normed), layer.qkv, layer.qkv_bias), layer.qk_norm, eps,
+                self._angles, keys, values, plan, scale=mixer.scale, window=mixer.window,
+                sees_ahead=mixer.sees_ahead,
+            )  # fmt: skip
+            hidden = hidden + conv.behind(linear(mixed, layer.out, layer.out_bias))
+            normed = rms_norm(hidden, layer.mlp_norm, eps)
+            conv = BranchConv(self._shape.convolution, convs[1], normed, num_rows)
+            gated = silu_mul(linear(conv.before(normed), layer.gate_up))
+            hidden = hidden + conv.behind(linear(gated, layer.down))
+        return hidden

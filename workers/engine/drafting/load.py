@@ -1,0 +1,30 @@
+"""A drafter from a directory, for a loaded target.
+
+Owns the order: what it is, whether it fits, its weights. Must not know how it drafts.
+"""
+
+from pathlib import Path
+
+from kernels.choose import has_fp8
+from workers.engine.drafting.description import DFlashShape, MtpShape, read_drafter
+from workers.engine.drafting.dflash import DFlash, read_dflash
+from workers.engine.drafting.drafter import Drafter
+from workers.engine.drafting.eagle3 import Eagle3Cell, read_eagle3
+from workers.engine.drafting.mtp import MtpCell, read_mtp
+from workers.engine.drafting.recurrent import RecurrentDrafter
+from workers.engine.models.network import Network
+
+
+def load_drafter(path: Path, target: Network, window: int) -> Drafter:
+    """The drafter in the directory `path`, for sequences of up to `window` tokens. Raises
+    `ConfigError`, one line, before any weights are read if it is not for this target.
+    """
+    shape = read_drafter(path, target.config)
+    if isinstance(shape, DFlashShape):
+        return DFlash(shape, read_dflash(path, shape, target), target, window)
+    if isinstance(shape, MtpShape):
+        # Beside a head of a gigabyte, half of what a draft takes.
+        fp8 = target.device.type == "cuda" and has_fp8(target.device)
+        weights = read_mtp(path, shape, target)
+        return RecurrentDrafter(MtpCell(shape, weights, target, window, fp8_head=fp8))
+    return RecurrentDrafter(Eagle3Cell(shape, read_eagle3(path, shape, target), target, window))

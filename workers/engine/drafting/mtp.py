@@ -1,0 +1,112 @@
+"""Heads for multi-token prediction, as Qwen3.5 and 3.6 have them in their checkpoints.
+
+Owns the head's mathematics and the names of its tensors. Must not know how often it is run.
+
+A row is `fc(norm(embedding), norm(state))` through one layer of the target's kind; its normed
+output is what the target's head reads, and the next row's state.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from kernels.attention import AttentionPlan, PagedPlan
+from kernels.fp8 import quantize_weight
+from kernels.linear import Weight, linear, norm_linear
+from kernels.rms_norm import rms_norm
+from workers.engine.drafting.description import MtpShape
+from workers.engine.drafting.drafter import DraftStep
+from workers.engine.drafting.weights import own_bytes, reading
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.network import Network
+from workers.engine.models.weights import ModelWeights
+
+PREFIX: Final = "mtp."
+
+
+@dataclass(frozen=True, slots=True)
+class MtpWeights:
+    """`model` with the target's embedding and head; `fc` [hidden, 2 hidden], of the embedding and
+    then of the state, which `embedding_norm` and `state_norm` [hidden] norm before.
+    """
+
+    model: ModelWeights
+    fc: Tensor
+    embedding_norm: Tensor
+    state_norm: Tensor
+
+
+def read_mtp(path: Path, shape: MtpShape, target: Network) -> MtpWeights:
+    """The weights in the directory `path`, which may be the target's own. Raises `ConfigError`."""
+    hidden = shape.network.hidden_size
+    with reading(path, shape.network, target, PREFIX) as reader:
+        return MtpWeights(
+            model=reader.model(PREFIX, shape.network.vocab_size),
+            fc=reader.tensor(f"{PREFIX}fc.weight", hidden, 2 * hidden),
+            embedding_norm=reader.norm(f"{PREFIX}pre_fc_norm_embedding", hidden),
+            state_norm=reader.norm(f"{PREFIX}pre_fc_norm_hidden", hidden),
+        )
+
+
+@final
+class MtpCell:
+    """See `workers.engine.drafting.recurrent.Cell`; for sequences of up to `window` tokens. With
+    `fp8_head` drafts are chosen by a copy of the head in 8 bits.
+    """
+
+    def __init__(
+        self,
+        shape: MtpShape,
+        weights: MtpWeights,
+        target: Network,
+        window: int,
+        *,
+        fp8_head: bool = False,
+    ) -> None:
+        model = weights.model
+        self.name = "mtp"
+        self.taps: tuple[int, ...] = ()
+        self.reads_hidden = True
+        self.config = shape.network
+        self.like = weights.fc
+        self._head: Weight = quantize_weight(model.head) if fp8_head else model.head
+        self.num_bytes = own_bytes(
+            model, target.weights, weights.fc, weights.embedding_norm, weights.state_norm
+        ) + (self._head.nbytes if fp8_head else 0)
+        self._target = target
+        self._weights = weights
+        self._network = Network(shape.network, model, window + 1)
+
+    def first_states(self, step: DraftStep) -> Tensor:
+        """See `Cell`."""
+        assert step.hidden is not None
+        return self._target.final_norm(step.hidden)
+
+    def run(
+        self,
+        ids: Tensor,
+        states: Tensor,
+        plan: AttentionPlan | PagedPlan,
+        cache: KvCache,
+        rows: Tensor | None,
+    ) -> Tensor:
+        """See `Cell`."""
+        weights, eps = self._weights, self.config.rms_norm_eps
+        embedded = rms_norm(self._network.embed(ids), weights.embedding_norm, eps)
+        both = torch.cat((embedded, rms_norm(states, weights.state_norm, eps)), dim=1)
+        return self._network.forward(linear(both, weights.fc), plan, cache, rows)
+
+    def next_states(self, out: Tensor) -> Tensor:
+        """See `Cell`."""
+        return self._network.final_norm(out)
+
+    def logits(self, out: Tensor) -> Tensor:
+        """See `Cell`."""
+        return norm_linear(out, self._weights.model.norm, self.config.rms_norm_eps, self._head)
+
+    def token_ids(self, ids: Tensor) -> Tensor:
+        """See `Cell`."""
+        return ids

@@ -1,0 +1,129 @@
+"""The tensors of a drafter's checkpoint, read for its target.
+
+Owns what drafters' checkpoints have in common: layers and a norm like a model's, an embedding and a
+head that are the target's or their own, and a vocabulary that may be a part of the target's. Must
+not know how a drafter computes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kernels.linear import Weight
+from protocol.errors import ConfigError
+from workers.engine.load.checkpoint import Checkpoint
+from workers.engine.load.file_stream import FileStream
+from workers.engine.models.description import ModelConfig
+from workers.engine.models.network import Network
+from workers.engine.models.weights import LayerWeights, ModelWeights, WeightReader
+
+_PREFIXES: Final = ("", "model.")
+_EMBEDDING: Final = "embed_tokens.weight"
+_HEAD: Final = "lm_head.weight"
+_OFFSETS: Final = "d2t"
+_DRAFTED: Final = "t2d"
+"""Which tokens of the target a drafter has, as truth values: `d2t` says the same."""
+
+
+class DrafterReader(WeightReader):
+    """Reads to the target's device, in its dtype. All methods raise `ConfigError` for a tensor that
+    is missing or misshapen.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, target: Network) -> None:
+        embedding = target.weights.embedding
+        super().__init__(
+            checkpoint, config, embedding.device, embedding.dtype, lambda *_: None, None
+        )
+        self._target = target
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint holds it."""
+        return name in self._checkpoint.names
+
+    def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """In the target's dtype, unless another is named."""
+        return self._take(name, *shape, dtype=dtype)
+
+    def norm(self, name: str, size: int) -> Tensor:
+        """Of the module `name`, with what the family adds."""
+        return self._norm(name, size)
+
+    def find(self, end: str) -> str:
+        """The name of the tensor that ends so, but for `.weight`. Raises `ConfigError`."""
+        found = [
+            name for name in self._checkpoint.names if name.removesuffix(".weight").endswith(end)
+        ]
+        if len(found) != 1:
+            raise ConfigError(
+                f"this drafter has {len(found)} tensors {end}, not one: fetch it again"
+            )
+        return found[0]
+
+    def matrix(self, depth: int, *modules: tuple[str, int]) -> Weight:
+        """The rows of all modules, [rows, depth]."""
+        return self._product(depth, *modules)
+
+    def prefix(self, probe: str) -> str:
+        """What stands before the names of tensors; `probe` is one of them."""
+        return next((each for each in _PREFIXES if each + probe in self._checkpoint.names), "")
+
+    def model(self, prefix: str, vocab_size: int) -> ModelWeights:
+        """`around` the layers behind `prefix`."""
+        return self.around(self.layers(prefix), prefix, vocab_size)
+
+    def around(
+        self, layers: tuple[LayerWeights, ...], prefix: str, vocab_size: int
+    ) -> ModelWeights:
+        """The layers with the norm behind `prefix`; embedding and head are the target's, unless the
+        checkpoint has its own, of `vocab_size` tokens.
+        """
+        hidden, shared = self._config.hidden_size, self._target.weights
+        own = [name for name in (prefix + _EMBEDDING, _EMBEDDING) if self.has(name)]
+        rows = self._target.config.vocab_size
+        embedding = self.tensor(own[0], rows, hidden) if own else shared.embedding
+        own = [name for name in (_HEAD, prefix + _HEAD) if self.has(name)]
+        head = self.tensor(own[0], vocab_size, hidden) if own else shared.head
+        return ModelWeights(embedding, layers, self.norm(f"{prefix}norm", hidden), head)
+
+    def token_ids(self, vocab_size: int) -> Tensor | None:
+        """The target's token of each of the drafter's, int64 [vocab_size]; None: the same."""
+        if not self.has(_OFFSETS):
+            if vocab_size != self._target.config.vocab_size:
+                raise ConfigError(
+                    f"this drafter has {vocab_size} tokens and no {_OFFSETS}, which says what they "
+                    "are in the model: fetch it again"
+                )
+            return None
+        if self.has(_DRAFTED):
+            self._taken.add(_DRAFTED)
+        offsets = self._take(_OFFSETS, vocab_size, dtype=torch.int64)
+        return offsets + torch.arange(vocab_size, device=offsets.device)
+
+
+@contextmanager
+def reading(
+    path: Path, config: ModelConfig, target: Network, only: str = ""
+) -> Iterator[DrafterReader]:
+    """A reader of the checkpoint in `path`. Raises `ConfigError` at the end for tensors with names
+    that begin with `only`, and that nothing explains.
+    """
+    device = target.device
+    stream = FileStream(device) if device.type == "cuda" else None
+    with Checkpoint(path, stream) as checkpoint:
+        reader = DrafterReader(checkpoint, config, target)
+        yield reader
+        reader.settle()
+        reader.check_nothing_left(path, only)
+
+
+def own_bytes(model: ModelWeights, target: ModelWeights, *others: Tensor | None) -> int:
+    """What a drafter's weights take beside the target's."""
+    shared = {id(weight): weight for weight in (target.embedding, target.head)}
+    held = {id(weight) for weight in (model.embedding, model.head)}
+    theirs = sum([weight.nbytes for key, weight in shared.items() if key in held])
+    return model.num_bytes() - theirs + sum([t.nbytes for t in others if t is not None])

@@ -13,9 +13,12 @@ _END = -1
 
 
 class KvPublisher:
-    """Batches are numbered from 0; `lost` ones are kept for replays and not published."""
+    """Batches are numbered from 0; `lost` ones are kept for replays and not published. Replays have
+    the topic before the number as vLLM 0.26 sends it, or none as SGLang does.
+    """
 
-    def __init__(self, events: str, replay: str) -> None:
+    def __init__(self, events: str, replay: str, *, has_topic: bool) -> None:
+        self._topic = [b""] if has_topic else []
         self._context: zmq.Context[Any] = zmq.Context()
         self._events = self._context.socket(zmq.XPUB)
         self._replay = self._context.socket(zmq.ROUTER)
@@ -49,8 +52,10 @@ class KvPublisher:
             first = int.from_bytes(start, "big")
             for number, payload in self._kept:
                 if number >= first:
-                    self._replay.send_multipart([who, empty, *replay_frames(number, payload)])
-            self._replay.send_multipart([who, empty, *replay_frames(_END, b"")])
+                    self._replay.send_multipart(
+                        [who, empty, *self._topic, *replay_frames(number, payload)]
+                    )
+            self._replay.send_multipart([who, empty, *self._topic, *replay_frames(_END, b"")])
 
     def close(self) -> None:
         self._events.close()

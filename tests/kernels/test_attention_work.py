@@ -175,10 +175,9 @@ def test_long_segments_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = paged.choose.prefill_config
 
     def early(
-        num_heads: int, keys: torch.Tensor, dtype: torch.dtype, *, invariant: bool
+        num_heads: int, keys: torch.Tensor, dtype: torch.dtype, **modes: bool
     ) -> PrefillConfig:
-        assert not invariant
-        return chosen(num_heads, keys, dtype)._replace(library=LIBRARY_GRAIN)
+        return chosen(num_heads, keys, dtype, **modes)._replace(library=LIBRARY_GRAIN)
 
     monkeypatch.setattr(paged.choose, "prefill_config", early)
     segments = ((0, LIBRARY_GRAIN + 40), (LIBRARY_GRAIN, LIBRARY_GRAIN - 24))

@@ -171,7 +171,7 @@ def test_the_librarys_products(parts: str, scales: str) -> None:
     elif norm is None:
         out = library.linear(x, weight, bias)
     elif problem.swiglu:
-        out = library.norm_swiglu(x, norm, EPS, weight)
+        out = library.norm_swiglu(x, norm, EPS, weight, is_gelu=problem.is_gelu)
     else:
         out = library.norm_linear(x, norm, EPS, weight, bias)
     problem.check(out.cpu(), 0.06 if scales == "row" else TOLERANCE[torch.bfloat16])

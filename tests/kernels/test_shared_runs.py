@@ -190,6 +190,8 @@ class _Captured:
     def __init__(self, cases: list[Case], num_rows: int) -> None:
         self.case, shape = cases[0], cases[0].shape
         device, dtype = self.case.qkv.device, shape.dtype
+        assert self.case.qk_norm is not None
+        self.qk_norm = torch.zeros_like(self.case.qk_norm)
         self.num_rows = num_rows
         config = choose.prefill_config(shape.heads, self.case.keys, dtype)
         self.bucket = segment_bucket(0, 0, shape.heads, shape.kv, config, num_sharing=num_rows)
@@ -214,11 +216,13 @@ class _Captured:
         )
         plan = paged.prepared(plan, self.case.shape.heads, self.keys, self.qkv.dtype)
         caches = self.keys, self.values, plan
-        return paged.attend(self.qkv, self.case.qk_norm, EPS, self.case.cos_sin, *caches)
+        return paged.attend(self.qkv, self.qk_norm, EPS, self.case.cos_sin, *caches)
 
     def replay(self, case: Case, runs: Runs) -> torch.Tensor:
         """The answers of its rows."""
         count = len(case.qkv)
+        assert case.qk_norm is not None
+        self.qk_norm.copy_(case.qk_norm)
         words = np.zeros(self.bucket.num_words, np.int32)
         self.bucket.lay_out((), self.num_rows, words, runs)
         self.words.copy_(torch.from_numpy(words))

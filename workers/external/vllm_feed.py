@@ -5,7 +5,8 @@ sockets: their owner passes frames in, sends the replay requests, and reports th
 replay.
 
     PUB     topic, number (8 bytes, big-endian), payload
-    replay  number, payload; the number -1 ends it. The request is the number to start from.
+    replay  topic, number, payload (vLLM 0.26), or without the topic; the number -1 ends it. The
+            request is the number to start from.
 """
 
 from collections import Counter
@@ -53,15 +54,14 @@ class VllmFeed:
         return self._take(self._order.live(int.from_bytes(frames[1], "big"), frames[2]))
 
     def replayed(self, frames: Sequence[bytes]) -> Heard:
-        """A message that answers the replay request; REQ and DEALER sockets differ by an empty
-        first frame.
+        """A message that answers the replay request. REQ and DEALER sockets differ by an empty
+        first frame, and versions of vLLM by the topic.
         """
-        frames = frames[1:] if len(frames) == 3 and not frames[0] else frames
-        if len(frames) != 2 or len(frames[0]) != SEQ_BYTES:
+        if not 2 <= len(frames) <= 4 or len(frames[-2]) != SEQ_BYTES:
             return self._bad_frames(frames)
-        if frames[0] == REPLAY_END:
+        if frames[-2] == REPLAY_END:
             return self.replay_ended()
-        return self._take(self._order.replayed(int.from_bytes(frames[0], "big"), frames[1]))
+        return self._take(self._order.replayed(int.from_bytes(frames[-2], "big"), frames[-1]))
 
     def replay_ended(self) -> Heard:
         """The replay is over, or did not come in time."""

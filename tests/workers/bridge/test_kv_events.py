@@ -46,7 +46,8 @@ async def test_what_is_published_is_held(tmp_path: Path, kind: str) -> None:
     """Stored, removed, lost and replayed, and a new engine behind the same address."""
     first = free_ports(2)
     events, replay = f"tcp://127.0.0.1:{first}", f"tcp://127.0.0.1:{first + 1}"
-    engine, publisher = VllmEngine(), KvPublisher(events, replay)
+    engine = VllmEngine()
+    publisher = KvPublisher(events, replay, has_topic=kind == "vllm")
     keys = {
         "engine": kind,
         "model": "builtin:herma-tiny",
@@ -71,7 +72,8 @@ async def test_what_is_published_is_held(tmp_path: Path, kind: str) -> None:
                 assert publisher.num_replays == 1
                 nursery.cancel_scope.cancel()
                 publisher.close()
-                engine, publisher = VllmEngine(), KvPublisher(events, replay)
+                engine = VllmEngine()
+                publisher = KvPublisher(events, replay, has_topic=kind == "vllm")
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + BOUND_S):
                     await publisher.subscribed()
                     engine.compute(PROMPTS[2])

@@ -77,7 +77,9 @@ def test_a_gateway_that_comes_later_gets_all_of_it() -> None:
 
 
 def test_missed_batches_are_replayed() -> None:
-    """Who subscribes late asks from 0 on; a REQ and a DEALER socket show the answer differently."""
+    """Who subscribes late asks from 0 on; a REQ and a DEALER socket show the answer differently,
+    and vLLM 0.26 sends the topic too.
+    """
     feed, engine = _feed(), VllmEngine()
     gateway = _Gateway(feed)
     payloads = []
@@ -88,8 +90,8 @@ def test_missed_batches_are_replayed() -> None:
     gateway.hear(feed.replayed(replay_frames(0, payloads[0])))
     assert gateway.depth(PROMPT) == 1
     gateway.hear(feed.replayed([b"", *replay_frames(1, payloads[1])]))
-    gateway.hear(feed.replayed(replay_frames(2, payloads[2])))
-    gateway.hear(feed.replayed([REPLAY_END, b""]))
+    gateway.hear(feed.replayed([b"", b"kv", *replay_frames(2, payloads[2])]))
+    gateway.hear(feed.replayed([b"", b"", REPLAY_END, b""]))
     assert gateway.depth(PROMPT) == 4
     assert not feed.oddities.total()
 

@@ -18,6 +18,15 @@ LEAST_SHARE: Final = 0.25
 """Prompts may lengthen a step of decodes by this share of its time, even past the gap: many long
 decodes must not make the next conversation wait for minutes."""
 
+USUAL_SHARE: Final = 2.0
+"""Prompts take so many times as long as the decodes of their step, where the gap leaves that. More
+steps with prompts in them are fewer of decodes alone, which read the weights for one token each;
+below some 500 prompt tokens an 8B on an H200 reads them for its prompts' sake anyway."""
+
+_LEAST_OF_GAP: Final = 0.5
+"""Few decodes are soon done: beside them a step lasts for this share of the gap at least, or a
+prompt would wait longer than they gain."""
+
 
 @final
 class PromptBudget:
@@ -34,14 +43,15 @@ class PromptBudget:
     def beside(
         cls, num_decodes: int, token_budget: int, max_gap_s: float, cost: StepCost
     ) -> PromptBudget:
-        """What is left beside `num_decodes`, which wait at most `max_gap_s` for their next token.
-        Without decodes nothing waits.
+        """What is left beside `num_decodes`, which wait at most `max_gap_s` for their next token,
+        and usually less. Without decodes nothing waits.
         """
         tokens = token_budget - num_decodes
         if num_decodes == 0 or max_gap_s == math.inf:
             return cls(tokens, math.inf, cost)
         decode_s = cost.decode_s(num_decodes)
-        seconds = max(max_gap_s - decode_s, LEAST_SHARE * decode_s)
+        usual_s = max(USUAL_SHARE * decode_s, _LEAST_OF_GAP * max_gap_s - decode_s)
+        seconds = max(min(usual_s, max_gap_s - decode_s), LEAST_SHARE * decode_s)
         return cls(min(tokens, cost.most_tokens), seconds, cost)
 
     @property

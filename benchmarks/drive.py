@@ -15,6 +15,7 @@ from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.runner import InFlight, Runner
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing
+from workers.scheduler.drafting import Proposer
 from workers.scheduler.plan import StepPlan
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 
@@ -47,9 +48,11 @@ class Drive:
         max_seqs: int | None = None,
         compiler: LlGuidanceCompiler | None = None,
         looks_ahead: bool = False,
+        proposer: Proposer | None = None,
     ) -> None:
         """`compiler` is needed for requests with a grammar; it compiles at once. `looks_ahead`: a
         step is launched before the one in flight is collected, as the engine does on a card.
+        `proposer` gives decodes drafts.
         """
         facts = runner.facts
         self.num_blocks = num_blocks or facts.kv_tokens // facts.block_size
@@ -68,7 +71,9 @@ class Drive:
         )
         blocks = BlockManager(self.num_blocks, facts.block_size)
         self._scheduler = Scheduler(
-            limits, blocks, (MODEL,), runner.eos_ids, lookahead=int(looks_ahead)
+            *(limits, blocks, (MODEL,), runner.eos_ids),
+            lookahead=int(looks_ahead),
+            proposer=proposer,
         )
         self._scheduler.expects_growth = False
 
@@ -123,7 +128,8 @@ class Drive:
         self._in_flight = None if plan is None else (plan, self._runner.launch(plan))
         if done is not None:
             self._apply(self._scheduler.commit(done[0], self._runner.collect(done[1])))
-        return plan if plan is not None or done is None else done[0]
+            return plan or done[0]
+        return plan
 
     def finish(self) -> None:
         """Step until there is no work. Raises `RuntimeError` if that does not happen."""

@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 
 from protocol.errors import HermaError
 from protocol.messages import EngineFacts
+from workers.engine.drafting.drafter import Drafter
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.memory.out_of_memory import is_out_of_memory
 from workers.engine.models.kv_cache import KvCache
@@ -275,11 +276,19 @@ class Runner:
         ]
 
 
-def steps_on(model: Network, cache: KvCache, facts: EngineFacts, spare_bytes: int = 0) -> Steps:
-    """The steps of the model's device. Graphs leave `spare_bytes` of a card to the largest step."""
+def steps_on(
+    model: Network,
+    cache: KvCache,
+    facts: EngineFacts,
+    spare_bytes: int = 0,
+    drafter: Drafter | None = None,
+) -> Steps:
+    """The steps of the model's device, behind which `drafter` drafts. Graphs leave `spare_bytes` of
+    a card to the largest step.
+    """
     if model.device.type == "cuda":
-        return DeviceSteps(model, cache, facts, spare_bytes=spare_bytes)
-    return HostSteps(model, cache, facts.max_seqs)
+        return DeviceSteps(model, cache, facts, spare_bytes=spare_bytes, drafter=drafter)
+    return HostSteps(model, cache, facts, drafter)
 
 
 def largest_id(ids: array[int]) -> int:

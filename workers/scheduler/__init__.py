@@ -4,8 +4,9 @@ from workers.scheduler.admission import largest_id
 from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.concurrency import CARD_SEQS, CPU_SEQS, most_sequences
+from workers.scheduler.drafting import Candidate, Proposer
 from workers.scheduler.meters import StepMeter
-from workers.scheduler.plan import Chunk, Sampled, SequenceStart, StepPlan, StepResult
+from workers.scheduler.plan import ON_CARD, Chunk, Sampled, SequenceStart, StepPlan, StepResult
 from workers.scheduler.scheduler import Outgoing, Scheduler, SchedulerLimits
 from workers.scheduler.sequence import Key
 from workers.scheduler.step_cost import StepCost
@@ -13,11 +14,14 @@ from workers.scheduler.step_cost import StepCost
 __all__ = [
     "CARD_SEQS",
     "CPU_SEQS",
+    "ON_CARD",
     "BlockEvents",
     "BlockManager",
+    "Candidate",
     "Chunk",
     "Key",
     "Outgoing",
+    "Proposer",
     "Sampled",
     "Scheduler",
     "SchedulerLimits",

@@ -53,24 +53,40 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
             reason: FinishReason = "grammar" if seq in result.ungrammatical else "error"
             ended.append((sequence, Ending(reason, detail=failed[seq])))
             continue
-        table = sequence.table
-        # Without a token the last position is computed again: its block is not final.
-        is_asked_again = chunk.samples and seq in sampled and not sampled[seq].ids
-        end = chunk.start + chunk.length - is_asked_again
-        # A table without blocks: the sequence was preempted after the plan was made. Their new
-        # owner overwrites what the step wrote.
-        if end // block_size > table.num_stored and table.block_ids:
-            blocks.store(table, sequence.token_ids, end)
+        end = chunk.start + chunk.length
         if chunk.samples and sequence.embeds:
             accepted.append(_embedding(sequence, embeddings.get(seq)))
             ended.append((sequence, Ending("length")))
         elif chunk.samples:
-            item, ending = _sample(sequence, chunk, sampled.get(seq))
+            answer = sampled.get(seq)
+            item, ending = _sample(sequence, chunk, answer)
+            end = _num_computed(sequence, chunk, answer)
             if item is not None:
                 items[sequence.link].append(item)
             if ending is not None:
                 ended.append((sequence, ending))
+        table = sequence.table
+        # A table without blocks: the sequence was preempted after the plan was made. Their new
+        # owner overwrites what the step wrote.
+        if end // block_size > table.num_stored and table.block_ids:
+            blocks.store(table, sequence.token_ids, end)
     return Outcome([*accepted, *_tokens(plan.step, items)], ended)
+
+
+def _num_computed(sequence: Sequence, chunk: Chunk, answer: Sampled | None) -> int:
+    """How many leading positions hold keys and values of the sequence's tokens now; counts those of
+    accepted drafts as planned.
+    """
+    end = chunk.start + chunk.length
+    num_ids = 1 if answer is None else len(answer.ids)
+    if num_ids == 0:
+        return end - 1  # without a token the last position is computed again
+    if not chunk.drafts or not sequence.table.block_ids:
+        return end
+    # A sequence that stopped among them has no more tokens.
+    end = min(end + num_ids - 1, len(sequence.token_ids))
+    sequence.num_planned = end
+    return end
 
 
 def _accept(sequence: Sequence) -> Outgoing:

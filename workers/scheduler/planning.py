@@ -9,10 +9,12 @@ A step may be planned while the one before is computed. Blocks that change hands
 written by their old owner first, because steps take effect in order.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from workers.scheduler.admission import SchedulerLimits
 from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.drafting import to_draft, with_drafts
 from workers.scheduler.plan import Chunk, SequenceStart
 from workers.scheduler.prompt_budget import PromptBudget
 from workers.scheduler.prompt_shares import share
@@ -31,20 +33,46 @@ class StepChoice(NamedTuple):
 
 
 def choose(
-    queues: Queues, blocks: BlockManager, limits: SchedulerLimits, cost: StepCost
+    queues: Queues,
+    blocks: BlockManager,
+    limits: SchedulerLimits,
+    cost: StepCost,
+    drafts: Mapping[int, tuple[int, ...]],
+    draft_depth: int = 0,
 ) -> StepChoice:
-    """The chunks of the next step; blocks are allocated and queues moved accordingly."""
+    """The chunks of the next step; blocks are allocated and queues moved accordingly. Decodes carry
+    `drafts`, and behind the tokens that the step samples the card makes `draft_depth` of them.
+    """
     chunks: list[Chunk] = []
     prefills, num_preempted = _decode(queues, blocks, chunks)
+    if drafts:
+        chunks = with_drafts(chunks, drafts, queues, blocks)
     # A preempted sequence is the head now, and the step in flight may still compute it: it starts
     # again in a plan that is made when that step is committed and all its tokens are known.
     may_start = num_preempted == 0 and len(queues.waiting) > 0
-    if not prefills and not may_start:
-        return StepChoice(chunks, [], num_preempted)
-    starts = Starts(queues, blocks, limits.max_running if may_start else 0)
-    budget = PromptBudget.beside(len(chunks), limits.token_budget, limits.max_gap_s, cost)
-    chunks += share(prefills, starts, budget, blocks.block_size)
-    return StepChoice(chunks, starts.started, num_preempted)
+    started: list[SequenceStart] = []
+    if prefills or may_start:
+        starts = Starts(queues, blocks, limits.max_running if may_start else 0)
+        chunks += _prompts(prefills, starts, chunks, limits, cost, blocks.block_size)
+        started = starts.started
+    if draft_depth:
+        chunks = to_draft(chunks, draft_depth, queues, blocks)
+    return StepChoice(chunks, started, num_preempted)
+
+
+def _prompts(
+    prefills: list[Sequence],
+    starts: Starts,
+    decodes: list[Chunk],
+    limits: SchedulerLimits,
+    cost: StepCost,
+    block_size: int,
+) -> list[Chunk]:
+    """What prompts compute beside `decodes`."""
+    num_drafts = sum([len(chunk.drafts) for chunk in decodes])
+    token_budget = limits.token_budget - num_drafts
+    budget = PromptBudget.beside(len(decodes), token_budget, limits.max_gap_s, cost)
+    return share(prefills, starts, budget, block_size)
 
 
 def _decode(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import count
 from typing import final
@@ -21,10 +21,12 @@ from workers.scheduler.admission import Refusal, SchedulerLimits, SubmissionRead
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing, apply
 from workers.scheduler.concurrency import USUAL_OUTPUTS, Concurrency, peak_growth
+from workers.scheduler.drafting import Proposer, candidates_of
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
 from workers.scheduler.plan import StepPlan, StepResult
 from workers.scheduler.planning import choose
+from workers.scheduler.prompt_budget import LEAST_TOKENS
 from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Ending, Key, Sequence
 from workers.scheduler.step_cost import StepCost
@@ -43,7 +45,8 @@ class Scheduler:
     in the earlier one may then be in the later one too, where its part is computed for nothing.
 
     The engine loop writes measured steps to `step_cost`, which says what prompts may take beside
-    decodes.
+    decodes. A `proposer` gives decodes drafts; nothing is planned while a step with some is in
+    flight.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Scheduler:
         lookahead: int = 0,
         largest: Callable[[array[int]], int] = largest_id,
         usual_outputs: int = USUAL_OUTPUTS,
+        proposer: Proposer | None = None,
     ) -> None:
         if lookahead not in {0, 1}:
             raise ValueError(f"a lookahead of {lookahead} steps; 0 and 1 are possible")
@@ -64,6 +68,7 @@ class Scheduler:
         self.expects_growth = True
         self._limits = limits
         self._blocks = blocks
+        self._proposer = proposer
         pool_tokens = blocks.num_blocks * blocks.block_size
         self._reader = SubmissionReader(limits, pool_tokens, models, eos_ids, largest)
         self._queues = Queues()
@@ -159,8 +164,13 @@ class Scheduler:
         in_flight = self._in_flight
         if len(in_flight) > self.lookahead:
             raise RuntimeError(f"step {in_flight[0].step} is not committed yet")
+        if in_flight and self._proposer is not None and self._waits(self._proposer, in_flight[-1]):
+            return None
         self._expect_growth()
-        choice = choose(self._queues, self._blocks, self._limits, self.step_cost)
+        drafts = self._drafts()
+        depth = 0 if self._proposer is None else self._proposer.num_to_draft
+        limits, cost = self._limits, self.step_cost
+        choice = choose(self._queues, self._blocks, limits, cost, drafts, depth)
         self._num_preemptions += choice.num_preempted
         if choice.num_preempted:
             self._concurrency.preempted()
@@ -169,6 +179,11 @@ class Scheduler:
             return None
         ended, self._ended = self._ended, []
         self._num_steps += 1
+        if self._proposer is not None:
+            for start in choice.started:
+                sequence = self._queues.running[start.seq]
+                if not sequence.embeds:
+                    self._proposer.start(start.seq, sequence.token_ids, sequence.num_prompt)
         plan = StepPlan(self._num_steps, tuple(choice.started), tuple(choice.chunks), tuple(ended))
         in_flight.append(plan)
         return plan
@@ -182,6 +197,8 @@ class Scheduler:
         if plan is not oldest or result.step != plan.step:
             raise ValueError(f"result of step {result.step} does not answer {oldest}")
         self._in_flight.popleft()
+        if self._proposer is not None:
+            self._proposer.learn(plan, result)
         outcome = apply(plan, result, self._queues, self._blocks)
         endings = [self._end(sequence, ending) for sequence, ending in outcome.ended]
         return (*outcome.messages, *endings, *self.take_events())
@@ -262,6 +279,26 @@ class Scheduler:
             own = num_held - sequence.num_cached // size
             yield max(0, own), max(0, -(-num_tokens // size) - num_held)
 
+    def _waits(self, proposer: Proposer, in_flight: StepPlan) -> bool:
+        """Whether the next plan must know the tokens of the step in flight: how many drafts it
+        accepts, or what to draft behind it.
+        """
+        if any(chunk.drafts or chunk.num_to_draft for chunk in in_flight.chunks):
+            return True
+        return proposer.waits(candidates_of(self._queues))
+
+    def _drafts(self) -> Mapping[int, tuple[int, ...]]:
+        """What the next step verifies, unless one is in flight."""
+        if self._proposer is None or self._in_flight:
+            return {}
+        candidates, queues = candidates_of(self._queues), self._queues
+        if not candidates:
+            return {}
+        num_prompts = len(queues.running) - len(candidates) + len(queues.waiting)
+        room = self._limits.token_budget - len(queues.running)
+        room -= LEAST_TOKENS if num_prompts else 0
+        return self._proposer.propose(candidates, max(0, room), num_prompts)
+
     def _find(self, key: Key) -> Sequence | None:
         queued = self._queues.find(key) or self._intake_queue.find(key)
         return queued or self._compiling.get(key)
@@ -291,6 +328,8 @@ class Scheduler:
             self._blocks.release(sequence.table)
             if sequence.is_started:
                 self._ended.append(sequence.seq)
+                if self._proposer is not None:
+                    self._proposer.end(sequence.seq)
                 if sequence.link != SUPERVISOR:  # its health probes are no answers
                     self._concurrency.ended(sequence.num_outputs)
         self._admit_followers()

@@ -26,6 +26,9 @@ Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 Rows: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 ALL_BITS: Final = -1
+MAX_TAKEN_BACK: Final = 64
+"""Tokens that can be taken back: more than the drafts of a step."""
+
 _MANY: Final = 4
 """Rows from which threads are worth their start."""
 
@@ -74,9 +77,19 @@ class _Place(Enum):
     ANSWER = "the answer"
 
 
+class _Taken(NamedTuple):
+    """A token that was followed, the place before it, and whether the matcher moved."""
+
+    token_id: int
+    place: _Place
+    is_matched: bool
+
+
 @final
 class SequenceGrammar:
-    """`matcher` is this sequence's own. It never moves past a token that `fill` did not get."""
+    """`matcher` is this sequence's own. It never moves past a token that `fill` did not get, and
+    back behind those of the last `MAX_TAKEN_BACK` that the next call no longer has: drafts.
+    """
 
     def __init__(self, matcher: LLMatcher, grammar: Grammar, vocabulary: Vocabulary) -> None:
         self.error = ""
@@ -85,6 +98,7 @@ class SequenceGrammar:
         self._closing_id = grammar.closing_id
         self._opening_id = grammar.opening_id
         self._num_seen = 0
+        self._taken: list[_Taken] = []
         if grammar.closing_id is None:
             self._place = _Place.ANSWER
         else:
@@ -129,9 +143,7 @@ class SequenceGrammar:
         """Move behind `outputs`. True if the matcher says what may come next; else any token may,
         as `row` shows. Raises `GrammarBroken`.
         """
-        for token_id in outputs[self._num_seen :]:
-            self._take(token_id)
-        self._num_seen = len(outputs)
+        self._move_behind(outputs)
         if self._place is _Place.REASONING:
             row[:] = ALL_BITS
             return False
@@ -149,20 +161,59 @@ class SequenceGrammar:
             _allow(row, self._vocabulary.gap_id)
         return self._lone(row)
 
+    def num_allowed(self, outputs: array[int], drafts: Sequence[int]) -> int:
+        """How many of the leading `drafts` may come behind `outputs`: none if those cannot be
+        followed, of which the next mask tells.
+        """
+        try:
+            self._move_behind(outputs)
+        except GrammarBroken:
+            return 0
+        for index, token_id in enumerate(drafts):
+            if self._next_place(token_id) is None and not self.matcher.validate_tokens([token_id]):
+                return index
+            self._take(token_id)
+        return len(drafts)
+
+    def _move_behind(self, outputs: array[int]) -> None:
+        self._take_back(outputs)
+        for token_id in outputs[self._num_seen :]:
+            self._take(token_id)
+        del self._taken[:-MAX_TAKEN_BACK]
+
+    def _take_back(self, outputs: array[int]) -> None:
+        """Forget the last tokens as far as they are not those of `outputs`."""
+        taken, first = self._taken, self._num_seen - len(self._taken)
+        num_same = 0
+        for token_id, one in zip(outputs[first : self._num_seen], taken, strict=False):
+            if token_id != one.token_id:
+                break
+            num_same += 1
+        gone = taken[num_same:]
+        if gone:
+            del taken[num_same:]
+            self._place = gone[0].place
+            self._num_seen -= len(gone)
+            self.matcher.rollback(sum([one.is_matched for one in gone]))
+
     def _take(self, token_id: int) -> None:
+        place, after = self._place, self._next_place(token_id)
+        self._place = after or _Place.ANSWER
+        if after is None and not self.matcher.consume_token(token_id):
+            self._break(f"token {token_id} does not follow it. {self.matcher.get_error()}")
+        self._taken.append(_Taken(token_id, place, after is None))
+        self._num_seen += 1
+
+    def _next_place(self, token_id: int) -> _Place | None:
+        """Where a token leads that stands before the answer; None if it is part of it."""
         place = self._place
         if place is _Place.REASONING:
-            if token_id == self._closing_id:
-                self._place = _Place.GAP
-            return
+            return _Place.GAP if token_id == self._closing_id else place
         if place is _Place.START and token_id == self._opening_id:
-            self._place = _Place.REASONING
-            return
-        self._place = _Place.ANSWER
+            return _Place.REASONING
         if place is _Place.GAP and token_id == self._vocabulary.gap_id:
-            return
-        if not self.matcher.consume_token(token_id):
-            self._break(f"token {token_id} does not follow it. {self.matcher.get_error()}")
+            return _Place.ANSWER
+        return None
 
     def _lone(self, row: Words) -> int | None:
         # Counted first: for a vocabulary of 150k it takes a third of the time of finding them.

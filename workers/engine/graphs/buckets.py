@@ -126,8 +126,8 @@ def invariant_buckets(
 def need_of(chunks: Iterable[Chunk], *, invariant: bool = False) -> GraphBucket:
     """The smallest room for these chunks, whose single rows are decodes, or segments too."""
     if invariant:
-        lengths = [chunk.length for chunk in chunks]
+        lengths = [chunk.num_rows for chunk in chunks]
         return GraphBucket(0, sum(lengths), len(lengths))
-    segments = [chunk.length for chunk in chunks if chunk.length > 1]
-    num_decodes = sum([chunk.length == 1 for chunk in chunks])
+    segments = [chunk.num_rows for chunk in chunks if chunk.num_rows > 1]
+    num_decodes = sum([chunk.num_rows == 1 for chunk in chunks])
     return GraphBucket(num_decodes, sum(segments), len(segments))

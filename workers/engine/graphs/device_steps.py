@@ -7,25 +7,30 @@ tables; the host reads a copy of them a step later.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias, final
+from typing import Final, NamedTuple, TypeAlias, final
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import SharingCosts, sharing_costs
+from kernels.accept import accept
+from kernels.attention import PagedPlan, SharingCosts, blocks_at, sharing_costs
 from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
+from workers.engine.drafting.drafter import Drafter
 from workers.engine.graphs.buckets import graph_buckets, invariant_buckets, need_of
 from workers.engine.graphs.capture import Capture, CudaCapture, held_on_card, run_again, sparing
 from workers.engine.graphs.capture_order import CaptureOrder, capture_sizes
 from workers.engine.graphs.captured_steps import Graphs
 from workers.engine.graphs.decode_step import DecodeStep
-from workers.engine.graphs.mixed_step import MixedStep, embed_known
+from workers.engine.graphs.mixed_step import MixedStep
+from workers.engine.memory.out_of_memory import is_out_of_memory
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.step.batch import (
@@ -33,18 +38,28 @@ from workers.engine.step.batch import (
     PagedRows,
     SequenceState,
     make_paged_batch,
+    num_sampled,
     paged_rows,
     to_device,
 )
+from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, first_rows, following_ids
 from workers.engine.step.draws import Kind
-from workers.engine.step.sampler import Picked, Sampler
+from workers.engine.step.sampler import Checked, Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
-from workers.engine.step.tables import SequenceTables, TableRow, no_updates
-from workers.scheduler import Chunk
+from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow, no_updates
+from workers.scheduler import ON_CARD, Chunk
 
 _Draw: TypeAlias = Callable[[], Picked]
-"""What is left of a step once its network is launched."""
+
+
+class _Work(NamedTuple):
+    """What is left of a step once its network is launched: the draw, and what a drafter does with
+    the tokens.
+    """
+
+    draw: _Draw
+    draft: Callable[[Picked], None] | None = None
 
 
 @final
@@ -62,6 +77,7 @@ class DeviceSteps:
         *,
         spare_bytes: int = 0,
         sharing: SharingCosts | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         """`facts` limit what a step can hold, so which graphs there are. `capture` None takes that
         of the device, which leaves `spare_bytes` to steps without a graph: none on a CPU.
@@ -74,8 +90,12 @@ class DeviceSteps:
         self._device = model.device
         self._nothing = Picked((), torch.empty(0, dtype=torch.int64, device=self._device))
         max_blocks = -(-facts.context_length // cache.block_size)
-        self._tables = SequenceTables(max_rows, max_blocks, cache.dummy_block, self._device)
-        self._sampler = Sampler(model.config.vocab_size, max_rows, self._device)
+        max_drafts = 0 if drafter is None else drafter.max_depth
+        self._tables = SequenceTables(
+            max_rows, max_blocks, cache.dummy_block, self._device, max_drafts
+        )
+        self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
+        self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
         self._decode_step = DecodeStep(model, cache, self._tables, self._sampler.draws, max_rows)
         weights = model.config.layer_weights // model.config.num_layers
         limits = max_rows, facts.token_budget, weights
@@ -109,20 +129,33 @@ class DeviceSteps:
         """See `Steps`. A step that samples nothing is waited for too: otherwise all chunks of a
         long prompt would be launched at once, and a new request would wait for them all.
         """
+        chunks = [self._with_ids(chunk, states[chunk.seq]) for chunk in chunks]
         rows = self._bring_up_to_date(chunks)
-        if not self._model.invariant and all(
-            chunk.length == 1 and row.next_position == chunk.start
-            for chunk, row in zip(chunks, rows, strict=True)
+        for chunk, row in zip(chunks, rows, strict=True):
+            if row.next_position == HELD_LAST:  # behind accepted drafts, which the host knows now
+                row.next_position = len(states[chunk.seq].tokens) - 1
+        if (
+            self._draft_pass is None
+            and not self._model.invariant
+            and all(
+                chunk.num_rows == 1 and row.next_position == chunk.start
+                for chunk, row in zip(chunks, rows, strict=True)
+            )
         ):
-            draw = self._decode(chunks, rows, states)
+            work = _Work(self._decode(chunks, rows, states))
         else:
-            draw = self._mixed(chunks, states)
+            work = self._mixed(chunks, states)
         awaits = any(_awaits_token(chunk, states[chunk.seq]) for chunk in chunks)
         # Before the rows move on: a step whose draw finds no memory is launched again.
-        picked = None if awaits else draw()
+        picked = None if awaits else work.draw()
         for chunk, row in zip(chunks, rows, strict=True):
-            row.next_position = chunk.start + chunk.length if chunk.samples else -1
-        return Unsampled(lambda: _fetched(draw())) if picked is None else _fetched(picked)
+            if chunk.drafts:
+                row.next_position = HELD_LAST
+            else:
+                row.next_position = chunk.start + chunk.length if chunk.samples else -1
+        if picked is None:
+            return Unsampled(lambda: _finished(work, work.draw()))
+        return _finished(work, picked)
 
     @property
     def num_graphs(self) -> tuple[int, int]:
@@ -146,7 +179,7 @@ class DeviceSteps:
         """See `Steps`."""
         self._bring_up_to_date(chunks)
         batch = self._batch(self._rows(chunks, states))
-        parts = torch.split(self._forward(batch, None), [chunk.length for chunk in batch.chunks])
+        parts = torch.split(self._forward(batch, None), [chunk.num_rows for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
 
     def _bring_up_to_date(self, chunks: Sequence[Chunk]) -> list[TableRow]:
@@ -191,10 +224,13 @@ class DeviceSteps:
         if kind is not Kind.GENERAL:
             picked = Picked(tuple([state.seq for state in members]), result)
             return lambda: picked
-        return partial(self._sample, result, members, positions + 1, table_rows)
+        return partial(self._draw, result, members, positions + 1, table_rows)
 
-    def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> _Draw:
+    def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> _Work:
         rows = self._sharing_rows(chunks, states)
+        if self._draft_pass is not None or any(chunk.drafts for chunk in chunks):
+            self.used_graph = False
+            return self._unpadded(rows, states)
         bucket = self._graphs.for_mixed(need_of(chunks, invariant=self._model.invariant))
         if bucket is not None and not self._mixed_step.holds(bucket, rows):
             bucket = None
@@ -204,26 +240,82 @@ class DeviceSteps:
         positions, table_rows = self._mixed_step.fill(bucket, rows)
         logits = self._graphs.run(bucket)[: len(rows.sampling)]
         if not rows.sampling:
-            return lambda: self._nothing
-        members = [states[chunk.seq] for chunk in rows.sampling]
-        return partial(self._sample, logits, members, positions, table_rows)
+            return _Work(lambda: self._nothing)
+        return _Work(partial(self._sample, logits, rows, states, positions, table_rows))
 
-    def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> _Draw:
-        batch = self._batch(rows)
-        hidden = self._forward(batch, batch.last_rows)
+    def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> _Work:
+        batch, draft = self._batch(rows), None
+        if self._draft_pass is None:
+            hidden = self._forward(batch, batch.last_rows)
+        else:
+            # Before the draw, which writes new last tokens.
+            ids = self._tables.known(batch.token_ids, batch.plan.table_rows)
+            embedded = self._model.embed(ids)
+            hidden, kept = self._draft_pass.forward(embedded, batch.plan, batch.last_rows)
+            draft = partial(self._draft, self._draft_pass, batch, ids, kept, states)
         if not batch.sampling:
-            return lambda: self._nothing
-        members = [states[chunk.seq] for chunk in batch.sampling]
+            return _Work(lambda: self._nothing, draft)
         logits = self._model.logits(hidden)
-        return partial(self._sample, logits, members, batch.sampled_positions, batch.table_rows)
+        sampled = batch.sampled_positions, batch.table_rows
+        return _Work(partial(self._sample, logits, rows, states, *sampled), draft)
+
+    @torch.inference_mode()
+    def _draft(
+        self,
+        draft_pass: DraftPass,
+        batch: PagedBatch,
+        token_ids: Tensor,
+        kept: Kept,
+        states: dict[int, SequenceState],
+        picked: Picked,
+    ) -> None:
+        """Take the step in, and keep the drafts where the next step reads them."""
+        following = following_ids(batch.chunks, states).astype(np.int32)
+        rows = StepRows(
+            token_ids.long(),
+            to_device(following, self._device).long(),
+            batch.plan.positions.long(),
+            batch.last_rows,
+            batch.sampled_positions.long(),
+            batch.plan,
+        )
+        chunks, drafted = draft_pass.draft(rows, kept, picked, batch.sampling, self._plan_rows)
+        if chunks:
+            tables = self._tables_of(chunks).long()
+            self._tables.drafts[tables, : drafted.ids.shape[1]] = drafted.ids.int()
+
+    def _plan_rows(self, chunks: Sequence[Chunk], positions: Tensor, num_rows: int) -> PagedPlan:
+        tables, block_tables = self._tables_of(chunks), self._tables.block_tables
+        if num_rows == 1:
+            plan = PagedPlan(positions.int(), tables, block_tables, len(chunks))
+            return self._model.prepared(plan, self._cache)
+        keys, _ = self._cache.layers[0]
+        num_heads, dtype = (
+            self._model.config.attention.num_heads,
+            self._model.weights.embedding.dtype,
+        )
+        return blocks_at(positions.int(), tables, block_tables, num_rows, num_heads, keys, dtype)
+
+    def _tables_of(self, chunks: Sequence[Chunk]) -> Tensor:
+        indices = [self._tables.rows[chunk.seq].index for chunk in chunks]
+        return to_device(np.array(indices, np.int32), self._device)
+
+    def _with_ids(self, chunk: Chunk, state: SequenceState) -> Chunk:
+        """With ids on the host if a grammar must follow them: up to the first that it refuses."""
+        if not chunk.drafts or chunk.drafts[0] != ON_CARD or state.grammar is None:
+            return chunk
+        row = self._tables.rows[chunk.seq].index
+        drafts = self._tables.drafts[row, : len(chunk.drafts)].tolist()
+        num_allowed = state.grammar.num_allowed(state.tokens[state.num_prompt :], drafts)
+        return msgspec.structs.replace(chunk, drafts=tuple(drafts[:num_allowed]))
 
     def _sharing_rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
         """The rows, of which the decodes stand in the order in which they share."""
-        singles = [chunk for chunk in chunks if chunk.length == 1]
+        singles = [chunk for chunk in chunks if chunk.num_rows == 1]
         order = self._prefixes.order(singles) if len(singles) > 1 else None
         if order is None:
             return self._rows(chunks, states)
-        longer = [chunk for chunk in chunks if chunk.length > 1]
+        longer = [chunk for chunk in chunks if chunk.num_rows > 1]
         rows = self._rows([*[singles[i] for i in order.rows], *longer], states)
         tables = [self._tables.rows[chunk.seq].index for chunk in rows.chunks[: rows.num_decodes]]
         return replace(rows, runs=order.on_card(tables))
@@ -237,12 +329,47 @@ class DeviceSteps:
         return make_paged_batch(rows, self._tables, prepare, invariant=self._model.invariant)
 
     def _forward(self, batch: PagedBatch, rows: Tensor | None) -> Tensor:
-        plan = batch.plan
-        hidden = embed_known(self._model, self._tables, batch.token_ids, plan.table_rows)
-        return self._model.forward(hidden, plan, self._cache, rows)
+        token_ids = self._tables.known(batch.token_ids, batch.plan.table_rows)
+        return self._model.forward(self._model.embed(token_ids), batch.plan, self._cache, rows)
+
+    def _sample(
+        self,
+        logits: Tensor,
+        rows: PagedRows,
+        states: dict[int, SequenceState],
+        positions: Tensor,
+        table_rows: Tensor,
+    ) -> Picked:
+        if any(chunk.drafts for chunk in rows.sampling):
+            return self._verify(logits, rows, states, positions, table_rows)
+        members = [states[chunk.seq] for chunk in rows.sampling]
+        return self._draw(logits, members, positions, table_rows)
 
     @torch.inference_mode()
-    def _sample(
+    def _verify(
+        self,
+        logits: Tensor,
+        rows: PagedRows,
+        states: dict[int, SequenceState],
+        positions: Tensor,
+        table_rows: Tensor,
+    ) -> Picked:
+        checked = [Checked(states[chunk.seq], chunk.drafts) for chunk in rows.sampling]
+        drafts = self._checked_ids(rows, table_rows)
+        picked = self._sampler.verify(logits, checked, positions, drafts)
+        firsts, last_token = first_rows(picked), self._tables.last_token
+        accept(picked.ids, drafts, firsts, last_token, table_rows[firsts])
+        return picked
+
+    def _checked_ids(self, rows: PagedRows, table_rows: Tensor) -> Tensor:
+        """What the token of each sampled row is compared with: the token of the row behind it."""
+        behind = rows.token_ids[np.minimum(rows.last_rows + 1, len(rows.token_ids) - 1)]
+        behind[np.cumsum([num_sampled(chunk) for chunk in rows.sampling]) - 1] = ON_CARD
+        sent = to_device(behind.astype(np.int32), self._device)
+        return torch.where(sent == ON_CARD, -1, self._tables.known(sent, table_rows)).long()
+
+    @torch.inference_mode()
+    def _draw(
         self,
         logits: Tensor,
         members: Sequence[SequenceState],
@@ -261,6 +388,20 @@ def _awaits_token(chunk: Chunk, state: SequenceState) -> bool:
     """Whether the chunk samples behind a token that the host does not know, and a grammar must."""
     is_known = chunk.start + chunk.length <= len(state.tokens)
     return state.grammar is not None and chunk.samples and not is_known
+
+
+def _finished(work: _Work, picked: Picked) -> Launched:
+    """Launch the copy of the tokens, ahead of the drafts, which nothing waits for."""
+    launched = _fetched(picked)
+    if work.draft is not None:
+        try:
+            work.draft(picked)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            # The step itself is done. What the next one verifies instead are old drafts.
+            print(f"no memory to draft: {error}", file=sys.stderr)
+    return launched
 
 
 def _fetched(picked: Picked) -> Launched:

@@ -20,7 +20,7 @@ from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, SegmentBucket, b
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.step.batch import ON_CARD, PagedRows, aligned, send_into
+from workers.engine.step.batch import PagedRows, aligned, send_into
 from workers.engine.step.tables import SequenceTables
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -130,7 +130,7 @@ class MixedStep:
             invariant=self._model.invariant,
         )
         plan = self._model.prepared(plan, self._cache)
-        hidden = embed_known(self._model, self._tables, words[places.token_ids], table_rows)
+        hidden = self._model.embed(self._tables.known(words[places.token_ids], table_rows))
         last_rows = words[places.last_rows].long()
         return self._model.logits(self._model.forward(hidden, plan, self._cache, last_rows))
 
@@ -147,16 +147,6 @@ class MixedStep:
             num_sharing=bucket.num_decodes if self._shares else 0,
         )
         return _Input(bucket, segments, self._tables.dummy_row, self._model.device)
-
-
-def embed_known(
-    model: Network, tables: SequenceTables, token_ids: Tensor, table_rows: Tensor
-) -> Tensor:
-    """Hidden states [T, hidden] of token ids int32 [T], of which some are `ON_CARD`."""
-    held = tables.last_token[table_rows.long()]
-    tokens = torch.where(token_ids == ON_CARD, held, token_ids)
-    # A sequence whose logits were no numbers holds -1; its chunk must not fault the others.
-    return model.embed(tokens.clamp_(min=0))
 
 
 def _places(bucket: GraphBucket, segments: SegmentBucket) -> _Places:

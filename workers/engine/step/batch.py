@@ -24,17 +24,14 @@ from kernels.attention import (
     plan_attention,
 )
 from protocol.sampling import SamplingParams
-from workers.engine.step.tables import SequenceTables
-from workers.scheduler import Chunk, SequenceStart
+from workers.engine.step.tables import DRAFTED, SequenceTables
+from workers.scheduler import ON_CARD, Chunk, SequenceStart
 
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 Rows: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 _ALIGNED_WORDS: Final = 4
 """16 bytes of int32."""
-
-ON_CARD = -1
-"""In place of a token id: the card holds it, sampled by the step before."""
 
 
 class Follower(Protocol):
@@ -46,8 +43,12 @@ class Follower(Protocol):
     def fill_all(grammars: Sequence[tuple[int, Any, array[int]]], rows: Rows) -> list[int | None]:
         """Write to rows (int32 [n, words]), for each number of a row, grammar of this kind and its
         outputs so far, the bits of the tokens that may come. Returns for each the token if there is
-        only one. A row is 0 if none may come; then the grammar has the `error`.
+        only one. A row is 0 if none may come; then the grammar has the `error`. Outputs may end
+        with drafts, and those of a later call be others.
         """
+
+    def num_allowed(self, outputs: array[int], drafts: Sequence[int]) -> int:
+        """How many of the leading `drafts` may come behind the outputs so far."""
 
 
 class SequenceState:
@@ -81,8 +82,9 @@ class SequenceState:
 class Batch:
     """T rows, one per token; chunks lie one after another in the order of `chunks`.
 
-    `token_ids` int64 [T]; `last_rows` int64 [S] are the rows whose logits are sampled, in the order
-    of `sampling`, and `sampled_positions` int64 [S] where the sampled tokens will stand.
+    `token_ids` int64 [T]; `last_rows` int64 [R] are the rows whose logits are sampled, in the order
+    of `sampling`, and `sampled_positions` int64 [R] where the sampled tokens will stand. A chunk
+    with drafts samples behind each of them, too.
     """
 
     chunks: tuple[Chunk, ...]
@@ -97,8 +99,9 @@ class Batch:
 class PagedRows:
     """What the host knows of T rows: `num_decodes` single rows, then those of `segments`.
 
-    `token_ids` (some `ON_CARD`), `positions` and `table_rows` [T]; of the sampled rows `last_rows`,
-    `sampled_positions` and `sampled_tables` [S], as in `Batch`. The decodes share `runs`.
+    `token_ids` (some `ON_CARD`, some `DRAFTED`), `positions` and `table_rows` [T]; of the sampled
+    rows `last_rows`, `sampled_positions` and `sampled_tables` [R], as in `Batch`. The decodes share
+    `runs`.
     """
 
     chunks: tuple[Chunk, ...]
@@ -117,7 +120,7 @@ class PagedRows:
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
     """The same on the card, int32 but for `last_rows`; `table_rows` [S] belong to the sampled rows.
-    A token id may be `ON_CARD`.
+    A token id may be `ON_CARD` or `DRAFTED`.
     """
 
     chunks: tuple[Chunk, ...]
@@ -146,7 +149,7 @@ def make_batch(
         _check(chunk, len(tokens[chunk.seq]), block_size)
     ids = np.concatenate([_ids(chunk, tokens[chunk.seq]) for chunk in ordered])
     sampling, last_rows = _sampling(ordered)
-    segments = [Segment(chunk.start, chunk.length, chunk.block_ids) for chunk in ordered]
+    segments = [Segment(chunk.start, chunk.num_rows, chunk.block_ids) for chunk in ordered]
     return Batch(
         chunks=ordered,
         sampling=sampling,
@@ -168,8 +171,8 @@ def paged_rows(
     """The rows of `chunks` beside `tables`, which are up to date; invariant ones have no decodes,
     but segments of one row. Raises as `make_batch`.
     """
-    singles = [chunk for chunk in chunks if chunk.length == 1]
-    longer = [chunk for chunk in chunks if chunk.length > 1]
+    singles = [chunk for chunk in chunks if chunk.num_rows == 1]
+    longer = [chunk for chunk in chunks if chunk.num_rows > 1]
     # Numbers, not arrays: there may be hundreds of decodes beside a prompt.
     known = [_single(chunk, states, tables, block_size) for chunk in singles]
     columns = [[column] for column in np.array(known, np.int64).reshape(-1, 3).T]
@@ -181,11 +184,12 @@ def paged_rows(
     for chunk in longer:
         tokens, table_row = states[chunk.seq].tokens, tables.rows[chunk.seq].index
         _check(chunk, len(tokens), block_size)
+        num_rows = chunk.num_rows
         columns[0].append(_ids(chunk, tokens))
-        columns[1].append(np.arange(chunk.start, chunk.start + chunk.length))
-        columns[2].append(np.full(chunk.length, table_row))
-        segments.append(ExtendSegment(first_row, chunk.length, chunk.start, table_row))
-        first_row += chunk.length
+        columns[1].append(np.arange(chunk.start, chunk.start + num_rows))
+        columns[2].append(np.full(num_rows, table_row))
+        segments.append(ExtendSegment(first_row, num_rows, chunk.start, table_row))
+        first_row += num_rows
     token_ids, positions, table_rows = [np.concatenate(column) for column in columns]
     ordered = (*singles, *longer)
     sampling, last_rows = _sampling(ordered)
@@ -199,7 +203,10 @@ def paged_rows(
         table_rows=table_rows,
         last_rows=np.array(last_rows, np.int64),
         sampled_positions=np.array(_ends(sampling), np.int64),
-        sampled_tables=np.array([tables.rows[chunk.seq].index for chunk in sampling], np.int64),
+        sampled_tables=np.array(
+            [tables.rows[chunk.seq].index for chunk in sampling for _ in range(num_sampled(chunk))],
+            np.int64,
+        ),
     )
 
 
@@ -283,7 +290,7 @@ def send_into(target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.ge
 
 
 def _row_order(chunk: Chunk) -> tuple[bool, int]:
-    return chunk.length > 1, chunk.start
+    return chunk.num_rows > 1, chunk.start
 
 
 def _single(
@@ -298,29 +305,45 @@ def _single(
 
 def _check(chunk: Chunk, num_tokens: int, block_size: int) -> None:
     end = chunk.start + chunk.length
-    if end > num_tokens or end > len(chunk.block_ids) * block_size:
+    if end > num_tokens or end + len(chunk.drafts) > len(chunk.block_ids) * block_size:
         raise ValueError(
-            f"chunk [{chunk.start}, {end}) of sequence {chunk.seq} with {num_tokens} tokens and "
-            f"{len(chunk.block_ids)} blocks of {block_size}"
+            f"chunk [{chunk.start}, {end}) and {len(chunk.drafts)} drafts of sequence {chunk.seq} "
+            f"with {num_tokens} tokens and {len(chunk.block_ids)} blocks of {block_size}"
         )
 
 
 def _ids(chunk: Chunk, tokens: array[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     ids = np.frombuffer(tokens, np.uint32, chunk.length, chunk.start * tokens.itemsize)
+    if chunk.drafts:
+        drafts = np.array(chunk.drafts, np.int64)
+        if chunk.drafts[0] == ON_CARD:
+            drafts = DRAFTED - np.arange(len(drafts))
+        return np.concatenate((ids, drafts), dtype=np.int64)
     # A copy: an array that is looked at cannot grow.
     return ids.astype(np.int64)
 
 
+def num_sampled(chunk: Chunk) -> int:
+    """Rows of a sampling chunk whose logits are sampled."""
+    return 1 + len(chunk.drafts)
+
+
 def _sampling(ordered: Sequence[Chunk]) -> tuple[tuple[Chunk, ...], list[int]]:
-    """The chunks that sample, and their last rows."""
-    last_rows = []
-    row = -1
+    """The chunks that sample, and their sampled rows."""
+    last_rows: list[int] = []
+    row = 0
     for chunk in ordered:
-        row += chunk.length
-        if chunk.samples:
-            last_rows.append(row)
+        row += chunk.num_rows
+        if chunk.drafts:
+            last_rows.extend(range(row - num_sampled(chunk), row))
+        elif chunk.samples:
+            last_rows.append(row - 1)
     return tuple([chunk for chunk in ordered if chunk.samples]), last_rows
 
 
 def _ends(chunks: Sequence[Chunk]) -> list[int]:
-    return [chunk.start + chunk.length for chunk in chunks]
+    return [
+        chunk.start + chunk.length + offset
+        for chunk in chunks
+        for offset in range(num_sampled(chunk))
+    ]

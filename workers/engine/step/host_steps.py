@@ -6,15 +6,20 @@ Owns the order batch -> network -> sampler. Must not know plans or the card.
 from collections.abc import Sequence
 from typing import Final, final
 
+import msgspec
 import torch
 from torch import Tensor
 
+from kernels.attention import AttentionPlan, Segment, plan_attention
+from protocol.messages import EngineFacts
+from workers.engine.drafting.drafter import Drafter
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.step.batch import Batch, SequenceState, make_batch
-from workers.engine.step.sampler import Sampler
+from workers.engine.step.draft_pass import DraftPass, StepRows, following_ids
+from workers.engine.step.sampler import Checked, Picked, Sampler
 from workers.engine.step.steps import Launched
-from workers.scheduler import Chunk
+from workers.scheduler import ON_CARD, Chunk
 
 
 @final
@@ -23,10 +28,15 @@ class HostSteps:
 
     lookahead: Final = 0
 
-    def __init__(self, model: Network, cache: KvCache, max_rows: int) -> None:
+    def __init__(
+        self, model: Network, cache: KvCache, facts: EngineFacts, drafter: Drafter | None = None
+    ) -> None:
         self._model = model
         self._cache = cache
-        self._sampler = Sampler(model.config.vocab_size, max_rows, model.device)
+        limits = facts.max_seqs, model.device, facts.token_budget
+        self._sampler = Sampler(model.config.vocab_size, *limits)
+        self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
+        self._drafts: dict[int, tuple[int, ...]] = {}
 
     def start(self, states: Sequence[SequenceState]) -> None:
         """Keeps nothing beside the runner's state."""
@@ -34,19 +44,66 @@ class HostSteps:
     def end(self, seqs: Sequence[int]) -> None:
         """See `Steps`."""
         self._sampler.forget(seqs)
+        for seq in seqs:
+            self._drafts.pop(seq, None)
 
     @torch.inference_mode()
     def launch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Launched | None:
         """See `Steps`."""
+        chunks = [self._with_ids(chunk, states[chunk.seq]) for chunk in chunks]
         batch = self._batch(chunks, states)
+        if self._draft_pass is not None:
+            return self._launch_drafting(self._draft_pass, batch, states)
         hidden = self._forward(batch, batch.last_rows)
-        if not batch.sampling:
-            return None
+        return Launched(self._pick(hidden, batch, states)) if batch.sampling else None
+
+    def _pick(self, hidden: Tensor, batch: Batch, states: dict[int, SequenceState]) -> Picked:
         logits = self._model.logits(hidden)
-        rows = [states[chunk.seq] for chunk in batch.sampling]
-        picked = self._sampler.sample(logits, rows, batch.sampled_positions)
+        checked = [Checked(states[chunk.seq], chunk.drafts) for chunk in batch.sampling]
+        picked = self._sampler.draw(logits, checked, batch.sampled_positions)
         self._sampler.count(picked)
+        return picked
+
+    def _launch_drafting(
+        self, draft_pass: DraftPass, batch: Batch, states: dict[int, SequenceState]
+    ) -> Launched:
+        embedded = self._model.embed(batch.token_ids)
+        hidden, kept = draft_pass.forward(embedded, batch.plan, batch.last_rows)
+        picked = Picked((), batch.last_rows)
+        if batch.sampling:
+            picked = self._pick(hidden, batch, states)
+        rows = StepRows(
+            batch.token_ids,
+            torch.from_numpy(following_ids(batch.chunks, states)),
+            batch.plan.positions,
+            batch.last_rows,
+            batch.sampled_positions,
+            batch.plan,
+        )
+        drafting, drafted = draft_pass.draft(rows, kept, picked, batch.sampling, self._plan_rows)
+        for chunk, ids in zip(drafting, drafted.ids.tolist(), strict=True):
+            self._drafts[chunk.seq] = tuple(ids)
         return Launched(picked)
+
+    def _plan_rows(
+        self, chunks: Sequence[Chunk], positions: Tensor, num_rows: int
+    ) -> AttentionPlan:
+        segments = [
+            Segment(start, num_rows, chunk.block_ids)
+            for chunk, start in zip(chunks, positions.tolist(), strict=True)
+        ]
+        cpu, invariant = self._model.device, self._model.invariant
+        return plan_attention(segments, self._cache.block_size, cpu, invariant=invariant)
+
+    def _with_ids(self, chunk: Chunk, state: SequenceState) -> Chunk:
+        """With the drafts that were kept, up to the first that the grammar refuses."""
+        if not chunk.drafts or chunk.drafts[0] != ON_CARD:
+            return chunk
+        drafts = self._drafts.get(chunk.seq, ())[: len(chunk.drafts)]
+        if state.grammar is not None:
+            outputs = state.tokens[state.num_prompt :]
+            drafts = drafts[: state.grammar.num_allowed(outputs, drafts)]
+        return msgspec.structs.replace(chunk, drafts=drafts)
 
     @property
     def used_graph(self) -> bool:
@@ -68,7 +125,7 @@ class HostSteps:
     ) -> list[tuple[Chunk, Tensor]]:
         """See `Steps`."""
         batch = self._batch(chunks, states)
-        parts = torch.split(self._forward(batch, None), [chunk.length for chunk in batch.chunks])
+        parts = torch.split(self._forward(batch, None), [chunk.num_rows for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
 
     def _batch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Batch:

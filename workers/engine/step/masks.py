@@ -35,6 +35,10 @@ class AnyToken:
             rows[row] = _ALL
         return [None] * len(grammars)
 
+    def num_allowed(self, outputs: array[int], drafts: Sequence[int]) -> int:  # noqa: ARG002
+        """See `workers.engine.step.batch.Follower`."""
+        return len(drafts)
+
 
 @final
 class MaskTable:
@@ -46,9 +50,12 @@ class MaskTable:
         self._host = np.empty((num_rows, width), np.int32)
         self._is_needed = False
 
-    def fill(self, states: Sequence[SequenceState]) -> list[int] | None:
+    def fill(
+        self, states: Sequence[SequenceState], seen: Sequence[tuple[int, ...]] = ()
+    ) -> list[int] | None:
         """The rows of the next step are these sequences, some of which may have no grammar: they
-        may have any token. Returns the tokens if each row can have only one.
+        may have any token. Returns the tokens if each row can have only one. Each row is behind
+        the drafts `seen`, if there are any, which its grammar allows.
 
         A row whose grammar cannot be followed has no token: its draw gives -1.
         """
@@ -62,7 +69,9 @@ class MaskTable:
                 rows[row] = _ALL
                 continue
             asked = by_kind.setdefault(type(state.grammar), [])
-            asked.append((row, state.grammar, state.tokens[state.num_prompt :]))
+            outputs = state.tokens[state.num_prompt :]
+            outputs.extend(seen[row] if seen else ())
+            asked.append((row, state.grammar, outputs))
         found = [each for kind, asked in by_kind.items() for each in kind.fill_all(asked, rows)]
         lone = [token_id for token_id in found if token_id is not None]
         if len(lone) == len(states):

@@ -6,9 +6,9 @@ the network; the draw itself is `kernels.sample`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -27,22 +27,37 @@ from workers.scheduler import Sampled
 class Picked:
     """The tokens of one step, still on the device.
 
-    `ids` int64 [S], -1 where the logits are not numbers; `seqs` in the same order. `wanted` are the
+    `ids` int64 [R], -1 where the logits are not numbers; `seqs` in the same order. `wanted` are the
     rows of `scores` (see `kernels.sample.logprobs`), with how many alternatives each asked for.
+    Where a step verifies drafts a sequence has as many rows more, and `drafts` int64 [R] is what
+    each row's token is compared with, -1 in the last row of a sequence; `num_drafts` by sequence.
     """
 
     seqs: tuple[int, ...]
     ids: Tensor
     wanted: tuple[tuple[int, int], ...] = ()
     scores: tuple[Tensor, Tensor, Tensor] | None = None
+    drafts: Tensor | None = None
+    num_drafts: tuple[int, ...] = ()
+
+
+class Checked(NamedTuple):
+    """A sequence of a step that verifies, with its drafts, perhaps none."""
+
+    state: SequenceState
+    drafts: tuple[int, ...]
 
 
 @final
 class Sampler:
-    """Samples rows of logits; keeps the counts of sequences until `forget`."""
+    """Samples rows of logits of up to `max_rows` sequences; keeps their counts until `forget`. A
+    step that verifies has up to `max_verified` rows, if that is more.
+    """
 
-    def __init__(self, vocab_size: int, max_rows: int, device: torch.device) -> None:
-        self.draws = DrawTable(vocab_size, max_rows, device)
+    def __init__(
+        self, vocab_size: int, max_rows: int, device: torch.device, max_verified: int = 0
+    ) -> None:
+        self.draws = DrawTable(vocab_size, max(max_rows, max_verified), device)
         # How the adjusted rows of a step are drawn, where there are others beside them.
         self._drawn_apart = DrawTable(vocab_size, max_rows, device)
         self._penalties = PenaltyTable(vocab_size, max_rows, device)
@@ -55,6 +70,12 @@ class Sampler:
         self.draws.forget(seqs)
         self._drawn_apart.forget(seqs)
         self._penalties.forget(seqs)
+
+    def draw(self, logits: Tensor, checked: Sequence[Checked], positions: Tensor) -> Picked:
+        """`verify` if there are drafts, else `sample`."""
+        if any(one.drafts for one in checked):
+            return self.verify(logits, checked, positions)
+        return self.sample(logits, [one.state for one in checked], positions)
 
     def sample(self, logits: Tensor, states: Sequence[SequenceState], positions: Tensor) -> Picked:
         """One token for each row of logits [S, vocab], at its absolute position (int [S])."""
@@ -80,7 +101,63 @@ class Sampler:
         """Count the sampled tokens as outputs. Call it after all else that takes memory: a step
         that runs out of it is repeated, and must find the old counts.
         """
-        self._penalties.count(picked.ids)
+        if picked.drafts is None:
+            self._penalties.count(picked.ids)
+
+    def verify(
+        self,
+        logits: Tensor,
+        checked: Sequence[Checked],
+        positions: Tensor,
+        drafts: Tensor | None = None,
+    ) -> Picked:
+        """One token for each row of logits [R, vocab], at its absolute position (int [R]): of each
+        sequence a row, and one behind each of its drafts. Counts what is accepted.
+
+        The host knows all tokens before the drafts. `drafts` int64 [R] are for `Picked`; None: the
+        host knows them too, as it must of sequences with a grammar.
+        """
+        states = [one.state for one in checked for _ in range(1 + len(one.drafts))]
+        self.draws.arrange(states)
+        ids = self._pick(logits, positions)
+        if drafts is None:
+            flat = [draft for one in checked for draft in (*one.drafts, -1)]
+            drafts = to_device(np.array(flat, np.int32), self._device).long()
+        try:
+            for members in _rounds(checked):
+                self._verify_adjusted(logits, members, positions, ids, drafts)
+            wanted, scores = self._scores(logits, ids, states)
+        except (RuntimeError, MemoryError):
+            # Some rounds have counted; the step is repeated, and sets the counts up again.
+            self._penalties.forget([one.state.seq for one in checked])
+            raise
+        seqs = tuple([one.state.seq for one in checked])
+        num_drafts = tuple([len(one.drafts) for one in checked])
+        return Picked(seqs, ids, wanted, scores, drafts, num_drafts)
+
+    def _verify_adjusted(
+        self,
+        logits: Tensor,
+        members: Sequence[tuple[int, Checked]],
+        positions: Tensor,
+        ids: Tensor,
+        drafts: Tensor,
+    ) -> None:
+        """Draw rows with penalties or grammars, of each sequence the one behind as many drafts,
+        into `ids`. A draft that is accepted counts as an output in the rows behind it.
+        """
+        at = [row for row, _ in members]
+        rows = to_device(np.array(at, np.int32), self._device).long()
+        states = [one.state for _, one in members]
+        self._penalties.arrange(states)
+        self._drawn_apart.arrange(states)
+        seen = [one.drafts for _, one in members]
+        own = self._pick_adjusted(
+            logits[rows], states, None, self._drawn_apart, positions[rows], seen
+        )
+        ids.index_copy_(0, rows, own)
+        is_reached = _reached(ids, drafts, rows, len(seen[0]))
+        self._penalties.count(torch.where(is_reached, own, -1))
 
     def _pick(self, logits: Tensor, positions: Tensor) -> Tensor:
         draws = self.draws.rows(logits.shape[0], filtered=self.draws.filtered)
@@ -93,12 +170,13 @@ class Sampler:
         rows: Tensor | None,
         draws: DrawTable,
         positions: Tensor,
+        seen: Sequence[tuple[int, ...]] = (),
     ) -> Tensor:
         """Draw the rows with penalties or grammars, `rows` of the logits (None: all); the rest is
-        theirs.
+        theirs. Each is behind the drafts `seen`, if there are any.
         """
         # On a card the network computes meanwhile.
-        lone = self._masks.fill(members)
+        lone = self._masks.fill(members, seen)
         if lone is not None:
             return self._given(logits, lone, rows)
         parts = []
@@ -134,16 +212,60 @@ class Sampler:
         return wanted, (own, values, top)
 
 
+def _rounds(checked: Sequence[Checked]) -> Iterator[list[tuple[int, Checked]]]:
+    """The adjusted rows, first those behind no draft, then those behind one, and so on: each with
+    its sequence and the drafts before it.
+    """
+    found: list[list[tuple[int, Checked]]] = []
+    row = 0
+    for one in checked:
+        num_rows = 1 + len(one.drafts)
+        if is_adjusted(one.state):
+            found += [[] for _ in range(num_rows - len(found))]
+            for depth in range(num_rows):
+                found[depth].append((row + depth, Checked(one.state, one.drafts[:depth])))
+        row += num_rows
+    yield from found
+
+
+def _reached(ids: Tensor, drafts: Tensor, rows: Tensor, depth: int) -> Tensor:
+    """Which `rows` [n] stand behind `depth` drafts that are all accepted, bool [n]."""
+    before = rows.unsqueeze(1) - torch.arange(1, depth + 1, device=rows.device)
+    return (ids[before] == drafts[before]).all(dim=1)
+
+
 def read(picked: Picked) -> tuple[list[Sampled], list[int]]:
     """The tokens, and the sequences whose logits are not numbers. Waits for the device."""
     ids: list[int] = picked.ids.tolist()
     scores = _read_scores(picked)
+    if picked.drafts is not None:
+        return _read_verified(picked, ids, picked.drafts.tolist(), scores)
     good = [
         Sampled(seq, (token_id,), scores.get(row, ()))
         for row, (seq, token_id) in enumerate(zip(picked.seqs, ids, strict=True))
         if token_id >= 0
     ]
     return good, [seq for seq, token_id in zip(picked.seqs, ids, strict=True) if token_id < 0]
+
+
+def _read_verified(
+    picked: Picked, ids: list[int], drafts: list[int], scores: dict[int, tuple[TokenLogprobs]]
+) -> tuple[list[Sampled], list[int]]:
+    """The accepted drafts of each sequence and the token behind them."""
+    good, broken = [], []
+    row = 0
+    for seq, num_drafts in zip(picked.seqs, picked.num_drafts, strict=True):
+        end = row
+        while ids[end] >= 0 and ids[end] == drafts[end]:
+            end += 1
+        accepted = range(row, end + 1)
+        if ids[end] < 0:
+            broken.append(seq)
+        else:
+            own = [score for at in accepted for score in scores.get(at, ())]
+            good.append(Sampled(seq, tuple(ids[row : end + 1]), tuple(own)))
+        row += 1 + num_drafts
+    return good, broken
 
 
 def _read_scores(picked: Picked) -> dict[int, tuple[TokenLogprobs]]:

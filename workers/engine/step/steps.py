@@ -4,7 +4,7 @@ Owns what both kinds of step share: its shape, and the reading of its tokens. Mu
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -93,7 +93,9 @@ def fetch(picked: Picked) -> Launched:
     if scores is not None:
         own, values, ids = scores
         scores = (_to_host(own), _to_host(values), _to_host(ids))
-    on_host = Picked(picked.seqs, _to_host(picked.ids), picked.wanted, scores)
+    drafts = None if picked.drafts is None else _to_host(picked.drafts)
+    ids = _to_host(picked.ids)
+    on_host = replace(picked, ids=ids, scores=scores, drafts=drafts)
     done = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record()
     return Launched(on_host, done)

@@ -18,6 +18,14 @@ import torch
 from torch import Tensor
 
 from kernels.embed_rows import UPDATE_WORDS, write_tables
+from workers.scheduler import ON_CARD
+
+DRAFTED: Final = -2
+"""In place of the id of a first draft: the card holds it. The second is `DRAFTED` - 1, and so on;
+`ON_CARD`, in place of a token id, is what the step before sampled."""
+
+HELD_LAST: Final = -2
+"""In place of a position: the card holds the last token that the host knows, too."""
 
 _WORD: Final = "i"
 """int32."""
@@ -31,7 +39,7 @@ def no_updates() -> array[int]:
 @final
 class TableRow:
     """`block_ids` is what the card's table begins with; `next_position` that of the token which the
-    card holds and no step has computed yet, or -1.
+    card holds and no step has computed yet, -1 or `HELD_LAST`.
     """
 
     __slots__ = ("block_ids", "index", "next_position")
@@ -73,11 +81,17 @@ class TableRow:
 class SequenceTables:
     """Rows for `num_rows` sequences of up to `max_blocks` blocks each.
 
-    `last_token` int32 [num_rows + 1]; `block_tables` int32 [num_rows + 1, max_blocks].
+    `last_token` int32 [num_rows + 1]; `block_tables` int32 [num_rows + 1, max_blocks]; `drafts`
+    int32 [num_rows + 1, max_drafts], those that were made behind the last token.
     """
 
     def __init__(
-        self, num_rows: int, max_blocks: int, dummy_block: int, device: torch.device
+        self,
+        num_rows: int,
+        max_blocks: int,
+        dummy_block: int,
+        device: torch.device,
+        max_drafts: int = 0,
     ) -> None:
         self.device = device
         self.dummy_row = num_rows
@@ -85,6 +99,7 @@ class SequenceTables:
         self.block_tables = torch.full(
             (num_rows + 1, max_blocks), dummy_block, dtype=torch.int32, device=device
         )
+        self.drafts = torch.zeros((num_rows + 1, max_drafts), dtype=torch.int32, device=device)
         self.rows: dict[int, TableRow] = {}
         self._free = list(range(num_rows - 1, -1, -1))
 
@@ -103,3 +118,13 @@ class SequenceTables:
     def write(self, updates: Tensor) -> None:
         """Apply flat int32 updates [n * UPDATE_WORDS] on the card."""
         write_tables(updates, self.block_tables)
+
+    def known(self, token_ids: Tensor, table_rows: Tensor) -> Tensor:
+        """Token ids int32 [T] of rows with these tables, where some are `ON_CARD` or `DRAFTED`."""
+        rows = table_rows.long()
+        tokens = torch.where(token_ids == ON_CARD, self.last_token[rows], token_ids)
+        if self.drafts.shape[1]:
+            indices = (DRAFTED - token_ids).clamp(0, self.drafts.shape[1] - 1).long()
+            tokens = torch.where(token_ids <= DRAFTED, self.drafts[rows, indices], tokens)
+        # A sequence whose logits were no numbers holds -1; its chunk must not fault the others.
+        return tokens.clamp_(min=0)

@@ -13,6 +13,7 @@ from benchmarks.drive import Drive, fresh_runner
 from protocol.messages import Finished, Grammar, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
+from tests.fakes.drafts import CardDrafts, HostDrafts, KnownDrafter, Mood
 from tests.fakes.tiny_models import load_tiny
 from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.grammar.sequence_grammar import SequenceGrammar
@@ -20,6 +21,7 @@ from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import Runner
 from workers.engine.step import sampler
+from workers.engine.step.host_steps import HostSteps
 from workers.model_dir import builtin_dir
 from workers.scheduler import BlockManager, Scheduler, SchedulerLimits
 
@@ -116,14 +118,43 @@ def test_a_step_ahead_changes_nothing(
         fresh = fresh_runner(runner)
         device = Runner(fresh.model, fresh.cache, fresh.facts, fresh.model_dir, steps)
         drive = Drive(device, num_blocks=num_blocks, compiler=compiler, looks_ahead=looks_ahead)
-        for seed, style in enumerate(STYLES.values()):
-            drive.submit(PROMPT[: 40 + seed], _up_to(style, 40), seed=seed, grammar=OBJECT)
-            drive.submit(PROMPT[: 20 + seed], _up_to(style, 30), seed=seed)
-        drive.submit(PROMPT[:33], DRAWN, seed=9, grammar=DIGITS)
+        _submit_all(drive)
         drive.finish()
         assert num_blocks is None or drive.num_preemptions > 0
         outputs.append([answer.outputs for answer in drive.answers.values()])
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("is_card", [False, True])
+def test_drafts_change_nothing(is_card: bool, runner: Runner, compiler: LlGuidanceCompiler) -> None:
+    """Each row behind a draft has its own mask, and a draft ends at the first refused token."""
+    drive = Drive(fresh_runner(runner), compiler=compiler)
+    _submit_all(drive)
+    drive.finish()
+    texts = []
+    for answer in drive.answers.values():
+        assert answer.finished is not None
+        texts.append([*answer.prompt, *answer.outputs, answer.finished.matched or 0])
+    fresh = fresh_runner(runner)
+    for mood in (Mood.RIGHT, Mood.MIXED):
+        drafter = KnownDrafter(texts, 7, mood) if is_card else None
+        on_card = DeviceSteps(fresh.model, fresh.cache, fresh.facts, drafter=drafter)
+        steps = on_card if is_card else HostSteps(fresh.model, fresh.cache, fresh.facts, drafter)
+        proposer = CardDrafts(7) if is_card else HostDrafts(texts, 7, mood, vary=True)
+        device = Runner(fresh.model, fresh.cache, fresh.facts, fresh.model_dir, steps)
+        drafting = Drive(device, compiler=compiler, looks_ahead=is_card, proposer=proposer)
+        _submit_all(drafting)
+        drafting.finish()
+        for number, answer in drive.answers.items():
+            assert drafting.answers[number].outputs == answer.outputs, mood
+        assert mood is not Mood.RIGHT or drafting.num_steps < drive.num_steps / 2
+
+
+def _submit_all(drive: Drive) -> None:
+    for seed, style in enumerate(STYLES.values()):
+        drive.submit(PROMPT[: 40 + seed], _up_to(style, 40), seed=seed, grammar=OBJECT)
+        drive.submit(PROMPT[: 20 + seed], _up_to(style, 30), seed=seed)
+    drive.submit(PROMPT[:33], DRAWN, seed=9, grammar=DIGITS)
 
 
 def test_a_draw_without_memory_is_tried_again_and_fails_its_own_step_alone(

@@ -1,0 +1,179 @@
+"""Drafts of any quality for texts that are known: from the host, and from a drafter on the device.
+
+Owns what is drafted, and checks what a drafter is given. Must not know how drafts are verified.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+import torch
+
+from workers.engine.drafting.drafter import Drafted, DraftStep
+from workers.scheduler import ON_CARD, Candidate, StepPlan, StepResult
+
+Text = list[int]
+
+
+class Mood(Enum):
+    """How good drafts are."""
+
+    RIGHT = "all are accepted"
+    WRONG = "none is, but by chance"
+    MIXED = "right up to some place"
+    RANDOM = "any token"
+
+
+def drafts_behind(
+    tokens: Sequence[int], known: Sequence[Text], depth: int, mood: Mood, rng: random.Random
+) -> tuple[int, ...]:
+    """`depth` drafts for a text that begins with `tokens`; ids are below 151."""
+    size, begin = len(tokens), list(tokens)
+    text = next((text for text in known if text[:size] == begin), begin)
+    right = [*text[size : size + depth], *[0] * depth][:depth]
+    if mood is Mood.WRONG:
+        return tuple([(token_id + 1) % 151 for token_id in right])
+    if mood is Mood.RANDOM or (mood is Mood.MIXED and rng.random() < 0.3):
+        return tuple([rng.randrange(151) for _ in range(depth)])
+    if mood is Mood.MIXED:
+        right[rng.randrange(depth)] = rng.randrange(151)
+    return tuple(right)
+
+
+class HostDrafts:
+    """A `Proposer` of drafts behind all tokens. `accepted` counts drafts and accepted ones."""
+
+    num_to_draft = 0
+
+    def __init__(self, known: Sequence[Text], depth: int, mood: Mood, vary: bool = False) -> None:
+        """`vary`: drafts of any number up to `depth`, at times none."""
+        self.accepted: list[tuple[int, int]] = []
+        self._tokens: dict[int, array[int]] = {}
+        self._known = known
+        self._depth = depth
+        self._mood = mood
+        self._vary = vary
+        self._rng = random.Random(depth)
+
+    def start(self, seq: int, token_ids: array[int], num_prompt: int) -> None:
+        """See `Proposer`."""
+        assert 0 < num_prompt <= len(token_ids)
+        self._tokens[seq] = token_ids
+
+    def end(self, seq: int) -> None:
+        """See `Proposer`."""
+        del self._tokens[seq]
+
+    def waits(self, candidates: Sequence[Candidate]) -> bool:
+        """Mostly."""
+        return bool(candidates) and self._rng.random() < 0.9
+
+    def propose(
+        self, candidates: Sequence[Candidate], room: int, num_prompts: int
+    ) -> Mapping[int, tuple[int, ...]]:
+        """See `Proposer`."""
+        del num_prompts
+        found = {}
+        for candidate in candidates:
+            depth = self._rng.randint(0, self._depth) if self._vary else self._depth
+            depth = min(depth, candidate.most, room)
+            if depth:
+                tokens = self._tokens[candidate.seq]
+                own = drafts_behind(tokens, self._known, depth, self._mood, self._rng)
+                found[candidate.seq] = own
+                room -= len(own)
+        return found
+
+    def learn(self, plan: StepPlan, result: StepResult) -> None:
+        """See `Proposer`."""
+        answers = {item.seq: item for item in result.sampled}
+        for chunk in plan.chunks:
+            if chunk.drafts and chunk.seq in answers:
+                self.accepted.append((len(chunk.drafts), len(answers[chunk.seq].ids) - 1))
+
+
+class CardDrafts(HostDrafts):
+    """A `Proposer` of all that the card drafts."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__((), depth, Mood.RIGHT)
+        self.num_to_draft = depth
+        self._held: dict[int, int] = {}
+
+    def waits(self, candidates: Sequence[Candidate]) -> bool:
+        """Not where nothing is drafted."""
+        del candidates
+        return False
+
+    def propose(
+        self, candidates: Sequence[Candidate], room: int, num_prompts: int
+    ) -> Mapping[int, tuple[int, ...]]:
+        """See `Proposer`."""
+        del num_prompts
+        found = {}
+        for seq, most in candidates:
+            if depth := min(self._held.get(seq, 0), most, room):
+                found[seq] = (ON_CARD,) * depth
+                room -= depth
+        return found
+
+    def learn(self, plan: StepPlan, result: StepResult) -> None:
+        """See `Proposer`."""
+        super().learn(plan, result)
+        self._held.update({chunk.seq: chunk.num_to_draft for chunk in plan.chunks})
+
+
+class KnownDrafter:
+    """A `Drafter` of texts that are known, which checks what it gets of each step. It reads the
+    first layer and the last.
+    """
+
+    name = "known"
+    reads_hidden = True
+    num_bytes = 0
+    token_bytes = 0
+
+    def __init__(self, known: Sequence[Text], depth: int, mood: Mood, num_layers: int = 2) -> None:
+        self.max_depth = depth
+        self.taps = (0, num_layers - 1)
+        self._known = known
+        self._mood = mood
+        self._rng = random.Random(depth)
+
+    def take_cache(self, num_blocks: int, block_size: int) -> None:
+        """It has none."""
+
+    def draft(self, step: DraftStep) -> Drafted:
+        """See `Drafter`."""
+        num_rows, width = step.token_ids.shape[0], step.taps.shape[1] // 2  # type: ignore[union-attr]
+        assert step.positions.shape == step.next_ids.shape == (num_rows,)
+        assert min(int(step.token_ids.min()), int(step.next_ids.min())) >= 0
+        assert step.taps is not None
+        assert step.hidden is not None
+        assert torch.equal(step.taps[:, width:], step.hidden)
+        assert torch.equal(step.next_ids[step.rows], step.anchors)
+        assert torch.equal(step.positions[step.rows] + 1, step.anchor_positions)
+        drafts = [
+            self._behind(int(anchor), int(position), int(step.token_ids[row]), step.depth)
+            for anchor, position, row in zip(
+                step.anchors, step.anchor_positions, step.rows, strict=True
+            )
+        ]
+        if step.seqs:
+            plan = step.plan_rows(1, 1)
+            assert plan.positions.tolist() == [int(at) + 1 for at in step.anchor_positions]
+        ids = torch.tensor(drafts, dtype=torch.int64).reshape(len(step.seqs), step.depth)
+        return Drafted(ids, torch.full(ids.shape, float("nan")))
+
+    def _behind(self, anchor: int, position: int, before: int, depth: int) -> tuple[int, ...]:
+        fits = [
+            text
+            for text in self._known
+            if position < len(text) and (text[position - 1], text[position]) == (before, anchor)
+        ]
+        assert fits, f"no text has {before}, {anchor} at {position}"
+        begin = fits[0][: position + 1]
+        return drafts_behind(begin, self._known, depth, self._mood, self._rng)

@@ -1,0 +1,163 @@
+"""Drafts change no text: whatever they are, wherever they come from, and whatever else happens."""
+
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from benchmarks.drive import Drive, fresh_runner
+from protocol.sampling import SamplingParams
+from tests.fakes.drafts import CardDrafts, HostDrafts, KnownDrafter, Mood, Text
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from tests.workers.engine.invariant_cases import Answers, Asked, requests, serve
+from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.runner import Runner
+from workers.engine.step.host_steps import HostSteps
+
+DEPTHS = (1, 3, 7, 15)
+FEW_BLOCKS = 11
+PENALISED = {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.2}
+STYLES = (
+    {"temperature": 0.0},
+    {"temperature": 0.8},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01},
+    {"temperature": 0.0, **PENALISED},
+    {"temperature": 0.8, "logprobs": 2, **PENALISED},
+    {"temperature": 0.8, "logprobs": 0},
+)
+
+
+@pytest.fixture(name="runner", scope="module")
+def _runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    model_dir = write_tiny_model(tmp_path_factory.mktemp("model"))
+    return load_tiny(model_dir, block_size=16, kv_tokens=8192, max_seqs=16)
+
+
+def _asked(num: int, max_tokens: int = 20) -> list[Asked]:
+    """Of every style of sampling, some of them beginning alike."""
+    return [
+        one._replace(sampling=SamplingParams(max_tokens, ignore_eos=True, **style))
+        for one, style in zip(
+            requests(num, max_tokens, 151, 60), itertools.cycle(STYLES), strict=False
+        )
+    ]
+
+
+def _texts(asked: Sequence[Asked], answers: Answers) -> list[Text]:
+    return [one.prompt + answer for one, answer in zip(asked, answers, strict=True)]
+
+
+def _steps(runner: Runner, drafter: KnownDrafter | None, *, on_card: bool) -> Runner:
+    """A runner on a cache that was never written, with steps as on a card or of the host."""
+    bare = fresh_runner(runner)
+    steps: DeviceSteps | HostSteps
+    if on_card:
+        steps = DeviceSteps(bare.model, bare.cache, bare.facts, drafter=drafter)
+    else:
+        steps = HostSteps(bare.model, bare.cache, bare.facts, drafter)
+    return Runner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
+
+
+SOURCES = ("host drafts", "host drafts, card", "card drafts", "card drafts, card")
+
+
+def _drive(
+    runner: Runner, texts: Sequence[Text], source: str, depth: int, mood: Mood, **limits: int | None
+) -> tuple[Drive, HostDrafts]:
+    """With drafts of the host or of a drafter, in steps of the host or of a card."""
+    on_card = source.endswith("card")
+    if source.startswith("host"):
+        proposer, drafter = HostDrafts(texts, depth, mood, vary=mood is Mood.MIXED), None
+    else:
+        proposer, drafter = CardDrafts(depth), KnownDrafter(texts, depth, mood)
+    stepping = _steps(runner, drafter, on_card=on_card)
+    return Drive(stepping, proposer=proposer, looks_ahead=on_card, **limits), proposer
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_no_draft_changes_a_text(runner: Runner, source: str, depth: int) -> None:
+    """Right, wrong, random and mixed ones, for every style of sampling at once."""
+    asked = _asked(7)
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    texts = _texts(asked, expected)
+    for mood in Mood:
+        drive, proposer = _drive(runner, texts, source, depth, mood)
+        assert serve(drive, asked) == expected, mood
+        drafted = [num for num, _ in proposer.accepted]
+        accepted = [num for _, num in proposer.accepted]
+        assert mood is Mood.MIXED or max(drafted) == depth
+        if mood is Mood.RIGHT:
+            assert accepted == drafted
+        if mood is Mood.WRONG:
+            assert sum(accepted) == 0
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_batches_of_any_size(runner: Runner, source: str) -> None:
+    """Of one to eight sequences, which end one after the other."""
+    asked = [
+        one._replace(sampling=msgspec.structs.replace(one.sampling, max_tokens=8 + 5 * number))
+        for number, one in enumerate(_asked(8))
+    ]
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    texts = _texts(asked, expected)
+    for size in range(1, 9):
+        drive, _ = _drive(runner, texts, source, 7, Mood.MIXED)
+        assert serve(drive, asked[:size]) == expected[:size]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_chunks_hits_and_preemptions(runner: Runner, source: str) -> None:
+    """Prompts in chunks beside drafts, prompts that find others' blocks, blocks that run out: what
+    is cached is what was accepted, or a later answer would differ.
+    """
+    asked = _asked(7)
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    texts = _texts(asked, expected)
+    longer = [one._replace(prompt=text) for one, text in zip(asked, texts, strict=True)]
+    alone = serve(Drive(fresh_runner(runner)), longer)
+    for depth in (3, 15):
+        limits = {"token_budget": 40, "num_blocks": FEW_BLOCKS}
+        drive, _ = _drive(runner, texts, source, depth, Mood.MIXED, **limits)
+        assert serve(drive, asked) == expected
+        assert drive.num_preemptions > 0
+        assert serve(drive, asked) == expected
+        if source.startswith("host"):
+            assert serve(drive, longer) == alone
+
+
+def test_a_stream_resumes_at_every_token(runner: Runner) -> None:
+    """On a worker that drafts, after one that did not."""
+    asked = _asked(6, max_tokens=12)
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    texts = _texts(asked, expected)
+    for num_done in range(1, 12):
+        drive, _ = _drive(runner, texts, "host drafts", 3, Mood.MIXED)
+        assert serve(drive, asked, [answer[:num_done] for answer in expected]) == expected
+
+
+def test_choices_of_one_prompt_differ_as_without_drafts(runner: Runner) -> None:
+    """`n`: they differ by their seeds alone."""
+    sampling = SamplingParams(max_tokens=16, temperature=1.0, ignore_eos=True)
+    asked = [Asked([5, 9, 2] * 7, sampling, seed) for seed in range(6)]
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    assert len({tuple(answer) for answer in expected}) == 6
+    drive, _ = _drive(runner, _texts(asked, expected), "card drafts, card", 7, Mood.MIXED)
+    assert serve(drive, asked) == expected
+
+
+def test_a_stop_token_among_accepted_drafts_ends_the_answer(runner: Runner) -> None:
+    """What was accepted behind it is neither sent nor counted."""
+    (asked,) = _asked(1)
+    (expected,) = serve(Drive(fresh_runner(runner)), [asked])
+    stop = next(token_id for token_id in expected if expected.index(token_id) > 3)
+    sampling = msgspec.structs.replace(asked.sampling, stop_token_ids=(stop,))
+    drive, _ = _drive(runner, _texts([asked], [expected]), "host drafts", 15, Mood.RIGHT)
+    (answer,) = serve(drive, [asked._replace(sampling=sampling)])
+    assert answer == expected[: expected.index(stop)]
+    finished = drive.answers[0].finished
+    assert finished is not None
+    assert (finished.reason, finished.matched) == ("stop", stop)
+    assert finished.output_tokens == len(answer) + 1

@@ -1,0 +1,135 @@
+"""The part of a step in which a drafter on the device takes it in.
+
+Owns what is kept of a forward pass for the drafter, and which rows it drafts behind. Must not know
+drafters' networks, nor where drafts are kept until they are verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.accept import accept
+from kernels.attention import AttentionPlan, PagedPlan
+from workers.engine.drafting.drafter import Drafted, Drafter, DraftStep
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.network import Network, Taps
+from workers.engine.step.batch import Numbers, SequenceState, to_device
+from workers.engine.step.sampler import Picked
+from workers.scheduler import Chunk
+
+PlanRows: TypeAlias = Callable[[Sequence[Chunk], Tensor, int], AttentionPlan | PagedPlan]
+"""Of these sequences' chunks so many rows each, from these positions int64 [S] on."""
+
+
+class StepRows(NamedTuple):
+    """A step of T rows on the device, int64: those of `last_rows` are sampled, whose tokens stand
+    at `sampled_positions`. `following` [T] are the tokens behind the rows that the host knows.
+    """
+
+    token_ids: Tensor
+    following: Tensor
+    positions: Tensor
+    last_rows: Tensor
+    sampled_positions: Tensor
+    plan: AttentionPlan | PagedPlan
+
+
+class Kept(NamedTuple):
+    """What a forward pass leaves for the drafter."""
+
+    taps: Tensor | None
+    hidden: Tensor | None
+
+
+@final
+class DraftPass:
+    """The forward passes of a model, and a drafter that takes them in."""
+
+    def __init__(self, model: Network, cache: KvCache, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self._model = model
+        self._cache = cache
+        last_layer = model.config.num_layers - 1
+        self._reads_last = drafter.reads_hidden or last_layer in drafter.taps
+
+    def forward(
+        self, hidden: Tensor, plan: AttentionPlan | PagedPlan, last_rows: Tensor
+    ) -> tuple[Tensor, Kept]:
+        """As `Network.forward` of the `last_rows`, and what is kept of all."""
+        layers, width = self._drafter.taps, hidden.shape[1]
+        taps = hidden.new_empty(hidden.shape[0], width * len(layers)) if layers else None
+        tapped = None if taps is None else Taps(layers, taps)
+        rows = None if self._reads_last else last_rows
+        last = self._model.forward(hidden, plan, self._cache, rows, tapped)
+        if self._reads_last:
+            return last[last_rows], Kept(taps, last)
+        return last, Kept(taps, None)
+
+    def draft(
+        self,
+        rows: StepRows,
+        kept: Kept,
+        picked: Picked,
+        sampling: Sequence[Chunk],
+        plan_rows: PlanRows,
+    ) -> tuple[Sequence[Chunk], Drafted]:
+        """The chunks of `sampling` with `num_to_draft`, all the same, and what was drafted."""
+        ids = picked.ids.clamp(min=0)
+        chosen = [index for index, chunk in enumerate(sampling) if chunk.num_to_draft]
+        chunks = [sampling[index] for index in chosen]
+        own = anchor_rows(picked)[_on(chosen, ids.device)]
+        positions = rows.sampled_positions[own]
+        step = DraftStep(
+            token_ids=rows.token_ids,
+            next_ids=rows.following.index_copy(0, rows.last_rows, ids),
+            positions=rows.positions,
+            taps=kept.taps,
+            hidden=kept.hidden,
+            plan=rows.plan,
+            seqs=tuple([chunk.seq for chunk in chunks]),
+            rows=rows.last_rows[own],
+            anchors=ids[own],
+            anchor_positions=positions,
+            depth=max([chunk.num_to_draft for chunk in chunks], default=0),
+            plan_rows=lambda num_rows, offset: plan_rows(chunks, positions + offset, num_rows),
+        )
+        drafted = self._drafter.draft(step)
+        # A drafter of another vocabulary must not make the embedding read past its end.
+        return chunks, replace(drafted, ids=drafted.ids.clamp(0, self._model.config.vocab_size - 1))
+
+
+def anchor_rows(picked: Picked) -> Tensor:
+    """Which row of `picked` holds each sequence's next token, int64 [S]."""
+    num_seqs, device = len(picked.seqs), picked.ids.device
+    if picked.drafts is None:
+        return torch.arange(num_seqs, device=device)
+    firsts = first_rows(picked)
+    nowhere = torch.zeros(0, dtype=torch.int32, device=device)
+    tables = torch.full((num_seqs,), -1, dtype=torch.int32, device=device)
+    return accept(picked.ids, picked.drafts, firsts, nowhere, tables)
+
+
+def first_rows(picked: Picked) -> Tensor:
+    """The first row of each sequence of a step that verifies, int64 [S]."""
+    sizes = [1 + num_drafts for num_drafts in picked.num_drafts]
+    return _on(np.cumsum([0, *sizes[:-1]]), picked.ids.device)
+
+
+def following_ids(chunks: Sequence[Chunk], states: Mapping[int, SequenceState]) -> Numbers:
+    """The token behind each row of `chunks`, where the host knows it, else 0."""
+    found = []
+    for chunk in chunks:
+        tokens = states[chunk.seq].tokens[chunk.start + 1 : chunk.start + 1 + chunk.length]
+        padding = [0] * (chunk.num_rows - len(tokens))
+        found.append(np.array([*tokens, *padding], np.int64))
+    return np.concatenate(found)
+
+
+def _on(indices: Sequence[int] | Numbers, device: torch.device) -> Tensor:
+    return to_device(np.array(indices, np.int32), device).long()

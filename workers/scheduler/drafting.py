@@ -1,0 +1,136 @@
+"""Drafts in plans: which sequences may have some, and room for them.
+
+Owns the seam to what proposes drafts, and the chunks that carry them. Must not know where drafts
+come from, nor how many pay: that is the proposer's decision, within the room of a step.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, cast
+
+import msgspec
+
+from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.block_table import BlockTable
+from workers.scheduler.plan import ON_CARD, Chunk, StepPlan, StepResult
+from workers.scheduler.queues import Queues
+
+
+class Candidate(NamedTuple):
+    """A sequence whose next step computes one token, and may verify up to `most` drafts."""
+
+    seq: int
+    most: int
+
+
+class Grammar(Protocol):
+    """What the answer of one sequence must follow."""
+
+    def num_allowed(self, outputs: array[int], drafts: Sequence[int]) -> int:
+        """How many of the leading `drafts` may come behind the outputs so far."""
+
+
+class Proposer(Protocol):
+    """Proposes drafts for the sequences of one scheduler."""
+
+    @property
+    def num_to_draft(self) -> int:
+        """How many drafts the card is to make behind each sequence's sampled tokens, for the step
+        after the next; 0 for none.
+        """
+
+    def start(self, seq: int, token_ids: array[int], num_prompt: int) -> None:
+        """A sequence runs. `token_ids` grow while it does, and must not be changed."""
+
+    def end(self, seq: int) -> None:
+        """The sequence is over; its tokens do not change any more."""
+
+    def waits(self, candidates: Sequence[Candidate]) -> bool:
+        """Whether to wait for the step in flight, whose tokens are not known, because drafts behind
+        them should pay.
+        """
+
+    def propose(
+        self, candidates: Sequence[Candidate], room: int, num_prompts: int
+    ) -> Mapping[int, tuple[int, ...]]:
+        """Drafts by sequence (ids, or `ON_CARD` for each), at most `room` in all, for a step that
+        also computes that many prompts.
+        """
+
+    def learn(self, plan: StepPlan, result: StepResult) -> None:
+        """What became of a step."""
+
+
+def candidates_of(queues: Queues) -> list[Candidate]:
+    """The running sequences that decode; nothing is computed from the last token that there may be,
+    so no draft stands there.
+    """
+    return [
+        Candidate(sequence.seq, sequence.max_due - 1 - sequence.num_planned)
+        for sequence in queues.running.values()
+        if sequence.num_due - sequence.num_planned == 1
+    ]
+
+
+def with_drafts(
+    chunks: Sequence[Chunk],
+    drafts: Mapping[int, tuple[int, ...]],
+    queues: Queues,
+    blocks: BlockManager,
+) -> list[Chunk]:
+    """`chunks` of decodes that carry their drafts, up to the first that a grammar refuses, and as
+    far as free blocks hold them: no sequence loses blocks to another one's drafts.
+    """
+    return [
+        _carrying(chunk, drafts[chunk.seq], queues, blocks) if chunk.seq in drafts else chunk
+        for chunk in chunks
+    ]
+
+
+def _carrying(chunk: Chunk, own: tuple[int, ...], queues: Queues, blocks: BlockManager) -> Chunk:
+    sequence, end = queues.running[chunk.seq], chunk.start + chunk.length
+    table = sequence.table
+    # Those on the card are not known yet: the runner looks at them.
+    if sequence.grammar is not None and own[0] != ON_CARD:
+        grammar = cast("Grammar", sequence.grammar)
+        own = own[: grammar.num_allowed(sequence.token_ids[sequence.num_prompt :], own)]
+    if not _grow(table, end + len(own), queues, blocks):
+        own = own[: len(table.block_ids) * blocks.block_size - end]
+    block_ids = table.ids or table.freeze()
+    return msgspec.structs.replace(chunk, block_ids=block_ids, drafts=own)
+
+
+def to_draft(
+    chunks: Sequence[Chunk], depth: int, queues: Queues, blocks: BlockManager
+) -> list[Chunk]:
+    """`chunks`, of which those that sample have `depth` drafts made behind them, if there are
+    blocks for all of these.
+    """
+    return [
+        _drafting(chunk, depth, queues, blocks)
+        if chunk.samples and not queues.running[chunk.seq].embeds
+        else chunk
+        for chunk in chunks
+    ]
+
+
+def _drafting(chunk: Chunk, depth: int, queues: Queues, blocks: BlockManager) -> Chunk:
+    sequence = queues.running[chunk.seq]
+    anchor = chunk.start + chunk.num_rows  # where it stands if all drafts are accepted
+    end = anchor + depth + 1
+    if end > sequence.max_due or not _grow(sequence.table, end, queues, blocks):
+        return chunk
+    block_ids = sequence.table.ids or sequence.table.freeze()
+    return msgspec.structs.replace(chunk, block_ids=block_ids, num_to_draft=depth)
+
+
+def _grow(table: BlockTable, num_tokens: int, queues: Queues, blocks: BlockManager) -> bool:
+    """Whether `table` holds so many tokens. A block stays free for each running sequence: drafts
+    must not cost one of them its own.
+    """
+    num_new = blocks.num_needed(num_tokens) - len(table.block_ids)
+    if num_new > 0 and blocks.num_free - num_new < len(queues.running):
+        return False
+    return blocks.grow(table, num_tokens)

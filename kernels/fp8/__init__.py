@@ -34,8 +34,9 @@ MAX_COLUMNS: Final = 65536
 def quantize_rows(x: Tensor, norm: Tensor | None = None, eps: float = 0.0) -> tuple[Tensor, Tensor]:
     """(values e4m3 [T, K], scales float32 [T]) of rows x [T, K], or of `rms_norm(x, norm, eps)`.
 
-    x float32, bfloat16 or float16, contiguous; norm [K] like x or float32. A row of zeros has zeros and a
-    scale above 0; products with a row that holds NaN or infinity are NaN. Raises `ValueError`.
+    x float32, bfloat16 or float16, contiguous; norm [K] like x or float32. A row of zeros has
+    zeros and a scale above 0; products with a row that holds NaN or infinity are NaN. Raises
+    `ValueError`.
     """
     if x.ndim != 2 or not x.is_floating_point() or not 0 < x.shape[1] <= MAX_COLUMNS:
         raise ValueError(f"rows {tuple(x.shape)} {x.dtype}")

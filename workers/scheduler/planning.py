@@ -71,7 +71,8 @@ def _prompts(
     """What prompts compute beside `decodes`."""
     num_drafts = sum([len(chunk.drafts) for chunk in decodes])
     token_budget = limits.token_budget - num_drafts
-    budget = PromptBudget.beside(len(decodes), token_budget, limits.max_gap_s, cost)
+    num_prompts = len(prefills) + starts.num_waiting
+    budget = PromptBudget.beside(len(decodes), num_prompts, token_budget, limits.max_gap_s, cost)
     return share(prefills, starts, budget, block_size)
 
 

@@ -52,6 +52,11 @@ class Starts:
         self._candidate: Candidate | None = None
         self._is_over = False
 
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that may start or wait, in this plan or later."""
+        return len(self._queues.waiting)
+
     def candidate(self) -> Candidate | None:
         """The next to start, if one can. No blocks are freed while a plan is made, so after one
         that does not fit no other starts: none overtakes it (decision 0018).

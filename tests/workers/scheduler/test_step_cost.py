@@ -144,7 +144,7 @@ def test_a_budget_is_kept(
     for size in (1, 40, 200):
         cost.add(chunks(size), 0, DECODE_S * (1 + size / 100))
     add(cost, 8, (0, 3000))
-    budget = PromptBudget.beside(num_decodes, token_budget, max_gap_s, cost)
+    budget = PromptBudget.beside(num_decodes, len(wanted), token_budget, max_gap_s, cost)
     taken = []
     for start, most in wanted:
         length = budget.fit(start, most)

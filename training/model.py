@@ -3,6 +3,7 @@
 Owns the parameters, named as in published checkpoints, and the loss. Must not know optimizers.
 """
 
+from collections.abc import Iterator
 from typing import Final, cast
 
 import torch
@@ -116,6 +117,14 @@ class Qwen3(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor, layouts: tuple[Layout, ...]) -> Tensor:
         """The normed last hidden states [T, hidden] of `tokens` [T]."""
+        *_, last = self.streams(tokens, positions, layouts)
+        out: Tensor = self.model.norm(last)
+        return out
+
+    def streams(
+        self, tokens: Tensor, positions: Tensor, layouts: tuple[Layout, ...]
+    ) -> Iterator[Tensor]:
+        """What leaves each layer, [T, hidden]."""
         angles = self.angles(positions)
         hidden = self.model.embed_tokens(tokens)
         for layer in self.model.stack():
@@ -123,8 +132,7 @@ class Qwen3(nn.Module):
             attended = attend(self.attention, *projected, layouts).flatten(1)
             hidden = hidden + layer.self_attn.o_proj(attended)
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        out: Tensor = self.model.norm(hidden)
-        return out
+            yield hidden
 
     def loss(
         self,

@@ -26,5 +26,6 @@ def load_drafter(path: Path, target: Network, window: int) -> Drafter:
         # Beside a head of a gigabyte, half of what a draft takes.
         fp8 = target.device.type == "cuda" and has_fp8(target.device)
         weights = read_mtp(path, shape, target)
-        return RecurrentDrafter(MtpCell(shape, weights, target, window, fp8_head=fp8))
-    return RecurrentDrafter(Eagle3Cell(shape, read_eagle3(path, shape, target), target, window))
+        return RecurrentDrafter(MtpCell(shape, weights, target, window, fp8_head=fp8), target)
+    cell = Eagle3Cell(shape, read_eagle3(path, shape, target), target, window)
+    return RecurrentDrafter(cell, target)

@@ -6,16 +6,18 @@ makes of its inputs is an MTP head's (`mtp.py`) or EAGLE-3's (`eagle3.py`). Must
 Row t is given the token at t + 1 and drafts the one at t + 2; its keys and values stand at t.
 """
 
+from dataclasses import replace
 from typing import Protocol, final
 
 import torch
 from torch import Tensor
 
-from kernels.attention import AttentionPlan, PagedPlan
+from kernels.attention import AttentionPlan, PagedPlan, prepared
 from kernels.sample import best_tokens
 from workers.engine.drafting.drafter import Drafted, DraftStep
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.network import Network
 
 MAX_DEPTH = 15
 """Drafts behind one another; of published heads hardly more than three are accepted."""
@@ -58,7 +60,7 @@ class Cell(Protocol):
 class RecurrentDrafter:
     """See `workers.engine.drafting.drafter.Drafter`."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, target: Network) -> None:
         self.max_depth = MAX_DEPTH
         self.name = cell.name
         self.taps = cell.taps
@@ -66,6 +68,8 @@ class RecurrentDrafter:
         self.num_bytes = cell.num_bytes
         self.token_bytes = cell.config.token_numbers * cell.like.element_size()
         self._cell = cell
+        # Plans of the target are prepared for its heads.
+        self._fits = _heads(cell.config) == _heads(target.config)
         self._cache: KvCache | None = None
 
     @property
@@ -85,7 +89,7 @@ class RecurrentDrafter:
         """See `Drafter`."""
         cell, cache = self._cell, self.cache
         states = cell.first_states(step)
-        out = cell.run(step.next_ids, states, step.plan, cache, step.rows)
+        out = cell.run(step.next_ids, states, self._fitting(step.plan), cache, step.rows)
         num_seqs = len(step.seqs)
         if not num_seqs or not step.depth:
             return Drafted(step.anchors.new_empty((num_seqs, 0)))
@@ -93,9 +97,22 @@ class RecurrentDrafter:
         confidence: list[Tensor] = []
         for place in range(step.depth):
             if place:
-                plan = step.plan_rows(1, place - 1)
+                plan = self._fitting(step.plan_rows(1, place - 1))
                 out = cell.run(ids[-1], cell.next_states(out), plan, cache, None)
             best, probability = best_tokens(cell.logits(out))
             ids.append(cell.token_ids(best))
             confidence.append(probability)
         return Drafted(torch.stack(ids, 1), torch.stack(confidence, 1))
+
+    def _fitting(self, plan: AttentionPlan | PagedPlan) -> AttentionPlan | PagedPlan:
+        """The plan for heads of our own."""
+        if self._fits or isinstance(plan, AttentionPlan):
+            return plan
+        cell, (keys, _) = self._cell, self.cache.layers[0]
+        bare = replace(plan, work=None, shares=None, runs=())
+        return prepared(bare, cell.config.attention.num_heads, keys, cell.like.dtype)
+
+
+def _heads(config: ModelConfig) -> tuple[int, int, int]:
+    heads = config.attention
+    return heads.num_heads, heads.num_kv_heads, heads.head_dim

@@ -1,0 +1,100 @@
+"""`python -m training.drafters`: trains a drafter for the built-in model on its own data."""
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import torch
+from tokenizers import Tokenizer
+
+from training.attention import masked
+from training.data_loader import DataLoader, DataLoaderError
+from training.drafters.examples import Choice, Examples, examples
+from training.drafters.files import write
+from training.drafters.networks import DFlash, Drafter, Mtp
+from training.drafters.train import reached, train
+from training.export import TOKENIZER_NAME, load_weights
+from training.model import Qwen3
+from training.settings import FULL
+from training.tokenizer import END_OF_TEXT, token_id
+
+_DATA: Final = replace(
+    FULL, row_length=2048, rows_per_batch=2, rows_per_shard=16, skip_share=0.3, long_least=1024,
+    rows_per_long=1, long_rows_per_shard=2,
+)  # fmt: skip
+"""Two rows at a time, with gaps in the positions, so that all of the window is met."""
+
+_INNER: Final = {"mtp": 768, "dflash": 256}
+_LAYERS: Final = 2
+_TAPS: Final = (1, 6)
+_HELD_OUT: Final = 24
+"""Batches that are kept for the evaluation."""
+
+_SMOKE: Final = replace(_DATA, row_length=512, rows_per_shard=4, long_least=512)
+
+_SPARE_CORES: Final = 2
+_MAX_TOKENS: Final = 100_000_000
+
+
+def main(arguments: list[str]) -> int:
+    """Parse the arguments and run. Returns 1 with one line if the data fails."""
+    parser = argparse.ArgumentParser(prog="python -m training.drafters", description=__doc__)
+    parser.add_argument("kind", choices=sorted(_INNER))
+    parser.add_argument("--target", type=Path, default=Path("config/builtin/herma-tiny"))
+    parser.add_argument("--out", type=Path, required=True, help="directory of the drafter")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--steps", type=int, default=10**9, help="at most so many")
+    parser.add_argument("--anchors", type=int, default=384, help="of a batch, at most")
+    parser.add_argument("--smoke", action="store_true", help="every stage, in miniature")
+    parser.add_argument("--device", help="cuda or cpu (default: cuda if there is one)")
+    given = parser.parse_args(arguments)
+    device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        _run(given, device)
+    except DataLoaderError as error:
+        print(f"training: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(given: argparse.Namespace, device: torch.device) -> None:
+    """Train, measure and write."""
+    torch.manual_seed(given.seed)
+    tokenizer = Tokenizer.from_file(str(given.target / TOKENIZER_NAME))
+    data, num_held_out = (_SMOKE, 2) if given.smoke else (_DATA, _HELD_OUT)
+    settings = replace(data, vocab_size=tokenizer.get_vocab_size())
+    model = Qwen3(settings.shape, settings.vocab_size, masked).to(device)
+    load_weights(model, given.target)
+    model.requires_grad_(requires_grad=False)
+    shape = replace(settings.shape, inner=_INNER[given.kind], num_layers=_LAYERS)
+    drafter: Drafter
+    if given.kind == "mtp":
+        drafter = Mtp(shape).to(device)
+    else:
+        drafter = DFlash(shape, _TAPS, settings.shape.hidden).to(device)
+    random = torch.Generator().manual_seed(given.seed)
+    num_streams = max(2, (os.cpu_count() or 1) - _SPARE_CORES)
+    with DataLoader(settings, given.seed + 1000, num_streams, _MAX_TOKENS) as loader:
+        loader.start(tokenizer.to_str())
+        loader.next()  # which has a long row
+        chosen = Choice(drafter.taps, drafter.depth, given.anchors, settings.row_length)
+
+        def draw() -> Examples:
+            return examples(model, loader.next(), chosen, random)
+
+        held_out = [draw() for _ in range(num_held_out)]
+        num_steps = train(drafter, model, draw, 60 * given.minutes, given.steps)
+    drafter.load_state_dict({k: v.bfloat16().to(v.dtype) for k, v in drafter.state_dict().items()})
+    found = reached(drafter, model, held_out)
+    print(f"{num_steps} steps; acceptance {found.acceptance}, length {found.length}", flush=True)
+    mask_id = token_id(tokenizer, END_OF_TEXT)
+    size = write(given.out, drafter, model, shape, mask_id, found)
+    print(f"{given.out}: {size} bytes", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,7 @@ from workers.scheduler.committing import Outgoing
 from workers.scheduler.drafting import Proposer
 from workers.scheduler.plan import StepPlan
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
+from workers.scheduler.snapshots import SnapshotPool
 
 MODEL: Final = "model"
 _LINK: Final = 1
@@ -69,7 +70,8 @@ class Drive:
             max_waiting=64,
             enforces_grammars=compiler is not None,
         )
-        blocks = BlockManager(self.num_blocks, facts.block_size)
+        snapshots = None if facts.snapshots is None else SnapshotPool(facts.snapshots)
+        blocks = BlockManager(self.num_blocks, facts.block_size, snapshots=snapshots)
         self._scheduler = Scheduler(
             *(limits, blocks, (MODEL,), runner.eos_ids),
             lookahead=int(looks_ahead),

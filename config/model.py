@@ -302,7 +302,9 @@ class WorkerConfig(_Table, frozen=True):
     next token) and `max_context` come from the model's profile unless set here. The window is the
     model's, `max_context` at most, or `context_length` exactly: then memory that cannot hold it is
     an error. `kv_tokens` None takes what memory allows, and `max_seqs` None as many sequences as
-    these keys and values are good for: at most 256 on a card, 16 on a CPU. `quantization` "fp8"
+    these keys and values are good for: at most 256 on a card, 16 on a CPU. `snapshots`, of a model
+    with recurrent layers, are states that are kept for prefixes; None takes what an eighth of the
+    memory holds. `quantization` "fp8"
     keeps the layers' weights in 8 bits, "auto" as in the checkpoint; `kv_dtype` "fp8" keeps keys
     and values in 8 bits, "auto" in the network's dtype. `prefill` "fp8"
     multiplies steps of 257 rows and more in 8 bits, with a second form of a 16-bit checkpoint's
@@ -340,6 +342,7 @@ class WorkerConfig(_Table, frozen=True):
     invariant: bool = False
     kv_tokens: Positive | None = None
     max_seqs: Positive | None = None
+    snapshots: Annotated[int, msgspec.Meta(ge=0, le=2**20)] | None = None
     context_length: Positive | None = None
     max_context: Positive | None = None
     block_size: Literal[16, 32, 64, 128] = 32

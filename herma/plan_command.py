@@ -6,7 +6,7 @@ no card.
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from config import builtin_config, profiles
@@ -21,6 +21,11 @@ from workers.model_dir import local_dir
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(gb|gib|)", re.IGNORECASE)
 _UNITS: Final = {"gb": 10**9, "gib": 2**30, "": 10**9}
 _BLOCK_SIZE: Final = builtin_config().workers[0].block_size
+
+_HEAD: Final = (
+    "profile", "quantization", "kv_dtype", "tokens", "window", "whole windows", "max_seqs",
+    "snapshots",
+)  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,8 +84,7 @@ def _facts(config: ModelConfig, card: int, plans: list[tuple[str, Choice, Foreca
         ("card", f"{bytes_text(card)}, {bytes_text(CONTEXT_BYTES)} of them for CUDA"),
         ("weights", _by(weights)),
         ("keys, values", f"{_by(tokens)} a token{_windows(config)}"),
-        ("states", "none: no recurrent layers"),
-        ("snapshots", "none: no recurrent layers"),
+        *_states(config, first),
         ("graphs", f"about {bytes_text(first.graphs_bytes)}"),
         ("largest step", f"about {_by(steps)}"),
     ]
@@ -88,19 +92,30 @@ def _facts(config: ModelConfig, card: int, plans: list[tuple[str, Choice, Foreca
 
 
 def _windows(config: ModelConfig) -> str:
-    count = sum(layer.mixer.window > 0 for layer in config.layers)
+    count = sum(mixer.window > 0 for mixer in config.attentions)
     if not count:
         return ""
     return f" (the {count} layers with a window keep all tokens too)"
+
+
+def _states(config: ModelConfig, found: Forecast) -> list[tuple[str, str]]:
+    if not found.state_bytes:
+        return [(name, "none: no recurrent layers") for name in ("states", "snapshots")]
+    each = bytes_text(found.state_bytes)
+    layers = len(config.delta_rules)
+    return [
+        ("states", f"{each} a sequence, in {layers} recurrent layers"),
+        ("snapshots", f"{each} a prefix that a later prompt can go on from"),
+    ]
 
 
 def _by(found: dict[str, int]) -> str:
     return ", ".join(f"{bytes_text(count)} ({name})" for name, count in found.items())
 
 
-def _table(plans: Iterable[tuple[str, Choice, Forecast]]) -> list[str]:
+def _table(plans: Sequence[tuple[str, Choice, Forecast]]) -> list[str]:
     """A line for each profile and dtype; its setting, and what fits."""
-    head = ("profile", "quantization", "kv_dtype", "tokens", "window", "whole windows", "max_seqs")
+    head = _HEAD[:-1] if all(not found.state_bytes for _, _, found in plans) else _HEAD
     rows: list[tuple[str, ...]] = [head]
     for name, choice, found in plans:
         setting = name, "fp8" if choice.fp8 else "-", "fp8" if choice.fp8_kv else "-"
@@ -117,7 +132,8 @@ def _table(plans: Iterable[tuple[str, Choice, Forecast]]) -> list[str]:
                 window,
                 str(found.whole_windows),
                 str(found.max_seqs),
-            )
+                str(found.snapshots),
+            )[: len(head)]
         )
     widths = [max(len(row[at]) for row in rows if at < len(row)) for at in range(len(head))]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

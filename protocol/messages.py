@@ -226,7 +226,9 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
     An engine with `relay` takes `Relay` instead of `Submit`; its `files_digest` is all zeros.
     `capabilities` are what not every engine can do (`ENFORCES_GRAMMARS`, `INVARIANT`); unknown ones
-    are ignored. One that takes `Embed` gives `embedding_size` numbers.
+    are ignored. One that takes `Embed` gives `embedding_size` numbers. `snapshots` None: a sequence
+    begins behind all of its prefix that is cached. Else the model has recurrent layers, and the
+    engine keeps so many states, behind which alone a sequence can begin.
     """
 
     kind: str
@@ -241,6 +243,7 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     capabilities: tuple[str, ...] = ()
     relay: RelayFacts | None = None
     embedding_size: Count = 0
+    snapshots: Count | None = None
 
 
 class Register(_Message, frozen=True, tag=32):

@@ -104,9 +104,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_vocab_size(model_dir: Path) -> int | None:
-    """The number of ids that the model can embed, if its config.json says so."""
-    size = read_json(model_dir / CONFIG_NAME).get("vocab_size")
-    return size if isinstance(size, int) and size > 0 else None
+    """The number of ids that the model can embed, if its config.json says so; models with a tower
+    say it in the table of their text model.
+    """
+    for table in _tables(read_json(model_dir / CONFIG_NAME)):
+        size = table.get("vocab_size")
+        if isinstance(size, int) and size > 0:
+            return size
+    return None
 
 
 def read_eos_ids(model_dir: Path) -> tuple[int, ...]:
@@ -117,11 +122,18 @@ def read_eos_ids(model_dir: Path) -> tuple[int, ...]:
     value = read_json(path).get("eos_token_id") if path.exists() else None
     if value is None:
         path = model_dir / CONFIG_NAME
-        value = read_json(path).get("eos_token_id")
+        found = [table.get("eos_token_id") for table in _tables(read_json(path))]
+        value = next((each for each in found if each is not None), None)
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
         raise ConfigError(f"{path}: eos_token_id is {value!r}, not one or several token ids")
     return tuple(ids)
+
+
+def _tables(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """A config.json's own keys, then those of its text model."""
+    text = raw.get("text_config")
+    return [raw, text] if isinstance(text, dict) else [raw]
 
 
 def local_dir(model: str) -> Path | None:

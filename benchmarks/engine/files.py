@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from config.model import DUMMY_PREFIX
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import Attention, DeltaRule, ModelConfig
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.weights import LayerWeights
@@ -56,14 +56,13 @@ def write_checkpoint(shape: str, directory: Path, device: torch.device, dtype: t
 def _published(config: ModelConfig, index: int, layer: LayerWeights) -> dict[str, Tensor]:
     names, mixer = config.names, config.layers[index].mixer
     prefix = f"{names.prefixes[0]}layers.{index}."
-    query, key = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
-    sides = [query, key, key] if len(names.qkv) > 1 else [query + 2 * key]
-    qkv = torch.split(_dense(layer.qkv), sides)
     gate_up = _dense(layer.gate_up).chunk(len(names.gate_up))
-    named = {
-        f"{names.out}.weight": _dense(layer.out),
+    if isinstance(mixer, DeltaRule):
+        named = _delta(config, mixer, layer)
+    else:
+        named = _attention(config, mixer, layer)
+    named |= {
         f"{names.down}.weight": _dense(layer.down),
-        **{f"{name}.weight": part for name, part in zip(names.qkv, qkv, strict=True)},
         **{f"{name}.weight": part for name, part in zip(names.gate_up, gate_up, strict=True)},
     }
     norms = {
@@ -77,12 +76,51 @@ def _published(config: ModelConfig, index: int, layer: LayerWeights) -> dict[str
     for name, norm in norms.items():
         if norm is not None:
             named[f"{name}.weight"] = _stored(config, norm)
+    return {prefix + name: tensor for name, tensor in named.items()}
+
+
+def _attention(config: ModelConfig, mixer: Attention, layer: LayerWeights) -> dict[str, Tensor]:
+    """Rotations of a part of a head keep their order of rows: a drawn one is as good as another."""
+    names, qkv = config.names, _dense(layer.qkv)
+    query, key = mixer.query_size, mixer.num_kv_heads * mixer.head_dim
+    if layer.gate is not None:
+        halves = [
+            part.unflatten(0, (-1, mixer.head_dim)) for part in (qkv[:query], _dense(layer.gate))
+        ]
+        qkv = torch.cat((torch.cat(halves, dim=1).flatten(0, 1), qkv[query:]))
+        query *= 2
+    sides = [query, key, key] if len(names.qkv) > 1 else [query + 2 * key]
+    named = {
+        f"{names.out}.weight": _dense(layer.out),
+        **{
+            f"{name}.weight": part
+            for name, part in zip(names.qkv, torch.split(qkv, sides), strict=True)
+        },
+    }
     if layer.qkv_bias is not None:
         biases = torch.split(layer.qkv_bias, sides)
         named |= {f"{name}.bias": part for name, part in zip(names.qkv, biases, strict=True)}
     if layer.out_bias is not None:
         named[f"{names.out}.bias"] = layer.out_bias
-    return {prefix + name: tensor for name, tensor in named.items()}
+    return named
+
+
+def _delta(config: ModelConfig, mixer: DeltaRule, layer: LayerWeights) -> dict[str, Tensor]:
+    assert layer.delta is not None
+    sizes, at = mixer.sizes, f"{config.names.delta}."
+    qkv, z = _dense(layer.qkv).split([sizes.columns, sizes.value_columns])
+    b, a = _dense(layer.gate).chunk(2)
+    return {
+        f"{at}in_proj_qkv.weight": qkv,
+        f"{at}in_proj_z.weight": z,
+        f"{at}in_proj_b.weight": b,
+        f"{at}in_proj_a.weight": a,
+        f"{at}out_proj.weight": _dense(layer.out),
+        f"{at}conv1d.weight": layer.delta.conv.unsqueeze(1),
+        f"{at}A_log": layer.delta.decay,
+        f"{at}dt_bias": layer.delta.dt_bias,
+        f"{at}norm.weight": layer.delta.norm,
+    }
 
 
 def _stored(config: ModelConfig, norm: Tensor) -> Tensor:

@@ -55,12 +55,12 @@ class Floor:
     def step(self, batch: int, context_tokens: int) -> float:
         """One decode step over `context_tokens` cached tokens of all sequences."""
         moved = self.weight_bytes + self._cached_bytes(batch, context_tokens)
+        moved += 2 * batch * self.config.state_bytes(2)  # read and written
         return max(moved / self.card.bandwidth, self._compute(batch, batch, self.fp8))
 
     def prefill(self, lengths: Sequence[int], cached: int = 0) -> float:
         """Prompts of `lengths` tokens, each after `cached` ones, up to their first tokens."""
-        mixers = [layer.mixer for layer in self.config.layers]
-        attention = sum(self._attended(mixer, lengths, cached) for mixer in mixers)
+        attention = sum(self._attended(each, lengths, cached) for each in self.config.attentions)
         is_fp8 = self.fp8 or self.fp8_prompts
         compute = self._compute(sum(lengths), len(lengths), is_fp8) + attention / self.card.flops
         moved = self.weight_bytes + self._cached_bytes(len(lengths), len(lengths) * cached)
@@ -78,7 +78,7 @@ class Floor:
         """Keys and values of `tokens` cached tokens of so many sequences, as far as they are seen;
         with a window no more than one for each sequence.
         """
-        mixers = [layer.mixer for layer in self.config.layers]
+        mixers = self.config.attentions
         seen = [min(tokens, batch * mixer.window) if mixer.window else tokens for mixer in mixers]
         heads = self.config.attention
         return 4 * heads.num_kv_heads * heads.head_dim * sum(seen)

@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
+from kernels.delta_rule import reference as delta_rule
 from kernels.fp8 import BLOCK, DualWeight, Fp8Weight
 from kernels.linear import Weight
 from workers.engine.models.angles import cos_sin
-from workers.engine.models.description import Attention, Gate, ModelConfig
+from workers.engine.models.description import Attention, DeltaRule, Gate, ModelConfig
 from workers.engine.models.weights import LayerWeights, ModelWeights
 
 _HEAD_ROWS = 16_384
@@ -47,11 +48,15 @@ def reference_logits(
     scale = torch.tensor(config.embedding_scale).to(weights.embedding.dtype).to(dtype)
     hidden = F.embedding(ids, weights.embedding).to(dtype) * scale
     eps = config.rms_norm_eps
-    head_dim, ropes = config.attention.head_dim, {each.mixer.rope for each in config.layers}
+    head_dim, ropes = config.attention.head_dim, {each.rope for each in config.attentions}
     angles = {rope: cos_sin(rope, head_dim, len(ids)).to(ids.device) for rope in ropes}
     for described, layer in zip(config.layers, weights.layers, strict=True):
-        turns = angles[described.mixer.rope].unsqueeze(1).chunk(2, dim=-1)
-        mixed = _attention(described.mixer, eps, layer, hidden, turns, num_rounded)
+        mixer = described.mixer
+        if isinstance(mixer, DeltaRule):
+            mixed = _recurrent(mixer, eps, layer, hidden, num_rounded)
+        else:
+            turns = angles[mixer.rope].unsqueeze(1).chunk(2, dim=-1)
+            mixed = _attention(mixer, eps, layer, hidden, turns, num_rounded)
         hidden = hidden + _branch(mixed, layer.mixer_out_norm, eps)
         hidden = hidden + _mlp(described.mlp.gate, eps, layer, hidden, num_rounded)
     hidden = _norm(hidden[rows], weights.norm, eps)
@@ -94,7 +99,38 @@ def _attention(
             query, key, value, is_causal=True, scale=mixer.scale
         ).squeeze(0)
     mixed = mixed.transpose(0, 1).reshape(len(hidden), heads * mixer.head_dim)
+    if layer.gate is not None:
+        mixed = mixed * _linear(normed, layer.gate, num_rounded).sigmoid()
     return _linear(mixed, layer.out, num_rounded, layer.out_bias)
+
+
+def _recurrent(
+    mixer: DeltaRule, eps: float, layer: LayerWeights, hidden: Tensor, num_rounded: int
+) -> Tensor:
+    """The gated delta rule over a whole sequence, in chunks."""
+    assert layer.delta is not None
+    assert isinstance(layer.gate, Tensor)
+    sizes, delta = mixer.sizes, layer.delta
+    keys, heads = sizes.key_columns, (mixer.num_value_heads, mixer.value_dim)
+    normed = _norm(hidden, layer.input_norm, eps)
+    rows, z = _linear(normed, layer.qkv, num_rounded).split(
+        [sizes.columns, sizes.value_columns], dim=1
+    )
+    b, a = F.linear(normed, layer.gate.to(hidden.dtype)).float().chunk(2, dim=1)
+    nothing = rows.new_zeros(mixer.conv_width - 1, sizes.columns)
+    rows, _ = delta_rule.short_conv(rows, delta.conv.to(rows.dtype), nothing)
+    query, key, value = rows.split([keys, keys, sizes.value_columns], dim=1)
+    by_key = mixer.num_key_heads, mixer.key_dim
+    out, _ = delta_rule.chunked(
+        query.unflatten(1, by_key),
+        key.unflatten(1, by_key),
+        value.unflatten(1, heads),
+        -delta.decay.exp() * F.softplus(a + delta.dt_bias),
+        b.sigmoid(),
+        torch.zeros(mixer.num_value_heads, mixer.key_dim, mixer.value_dim, device=rows.device),
+    )
+    gated = _norm(out, delta.norm, eps) * F.silu(z.unflatten(1, heads).float()).to(out.dtype)
+    return _linear(gated.flatten(1), layer.out, num_rounded, layer.out_bias)
 
 
 def _attend(mixer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -162,7 +162,8 @@ class ModelText:
     def _find_eos_ids(
         self, generation: dict[str, Any], model: dict[str, Any], tokenizer: dict[str, Any]
     ) -> frozenset[int]:
-        for config in (generation, model):
+        text = model.get("text_config")  # of a model with a tower
+        for config in (generation, model, text if isinstance(text, dict) else {}):
             ids = config.get("eos_token_id")
             if isinstance(ids, int):
                 return frozenset({ids})

@@ -64,6 +64,8 @@ def mix(
     slots of padding too. Raises `ValueError`.
     """
     sizes = sizes_of(rows, gates, weights, state)
+    if rows.is_meta:
+        return rows.new_empty(len(rows), sizes.value_columns)
     return layer.mix(rows, gates, weights, eps, state, plan, sizes)
 
 

@@ -209,6 +209,10 @@ def test_the_floor_is_what_paper_says() -> None:
     assert 1e3 * _floor("qwen3-8b").step(1, 0) == pytest.approx(3.55, rel=0.01)
     assert 1e3 * _floor("qwen3-8b", fp8=True).step(1, 0) == pytest.approx(1.9, rel=0.05)
     assert 1e3 * _floor("qwen3-8b").step(8, 8 * 16_384) == pytest.approx(8.1, rel=0.01)
+    # 64 layers of 27B and its head; 48 states of 3.15 MB, read and written, of each sequence.
+    assert 1e3 * _floor("qwen3.6-27b").step(1, 0) == pytest.approx(12.0, rel=0.01)
+    states = _floor("qwen3.6-27b").step(64, 0) - _floor("qwen3.6-27b").step(0, 0)
+    assert 1e3 * states == pytest.approx(64 * 0.0724, rel=0.01)
     # 8,192 tokens of 8B are 114 + 20 TFLOP of products and attention.
     assert 1e3 * _floor("qwen3-8b").prefill([8192]) == pytest.approx(170, rel=0.03)
     call = _floor("qwen3-8b").call([128], [256])

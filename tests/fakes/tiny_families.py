@@ -86,6 +86,25 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "qwen3_5": (
+        "Qwen3_5TextConfig",
+        {
+            "head_dim": 32,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
+            "num_hidden_layers": 6,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 64,
+            "linear_value_head_dim": 24,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10_000.0,
+                "partial_rotary_factor": 0.25,
+                "mrope_section": [2, 1, 1],
+                "mrope_interleaved": True,
+            },
+        },
+    ),
 }
 
 
@@ -101,6 +120,11 @@ def write_family(model_dir: Path, family: str, *, seed: int = 0, **changes: Any)
             for name, weight in model.named_parameters():
                 if name.endswith("norm.weight"):
                     weight.add_(torch.randn_like(weight) * 0.2)
+                elif name.endswith(("A_log", "dt_bias")):
+                    # Heads that forget at once, and heads that hardly do.
+                    weight.copy_(torch.randn_like(weight))
+                elif "conv1d" in name:
+                    weight.copy_(torch.randn_like(weight))
                 else:
                     weight.copy_(torch.randn_like(weight) * 0.2)
     model.save_pretrained(model_dir)

@@ -89,7 +89,7 @@ def test_of_a_model_of_the_hub_only_the_configuration_is_fetched(tmp_path: Path)
     assert fetched == {"config.json"}
 
 
-@pytest.mark.parametrize("family", ["qwen2", "gemma3", "phi4-mini"])
+@pytest.mark.parametrize("family", ["qwen2", "gemma3", "phi4-mini", "qwen3_5"])
 def test_weights_and_tokens_are_those_of_a_start(family: str, tmp_path: Path) -> None:
     """But for norms and biases, which are a few percent of a model so small."""
     assert family in FAMILIES
@@ -99,6 +99,24 @@ def test_weights_and_tokens_are_those_of_a_start(family: str, tmp_path: Path) ->
     assert 0.95 * taken < weights_bytes(config, fp8=False) <= taken
     tokens = (runner.cache.num_blocks + 1) * runner.cache.block_size
     assert runner.cache.num_bytes() / 2 == tokens * kv_token_bytes(config, PLAIN)
+    assert runner.state_bytes == 9 * config.state_bytes(4)  # eight sequences, and padding
+
+
+def test_a_hybrid_keeps_states_beside_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+    """48 x (48 x 128 x 128 x 4 + 3 x 10,240 x 2) bytes a sequence, and keys in every fourth layer;
+    an eighth of what weights leave is for sequences, as much for prefixes.
+    """
+    status, out, _ = _printed(capsys, "dummy:qwen3.6-27b", "--card", "141GB")
+    assert status == 0
+    assert "states        146.8 MiB a sequence, in 48 recurrent layers" in out
+    assert "64 KiB (bfloat16), 32 KiB (fp8) a token" in out
+    table = out.splitlines()[9:]
+    assert table[0].split()[-2:] == ["max_seqs", "snapshots"]
+    assert table[1].split()[-2:] == ["70", "70"]
+    config = read_model_config(dummy_dir("dummy:qwen3.6-27b"))
+    found = forecast(config, 141 * GB, PLAIN, 32)
+    room = 141 * GB - found.weights_bytes
+    assert 0.1 < found.max_seqs * found.state_bytes / room <= 0.125
 
 
 def test_more_memory_holds_more_and_longer_windows_fewer() -> None:

@@ -155,9 +155,9 @@ def _compiler(runner: Runner[Any], report: Reporter) -> GrammarCompiler | None:
     if ENFORCES_GRAMMARS not in runner.facts.capabilities or not has_tokenizer:
         return None
     from workers.engine.grammar.compiler import LARGE_VOCABULARY, LlGuidanceCompiler
+    from workers.engine.models.model_config import read_model_config
 
-    vocab_size = read_vocab_size(runner.model_dir)
-    assert vocab_size is not None
+    vocab_size = read_model_config(runner.model_dir).vocab_size
     compiler = LlGuidanceCompiler(runner.model_dir, vocab_size, runner.eos_ids)
     if vocab_size >= LARGE_VOCABULARY:
         report("grammars", 0.0, "tokenizer")

@@ -71,6 +71,7 @@ class Runner:
         self._step_bytes = step_bytes
         self._steps = steps or steps_on(model, cache, facts)
         self._vocab_size = model.config.vocab_size
+        self._has_states = bool(model.config.delta_rules)
         self._states: dict[int, SequenceState] = {}
         self._lost: dict[int, str] = {}
         self._unsampled: InFlight | None = None
@@ -87,6 +88,11 @@ class Runner:
         return len(self._states)
 
     @property
+    def state_bytes(self) -> int:
+        """What the recurrent states of sequences and prefixes take."""
+        return self._steps.state_bytes
+
+    @property
     def device_use(self) -> DeviceUse:
         """For the table at the end of a start."""
         steps = self._steps
@@ -94,8 +100,9 @@ class Runner:
         kv_bytes = self.cache.num_bytes()
         weights = self.model.weights
         return DeviceUse(
-            weights.num_bytes(), kv_bytes, captured, wanted, self._step_bytes, weights.prefill_bytes
-        )
+            weights.num_bytes(), kv_bytes, captured, wanted, self._step_bytes,
+            weights.prefill_bytes, self.state_bytes,
+        )  # fmt: skip
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch and collect."""
@@ -105,8 +112,9 @@ class Runner:
         """Start computing the plan.
 
         A sequence with ids outside the vocabulary, or whose chunk does not fit into memory, will be
-        in `failed` of the result; the others of the plan are not affected. It fails in the next
-        plan too, which may be made before that is known and counts on the missing chunk.
+        in `failed` of the result; the others of the plan are not affected, unless the model keeps
+        recurrent states: then they fail too, and go on elsewhere. It fails in the next plan too,
+        which may be made before that is known and counts on the missing chunk.
         """
         self._move(plan)
         lost = self._lost
@@ -220,6 +228,10 @@ class Runner:
             made, fits = self._try(chunks, compute, nothing)
             if fits:
                 return made
+            if self._has_states:
+                # Some layers may have moved on, others not.
+                self._lost.update((chunk.seq, _state_lost_text(chunk)) for chunk in chunks)
+                return nothing
             culprit = max(chunks, key=_appetite)
             chunks.remove(culprit)
             self._lost[culprit.seq] = _out_of_memory_text(culprit)
@@ -250,8 +262,10 @@ class Runner:
     def _try(
         self, chunks: Sequence[Chunk], compute: Callable[[Sequence[Chunk]], T], nothing: T
     ) -> tuple[T, bool]:
-        """Whether memory sufficed. A step may be repeated: it writes the same keys and values."""
-        for is_last in (False, True):
+        """Whether memory sufficed. A step may be repeated: it writes the same keys and values. But
+        recurrent states would move on twice.
+        """
+        for is_last in (self._has_states, True):
             try:
                 return compute(chunks), True
             except (RuntimeError, MemoryError) as error:
@@ -299,6 +313,13 @@ def largest_id(ids: array[int]) -> int:
 def _appetite(chunk: Chunk) -> tuple[int, int]:
     """Temporary memory grows with a chunk's rows, then with its context."""
     return chunk.length, chunk.start
+
+
+def _state_lost_text(chunk: Chunk) -> str:
+    return (
+        f"out of memory in a step with {chunk.length} tokens after {chunk.start}, which may have "
+        "changed recurrent states; lower token_budget or kv_tokens of this worker"
+    )
 
 
 def _out_of_memory_text(chunk: Chunk) -> str:

@@ -14,6 +14,7 @@ from kernels.fp8 import FP8
 from protocol.errors import ConfigError
 from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, EngineFacts
 from workers.engine.load.quantize import Stored
+from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
 from workers.engine.models.weights import LayerWeights, doubled, quantised
@@ -47,6 +48,11 @@ def compute_dtype(config: WorkerConfig, shape: ModelConfig, device: torch.device
         raise ConfigError(
             f"{config.model} would need 8-bit floats, which no card before Ada (8.9) has: take the "
             'model in 16 bits, without quantization, prefill and kv_dtype = "fp8"'
+        )
+    if config.invariant and shape.delta_rules:
+        raise ConfigError(
+            f"{config.model} has recurrent layers, whose rounding depends on how a prompt is cut: "
+            "remove `invariant`"
         )
     if name not in _DTYPES:
         raise ConfigError(f"dtype {name!r} is not supported: set dtype to one of {list(_DTYPES)}")
@@ -98,10 +104,15 @@ def window(config: WorkerConfig, shape: ModelConfig) -> int:
 
 
 def engine_facts(
-    config: WorkerConfig, model: Network, context: int, num_blocks: int, max_seqs: int | None = None
+    config: WorkerConfig,
+    model: Network,
+    context: int,
+    num_blocks: int,
+    max_seqs: int | None = None,
+    snapshots: int = 0,
 ) -> EngineFacts:
-    """The facts of an engine with so many blocks of keys and values. `max_seqs` None follows from
-    them.
+    """The facts of an engine with so many blocks of keys and values, which keeps `snapshots` states
+    of prefixes if its model has any. `max_seqs` None follows from the blocks.
     """
     kv_tokens = num_blocks * config.block_size
     return EngineFacts(
@@ -116,27 +127,45 @@ def engine_facts(
         files_digest=UNKNOWN_DIGEST,
         capabilities=(ENFORCES_GRAMMARS, *([INVARIANT] if config.invariant else ())),
         embedding_size=model.config.hidden_size if model.config.embeds else 0,
+        snapshots=snapshots if model.config.delta_rules else None,
     )
 
 
 def sequences(config: WorkerConfig, kv_tokens: int, device: torch.device) -> int:
     """How many an engine with so many tokens of keys and values takes at once."""
-    ceiling = CPU_SEQS if device.type == "cpu" else CARD_SEQS
-    return most_sequences(config.max_seqs, kv_tokens, ceiling)
+    return most_sequences(config.max_seqs, kv_tokens, _most_seqs(device))
+
+
+def states(
+    config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device, room: int
+) -> StateMemory | None:
+    """The states for which there is memory in a room of so many bytes; None for a model without."""
+    if not shape.delta_rules:
+        return None
+    each = shape.state_bytes(dtype.itemsize)
+    demand = StateDemand(each, config.max_seqs, config.snapshots, _most_seqs(device))
+    return choose_states(room, demand, is_card=is_card(device))
 
 
 def probe_facts(
-    config: WorkerConfig, model: Network, room_tokens: int | None = None
+    config: WorkerConfig,
+    model: Network,
+    room_tokens: int | None = None,
+    max_seqs: int | None = None,
 ) -> EngineFacts:
     """The facts before the number of blocks is known: one whole window, or as much of it as
-    `kv_tokens` allows a sequence; sequences for `room_tokens`, which all memory could hold (None:
-    without a bound).
+    `kv_tokens` allows a sequence; `max_seqs`, or sequences for `room_tokens`, which all memory
+    could hold (None: without a bound).
     """
     context = window(config, model.config)
     longest = min(context, config.kv_tokens or context)
     most_tokens = config.kv_tokens or (2**62 if room_tokens is None else room_tokens)
-    max_seqs = sequences(config, most_tokens, model.device)
+    max_seqs = max_seqs or sequences(config, most_tokens, model.device)
     return engine_facts(config, model, context, -(-longest // config.block_size), max_seqs)
+
+
+def _most_seqs(device: torch.device) -> int:
+    return CPU_SEQS if device.type == "cpu" else CARD_SEQS
 
 
 def _dtype_name(config: WorkerConfig, model: Network) -> str:

@@ -16,9 +16,10 @@ from protocol.errors import ConfigError
 from workers.engine.compile.compile_ahead import CompileAhead
 from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cache
 from workers.engine.load.checkpoint import Report
-from workers.engine.memory.budget import num_processors
+from workers.engine.memory.budget import MemoryRoom, num_processors
 from workers.engine.memory.kv_size import KvDemand, choose_blocks
 from workers.engine.memory.out_of_memory import is_out_of_memory
+from workers.engine.memory.state_size import StateMemory
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
@@ -32,6 +33,7 @@ from workers.engine.settings import (
     kv_dtype,
     layer_change,
     probe_facts,
+    states,
     window,
 )
 from workers.engine.warm_up import warm_up
@@ -74,7 +76,9 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
             torch.set_num_threads(1)
         model = Network(shape, weights, window(config, shape), invariant=config.invariant)
         with _phase(report, "memory", "measuring room for keys and values"):
-            num_blocks, spare_bytes, step_bytes = _num_blocks(config, model, model_dir)
+            found = room(device)
+            kept = states(config, shape, dtype, device, found.num_bytes)
+            num_blocks, spare_bytes, step_bytes = _num_blocks(config, model, model_dir, found, kept)
             cache = KvCache(shape, num_blocks, config.block_size, device, kv_dtype(config, dtype))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -85,7 +89,8 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
         ) from error
     tokens = num_blocks * config.block_size
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
-        facts = engine_facts(config, model, window(config, shape), num_blocks)
+        limits = (None, 0) if kept is None else (kept.num_seqs, kept.num_snapshots)
+        facts = engine_facts(config, model, window(config, shape), num_blocks, *limits)
         steps = steps_on(model, cache, facts, spare_bytes)
         runner = Runner(model, cache, facts, model_dir, steps, step_bytes)
         warm_up(runner)
@@ -95,33 +100,43 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     return runner
 
 
-def _num_blocks(config: WorkerConfig, model: Network, model_dir: Path) -> tuple[int, int, int]:
-    """How many blocks fit beside weights and the largest step, which is found out on a card; how
-    many bytes that step takes beside what its runner keeps, and how many in all.
+def _num_blocks(
+    config: WorkerConfig,
+    model: Network,
+    model_dir: Path,
+    before: MemoryRoom,
+    kept: StateMemory | None,
+) -> tuple[int, int, int]:
+    """How many blocks fit into the room `before` beside states and the largest step, which is found
+    out on a card; how many bytes that step takes beside what its runner keeps, and how many in all.
     """
     shape, embedding = model.config, model.weights.embedding
     device, dtype = embedding.device, kv_dtype(config, embedding.dtype)
     token_bytes = shape.token_numbers * dtype.itemsize
     meter = PeakMeter(device)
-    before = room(device)
+    probed_bytes = 0
     if device.type == "cuda":
-        probed, facts = shallow(model), probe_facts(config, model, before.num_bytes // token_bytes)
+        probed, max_seqs = shallow(model), None if kept is None else kept.num_seqs
+        facts = probe_facts(config, model, before.num_bytes // token_bytes, max_seqs)
         with meter:
             cache = KvCache(probed.config, 1, config.block_size, device, dtype)
             runner = Runner(probed, cache, facts, model_dir)
             run_largest_steps(runner)
+            probed_bytes = runner.state_bytes
         del cache, runner
     dummy_bytes = token_bytes * config.block_size if device.type == "cuda" else 0
+    step_bytes = meter.peak_bytes - probed_bytes
     demand = KvDemand(
         token_bytes=token_bytes,
         block_size=config.block_size,
-        peak_bytes=meter.peak_bytes + dummy_bytes,
+        peak_bytes=step_bytes + dummy_bytes,
         context_length=window(config, shape),
         needs_context=config.context_length is not None,
         wanted_tokens=config.kv_tokens,
+        state_bytes=0 if kept is None else kept.num_bytes,
     )
     num_blocks = choose_blocks(before, demand, is_card=device.type == "cuda")
-    return num_blocks, meter.passing_bytes, meter.peak_bytes
+    return num_blocks, meter.passing_bytes, step_bytes
 
 
 @contextmanager

@@ -53,7 +53,14 @@ from workers.ipc import (
 )
 from workers.loop.heartbeat import EngineStatus
 from workers.loop.pipeline import EngineBroken, InFlight, Pipeline, Runner
-from workers.scheduler import BlockManager, Key, Outgoing, Scheduler, SchedulerLimits
+from workers.scheduler import (
+    BlockManager,
+    Key,
+    Outgoing,
+    Scheduler,
+    SchedulerLimits,
+    SnapshotPool,
+)
 
 __all__ = ["Channel", "Compiled", "EngineBroken", "EngineLoop", "GrammarCompiler", "Runner"]
 
@@ -298,6 +305,8 @@ def scheduler_for(
         enforces_grammars=enforces_grammars,
         embedding_size=facts.embedding_size,
     )
-    blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
+    snapshots = None if facts.snapshots is None else SnapshotPool(facts.snapshots)
+    num_blocks = facts.kv_tokens // facts.block_size
+    blocks = BlockManager(num_blocks, facts.block_size, snapshots=snapshots)
     lookahead = runner.lookahead
     return Scheduler(limits, blocks, (model,), runner.eos_ids, lookahead=lookahead, largest=largest)

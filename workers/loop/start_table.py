@@ -21,7 +21,8 @@ _SHORT_S: Final = 0.05
 class DeviceUse(NamedTuple):
     """What only a native engine knows: bytes, and how many graphs of how many it has captured
     already (0 of 0 on a device without graphs). `step_bytes` is what the largest step took in a
-    probe, 0 where there was none. `prefill_bytes` of the weights are a second form.
+    probe, 0 where there was none. `prefill_bytes` of the weights are a second form. `state_bytes`
+    are those of recurrent states.
     """
 
     weights_bytes: int
@@ -30,6 +31,7 @@ class DeviceUse(NamedTuple):
     num_graphs: int
     step_bytes: int = 0
     prefill_bytes: int = 0
+    state_bytes: int = 0
 
 
 def start_table(
@@ -48,6 +50,11 @@ def start_table(
         rows.append(("weights", f"{bytes_text(use.weights_bytes)}{twice}"))
     kv = f"{facts.kv_tokens:,} tokens in blocks of {facts.block_size}"
     rows.append(("keys, values", kv if use is None else f"{kv}, {bytes_text(use.kv_bytes)}"))
+    if facts.snapshots is not None:
+        taken = "" if use is None else f", {bytes_text(use.state_bytes)}"
+        rows.append(
+            ("states", f"of {facts.max_seqs:,} sequences, {facts.snapshots:,} prefixes{taken}")
+        )
     each = facts.kv_tokens // facts.max_seqs
     sequences = f"up to {facts.max_seqs:,} at once ({each:,} tokens each, if all run)"
     rows.append(("sequences", sequences))

@@ -9,6 +9,7 @@ from workers.scheduler.meters import StepMeter
 from workers.scheduler.plan import ON_CARD, Chunk, Sampled, SequenceStart, StepPlan, StepResult
 from workers.scheduler.scheduler import Outgoing, Scheduler, SchedulerLimits
 from workers.scheduler.sequence import Key
+from workers.scheduler.snapshots import SnapshotPool
 from workers.scheduler.step_cost import StepCost
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Scheduler",
     "SchedulerLimits",
     "SequenceStart",
+    "SnapshotPool",
     "StepCost",
     "StepMeter",
     "StepPlan",

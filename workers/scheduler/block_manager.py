@@ -27,6 +27,7 @@ from workers.scheduler.block_events import BlockEvent, BlockEvents
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
 from workers.scheduler.planned_blocks import PlannedBlocks
+from workers.scheduler.snapshots import SnapshotPool
 
 
 @final
@@ -89,14 +90,19 @@ class PrefixHit(NamedTuple):
 class BlockManager:
     """`num_blocks` blocks of `block_size` tokens.
 
-    `planned` are blocks that a holder will compute.
+    `planned` are blocks that a holder will compute. With `snapshots` a sequence can begin only
+    behind one of them: cached blocks beyond it are no hit.
 
     A thousand blocks of a long prompt wait here for their first token and give way to the next
     when it has come: what is done to several blocks is one loop, without a call for each.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, digests: Digests = chained_digests
+        self,
+        num_blocks: int,
+        block_size: int,
+        digests: Digests = chained_digests,
+        snapshots: SnapshotPool | None = None,
     ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing")
@@ -113,6 +119,7 @@ class BlockManager:
         self._num_admitted = 0
         self._num_taken = 0
         self.planned = PlannedBlocks()
+        self.snapshots = snapshots
 
     def __repr__(self) -> str:
         return (
@@ -146,6 +153,8 @@ class BlockManager:
         contents = [cached for id_ in block_ids if (cached := held[id_]) is not None]
         _, packed, parents = zip(*contents, strict=True) if contents else ((), (), ())
         num_equal = min(_num_equal(packed, blocks), _num_equal(parents, (table.root, *block_ids)))
+        if self.snapshots is not None:
+            num_equal = self.snapshots.depth(table.digests[:num_equal])
         hit = tuple(block_ids[:num_equal])
         return PrefixHit(hit, [self._num_holders[block_id] for block_id in hit].count(0))
 
@@ -281,6 +290,8 @@ class BlockManager:
                 del self._by_digest[evicted.digest]
                 self._cached[block_id] = None
                 self._events.dropped(evicted.digest)
+                if self.snapshots is not None:
+                    self.snapshots.forget(evicted.digest)
             self._num_holders[block_id] = 1
         return block_ids
 

@@ -61,6 +61,10 @@ class SnapshotPool:
         found = (self._snapshots.get(digest) for digest in digests)
         return [each.num_blocks for each in found if each is not None and each.is_saved]
 
+    def depth(self, digests: Sequence[bytes]) -> int:
+        """How many blocks of this prefix its deepest snapshot covers."""
+        return max(self.depths(digests), default=0)
+
     def hit(self, digests: Sequence[bytes]) -> Hit | None:
         """The deepest snapshot of the prefix, whose keys and values are all there. It stays in its
         slot until `unpin`.

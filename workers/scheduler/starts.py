@@ -105,10 +105,11 @@ class Starts:
 
     def _waits(self, sequence: Sequence, num_found: int, num_left: int) -> bool:
         """Whether another computes enough of what follows the `num_found` blocks. One that was
-        preempted never waits: it is older than all that would pass it.
+        preempted never waits: it is older than all that would pass it. Nothing is found without a
+        snapshot.
         """
         sequence.awaits = None
-        if sequence.is_started:
+        if sequence.is_started or self._blocks.snapshots is not None:
             return False
         planned, digests = self._blocks.planned, sequence.table.digests
         num_coming = planned.num_coming(digests, num_found)

@@ -204,6 +204,8 @@ def test_the_files_say_what_ends_an_answer() -> None:
     assert ModelText(files).eos_ids == {end, tokenizer.token_to_id("<|endoftext|>")}
     del files["generation_config.json"]
     assert ModelText({**files, "config.json": b'{"eos_token_id": 7}'}).eos_ids == {7}
+    within = b'{"text_config": {"eos_token_id": 9}}'
+    assert ModelText({**files, "config.json": within}).eos_ids == {9}
     assert ModelText(files).eos_ids == {end}
 
 

@@ -17,7 +17,7 @@ FEW_BLOCKS = 26
 GREEDY = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.0, ignore_eos=True)
 
 
-OFTEN = ("qwen2-yarn", "llama3", "mistral", "gemma3", "phi4-mini")
+OFTEN = ("qwen2-yarn", "llama3", "mistral", "gemma3", "phi4-mini", "qwen3_5")
 """These have each feature once; the others come with the slow tests."""
 
 
@@ -38,7 +38,7 @@ def _pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @torch.inference_mode()
 def test_logits_are_within_a_ten_thousandth(pair: Pair) -> None:
     """Prefills, chunks behind cached tokens and decodes, mixed in one step, give the same."""
-    runner = pair.runner
+    runner = fresh_runner(pair.runner)
     prompts = [pair.prompts[7][:170], pair.prompts[3]]
     blocks = [tuple(range(at, at + 20)) for at in (0, 40)]
     found: list[list[torch.Tensor]] = [[], []]
@@ -52,7 +52,8 @@ def test_logits_are_within_a_ten_thousandth(pair: Pair) -> None:
             for seq, length in enumerate(sizes)
             if length
         ]
-        for chunk, hidden in runner.hidden(StepPlan(0, starts, tuple(chunks), (0, 1))):
+        begin = () if found[0] else starts
+        for chunk, hidden in runner.hidden(StepPlan(0, begin, tuple(chunks), ())):
             found[chunk.seq] += runner.model.logits(hidden)
     for prompt, logits_of in zip(prompts, found, strict=True):
         expected = pair.expected(prompt)
@@ -72,7 +73,9 @@ def test_greedy_tokens_are_identical(pair: Pair, token_budget: int) -> None:
         drive.finish()
     pair.assert_greedy(drive)
     hits = [answer.cached_tokens for answer in list(drive.answers.values())[8:]]
-    assert hits == [(len(prompt) - 1) // 16 * 16 for prompt in pair.prompts]
+    is_hybrid = pair.runner.facts.snapshots is not None
+    found = [0 if is_hybrid else (len(prompt) - 1) // 16 * 16 for prompt in pair.prompts]
+    assert hits == found
 
 
 @pytest.mark.slow

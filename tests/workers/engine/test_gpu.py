@@ -2,19 +2,18 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.drive import Drive, fresh_runner
-from kernels.attention import PagedPlan
 from kernels.philox import uniform_noise
 from kernels.sample import Draw, sample
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.gpu_parity.logits import engine_logits
-from workers.engine.models.kv_cache import KvCache
 from workers.engine.runner import Runner
 from workers.scheduler.plan import StepPlan, StepResult
 
@@ -100,12 +99,10 @@ def test_memory_that_runs_out_costs_one_request(
     runner = _load(write_tiny_model(tmp_path), "cuda")
     forward = runner.model.forward
 
-    def hungry(
-        hidden: torch.Tensor, plan: PagedPlan, cache: KvCache, rows: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def hungry(hidden: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
         if hidden.shape[0] > 500:
             torch.empty(2**45, dtype=torch.uint8, device="cuda")
-        return forward(hidden, plan, cache, rows)
+        return forward(hidden, *rest, **named)
 
     monkeypatch.setattr(runner.model, "forward", hungry)
     results: list[StepResult] = []

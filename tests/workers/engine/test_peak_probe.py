@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
     """The runner fails the sequences and lives; the probe needs to know."""
     runner = load_tiny(write_tiny_model(tmp_path))
 
-    def forward(*_: object) -> None:
+    def forward(*_: object, **__: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(runner.model, "forward", forward)

@@ -32,10 +32,10 @@ def _decode(seq: int, position: int, blocks: tuple[int, ...]) -> Chunk:
 def _with_room_for(num_rows: int, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A forward pass that has memory for so many rows."""
 
-    def limited(hidden: Tensor, *rest: Any) -> Tensor:
+    def limited(hidden: Tensor, *rest: Any, **named: Any) -> Tensor:
         if hidden.shape[0] > num_rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(hidden, *rest)
+        return forward(hidden, *rest, **named)
 
     return limited
 

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.attention import AttentionPlan
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from workers.engine.models.kv_cache import KvCache
 from workers.engine.runner import Runner, largest_id
 from workers.engine.step.batch import make_batch
 from workers.scheduler import admission as intake
@@ -40,10 +39,10 @@ def _fails_over(
 ) -> Callable[..., Tensor]:
     """A forward pass with memory for `limit` tokens."""
 
-    def limited(hidden: Tensor, plan: AttentionPlan, cache: KvCache, rows: Tensor) -> Tensor:
+    def limited(hidden: Tensor, *rest: Any, **named: Any) -> Tensor:
         if hidden.shape[0] > limit:
             raise error
-        return forward(hidden, plan, cache, rows)
+        return forward(hidden, *rest, **named)
 
     return limited
 

@@ -63,6 +63,8 @@ _ANSWERS: Final[dict[str, Callable[..., Tensor | None]]] = {
     "addmm_": _in_place,
     "clamp_": _in_place,
     "index_copy_": _in_place,
+    "mul_": _in_place,
+    "sigmoid_": _in_place,
 }
 
 

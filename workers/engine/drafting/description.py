@@ -15,7 +15,7 @@ import msgspec
 from protocol.errors import ConfigError
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, dense
-from workers.engine.models.description import Layer, ModelConfig
+from workers.engine.models.description import Attention, Layer, ModelConfig
 from workers.engine.models.families import MODEL_TYPES
 from workers.model_dir import CONFIG_NAME, read_json
 
@@ -251,7 +251,8 @@ def _mtp(text: ConfigFile, target: ModelConfig) -> MtpShape:
     if text.raw.get("mtp_use_dedicated_embeddings"):
         raise text.lacks("mtp_use_dedicated_embeddings = true")
     described = describe(text)
-    plain = [i for i, layer in enumerate(described.layers) if not layer.mixer.window]
+    mixers = [layer.mixer for layer in described.layers]
+    plain = [i for i, each in enumerate(mixers) if isinstance(each, Attention) and not each.window]
     if not plain:
         raise text.lacks("an MTP head whose layers have windows")
     if (count := text.count("mtp_num_hidden_layers")) != 1:

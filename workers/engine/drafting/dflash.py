@@ -221,11 +221,10 @@ class DFlash:
         """The layers of DFlash 2: `x += conv(branch(conv(norm(x))))`."""
         config, eps = self._shape.network, self._shape.network.rms_norm_eps
         assert self._shape.convolution is not None
-        for described, layer, convs, (keys, values) in zip(
-            config.layers, self._weights.model.layers, self._weights.convs, self.cache.layers,
+        for mixer, layer, convs, (keys, values) in zip(
+            config.attentions, self._weights.model.layers, self._weights.convs, self.cache.layers,
             strict=True,
         ):  # fmt: skip
-            mixer = described.mixer
             normed = rms_norm(hidden, layer.input_norm, eps)
             conv = BranchConv(self._shape.convolution, convs[0], normed, num_rows)
             mixed = attend(

@@ -20,9 +20,11 @@ from kernels.sample import pick
 from workers.engine.graphs.capture_order import Decode
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
+from workers.engine.models.state_slots import StateSlots, StateStep
 from workers.engine.step.batch import aligned, send_into
 from workers.engine.step.draws import DrawTable, Kind
 from workers.engine.step.shared_prefixes import SharedOrder
+from workers.engine.step.spans import decode_plan
 from workers.engine.step.tables import SequenceTables
 
 
@@ -37,8 +39,11 @@ class DecodeStep:
         tables: SequenceTables,
         draws: DrawTable,
         max_rows: int,
+        states: StateSlots | None = None,
     ) -> None:
+        """`states` are those that a network with recurrent layers moves on."""
         self._model = model
+        self._states = states
         self._cache = cache
         self._tables = tables
         self._draws = draws
@@ -95,7 +100,9 @@ class DecodeStep:
         hidden = embed_rows(
             table_rows, self._tables.last_token, model.weights.embedding, model.embedding_scale
         )
-        logits = self._model.logits(self._model.forward(hidden, plan, self._cache))
+        states = self._states
+        step = None if states is None else StateStep(states, decode_plan(positions, table_rows))
+        logits = self._model.logits(self._model.forward(hidden, plan, self._cache, states=step))
         if size.kind is Kind.GENERAL:
             return logits
         draws = self._draws.rows(size.num_rows, filtered=size.kind is Kind.FILTERED)

@@ -33,6 +33,7 @@ from workers.engine.graphs.mixed_step import MixedStep
 from workers.engine.memory.out_of_memory import is_out_of_memory
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
+from workers.engine.models.state_slots import StateStep
 from workers.engine.step.batch import (
     PagedBatch,
     PagedRows,
@@ -46,6 +47,7 @@ from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, first_rows
 from workers.engine.step.draws import Kind
 from workers.engine.step.sampler import Checked, Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
+from workers.engine.step.spans import SpanRoom, slots_for
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
 from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow, no_updates
 from workers.scheduler import ON_CARD, Chunk
@@ -96,20 +98,26 @@ class DeviceSteps:
         )
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
-        self._decode_step = DecodeStep(model, cache, self._tables, self._sampler.draws, max_rows)
+        self._states = recurrent = slots_for(model, max_rows)
+        self._decode_step = DecodeStep(
+            model, cache, self._tables, self._sampler.draws, max_rows, recurrent
+        )
         weights = model.config.layer_weights // model.config.num_layers
         limits = max_rows, facts.token_budget, weights
         held = graph_buckets(*limits)
         if model.invariant:
             held = invariant_buckets(capture_sizes(max_rows), *limits)
         costs = (sharing or _sharing_on(model, cache)) if _can_share(model) else None
-        self._mixed_step = MixedStep(model, cache, self._tables, held, shares=costs is not None)
+        self._mixed_step = MixedStep(
+            model, cache, self._tables, held, shares=costs is not None, states=recurrent
+        )
         self._prefixes = SharedPrefixes(costs, cache.block_size)
         self._graphs = Graphs(
             CaptureOrder(0 if model.invariant else max_rows, held, shares=costs is not None),
             self._decode_step,
             self._mixed_step,
-            capture or _capture_on(self._device, spare_bytes),
+            # Spans of states are cut on the host so far, which no graph can hold.
+            capture or (None if recurrent else _capture_on(self._device, spare_bytes)),
         )
 
     def start(self, states: Sequence[SequenceState]) -> None:
@@ -158,6 +166,11 @@ class DeviceSteps:
         return _finished(work, picked)
 
     @property
+    def state_bytes(self) -> int:
+        """See `Steps`."""
+        return 0 if self._states is None else self._states.num_bytes()
+
+    @property
     def num_graphs(self) -> tuple[int, int]:
         """How many are captured, of how many that are wanted; (0, 0) where nothing is captured."""
         return self._graphs.counts
@@ -178,8 +191,10 @@ class DeviceSteps:
     ) -> list[tuple[Chunk, Tensor]]:
         """See `Steps`."""
         self._bring_up_to_date(chunks)
-        batch = self._batch(self._rows(chunks, states))
-        parts = torch.split(self._forward(batch, None), [chunk.num_rows for chunk in batch.chunks])
+        rows = self._rows(chunks, states)
+        batch = self._batch(rows)
+        hidden = self._forward(batch, rows, None)
+        parts = torch.split(hidden, [chunk.num_rows for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
 
     def _bring_up_to_date(self, chunks: Sequence[Chunk]) -> list[TableRow]:
@@ -246,7 +261,7 @@ class DeviceSteps:
     def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> _Work:
         batch, draft = self._batch(rows), None
         if self._draft_pass is None:
-            hidden = self._forward(batch, batch.last_rows)
+            hidden = self._forward(batch, rows, batch.last_rows)
         else:
             # Before the draw, which writes new last tokens.
             ids = self._tables.known(batch.token_ids, batch.plan.table_rows)
@@ -328,9 +343,19 @@ class DeviceSteps:
         prepare = partial(self._model.prepared, cache=self._cache)
         return make_paged_batch(rows, self._tables, prepare, invariant=self._model.invariant)
 
-    def _forward(self, batch: PagedBatch, rows: Tensor | None) -> Tensor:
+    def _forward(self, batch: PagedBatch, planned: PagedRows, rows: Tensor | None) -> Tensor:
         token_ids = self._tables.known(batch.token_ids, batch.plan.table_rows)
-        return self._model.forward(self._model.embed(token_ids), batch.plan, self._cache, rows)
+        hidden, states = self._model.embed(token_ids), self._state_step(planned)
+        return self._model.forward(hidden, batch.plan, self._cache, rows, states=states)
+
+    def _state_step(self, planned: PagedRows) -> StateStep | None:
+        """The states that these rows move on, of a network that has some."""
+        if self._states is None:
+            return None
+        room = SpanRoom.of(planned)
+        words = room.empty(self._states.dummy_slot)
+        room.lay_out(planned, words)
+        return StateStep(self._states, room.plan(to_device(words, self._device)))
 
     def _sample(
         self,

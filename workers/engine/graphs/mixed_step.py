@@ -20,7 +20,9 @@ from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, SegmentBucket, b
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
+from workers.engine.models.state_slots import StateSlots, StateStep
 from workers.engine.step.batch import PagedRows, aligned, send_into
+from workers.engine.step.spans import SpanRoom
 from workers.engine.step.tables import SequenceTables
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -36,20 +38,31 @@ class _Places(NamedTuple):
     sampled_positions: slice
     sampled_tables: slice
     work: slice
+    spans: slice
 
 
 @final
 class _Input:
-    """The input of one bucket, on the card; `empty` is one without rows."""
+    """The input of one bucket, on the card; `empty` is one without rows. `spans` are those of a
+    network with states.
+    """
 
     def __init__(
-        self, bucket: GraphBucket, segments: SegmentBucket, dummy_row: int, device: torch.device
+        self,
+        bucket: GraphBucket,
+        segments: SegmentBucket,
+        spans: SpanRoom | None,
+        dummy_row: int,
+        device: torch.device,
     ) -> None:
         self.segments = segments
-        self.places = places = _places(bucket, segments)
-        self.empty: _Words = np.zeros(places.work.stop, np.int32)
+        self.spans = spans
+        self.places = places = _places(bucket, segments, spans)
+        self.empty: _Words = np.zeros(places.spans.stop, np.int32)
         self.empty[places.positions][: bucket.num_decodes] = NO_ROW
         self.empty[places.table_rows] = dummy_row
+        if spans is not None:
+            self.empty[places.spans] = spans.empty(dummy_row)
         self.words = torch.zeros(len(self.empty), dtype=torch.int32, device=device)
         self.prefills: tuple[ExtendSegment, ...] = ()
 
@@ -66,9 +79,13 @@ class MixedStep:
         buckets: Iterable[GraphBucket],
         *,
         shares: bool = False,
+        states: StateSlots | None = None,
     ) -> None:
-        """Their decodes may attend to tokens together if it `shares`."""
+        """Their decodes may attend to tokens together if it `shares`. `states` are those that a
+        network with recurrent layers moves on.
+        """
         self._model = model
+        self._states = states
         self._shares = shares
         self._cache = cache
         self._tables = tables
@@ -100,6 +117,8 @@ class MixedStep:
             [segment._replace(first_row=segment.first_row + moved) for segment in rows.segments]
         )
         found.segments.lay_out(found.prefills, bucket.num_decodes, words[places.work], rows.runs)
+        if found.spans is not None:
+            found.spans.lay_out(rows, words[places.spans])
         send_into(found.words, words)
         sampled = places.sampled_positions, places.sampled_tables
         positions, table_rows = [found.words[place][:num_sampled] for place in sampled]
@@ -132,7 +151,11 @@ class MixedStep:
         plan = self._model.prepared(plan, self._cache)
         hidden = self._model.embed(self._tables.known(words[places.token_ids], table_rows))
         last_rows = words[places.last_rows].long()
-        return self._model.logits(self._model.forward(hidden, plan, self._cache, last_rows))
+        step = None
+        if self._states is not None and found.spans is not None:
+            step = StateStep(self._states, found.spans.plan(words[places.spans]))
+        last = self._model.forward(hidden, plan, self._cache, last_rows, states=step)
+        return self._model.logits(last)
 
     def _input(self, bucket: GraphBucket) -> _Input:
         keys, _ = self._cache.layers[0]
@@ -146,11 +169,13 @@ class MixedStep:
             is_scoped=self._model.config.is_scoped,
             num_sharing=bucket.num_decodes if self._shares else 0,
         )
-        return _Input(bucket, segments, self._tables.dummy_row, self._model.device)
+        spans = None if self._states is None else SpanRoom.holding(*bucket)
+        return _Input(bucket, segments, spans, self._tables.dummy_row, self._model.device)
 
 
-def _places(bucket: GraphBucket, segments: SegmentBucket) -> _Places:
+def _places(bucket: GraphBucket, segments: SegmentBucket, spans: SpanRoom | None) -> _Places:
     sizes = [bucket.num_rows] * 3 + [bucket.num_sampled] * 3 + [segments.num_words]
+    sizes.append(0 if spans is None else spans.num_words)
     found, begin = [], 0
     for size in sizes:
         found.append(slice(begin, begin + size))

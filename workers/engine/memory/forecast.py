@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from workers.engine.memory.kv_size import CARD_SHARE
-from workers.engine.models.description import ModelConfig
+from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
+from workers.engine.models.description import DeltaRule, ModelConfig
 from workers.scheduler import CARD_SEQS, most_sequences
 
 CONTEXT_BYTES: Final = 600 * 2**20
@@ -42,16 +43,19 @@ class Choice:
 class Forecast:
     """Bytes, and what fits into the rest of the card: tokens of keys and values, the window, and
     how many sequences of a whole window at once. `missing_bytes`: what one window lacks.
+    `state_bytes` are those of one recurrent state; so many `snapshots` of prefixes are kept.
     """
 
     weights_bytes: int
     token_bytes: int
+    state_bytes: int
     step_bytes: int
     graphs_bytes: int
     kv_tokens: int
     window: int
     whole_windows: int
     max_seqs: int
+    snapshots: int
     missing_bytes: int
 
 
@@ -59,7 +63,13 @@ def forecast(config: ModelConfig, card_bytes: int, choice: Choice, block_size: i
     """What an engine on a card of so many bytes would find."""
     weights, token = weights_bytes(config, fp8=choice.fp8), kv_token_bytes(config, choice)
     step, graphs = step_bytes(config, choice.token_budget), graphs_bytes(config)
-    room = card_bytes - CONTEXT_BYTES - weights - step
+    room = card_bytes - CONTEXT_BYTES - weights
+    state, states = config.state_bytes(_HALF), StateMemory(0, 0, 0)
+    if state:
+        states = choose_states(
+            max(0, room), StateDemand(state, None, None, CARD_SEQS), is_card=True
+        )
+    room -= step + states.num_bytes
     block = token * block_size
     # A start keeps a share of the rest for graphs and the driver; they may need more.
     usable = min(int(CARD_SHARE * room), room - graphs)
@@ -71,24 +81,32 @@ def forecast(config: ModelConfig, card_bytes: int, choice: Choice, block_size: i
     return Forecast(
         weights_bytes=weights,
         token_bytes=token,
+        state_bytes=state,
         step_bytes=step,
         graphs_bytes=graphs,
         kv_tokens=kv_tokens,
         window=window,
         whole_windows=kv_tokens // wanted,
-        max_seqs=most_sequences(None, kv_tokens, CARD_SEQS),
+        max_seqs=states.num_seqs or most_sequences(None, kv_tokens, CARD_SEQS),
+        snapshots=states.num_snapshots,
         missing_bytes=max(0, missing),
     )
 
 
 def weights_bytes(config: ModelConfig, *, fp8: bool) -> int:
-    """All weights in 16 bits, or with the layers' products in 8 bits and a scale for each row."""
+    """All weights in 16 bits, or with the layers' products in 8 bits and a scale for each row;
+    those that gate a recurrent layer stay in 16.
+    """
     vocabulary = config.vocab_size * config.hidden_size * (1 if config.tied else 2)
-    layers = config.layer_weights * (1 if fp8 else _HALF)
-    if fp8:
-        rows = sum(rows for layer in config.layers for rows, _ in config.matrices(layer))
-        layers += rows * _SCALE_BYTES
-    return layers + _HALF * vocabulary
+    if not fp8:
+        return _HALF * (config.layer_weights + vocabulary)
+    total = _HALF * vocabulary
+    for layer in config.layers:
+        *products, (rows, columns) = config.matrices(layer)
+        is_wide = isinstance(layer.mixer, DeltaRule)
+        total += rows * (_HALF * columns if is_wide else columns + _SCALE_BYTES)
+        total += sum(rows * (columns + _SCALE_BYTES) for rows, columns in products)
+    return total
 
 
 def kv_token_bytes(config: ModelConfig, choice: Choice) -> int:

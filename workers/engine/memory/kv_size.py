@@ -27,8 +27,9 @@ class KvDemand:
     """What a worker asks for; lengths in tokens, the rest in bytes.
 
     `token_bytes` is what one token's keys and values take in all layers, `peak_bytes` what the
-    largest step takes besides. `wanted_tokens` None takes what fits; `needs_context`: the
-    configuration names `context_length`, so less is an error and not a smaller window.
+    largest step takes besides, `state_bytes` what all recurrent states do. `wanted_tokens` None
+    takes what fits; `needs_context`: the configuration names `context_length`, so less is an error
+    and not a smaller window.
     """
 
     token_bytes: int
@@ -37,6 +38,7 @@ class KvDemand:
     context_length: int
     needs_context: bool
     wanted_tokens: int | None
+    state_bytes: int = 0
 
 
 def choose_blocks(room: MemoryRoom, demand: KvDemand, *, is_card: bool) -> int:
@@ -44,7 +46,7 @@ def choose_blocks(room: MemoryRoom, demand: KvDemand, *, is_card: bool) -> int:
     windows. Raises `ConfigError` with the bytes that are missing.
     """
     share = _share(demand, is_card=is_card)
-    budget = int(share * (room.num_bytes - demand.peak_bytes))
+    budget = int(share * (room.num_bytes - demand.peak_bytes - demand.state_bytes))
     fitting = max(0, budget // (demand.token_bytes * demand.block_size))
     wanted = _wanted_blocks(demand)
     if wanted > fitting:
@@ -82,10 +84,12 @@ def _missing(room: MemoryRoom, demand: KvDemand, wanted: int, fitting: int, budg
         what, remedy = f"context_length = {demand.context_length}", "context_length"
     else:
         what, remedy = "one block of keys and values", ""
+    fewer = ", max_seqs or snapshots" if demand.state_bytes else ""
+    states = f" and {demand.state_bytes} for states" if demand.state_bytes else ""
     lowered = f"lower {remedy} to at most {tokens}" if remedy and tokens else "take a smaller model"
     return (
         f"{wanted * block_bytes - budget} bytes of memory are missing: {what} takes "
         f"{wanted * block_bytes}, and of the {room.num_bytes} that {room.source} leaves, "
-        f"{max(0, budget)} are for keys and values after {demand.peak_bytes} for the largest step: "
-        f"{lowered}, lower token_budget, or end what else runs there"
+        f"{max(0, budget)} are for keys and values after {demand.peak_bytes} for the largest "
+        f"step{states}: {lowered}, lower token_budget{fewer}, or end what else runs there"
     )

@@ -68,7 +68,9 @@ def decoder(
     """The network of these layers; `tied` is what holds where the file does not say."""
     described = tuple(layers)
     dtype = file.raw.get("dtype") or file.raw.get("torch_dtype") or "float32"
-    ropes = [layer.mixer.rope for layer in described]
+    ropes = [layer.mixer.rope for layer in described if isinstance(layer.mixer, Attention)]
+    if not ropes:
+        raise file.lacks("a network without attention")
     return ModelConfig(
         family=family,
         vocab_size=file.count("vocab_size"),

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from kernels.delta_rule import DeltaSizes
 from workers.engine.load.quantize import Stored
 
 
@@ -48,7 +49,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
     Scores are products times `scale`. With a `window` a token sees itself and the `window` - 1
     before it, else all; if it `sees_ahead`, all tokens of its segment, too. `head_norms`: queries
-    and keys are normed, head by head.
+    and keys are normed, head by head. `out_gate`: what is attended is multiplied by the sigmoid of
+    a product as wide, whose rows a checkpoint has behind those of each head's queries.
     """
 
     num_heads: int
@@ -61,11 +63,44 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     head_norms: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
+    out_gate: bool = False
 
     @property
     def is_partial(self) -> bool:
         """Whether some dimensions of a head are not turned."""
         return self.rope.dim != self.head_dim
+
+    @property
+    def query_size(self) -> int:
+        """Columns of all queries, and of what is attended."""
+        return self.num_heads * self.head_dim
+
+
+class DeltaRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The gated delta rule over a state per sequence (`kernels.delta_rule`, which has the formulas
+    and the meaning of the sizes), behind a convolution of `conv_width` rows.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+
+    @property
+    def sizes(self) -> DeltaSizes:
+        """The same for the kernels."""
+        return DeltaSizes(self.num_key_heads, self.num_value_heads, self.key_dim, self.value_dim)
+
+    @property
+    def matrix_numbers(self) -> int:
+        """Numbers of one sequence's state in a layer, float32."""
+        return self.num_value_heads * self.key_dim * self.value_dim
+
+    @property
+    def tail_numbers(self) -> int:
+        """Numbers of the rows that the convolution looks back to, in the rows' dtype."""
+        return (self.conv_width - 1) * self.sizes.columns
 
 
 class Gate(StrEnum):
@@ -85,7 +120,7 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """`x += mixer(norm(x)); x += mlp(norm(x))`; with `branch_norms` what is added is normed too."""
 
-    mixer: Attention
+    mixer: Attention | DeltaRule
     mlp: Dense
     branch_norms: bool = False
 
@@ -94,8 +129,8 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     """Where a family's checkpoints keep what.
 
     `prefixes` of the network's tensors, of which a checkpoint has one; modules of a layer follow
-    `layers.N.`. Matrices of a tuple are merged in its order. `skipped` begin names that are no part
-    of the network.
+    `layers.N.`. Matrices of a tuple are merged in its order. All of a delta rule's follow `delta`.
+    `skipped` begin names that are no part of the network.
     """
 
     prefixes: tuple[str, ...] = ("model.",)
@@ -110,6 +145,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     mixer_out_norm: str = ""
     mlp_norm: str = "post_attention_layernorm"
     mlp_out_norm: str = ""
+    delta: str = "linear_attn"
     skipped: tuple[str, ...] = ()
 
 
@@ -142,28 +178,52 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.layers)
 
     @property
+    def attentions(self) -> list[Attention]:
+        """Of all layers that have one."""
+        return [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
+
+    @property
     def attention(self) -> Attention:
         """The first attention; heads are alike in all of them."""
-        return self.layers[0].mixer
+        return self.attentions[0]
+
+    @property
+    def delta_rules(self) -> list[DeltaRule]:
+        """Of all layers that have one; alike in all of them."""
+        return [layer.mixer for layer in self.layers if isinstance(layer.mixer, DeltaRule)]
 
     @property
     def is_scoped(self) -> bool:
         """Whether any attention has a window, or scores that are not divided by sqrt(head_dim)."""
-        mixers = {layer.mixer for layer in self.layers}
+        mixers = set(self.attentions)
         return any(mixer.window or mixer.scale != mixer.head_dim**-0.5 for mixer in mixers)
 
     @property
     def token_numbers(self) -> int:
         """Numbers that one token's keys and values have in all layers."""
-        mixers = [layer.mixer for layer in self.layers]
-        return sum([2 * mixer.num_kv_heads * mixer.head_dim for mixer in mixers])
+        return sum([2 * mixer.num_kv_heads * mixer.head_dim for mixer in self.attentions])
+
+    def state_bytes(self, item_bytes: int) -> int:
+        """What one sequence's states take in all layers, in rows of `item_bytes` a number; 0 for a
+        network that has none.
+        """
+        rules = self.delta_rules
+        return sum([4 * rule.matrix_numbers + item_bytes * rule.tail_numbers for rule in rules])
 
     def matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of the merged products of a layer: qkv, out, gates and ups, down."""
+        """Rows and columns of the merged products of a layer: qkv (of a delta rule with z), out,
+        gates and ups, down; and what gates the mixer, of no rows where nothing does.
+        """
         mixer, width, hidden = layer.mixer, layer.mlp.width, self.hidden_size
-        query = mixer.num_heads * mixer.head_dim
+        mlp = (2 * width, hidden), (hidden, width)
+        if isinstance(mixer, DeltaRule):
+            sizes = mixer.sizes
+            rows = sizes.columns + sizes.value_columns
+            gates = 2 * sizes.num_value_heads, hidden
+            return (rows, hidden), (hidden, sizes.value_columns), *mlp, gates
+        query = mixer.query_size
         merged = query + 2 * mixer.num_kv_heads * mixer.head_dim
-        return (merged, hidden), (hidden, query), (2 * width, hidden), (hidden, width)
+        return (merged, hidden), (hidden, query), *mlp, (query * mixer.out_gate, hidden)
 
     @property
     def layer_weights(self) -> int:

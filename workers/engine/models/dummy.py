@@ -5,12 +5,13 @@ Owns the draw. A shape has no tokenizer, so the configuration of a served worker
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from workers.engine.models.description import Layer, ModelConfig
+from kernels.delta_rule import DeltaWeights
+from workers.engine.models.description import Attention, DeltaRule, Layer, ModelConfig
 from workers.engine.models.weights import LayerWeights, ModelWeights
 
 _BRANCH_GAIN: Final = 2.0
@@ -18,6 +19,10 @@ _BRANCH_GAIN: Final = 2.0
 
 _KEY_NORM: Final = 2.0**0.5
 """Gain of queries and keys: scores spread by 2, so attention goes to few keys, not to all."""
+
+
+_DECAYS: Final = (-4.0, 2.0)
+"""Logarithms of how fast the heads of a delta rule forget, the first and the last."""
 
 
 def draw_weights(
@@ -37,46 +42,89 @@ def draw_weights(
 
     `change` is applied to each layer: `weights.quantised` has its products in 8 bits.
     """
-    # On a pretended device (`kernels.recorder`) nothing is drawn.
-    generator = None if device.type == "meta" else torch.Generator(device).manual_seed(seed)
+    draw = _Draw(config, device, dtype, seed)
+    layers = []
+    for index in range(config.num_layers):
+        layer = draw.layer(index)
+        layers.append(layer if change is None else change(layer))
+    embedding = draw.normal(config.vocab_size, config.hidden_size)
+    head = embedding if config.tied else draw.normal(config.vocab_size, config.hidden_size)
+    return ModelWeights(embedding, tuple(layers), draw.norms(config.hidden_size), head)
 
-    def drawn(*shape: int, gain: float = 1.0) -> Tensor:
-        empty = torch.empty(shape, dtype=dtype, device=device)
-        if generator is None:
+
+class _Draw:
+    """Tensors one after the other. On a pretended device (`kernels.recorder`) nothing is drawn."""
+
+    def __init__(
+        self, config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int
+    ) -> None:
+        self._config = config
+        self._device = device
+        self._dtype = dtype
+        is_meta = device.type == "meta"
+        self._generator = None if is_meta else torch.Generator(device).manual_seed(seed)
+
+    def normal(self, *shape: int, gain: float = 1.0) -> Tensor:
+        empty = torch.empty(shape, dtype=self._dtype, device=self._device)
+        if self._generator is None:
             return empty
-        return empty.normal_(0.0, gain * shape[-1] ** -0.5, generator=generator)
+        return empty.normal_(0.0, gain * shape[-1] ** -0.5, generator=self._generator)
 
-    def norms(*shape: int, value: float = 1.0) -> Tensor:
-        kept = torch.float32 if config.norm_offset else dtype
-        return torch.full(shape, value, dtype=kept, device=device)
+    def norms(self, *shape: int, value: float = 1.0) -> Tensor:
+        kept = torch.float32 if self._config.norm_offset else self._dtype
+        return torch.full(shape, value, dtype=kept, device=self._device)
 
-    hidden = config.hidden_size
-
-    def layer(index: int, described: Layer) -> LayerWeights:
+    def layer(self, index: int) -> LayerWeights:
+        config = self._config
+        described, hidden = config.layers[index], config.hidden_size
         gain = _BRANCH_GAIN * ((2 * config.num_layers) ** -0.5 if index else 1.0)
-        mixer = described.mixer
-        merged, out, gate_up, down = config.matrices(described)
+        _, _, gate_up, down, _ = config.matrices(described)
         # A branch that is normed adds as much as its norm says.
-        branch = norms(hidden, value=gain) if described.branch_norms else None
-        num_normed = mixer.num_heads + mixer.num_kv_heads
-        drawn_layer = LayerWeights(
-            input_norm=norms(hidden),
-            qkv=drawn(*merged),
-            qkv_bias=drawn(merged[0]) if mixer.qkv_bias else None,
-            qk_norm=norms(num_normed, mixer.head_dim, value=_KEY_NORM)
-            if mixer.head_norms
-            else None,
-            out=drawn(*out, gain=gain),
-            out_bias=drawn(hidden) if mixer.out_bias else None,
+        branch = self.norms(hidden, value=gain) if described.branch_norms else None
+        if isinstance(described.mixer, DeltaRule):
+            mixed = self._delta(described, described.mixer, gain)
+        else:
+            mixed = self._attention(described, described.mixer, gain)
+        return LayerWeights(
+            **mixed,
+            input_norm=self.norms(hidden),
             mixer_out_norm=branch,
-            mlp_norm=norms(hidden),
-            gate_up=drawn(*gate_up),
-            down=drawn(*down, gain=gain),
+            mlp_norm=self.norms(hidden),
+            gate_up=self.normal(*gate_up),
+            down=self.normal(*down, gain=gain),
             mlp_out_norm=branch,
         )
-        return drawn_layer if change is None else change(drawn_layer)
 
-    layers = tuple(layer(index, described) for index, described in enumerate(config.layers))
-    embedding = drawn(config.vocab_size, hidden)
-    head = embedding if config.tied else drawn(config.vocab_size, hidden)
-    return ModelWeights(embedding, layers, norms(hidden), head)
+    def _attention(self, described: Layer, mixer: Attention, gain: float) -> dict[str, Any]:
+        merged, out, _, _, gate = self._config.matrices(described)
+        num_normed, hidden = mixer.num_heads + mixer.num_kv_heads, self._config.hidden_size
+        return {
+            "qkv": self.normal(*merged),
+            "qkv_bias": self.normal(merged[0]) if mixer.qkv_bias else None,
+            "qk_norm": self.norms(num_normed, mixer.head_dim, value=_KEY_NORM)
+            if mixer.head_norms
+            else None,
+            # Gates halve what is attended.
+            "out": self.normal(*out, gain=gain * (1 + mixer.out_gate)),
+            "out_bias": self.normal(hidden) if mixer.out_bias else None,
+            "gate": self.normal(*gate) if mixer.out_gate else None,
+        }
+
+    def _delta(self, described: Layer, mixer: DeltaRule, gain: float) -> dict[str, Any]:
+        merged, out, _, _, gate = self._config.matrices(described)
+        heads, device = mixer.num_value_heads, self._device
+        wide = torch.float32
+        return {
+            "qkv": self.normal(*merged),
+            "qkv_bias": None,
+            "qk_norm": None,
+            "out": self.normal(*out, gain=gain),
+            "out_bias": None,
+            "gate": self.normal(*gate),
+            "delta": DeltaWeights(
+                conv=self.normal(mixer.sizes.columns, mixer.conv_width),
+                decay=torch.linspace(*_DECAYS, heads, dtype=wide, device=device),
+                dt_bias=torch.ones(heads, dtype=wide, device=device),
+                norm=torch.ones(mixer.value_dim, dtype=self._dtype, device=device),
+            ),
+        }

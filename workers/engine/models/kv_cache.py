@@ -10,8 +10,8 @@ from workers.engine.models.description import ModelConfig
 
 
 class KvCache:
-    """`layers` holds (keys, values) per layer, each [blocks, block_size, KV, D], contiguous;
-    `memory` all of them, [layers, 2, blocks, block_size, KV, D].
+    """`layers` holds (keys, values) per layer with attention, each [blocks, block_size, KV, D],
+    contiguous; `memory` all of them, [layers, 2, blocks, block_size, KV, D].
 
     Behind the `num_blocks` that the scheduler knows lies `dummy_block`, for rows that pad a step.
     """
@@ -27,7 +27,8 @@ class KvCache:
         """Every page is written at once, so that resident memory does not grow with use."""
         heads = config.attention
         blocks = (num_blocks + 1, block_size, heads.num_kv_heads, heads.head_dim)
-        self.memory = torch.zeros((config.num_layers, 2, *blocks), dtype=dtype, device=device)
+        shape = len(config.attentions), 2, *blocks
+        self.memory = torch.zeros(shape, dtype=dtype, device=device)
         self.num_blocks = num_blocks
         self.dummy_block = num_blocks
         self.block_size = block_size

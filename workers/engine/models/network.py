@@ -12,12 +12,14 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan, attend, prepared
+from kernels.delta_rule import DeltaPlan, DeltaState, mix
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
 from kernels.rms_norm import norm_add, rms_norm
 from workers.engine.models.angles import cos_sin
-from workers.engine.models.description import Gate, ModelConfig
+from workers.engine.models.description import Attention, Gate, ModelConfig
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.models.weights import ModelWeights
+from workers.engine.models.state_slots import StateStep
+from workers.engine.models.weights import LayerWeights, ModelWeights
 
 
 class Taps(NamedTuple):
@@ -36,14 +38,13 @@ class Taps(NamedTuple):
             self.out[:, place * size : (place + 1) * size].copy_(hidden)
 
 
-class _Layer(NamedTuple):
-    """What a layer computes with, beside its weights."""
+class _Attention(NamedTuple):
+    """What an attention computes with, beside its weights."""
 
     cos_sin: Tensor
     scale: float
     window: int
     sees_ahead: bool
-    is_gelu: bool
 
 
 class Network:
@@ -67,19 +68,16 @@ class Network:
         self.weights = weights
         self.device = weights.embedding.device
         longest = window or config.max_position_embeddings
-        ropes = dict.fromkeys(layer.mixer.rope for layer in config.layers)
+        ropes = dict.fromkeys(mixer.rope for mixer in config.attentions)
         head_dim = config.attention.head_dim
         angles = {rope: cos_sin(rope, head_dim, longest).to(self.device) for rope in ropes}
-        self._layers = [
-            _Layer(
-                angles[layer.mixer.rope],
-                layer.mixer.scale,
-                layer.mixer.window,
-                layer.mixer.sees_ahead,
-                layer.mlp.gate is Gate.GELU_TANH,
-            )
-            for layer in config.layers
+        self._attentions = [
+            _Attention(angles[mixer.rope], mixer.scale, mixer.window, mixer.sees_ahead)
+            if isinstance(mixer, Attention)
+            else None
+            for mixer in [layer.mixer for layer in config.layers]
         ]
+        self._is_gelu = [layer.mlp.gate is Gate.GELU_TANH for layer in config.layers]
         scale = torch.tensor(config.embedding_scale).to(weights.embedding.dtype)
         self.embedding_scale = float(scale)
 
@@ -88,7 +86,9 @@ class Network:
         fewer = copy(self)
         fewer.config = self.config.with_layers(chosen)
         fewer.weights = self.weights.with_layers(chosen)
-        fewer._layers = [self._layers[index] for index in chosen]  # noqa: SLF001 - a copy of this
+        # A copy of this.
+        fewer._attentions = [self._attentions[index] for index in chosen]  # noqa: SLF001
+        fewer._is_gelu = [self._is_gelu[index] for index in chosen]  # noqa: SLF001
         return fewer
 
     def embed(self, token_ids: Tensor) -> Tensor:
@@ -111,8 +111,10 @@ class Network:
         cache: KvCache,
         rows: Tensor | None = None,
         taps: Taps | None = None,
+        states: StateStep | None = None,
     ) -> Tensor:
-        """The last hidden states [T, hidden], before the final norm; writes keys and values.
+        """The last hidden states [T, hidden], before the final norm; writes keys and values, and
+        moves on the `states` that a network with recurrent layers has.
 
         With `rows` int64 [S], those of these rows only: [S, hidden]. The last layer computes only
         keys and values of the other rows, which nothing reads: of a long prompt that saves 1 / 40
@@ -120,25 +122,23 @@ class Network:
         """
         eps, invariant = self.config.rms_norm_eps, self.invariant
         last = self.weights.layers[-1]
-        for index, (constants, layer, (keys, values)) in enumerate(
-            zip(self._layers, self.weights.layers, cache.layers, strict=True)
-        ):
-            angles, scale, window, sees_ahead, is_gelu = constants
-            qkv = norm_linear(
-                hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias, invariant=invariant
-            )
-            mixed = attend(
-                qkv, layer.qk_norm, eps, angles, keys, values, plan, scale=scale, window=window,
-                sees_ahead=sees_ahead,
-            )  # fmt: skip
+        pages, slots = iter(cache.layers), iter(() if states is None else states.states.layers)
+        for index, layer in enumerate(self.weights.layers):
+            attention = self._attentions[index]
+            if attention is None:
+                assert states is not None
+                mixed = self._recurrent(hidden, layer, next(slots), states.plan)
+            else:
+                mixed = self._attended(hidden, layer, attention, plan, next(pages))
             if layer is last and rows is not None:
                 if rows.shape[0] == 0:
                     return hidden[:0]
                 mixed, hidden = mixed.index_select(0, rows), hidden.index_select(0, rows)
             hidden = self._added(hidden, mixed, layer.out, layer.out_bias, layer.mixer_out_norm)
             gated = norm_swiglu(
-                hidden, layer.mlp_norm, eps, layer.gate_up, is_gelu=is_gelu, invariant=invariant
-            )
+                hidden, layer.mlp_norm, eps, layer.gate_up, is_gelu=self._is_gelu[index],
+                invariant=invariant,
+            )  # fmt: skip
             hidden = self._added(hidden, gated, layer.down, None, layer.mlp_out_norm)
             if taps is not None:
                 taps.take(index, hidden)
@@ -152,6 +152,38 @@ class Network:
     def final_norm(self, hidden: Tensor) -> Tensor:
         """What the head, or a pooling, reads of last hidden states [rows, hidden]."""
         return rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
+
+    def _attended(
+        self,
+        hidden: Tensor,
+        layer: LayerWeights,
+        attention: _Attention,
+        plan: AttentionPlan | PagedPlan,
+        pages: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        eps, invariant = self.config.rms_norm_eps, self.invariant
+        angles, scale, window, sees_ahead = attention
+        qkv = norm_linear(
+            hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias, invariant=invariant
+        )
+        mixed = attend(
+            qkv, layer.qk_norm, eps, angles, *pages, plan, scale=scale, window=window,
+            sees_ahead=sees_ahead,
+        )  # fmt: skip
+        if layer.gate is None:
+            return mixed
+        gates = norm_linear(hidden, layer.input_norm, eps, layer.gate, invariant=invariant)
+        return mixed.mul_(gates.sigmoid_())
+
+    def _recurrent(
+        self, hidden: Tensor, layer: LayerWeights, state: DeltaState, plan: DeltaPlan
+    ) -> Tensor:
+        eps = self.config.rms_norm_eps
+        assert layer.delta is not None
+        assert layer.gate is not None
+        rows = norm_linear(hidden, layer.input_norm, eps, layer.qkv)
+        gates = norm_linear(hidden, layer.input_norm, eps, layer.gate)
+        return mix(rows, gates, layer.delta, eps, state, plan)
 
     def _added(
         self, hidden: Tensor, x: Tensor, weight: Weight, bias: Tensor | None, norm: Tensor | None

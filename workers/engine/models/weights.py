@@ -8,18 +8,20 @@ tensors are the description's. Must not know files (`checkpoint.py`), nor how th
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, quantize_weight
+from kernels.delta_rule import DeltaWeights
+from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, dequantise, quantize_weight
 from kernels.linear import Weight
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import Checkpoint, Report
 from workers.engine.load.file_stream import FileStream
 from workers.engine.load.quantize import Stored
 from workers.engine.models.angles import turned_order
-from workers.engine.models.description import Attention, Layer, ModelConfig
+from workers.engine.models.description import Attention, DeltaRule, Layer, ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class LayerWeights:
     `gate_up` [2 I, hidden], `down` [hidden, I], these four possibly in 8 bits. Biases, head norms
     and the norms of what a branch adds are None unless the model has them. Norms that are stored
     with an offset are float32: in 16 bits small weights would be lost beside it.
+
+    `gate` is the product of attention's output gates, [H D, hidden]. A layer of the delta rule has
+    `delta`; its `qkv` goes on with z, and its `gate` [2 HV, hidden], of b and a, is never in 8
+    bits, because all rows behind one depend on it.
     """
 
     input_norm: Tensor
@@ -43,6 +49,8 @@ class LayerWeights:
     gate_up: Weight
     down: Weight
     mlp_out_norm: Tensor | None
+    gate: Weight | None = None
+    delta: DeltaWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +85,11 @@ class ModelWeights:
         yield from (self.embedding, self.norm, self.head)
         for layer in self.layers:
             for name in LayerWeights.__slots__:
-                tensor = getattr(layer, name)
-                if tensor is not None:
-                    yield tensor
+                found = getattr(layer, name)
+                if isinstance(found, DeltaWeights):
+                    yield from found
+                elif found is not None:
+                    yield found
 
 
 def quantised(layer: LayerWeights) -> LayerWeights:
@@ -102,6 +112,7 @@ def with_products(layer: LayerWeights, change: Callable[[Weight], Weight]) -> La
         out=change(layer.out),
         gate_up=change(layer.gate_up),
         down=change(layer.down),
+        gate=layer.gate if layer.gate is None or layer.delta else change(layer.gate),
     )
 
 
@@ -175,9 +186,12 @@ class WeightReader:
         for index, described in enumerate(self._config.layers):
             self._report_progress()
             layer = self._layer(f"{prefix}layers.{index}.", described)
-            if self._change is not None or described.mixer.is_partial:
+            mixer = described.mixer
+            is_moved = isinstance(mixer, Attention) and (mixer.is_partial or mixer.out_gate)
+            if self._change is not None or is_moved:
                 self.settle()
-                layer = _in_order(layer, described.mixer)
+                if isinstance(mixer, Attention):
+                    layer = _in_order(layer, mixer, self._dtype)
             layers.append(layer if self._change is None else self._change(layer))
         return tuple(layers)
 
@@ -210,21 +224,15 @@ class WeightReader:
 
     def _layer(self, prefix: str, described: Layer) -> LayerWeights:
         config, names, mixer = self._config, self._config.names, described.mixer
-        merged, out, gate_up, down = config.matrices(described)
-        head_rows, hidden = merged[0] // mixer.head_dim, config.hidden_size
-        key = mixer.num_kv_heads * mixer.head_dim
-        sides = [merged[0] - 2 * key, key, key] if len(names.qkv) > 1 else [merged[0]]
-        qkv = [(prefix + name, rows) for name, rows in zip(names.qkv, sides, strict=True)]
-        share = gate_up[0] // len(names.gate_up)
+        _, _, gate_up, down, _ = config.matrices(described)
+        share, hidden = gate_up[0] // len(names.gate_up), config.hidden_size
+        if isinstance(mixer, DeltaRule):
+            mixed = self._delta(prefix, mixer)
+        else:
+            mixed = self._attention(prefix, mixer)
         return LayerWeights(
+            **mixed,
             input_norm=self._norm(prefix + names.mixer_norm, hidden),
-            qkv=self._product(hidden, *qkv),
-            qkv_bias=self._merge(*((f"{name}.bias", (rows,)) for name, rows in qkv))
-            if mixer.qkv_bias
-            else None,
-            qk_norm=self._head_norms(prefix, mixer, head_rows) if mixer.head_norms else None,
-            out=self._product(out[1], (prefix + names.out, out[0])),
-            out_bias=self._take(f"{prefix}{names.out}.bias", hidden) if mixer.out_bias else None,
             mixer_out_norm=self._branch_norm(prefix, names.mixer_out_norm, described),
             mlp_norm=self._norm(prefix + names.mlp_norm, hidden),
             gate_up=self._product(hidden, *((prefix + name, share) for name in names.gate_up)),
@@ -232,14 +240,53 @@ class WeightReader:
             mlp_out_norm=self._branch_norm(prefix, names.mlp_out_norm, described),
         )
 
-    def _head_norms(self, prefix: str, mixer: Attention, head_rows: int) -> Tensor:
+    def _attention(self, prefix: str, mixer: Attention) -> dict[str, Any]:
+        """What an attention has of a layer. Output gates are still among the queries' rows."""
+        names, hidden = self._config.names, self._config.hidden_size
+        query, key = mixer.query_size, mixer.num_kv_heads * mixer.head_dim
+        sides = [query * (1 + mixer.out_gate), key, key]
+        if len(names.qkv) == 1:
+            sides = [sum(sides)]
+        qkv = [(prefix + name, rows) for name, rows in zip(names.qkv, sides, strict=True)]
+        biases = ((f"{name}.bias", (rows,)) for name, rows in qkv)
+        return {
+            "qkv": self._product(hidden, *qkv),
+            "qkv_bias": self._merge(*biases) if mixer.qkv_bias else None,
+            "qk_norm": self._head_norms(prefix, mixer) if mixer.head_norms else None,
+            "out": self._product(query, (prefix + names.out, hidden)),
+            "out_bias": self._take(f"{prefix}{names.out}.bias", hidden) if mixer.out_bias else None,
+        }
+
+    def _delta(self, prefix: str, mixer: DeltaRule) -> dict[str, Any]:
+        """What a delta rule has of a layer."""
+        hidden = self._config.hidden_size
+        sizes, at = mixer.sizes, f"{prefix}{self._config.names.delta}."
+        columns, heads, values = sizes.columns, sizes.num_value_heads, sizes.value_columns
+        wide = torch.float32
+        products = (f"{at}in_proj_qkv", columns), (f"{at}in_proj_z", values)
+        gates = (f"{at}in_proj_{name}.weight" for name in "ba")
+        return {
+            "qkv": self._product(hidden, *products),
+            "qkv_bias": None,
+            "qk_norm": None,
+            "out": self._product(values, (f"{at}out_proj", hidden)),
+            "out_bias": None,
+            "gate": self._merge(*((name, (heads, hidden)) for name in gates)),
+            "delta": DeltaWeights(
+                conv=self._take(f"{at}conv1d.weight", columns, 1, mixer.conv_width).squeeze(1),
+                decay=self._take(f"{at}A_log", heads, dtype=wide),
+                dt_bias=self._take(f"{at}dt_bias", heads, dtype=wide),
+                norm=self._take(f"{at}norm.weight", mixer.value_dim),
+            ),
+        }
+
+    def _head_norms(self, prefix: str, mixer: Attention) -> Tensor:
         """One row per head: queries, then keys."""
         query, key = [
             self._norm(prefix + name, mixer.head_dim)
             for name in (self._config.names.q_norm, self._config.names.k_norm)
         ]
-        num_kv = mixer.num_kv_heads
-        return torch.cat((query.expand(head_rows - 2 * num_kv, -1), key.expand(num_kv, -1)))
+        return torch.cat((query.expand(mixer.num_heads, -1), key.expand(mixer.num_kv_heads, -1)))
 
     def _branch_norm(self, prefix: str, name: str, described: Layer) -> Tensor | None:
         if not described.branch_norms:
@@ -313,34 +360,41 @@ class WeightReader:
         return tensor.to(self._device, dtype or self._dtype, copy=True)
 
 
-def _in_order(layer: LayerWeights, mixer: Attention) -> LayerWeights:
-    """The layer with the rows of queries and keys as rotations of a part of a head want them."""
+def _in_order(layer: LayerWeights, mixer: Attention, dtype: torch.dtype) -> LayerWeights:
+    """The layer with the rows of queries and keys as rotations of a part of a head want them, and
+    output gates, which lie behind the queries of their head, by themselves.
+    """
     order = turned_order(mixer.rope, mixer.head_dim)
-    if order is None:
+    if order is None and not mixer.out_gate:
         return layer
-    num_turned, head_dim = mixer.num_heads + mixer.num_kv_heads, mixer.head_dim
-    heads = torch.arange(num_turned + mixer.num_kv_heads).unsqueeze(1) * head_dim
-    inside = torch.arange(head_dim).expand(len(heads), -1).clone()
-    inside[:num_turned] = order
-    rows = (heads + inside).view(-1).to(layer.input_norm.device)
+    inside = torch.arange(mixer.head_dim)
+    turned = inside if order is None else order
+    query_step = mixer.head_dim * (1 + mixer.out_gate)
+    queries = torch.arange(mixer.num_heads).unsqueeze(1) * query_step
+    keys = torch.arange(2 * mixer.num_kv_heads).unsqueeze(1) * mixer.head_dim
+    keys += mixer.num_heads * query_step
+    first, last = keys.chunk(2)
+    device = layer.input_norm.device
+    parts = queries + turned, first + turned, last + inside
+    rows = torch.cat([part.flatten() for part in parts]).to(device)
+    gates = (queries + mixer.head_dim + inside).flatten().to(device)
     return replace(
         layer,
-        qkv=_rows_of(layer.qkv, rows),
+        qkv=_rows_of(layer.qkv, rows, dtype),
+        gate=_rows_of(layer.qkv, gates, dtype) if mixer.out_gate else None,
         qkv_bias=None if layer.qkv_bias is None else layer.qkv_bias[rows],
-        qk_norm=None if layer.qk_norm is None else layer.qk_norm[:, order.to(rows.device)],
+        qk_norm=None if layer.qk_norm is None else layer.qk_norm[:, turned.to(device)],
     )
 
 
-def _rows_of(weight: Weight, rows: Tensor) -> Weight:
+def _rows_of(weight: Weight, rows: Tensor, dtype: torch.dtype) -> Weight:
+    """These rows; in `dtype` where scales by block would have to move with them."""
     if isinstance(weight, Tensor):
         return weight[rows]
     if isinstance(weight, DualWeight):
         raise TypeError("rows are ordered before they are quantised")
     if weight.is_blocked:
-        raise ConfigError(
-            f"heads that are turned in part cannot be read with scales by {BLOCK} x {BLOCK} block: "
-            "take the bf16 model with quantization = 'fp8'"
-        )
+        return dequantise(weight, dtype)[rows]
     values = weight.values.view(torch.uint8)[rows].view(weight.values.dtype)
     return Fp8Weight(values, weight.scales[rows])
 

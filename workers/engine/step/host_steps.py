@@ -18,6 +18,7 @@ from workers.engine.models.network import Network
 from workers.engine.step.batch import Batch, SequenceState, make_batch
 from workers.engine.step.draft_pass import DraftPass, StepRows, following_ids
 from workers.engine.step.sampler import Checked, Picked, Sampler
+from workers.engine.step.spans import HostSlots
 from workers.engine.step.steps import Launched
 from workers.scheduler import ON_CARD, Chunk
 
@@ -37,12 +38,15 @@ class HostSteps:
         self._sampler = Sampler(model.config.vocab_size, *limits)
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._drafts: dict[int, tuple[int, ...]] = {}
+        self._slots = HostSlots(model, facts.max_seqs)
 
     def start(self, states: Sequence[SequenceState]) -> None:
-        """Keeps nothing beside the runner's state."""
+        """See `Steps`."""
+        self._slots.start([state.seq for state in states])
 
     def end(self, seqs: Sequence[int]) -> None:
         """See `Steps`."""
+        self._slots.end(seqs)
         self._sampler.forget(seqs)
         for seq in seqs:
             self._drafts.pop(seq, None)
@@ -106,6 +110,11 @@ class HostSteps:
         return msgspec.structs.replace(chunk, drafts=drafts)
 
     @property
+    def state_bytes(self) -> int:
+        """See `Steps`."""
+        return 0 if self._slots.states is None else self._slots.states.num_bytes()
+
+    @property
     def used_graph(self) -> bool:
         """Never: there are none."""
         return False
@@ -134,6 +143,5 @@ class HostSteps:
         return make_batch(chunks, tokens, self._cache.block_size, invariant=invariant)
 
     def _forward(self, batch: Batch, rows: Tensor | None) -> Tensor:
-        return self._model.forward(
-            self._model.embed(batch.token_ids), batch.plan, self._cache, rows
-        )
+        hidden, states = self._model.embed(batch.token_ids), self._slots.step(batch.chunks)
+        return self._model.forward(hidden, batch.plan, self._cache, rows, states=states)

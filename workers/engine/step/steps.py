@@ -42,6 +42,10 @@ class Steps(Protocol):
         """
 
     @property
+    def state_bytes(self) -> int:
+        """What recurrent states take; 0 for a network that has none."""
+
+    @property
     def used_graph(self) -> bool:
         """Whether the step that was launched last replayed a graph."""
 

@@ -30,6 +30,8 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "chosen": (lambda x, y: x[:, y], (ROWS, IDS)),
     "add in place": (lambda x, y: x.add_(y), (ROWS, ROWS)),
     "product in place": (lambda x, y, z: x.addmm_(y, z.t()), (WEIGHT[:3, :5], ROWS, WEIGHT)),
+    "times in place": (lambda x, y: x.mul_(y), (ROWS, ROWS)),
+    "sigmoid": (lambda x: x.sigmoid_(), (ROWS,)),
     "clamp": (lambda x: x.clamp_(min=0), (FEW,)),
     "copied": (lambda x, y, z: x.index_copy_(0, y, z), (FEW, IDS.clamp(max=2), FEW)),
 }

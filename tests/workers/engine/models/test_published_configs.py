@@ -52,6 +52,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "rope_scaling": {"type": "longrope", "short_factor": SHORT, "long_factor": LONG},
         "sliding_window": 4096,
     },
+    "qwen3.6": json.loads((dummy_dir("dummy:qwen3.6-27b") / "config.json").read_bytes()),
     "phi-4": json.loads((dummy_dir("dummy:phi-4-14b") / "config.json").read_bytes()),
 }
 
@@ -78,7 +79,8 @@ def test_sizes_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert ours.layers[0].mlp.width == theirs.intermediate_size
     assert ours.tied == theirs.tie_word_embeddings
     assert ours.rms_norm_eps == theirs.rms_norm_eps
-    windows = [layer.mixer.window for layer in ours.layers]
+    mixers = [layer.mixer for layer in ours.layers]
+    windows = [mixer.window if isinstance(mixer, Attention) else 0 for mixer in mixers]
     kinds = getattr(theirs, "layer_types", None)
     stated = getattr(theirs, "sliding_window", None) or 0
     if kinds is not None:
@@ -92,7 +94,7 @@ def test_sizes_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 def test_angles_are_those_of_transformers(name: str, window: int, tmp_path: Path) -> None:
     """Of engines with short and with long windows, at every position."""
     ours, theirs = _read(tmp_path, name)
-    for kind, mixer in {layer.mixer.window: layer.mixer for layer in ours.layers}.items():
+    for kind, mixer in {mixer.window: mixer for mixer in ours.attentions}.items():
         found = cos_sin(mixer.rope, mixer.head_dim, window)
         expected = _their_angles(theirs, mixer, window, is_local=kind > 0)
         torch.testing.assert_close(found, expected, atol=2e-4, rtol=0)
@@ -114,8 +116,9 @@ def _their_angles(theirs: Any, mixer: Attention, window: int, *, is_local: bool)
         cos, sin = rotary(x, positions, kind)
     else:
         cos, sin = rotary(x, positions)
-    half = mixer.head_dim // 2
-    return torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1)
+    half, rest = mixer.rope.dim // 2, (mixer.head_dim - mixer.rope.dim) // 2
+    cos = torch.nn.functional.pad(cos[0, :, :half], (0, rest), value=1.0)
+    return torch.cat((cos, torch.nn.functional.pad(sin[0, :, :half], (0, rest))), dim=-1)
 
 
 def test_yarn_stretches_the_window(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""How many recurrent states an engine keeps: of sequences that run, and of prefixes.
+
+Owns that division of memory, over plain numbers. Must not know the measurement (`peak_probe.py`),
+what a state holds, nor which prefix has one (`workers.scheduler`).
+"""
+
+from typing import Final, NamedTuple
+
+SHARE: Final = 0.125
+"""Of what weights leave, for the states of running sequences, and as much for those of prefixes;
+the rest is for keys and values. A 27B in bfloat16 leaves 80 GiB of an H200's 141 GB: 64 sequences
+and 64 prefixes of 148 MiB each, and keys and values of a million tokens."""
+
+LEAST_SEQS: Final = 4
+CPU_SNAPSHOTS: Final = 64
+_MOST_SNAPSHOTS: Final = 4096
+
+
+class StateDemand(NamedTuple):
+    """What one state takes in all layers, in bytes, and what the configuration says: None follows
+    from memory. At most `most_seqs` sequences run at once.
+    """
+
+    state_bytes: int
+    wanted_seqs: int | None
+    wanted_snapshots: int | None
+    most_seqs: int
+
+
+class StateMemory(NamedTuple):
+    """States of `num_seqs` sequences and `num_snapshots` prefixes, and what they take in all."""
+
+    num_seqs: int
+    num_snapshots: int
+    num_bytes: int
+
+
+def choose_states(room_bytes: int, demand: StateDemand, *, is_card: bool) -> StateMemory:
+    """The division of the room that weights leave. What is wanted is given, whether it fits or not:
+    what is left for keys and values says the rest.
+    """
+    share = int(SHARE * room_bytes) // demand.state_bytes
+    seqs = demand.wanted_seqs or min(demand.most_seqs, max(LEAST_SEQS, share))
+    snapshots = demand.wanted_snapshots
+    if snapshots is None:
+        snapshots = min(share, _MOST_SNAPSHOTS if is_card else CPU_SNAPSHOTS)
+    # Beside them a slot for rows that pad a step.
+    return StateMemory(seqs, snapshots, (seqs + 1 + snapshots) * demand.state_bytes)

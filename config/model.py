@@ -294,6 +294,20 @@ EngineKind = Literal["native", "synthetic", "scripted", "vllm", "sglang", "llama
 ENGINE_KINDS: Final[tuple[str, ...]] = get_args(EngineKind)
 
 
+INDEX_DRAFTERS: Final = ("ngram", "suffix")
+"""Drafters without weights: the sequence's own text, and with it that of all recent ones."""
+
+
+class SpeculationConfig(_Table, frozen=True):
+    """`speculation = { ... }`: what proposes tokens for a step to verify: one of `INDEX_DRAFTERS`,
+    or the directory of a drafting network for this model. `depth`: so many at once, or as many as
+    pay.
+    """
+
+    drafter: Annotated[str, msgspec.Meta(min_length=1)] = "suffix"
+    depth: Annotated[int, msgspec.Meta(ge=1, le=32)] | Literal["adaptive"] = "adaptive"
+
+
 class WorkerConfig(_Table, frozen=True):
     """`[[workers]]`: one engine and the model it serves.
 
@@ -310,6 +324,7 @@ class WorkerConfig(_Table, frozen=True):
     multiplies steps of 257 rows and more in 8 bits, with a second form of a 16-bit checkpoint's
     weights, half as large again. `invariant`: a sequence's tokens depend on
     nothing but its prompt, its parameters and its seed, on every worker of that kind of device.
+    `speculation` "auto" drafts from earlier text where that pays; it changes no sampling.
     `stall_s`: a start without progress for this time has failed. `prepare` is cleared before each
     start: the page cache, and segments in /dev/shm that no process uses. `owns_gpu`: what still
     holds memory of `device` between two starts is a leftover, and is ended.
@@ -340,6 +355,7 @@ class WorkerConfig(_Table, frozen=True):
     kv_dtype: Literal["auto", "fp8"] = "auto"
     prefill: Literal["auto", "fp8"] = "auto"
     invariant: bool = False
+    speculation: Literal["auto", "off"] | SpeculationConfig = "off"
     kv_tokens: Positive | None = None
     max_seqs: Positive | None = None
     snapshots: Annotated[int, msgspec.Meta(ge=0, le=2**20)] | None = None
@@ -389,13 +405,25 @@ class WorkerConfig(_Table, frozen=True):
 
     def _check_modes(self) -> None:
         """Raises `ValueError` for modes that exclude each other, or are not for this engine."""
-        for mode, is_set in (("invariant", self.invariant), ("prefill", self.prefill != "auto")):
+        modes = {
+            "invariant": self.invariant,
+            "prefill": self.prefill != "auto",
+            "speculation": isinstance(self.speculation, SpeculationConfig),
+        }
+        for mode, is_set in modes.items():
             if is_set and self.engine != "native":
                 raise ValueError(f'`{mode}` is for engine = "native", not "{self.engine}"')
         if self.prefill == "fp8" and self.quantization == "fp8":
             raise ValueError('quantization = "fp8" has no 16-bit weights: remove `prefill`')
         if self.prefill == "fp8" and self.invariant:
             raise ValueError('prefill = "fp8" depends on what runs beside: not with `invariant`')
+
+    @property
+    def drafting(self) -> SpeculationConfig | None:
+        """How the engine drafts, if it does."""
+        if isinstance(self.speculation, SpeculationConfig):
+            return self.speculation
+        return SpeculationConfig() if self.speculation == "auto" else None
 
     def _check_group(self) -> None:
         if self.group is None:

@@ -17,6 +17,7 @@ from workers.ipc.framing import SUPERVISOR
 from workers.ipc.messages import Shutdown, encode_control
 from workers.loop.heartbeat import EngineStatus
 from workers.loop.loop import EngineLoop, GrammarCompiler, scheduler_for
+from workers.scheduler.drafting import Proposer
 from workers.scheduler.scheduler import Scheduler
 
 
@@ -48,8 +49,11 @@ class Engine:
         max_waiting: int,
         trace: Trace | None = None,
         compiler: GrammarCompiler | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
-        """With `trace` every step is recorded in it; without `compiler` grammars are refused."""
+        """With `trace` every step is recorded in it; without `compiler` grammars are refused.
+        `proposer` gives decodes drafts.
+        """
         scheduler = scheduler_for(
             runner,
             MODEL,
@@ -57,6 +61,7 @@ class Engine:
             vocab_size=runner.model.config.vocab_size,
             largest=largest_id,
             enforces_grammars=compiler is not None,
+            proposer=proposer,
         )
         self._compiler = compiler
         self.books = Books(scheduler, runner)

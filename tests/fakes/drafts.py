@@ -153,7 +153,8 @@ class KnownDrafter:
         assert min(int(step.token_ids.min()), int(step.next_ids.min())) >= 0
         assert step.taps is not None
         assert step.hidden is not None
-        assert torch.equal(step.taps[:, width:], step.hidden)
+        # Padding may hold anything.
+        assert torch.equal(step.taps[:, width:].nan_to_num(), step.hidden.nan_to_num())
         assert torch.equal(step.next_ids[step.rows], step.anchors)
         assert torch.equal(step.positions[step.rows] + 1, step.anchor_positions)
         drafts = [

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -290,18 +290,26 @@ class Runner:
         ]
 
 
+class Drafting(NamedTuple):
+    """Whether steps verify drafts, and what drafts behind them on the device."""
+
+    is_on: bool = False
+    drafter: Drafter | None = None
+
+
 def steps_on(
     model: Network,
     cache: KvCache,
     facts: EngineFacts,
     spare_bytes: int = 0,
-    drafter: Drafter | None = None,
+    drafting: Drafting = Drafting(),  # noqa: B008 - a constant
 ) -> Steps:
-    """The steps of the model's device, behind which `drafter` drafts. Graphs leave `spare_bytes` of
-    a card to the largest step.
-    """
+    """The steps of the model's device. Graphs leave `spare_bytes` of a card to the largest step."""
+    is_on, drafter = drafting
     if model.device.type == "cuda":
-        return DeviceSteps(model, cache, facts, spare_bytes=spare_bytes, drafter=drafter)
+        return DeviceSteps(
+            model, cache, facts, spare_bytes=spare_bytes, drafter=drafter, verifies=is_on
+        )
     return HostSteps(model, cache, facts, drafter)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from config import DUMMY_PREFIX, WorkerConfig
+from config import DUMMY_PREFIX, SpeculationConfig, WorkerConfig
 from kernels.choose import has_fp8, is_card
 from kernels.fp8 import FP8
 from protocol.errors import ConfigError
@@ -84,6 +84,18 @@ def layer_change(
     is_stored = device.type == "meta" or config.model.startswith(DUMMY_PREFIX)
     is_stored = is_stored and shape.stored is not Stored.DENSE
     return quantised if config.quantization == "fp8" or is_stored else None
+
+
+def drafting(config: WorkerConfig, shape: ModelConfig) -> SpeculationConfig | None:
+    """How the engine drafts, if it does. Raises `ConfigError`."""
+    if config.drafting is None or not shape.delta_rules:
+        return config.drafting
+    if config.speculation == "auto":
+        return None
+    raise ConfigError(
+        f"{config.model} has recurrent layers, whose states cannot go back behind a refused draft: "
+        "remove `speculation`"
+    )
 
 
 def window(config: WorkerConfig, shape: ModelConfig) -> int:

@@ -11,10 +11,12 @@ from typing import Final
 
 import torch
 
-from config import DUMMY_PREFIX, WorkerConfig
+from config import DUMMY_PREFIX, INDEX_DRAFTERS, WorkerConfig
 from protocol.errors import ConfigError
 from workers.engine.compile.compile_ahead import CompileAhead
 from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cache
+from workers.engine.drafting.drafter import Drafter
+from workers.engine.drafting.load import load_drafter
 from workers.engine.load.checkpoint import Report
 from workers.engine.memory.budget import MemoryRoom, num_processors
 from workers.engine.memory.kv_size import KvDemand, choose_blocks
@@ -26,9 +28,10 @@ from workers.engine.models.model_config import read_model_config
 from workers.engine.models.network import Network
 from workers.engine.models.weights import load_weights
 from workers.engine.peak_probe import PeakMeter, room, run_largest_steps, shallow
-from workers.engine.runner import Runner, steps_on
+from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.settings import (
     compute_dtype,
+    drafting,
     engine_facts,
     kv_dtype,
     layer_change,
@@ -42,6 +45,9 @@ from workers.model_dir import local_dir
 _SMALL_BYTES: Final = 64 * 2**20
 """A model whose layers fit into a processor's cache gains nothing from threads, and threads of
 several workers that wait for one another by spinning cost each of them most of its speed."""
+
+_DRAFT_ROWS: Final = 8
+"""Hidden states of the largest step that a drafter's pass over its rows holds at once."""
 
 
 def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None = None) -> Runner:
@@ -75,11 +81,13 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
         model = Network(shape, weights, window(config, shape), invariant=config.invariant)
+        drafter = _drafter(config, model, report)
         with _phase(report, "memory", "measuring room for keys and values"):
             found = room(device)
             kept = states(config, shape, dtype, device, found.num_bytes)
-            num_blocks, spare_bytes, step_bytes = _num_blocks(config, model, model_dir, found, kept)
-            cache = KvCache(shape, num_blocks, config.block_size, device, kv_dtype(config, dtype))
+            sizes = _num_blocks(config, model, model_dir, found, kept, drafter)
+            num_blocks, spare_bytes, step_bytes = sizes
+            cache = _take_caches(config, model, num_blocks, drafter)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -91,7 +99,8 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
         limits = (None, 0) if kept is None else (kept.num_seqs, kept.num_snapshots)
         facts = engine_facts(config, model, window(config, shape), num_blocks, *limits)
-        steps = steps_on(model, cache, facts, spare_bytes)
+        is_drafting = drafting(config, shape) is not None
+        steps = steps_on(model, cache, facts, spare_bytes, Drafting(is_drafting, drafter))
         runner = Runner(model, cache, facts, model_dir, steps, step_bytes)
         warm_up(runner)
     if kernels is not None:
@@ -100,12 +109,23 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     return runner
 
 
+def _drafter(config: WorkerConfig, model: Network, report: Report) -> Drafter | None:
+    """The drafting network of the configuration, if it names one. Raises `ConfigError`."""
+    chosen = drafting(config, model.config)
+    if chosen is None or chosen.drafter in INDEX_DRAFTERS:
+        return None
+    path = find_model(chosen.drafter, report)
+    with _phase(report, "load", f"drafter {chosen.drafter}"):
+        return load_drafter(path, model, window(config, model.config))
+
+
 def _num_blocks(
     config: WorkerConfig,
     model: Network,
     model_dir: Path,
     before: MemoryRoom,
     kept: StateMemory | None,
+    drafter: Drafter | None,
 ) -> tuple[int, int, int]:
     """How many blocks fit into the room `before` beside states and the largest step, which is found
     out on a card; how many bytes that step takes beside what its runner keeps, and how many in all.
@@ -113,6 +133,7 @@ def _num_blocks(
     shape, embedding = model.config, model.weights.embedding
     device, dtype = embedding.device, kv_dtype(config, embedding.dtype)
     token_bytes = shape.token_numbers * dtype.itemsize
+    token_bytes += 0 if drafter is None else drafter.token_bytes
     meter = PeakMeter(device)
     probed_bytes = 0
     if device.type == "cuda":
@@ -126,10 +147,11 @@ def _num_blocks(
         del cache, runner
     dummy_bytes = token_bytes * config.block_size if device.type == "cuda" else 0
     step_bytes = meter.peak_bytes - probed_bytes
+    draft_bytes = 0 if drafter is None else _draft_bytes(config, model, drafter)
     demand = KvDemand(
         token_bytes=token_bytes,
         block_size=config.block_size,
-        peak_bytes=step_bytes + dummy_bytes,
+        peak_bytes=step_bytes + dummy_bytes + draft_bytes,
         context_length=window(config, shape),
         needs_context=config.context_length is not None,
         wanted_tokens=config.kv_tokens,
@@ -137,6 +159,25 @@ def _num_blocks(
     )
     num_blocks = choose_blocks(before, demand, is_card=device.type == "cuda")
     return num_blocks, meter.passing_bytes, step_bytes
+
+
+def _take_caches(
+    config: WorkerConfig, model: Network, num_blocks: int, drafter: Drafter | None
+) -> KvCache:
+    """The memory for keys and values, of a drafter too."""
+    dtype = kv_dtype(config, model.weights.embedding.dtype)
+    cache = KvCache(model.config, num_blocks, config.block_size, model.device, dtype)
+    if drafter is not None:
+        drafter.take_cache(num_blocks + 1, config.block_size)
+    return cache
+
+
+def _draft_bytes(config: WorkerConfig, model: Network, drafter: Drafter) -> int:
+    """What the largest step takes for its drafter: what is tapped, its mixture, and some rows of
+    keys and values.
+    """
+    row = model.config.hidden_size * model.weights.embedding.itemsize
+    return config.token_budget * row * (len(drafter.taps) + _DRAFT_ROWS)
 
 
 @contextmanager

@@ -57,6 +57,7 @@ from workers.scheduler import (
     BlockManager,
     Key,
     Outgoing,
+    Proposer,
     Scheduler,
     SchedulerLimits,
     SnapshotPool,
@@ -292,6 +293,7 @@ def scheduler_for(
     largest: Callable[[array[int]], int],
     max_gap_s: float = inf,
     enforces_grammars: bool = False,
+    proposer: Proposer | None = None,
 ) -> Scheduler:
     """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`."""
     facts = runner.facts
@@ -308,5 +310,9 @@ def scheduler_for(
     snapshots = None if facts.snapshots is None else SnapshotPool(facts.snapshots)
     num_blocks = facts.kv_tokens // facts.block_size
     blocks = BlockManager(num_blocks, facts.block_size, snapshots=snapshots)
-    lookahead = runner.lookahead
-    return Scheduler(limits, blocks, (model,), runner.eos_ids, lookahead=lookahead, largest=largest)
+    return Scheduler(
+        *(limits, blocks, (model,), runner.eos_ids),
+        lookahead=runner.lookahead,
+        largest=largest,
+        proposer=proposer,
+    )

@@ -11,6 +11,7 @@ from protocol.sampling import SamplingParams
 from tests.fakes.drafts import CardDrafts, HostDrafts, KnownDrafter, Mood, Text
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.invariant_cases import Answers, Asked, requests, serve
+from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import Runner
 from workers.engine.step.host_steps import HostSteps
@@ -53,7 +54,12 @@ def _steps(runner: Runner, drafter: KnownDrafter | None, *, on_card: bool) -> Ru
     bare = fresh_runner(runner)
     steps: DeviceSteps | HostSteps
     if on_card:
-        steps = DeviceSteps(bare.model, bare.cache, bare.facts, drafter=drafter)
+        capture = run_again
+        steps = DeviceSteps(
+            bare.model, bare.cache, bare.facts, capture, drafter=drafter, verifies=True
+        )
+        while steps.prepare(pending_only=False):
+            pass
     else:
         steps = HostSteps(bare.model, bare.cache, bare.facts, drafter)
     return Runner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)

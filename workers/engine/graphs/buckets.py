@@ -39,12 +39,23 @@ _GRAIN: Final = 16
 so many at once."""
 
 
+_VERIFIED_ROWS: Final = (
+    *(2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256),
+    *(320, 384, 512, 640, 768, 1024),
+)
+"""Of the graphs in which any row may verify a draft: the policy chooses how many rows a step has,
+and drafts nothing into padding, so sizes lie where products take notably longer."""
+
+
 class GraphBucket(NamedTuple):
-    """What a graph holds, or a step needs: rows of decodes, rows of segments, and segments."""
+    """What a graph holds, or a step needs: rows of decodes, rows of segments, and segments. In one
+    that `verifies` any number of the rows may be sampled.
+    """
 
     num_decodes: int
     segment_rows: int
     num_segments: int
+    verifies: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -53,12 +64,14 @@ class GraphBucket(NamedTuple):
 
     @property
     def num_sampled(self) -> int:
-        """Rows whose logits are computed: one of each sequence."""
-        return self.num_decodes + self.num_segments
+        """Rows whose logits are computed: one of each sequence, or all."""
+        return self.num_rows if self.verifies else self.num_decodes + self.num_segments
 
     def holds(self, need: GraphBucket) -> bool:
         """Whether such a step fits."""
-        return all(has >= wanted for has, wanted in zip(self, need, strict=True))
+        return self.verifies == need.verifies and all(
+            has >= wanted for has, wanted in zip(self, need, strict=True)
+        )
 
 
 def graph_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tuple[GraphBucket, ...]:
@@ -123,11 +136,24 @@ def invariant_buckets(
     return tuple(dict.fromkeys(found))
 
 
-def need_of(chunks: Iterable[Chunk], *, invariant: bool = False) -> GraphBucket:
+def verify_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tuple[GraphBucket, ...]:
+    """The same for steps that verify drafts, whose rows are all those of segments."""
+    return tuple(
+        [
+            GraphBucket(0, num_rows, min(num_rows, max_seqs), verifies=True)
+            for num_rows in _VERIFIED_ROWS
+            if num_rows <= token_budget and num_rows * layer_weights <= _LAUNCHED_WEIGHTS
+        ]
+    )
+
+
+def need_of(
+    chunks: Iterable[Chunk], *, invariant: bool = False, verifies: bool = False
+) -> GraphBucket:
     """The smallest room for these chunks, whose single rows are decodes, or segments too."""
-    if invariant:
+    if invariant or verifies:
         lengths = [chunk.num_rows for chunk in chunks]
-        return GraphBucket(0, sum(lengths), len(lengths))
+        return GraphBucket(0, sum(lengths), len(lengths), verifies)
     segments = [chunk.num_rows for chunk in chunks if chunk.num_rows > 1]
     num_decodes = sum([chunk.num_rows == 1 for chunk in chunks])
     return GraphBucket(num_decodes, sum(segments), len(segments))

@@ -24,7 +24,12 @@ from kernels.attention import PagedPlan, SharingCosts, blocks_at, sharing_costs
 from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
 from workers.engine.drafting.drafter import Drafter
-from workers.engine.graphs.buckets import graph_buckets, invariant_buckets, need_of
+from workers.engine.graphs.buckets import (
+    graph_buckets,
+    invariant_buckets,
+    need_of,
+    verify_buckets,
+)
 from workers.engine.graphs.capture import Capture, CudaCapture, held_on_card, run_again, sparing
 from workers.engine.graphs.capture_order import CaptureOrder, capture_sizes
 from workers.engine.graphs.captured_steps import Graphs
@@ -80,10 +85,12 @@ class DeviceSteps:
         spare_bytes: int = 0,
         sharing: SharingCosts | None = None,
         drafter: Drafter | None = None,
+        verifies: bool = False,
     ) -> None:
         """`facts` limit what a step can hold, so which graphs there are. `capture` None takes that
         of the device, which leaves `spare_bytes` to steps without a graph: none on a CPU.
-        `sharing` None shares tokens where the device's kernels gain by it.
+        `sharing` None shares tokens where the device's kernels gain by it. There are graphs for
+        steps with drafts if it `verifies`.
         """
         max_rows = min(facts.max_seqs, facts.token_budget)
         self.used_graph = False
@@ -107,9 +114,16 @@ class DeviceSteps:
         held = graph_buckets(*limits)
         if model.invariant:
             held = invariant_buckets(capture_sizes(max_rows), *limits)
+        if verifies or drafter is not None:
+            held += verify_buckets(*limits)
+        if self._draft_pass is not None:
+            self._draft_pass.keep_in_place(max([bucket.num_rows for bucket in held], default=0))
         costs = (sharing or _sharing_on(model, cache)) if _can_share(model) else None
         self._mixed_step = MixedStep(
-            model, cache, self._tables, held, shares=costs is not None, states=recurrent
+            *(model, cache, self._tables, held),
+            shares=costs is not None,
+            states=recurrent,
+            draft_pass=self._draft_pass,
         )
         self._prefixes = SharedPrefixes(costs, cache.block_size)
         self._graphs = Graphs(
@@ -242,21 +256,26 @@ class DeviceSteps:
         return partial(self._draw, result, members, positions + 1, table_rows)
 
     def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> _Work:
-        rows = self._sharing_rows(chunks, states)
-        if self._draft_pass is not None or any(chunk.drafts for chunk in chunks):
-            self.used_graph = False
-            return self._unpadded(rows, states)
-        bucket = self._graphs.for_mixed(need_of(chunks, invariant=self._model.invariant))
+        verifies = self._verifies(chunks)
+        rows = self._rows(chunks, states) if verifies else self._sharing_rows(chunks, states)
+        invariant = self._model.invariant
+        bucket = self._graphs.for_mixed(need_of(chunks, invariant=invariant, verifies=verifies))
         if bucket is not None and not self._mixed_step.holds(bucket, rows):
             bucket = None
         self.used_graph = bucket is not None
         if bucket is None:
             return self._unpadded(rows, states)
         positions, table_rows = self._mixed_step.fill(bucket, rows)
-        logits = self._graphs.run(bucket)[: len(rows.sampling)]
+        logits = self._graphs.run(bucket)[: len(rows.last_rows)]
+        draft = None
+        if self._draft_pass is not None:
+            following = following_ids(rows.chunks, states)
+            step_rows = self._mixed_step.step_rows(bucket, rows, following)
+            kept = self._draft_pass.kept(bucket.num_rows)
+            draft = partial(self._draft, self._draft_pass, step_rows, kept, rows.sampling)
         if not rows.sampling:
-            return _Work(lambda: self._nothing)
-        return _Work(partial(self._sample, logits, rows, states, positions, table_rows))
+            return _Work(lambda: self._nothing, draft)
+        return _Work(partial(self._sample, logits, rows, states, positions, table_rows), draft)
 
     def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> _Work:
         batch, draft = self._batch(rows), None
@@ -267,7 +286,16 @@ class DeviceSteps:
             ids = self._tables.known(batch.token_ids, batch.plan.table_rows)
             embedded = self._model.embed(ids)
             hidden, kept = self._draft_pass.forward(embedded, batch.plan, batch.last_rows)
-            draft = partial(self._draft, self._draft_pass, batch, ids, kept, states)
+            following = following_ids(batch.chunks, states).astype(np.int32)
+            step_rows = StepRows(
+                ids.long(),
+                to_device(following, self._device).long(),
+                batch.plan.positions.long(),
+                batch.last_rows,
+                batch.sampled_positions.long(),
+                batch.plan,
+            )
+            draft = partial(self._draft, self._draft_pass, step_rows, kept, batch.sampling)
         if not batch.sampling:
             return _Work(lambda: self._nothing, draft)
         logits = self._model.logits(hidden)
@@ -278,23 +306,13 @@ class DeviceSteps:
     def _draft(
         self,
         draft_pass: DraftPass,
-        batch: PagedBatch,
-        token_ids: Tensor,
+        rows: StepRows,
         kept: Kept,
-        states: dict[int, SequenceState],
+        sampling: Sequence[Chunk],
         picked: Picked,
     ) -> None:
         """Take the step in, and keep the drafts where the next step reads them."""
-        following = following_ids(batch.chunks, states).astype(np.int32)
-        rows = StepRows(
-            token_ids.long(),
-            to_device(following, self._device).long(),
-            batch.plan.positions.long(),
-            batch.last_rows,
-            batch.sampled_positions.long(),
-            batch.plan,
-        )
-        chunks, drafted = draft_pass.draft(rows, kept, picked, batch.sampling, self._plan_rows)
+        chunks, drafted = draft_pass.draft(rows, kept, picked, sampling, self._plan_rows)
         if chunks:
             tables = self._tables_of(chunks).long()
             self._tables.drafts[tables, : drafted.ids.shape[1]] = drafted.ids.int()
@@ -324,6 +342,10 @@ class DeviceSteps:
         num_allowed = state.grammar.num_allowed(state.tokens[state.num_prompt :], drafts)
         return msgspec.structs.replace(chunk, drafts=tuple(drafts[:num_allowed]))
 
+    def _verifies(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether there are drafts to verify, or to be made."""
+        return self._draft_pass is not None or any(chunk.drafts for chunk in chunks)
+
     def _sharing_rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
         """The rows, of which the decodes stand in the order in which they share."""
         singles = [chunk for chunk in chunks if chunk.num_rows == 1]
@@ -336,8 +358,10 @@ class DeviceSteps:
         return replace(rows, runs=order.on_card(tables))
 
     def _rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
-        block_size, invariant = self._cache.block_size, self._model.invariant
-        return paged_rows(chunks, states, self._tables, block_size, invariant=invariant)
+        # Drafts are verified in graphs without a place for decodes.
+        bare = self._model.invariant or self._verifies(chunks)
+        size = self._cache.block_size
+        return paged_rows(chunks, states, self._tables, size, without_decodes=bare)
 
     def _batch(self, rows: PagedRows) -> PagedBatch:
         prepare = partial(self._model.prepared, cache=self._cache)

@@ -21,7 +21,8 @@ from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import StateSlots, StateStep
-from workers.engine.step.batch import PagedRows, aligned, send_into
+from workers.engine.step.batch import Numbers, PagedRows, aligned, send_into, to_device
+from workers.engine.step.draft_pass import DraftPass, StepRows
 from workers.engine.step.spans import SpanRoom
 from workers.engine.step.tables import SequenceTables
 
@@ -64,6 +65,7 @@ class _Input:
         if spans is not None:
             self.empty[places.spans] = spans.empty(dummy_row)
         self.words = torch.zeros(len(self.empty), dtype=torch.int32, device=device)
+        self.token_ids = torch.zeros(bucket.num_rows, dtype=torch.int32, device=device)
         self.prefills: tuple[ExtendSegment, ...] = ()
 
 
@@ -80,10 +82,12 @@ class MixedStep:
         *,
         shares: bool = False,
         states: StateSlots | None = None,
+        draft_pass: DraftPass | None = None,
     ) -> None:
         """Their decodes may attend to tokens together if it `shares`. `states` are those that a
-        network with recurrent layers moves on.
+        network with recurrent layers moves on. Those that verify leave what `draft_pass` keeps.
         """
+        self._draft_pass = draft_pass
         self._model = model
         self._states = states
         self._shares = shares
@@ -107,7 +111,7 @@ class MixedStep:
             part = words[place]
             part[:num_decodes] = values[:num_decodes]
             part[bucket.num_decodes : moved + len(values)] = values[num_decodes:]
-        num_sampled = len(rows.sampling)
+        num_sampled = len(rows.last_rows)
         last_rows = rows.last_rows
         words[places.last_rows][:num_sampled] = last_rows + moved * (last_rows >= num_decodes)
         words[places.sampled_positions][:num_sampled] = rows.sampled_positions
@@ -138,24 +142,47 @@ class MixedStep:
         """The logits [`bucket.num_sampled`, vocab] of the sampled rows, in their order."""
         found = self._inputs[bucket]
         words, places = found.words, found.places
-        table_rows = words[places.table_rows]
-        plan = PagedPlan(
+        plan = self._model.prepared(self._plan(bucket), self._cache)
+        token_ids = self._tables.known(words[places.token_ids], words[places.table_rows])
+        hidden = self._model.embed(token_ids)
+        last_rows = words[places.last_rows].long()
+        if self._draft_pass is None or not bucket.verifies:
+            step = None
+            if self._states is not None and found.spans is not None:
+                step = StateStep(self._states, found.spans.plan(words[places.spans]))
+            last = self._model.forward(hidden, plan, self._cache, last_rows, states=step)
+            return self._model.logits(last)
+        found.token_ids.copy_(token_ids)
+        hidden, _ = self._draft_pass.forward(hidden, plan, last_rows)
+        return self._model.logits(hidden)
+
+    def step_rows(self, bucket: GraphBucket, rows: PagedRows, following: Numbers) -> StepRows:
+        """The rows of the step that was run last, padding behind them, for its drafter."""
+        found = self._inputs[bucket]
+        words, places, num_sampled = found.words, found.places, len(rows.last_rows)
+        behind = np.zeros(bucket.num_rows, np.int32)
+        behind[: len(following)] = following
+        return StepRows(
+            found.token_ids.long(),
+            to_device(behind, self._model.device).long(),
+            words[places.positions].long(),
+            words[places.last_rows][:num_sampled].long(),
+            words[places.sampled_positions][:num_sampled].long(),
+            self._model.prepared(self._plan(bucket), self._cache),
+        )
+
+    def _plan(self, bucket: GraphBucket) -> PagedPlan:
+        found = self._inputs[bucket]
+        words, places = found.words, found.places
+        return PagedPlan(
             words[places.positions],
-            table_rows,
+            words[places.table_rows],
             self._tables.block_tables,
             bucket.num_decodes,
             found.prefills,
             work=found.segments.work(words[places.work]),
             invariant=self._model.invariant,
         )
-        plan = self._model.prepared(plan, self._cache)
-        hidden = self._model.embed(self._tables.known(words[places.token_ids], table_rows))
-        last_rows = words[places.last_rows].long()
-        step = None
-        if self._states is not None and found.spans is not None:
-            step = StateStep(self._states, found.spans.plan(words[places.spans]))
-        last = self._model.forward(hidden, plan, self._cache, last_rows, states=step)
-        return self._model.logits(last)
 
     def _input(self, bucket: GraphBucket) -> _Input:
         keys, _ = self._cache.layers[0]
@@ -169,7 +196,7 @@ class MixedStep:
             is_scoped=self._model.config.is_scoped,
             num_sharing=bucket.num_decodes if self._shares else 0,
         )
-        spans = None if self._states is None else SpanRoom.holding(*bucket)
+        spans = None if self._states is None else SpanRoom.holding(*bucket[:3])
         return _Input(bucket, segments, spans, self._tables.dummy_row, self._model.device)
 
 

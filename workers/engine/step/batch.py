@@ -166,10 +166,10 @@ def paged_rows(
     tables: SequenceTables,
     block_size: int,
     *,
-    invariant: bool = False,
+    without_decodes: bool = False,
 ) -> PagedRows:
-    """The rows of `chunks` beside `tables`, which are up to date; invariant ones have no decodes,
-    but segments of one row. Raises as `make_batch`.
+    """The rows of `chunks` beside `tables`, which are up to date; `without_decodes`, single rows
+    are segments too. Raises as `make_batch`.
     """
     singles = [chunk for chunk in chunks if chunk.num_rows == 1]
     longer = [chunk for chunk in chunks if chunk.num_rows > 1]
@@ -177,7 +177,7 @@ def paged_rows(
     known = [_single(chunk, states, tables, block_size) for chunk in singles]
     columns = [[column] for column in np.array(known, np.int64).reshape(-1, 3).T]
     segments = []
-    if invariant:
+    if without_decodes:
         places = [(position, table_row) for _, position, table_row in known]
         segments = [ExtendSegment(row, 1, *place) for row, place in enumerate(places)]
     first_row = len(singles)
@@ -196,7 +196,7 @@ def paged_rows(
     return PagedRows(
         chunks=ordered,
         sampling=sampling,
-        num_decodes=0 if invariant else len(singles),
+        num_decodes=0 if without_decodes else len(singles),
         segments=tuple(segments),
         token_ids=token_ids,
         positions=positions,

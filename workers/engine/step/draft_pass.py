@@ -57,19 +57,38 @@ class DraftPass:
         self._cache = cache
         last_layer = model.config.num_layers - 1
         self._reads_last = drafter.reads_hidden or last_layer in drafter.taps
+        self._num_in_place = 0
+        self._room = Kept(None, None)
+
+    def keep_in_place(self, num_rows: int) -> None:
+        """Keep what up to so many rows leave at fixed addresses, which captured steps write to."""
+        self._room = self._new(num_rows)
+        self._num_in_place = num_rows
+
+    def kept(self, num_rows: int) -> Kept:
+        """What so many rows left or will leave: in place, if there is room."""
+        if num_rows > self._num_in_place:
+            return self._new(num_rows)
+        return Kept(*[None if one is None else one[:num_rows] for one in self._room])
+
+    def _new(self, num_rows: int) -> Kept:
+        like, width = self._model.weights.embedding, self._model.config.hidden_size
+        num_taps = len(self._drafter.taps)
+        taps = like.new_empty(num_rows, width * num_taps) if num_taps else None
+        return Kept(taps, like.new_empty(num_rows, width) if self._reads_last else None)
 
     def forward(
         self, hidden: Tensor, plan: AttentionPlan | PagedPlan, last_rows: Tensor
     ) -> tuple[Tensor, Kept]:
         """As `Network.forward` of the `last_rows`, and what is kept of all."""
-        layers, width = self._drafter.taps, hidden.shape[1]
-        taps = hidden.new_empty(hidden.shape[0], width * len(layers)) if layers else None
-        tapped = None if taps is None else Taps(layers, taps)
+        kept = self.kept(hidden.shape[0])
+        taps = None if kept.taps is None else Taps(self._drafter.taps, kept.taps)
         rows = None if self._reads_last else last_rows
-        last = self._model.forward(hidden, plan, self._cache, rows, tapped)
-        if self._reads_last:
-            return last[last_rows], Kept(taps, last)
-        return last, Kept(taps, None)
+        last = self._model.forward(hidden, plan, self._cache, rows, taps)
+        if kept.hidden is None:
+            return last, kept
+        kept.hidden.copy_(last)
+        return last[last_rows], kept
 
     def draft(
         self,

@@ -59,6 +59,7 @@ class Drive:
         self.num_blocks = num_blocks or facts.kv_tokens // facts.block_size
         self.answers: dict[int, Answer] = {}
         self.num_steps = 0
+        self._num_submitted = 0
         self._runner = runner
         self._compiler = compiler
         self._looks_ahead = looks_ahead
@@ -101,13 +102,16 @@ class Drive:
         outputs: Sequence[int] = (),
         seed: int = 0,
         grammar: Grammar | None = None,
+        salt: bytes = b"",
     ) -> int:
-        """Submit a request, with the outputs of an earlier attempt. Returns its number."""
-        number = len(self.answers)
+        """Submit a request, with the outputs of an earlier attempt. Returns its number. It finds
+        only what requests with the same `salt` have cached.
+        """
+        number, self._num_submitted = self._num_submitted, self._num_submitted + 1
         self.answers[number] = Answer(tuple(prompt), list(outputs))
         packed = pack_tokens(prompt), pack_tokens(outputs)
         request_id = number.to_bytes(16, "little")
-        submit = Submit(request_id, 0, MODEL, *packed, sampling, seed, grammar=grammar)
+        submit = Submit(request_id, 0, MODEL, *packed, sampling, seed, grammar=grammar, salt=salt)
         self._apply(self._scheduler.submit(_LINK, submit, 0.0))
         if grammar is not None and self._compiler is not None:
             compiled = self._compiler.compile(grammar, array("I", outputs))

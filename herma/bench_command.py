@@ -30,6 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
         from benchmarks.quality import command as quality_command
 
         return quality_command.run_command(arguments)
+    if arguments.action == "speculation":
+        from benchmarks.speculation import command as speculation_command
+
+        return speculation_command.run_command(arguments)
     from benchmarks.engine.command import run_command
 
     return run_command(arguments)

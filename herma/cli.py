@@ -270,6 +270,7 @@ def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     _add_bench_gateway(actions)
     _add_bench_http(actions)
     _add_bench_routing(actions)
+    _add_bench_speculation(actions)
 
 
 def _add_bench_quality(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -331,6 +332,28 @@ def _add_bench_http(actions: "argparse._SubParsersAction[argparse.ArgumentParser
     http.add_argument("--text", type=Path, metavar="FILE", help="prompts of its words")
     http.add_argument("--json", type=Path, metavar="FILE")
     http.add_argument("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")
+
+
+def _add_bench_speculation(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    speculation = actions.add_parser(
+        "speculation", help="what drafts bring: by depth, sequences at once, and kind of text"
+    )
+    add = speculation.add_argument
+    add("--model", default="builtin:herma-tiny", help="directory, hub id or shape")
+    add("--drafter", required=True, metavar="PATH", help="or dflash, mtp: a shape's, not trained")
+    add("--acceptance", metavar="NAME|P,P", help="as often as vllm, constant, mtp, or by place")
+    add("--batches", default="1,8", metavar="N,N", help="sequences at once")
+    add("--depths", default="0-15", metavar="N-N", help="drafts of a pass")
+    add("--prompts", type=int, default=8, metavar="N", help="of each kind, at least")
+    add("--prompt-tokens", type=int, default=2048, metavar="N", help="the longest")
+    add("--outputs", type=int, default=256, metavar="N", help="tokens of an answer, at most")
+    add("--temperature", type=float, default=0.0)
+    add("--text", action="append", type=Path, metavar="FILE", help="of prompts, in paragraphs")
+    add("--fp8", action="store_true", help="layers in 8 bits")
+    add("--dtype", help="float32, bfloat16 or float16")
+    add("--device", default="auto")
+    add("--json", type=Path, metavar="FILE", help="the figures")
+    add("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")
 
 
 def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

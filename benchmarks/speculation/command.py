@@ -1,0 +1,200 @@
+"""`herma bench speculation`: should it be used here?
+
+Owns the order of a run and its report. Must not know how drafts are made or verified.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.machine import describe_machine
+from benchmarks.speculation.fixed_depth import FixedDepth
+from benchmarks.speculation.measure import Bench, Figure, Load
+from benchmarks.speculation.synthetic import (
+    SyntheticDrafter,
+    dummy_drafter,
+    expected_length,
+    rates_of,
+    says_one_token,
+)
+from benchmarks.speculation.table import NONE, acceptances, plot, rows, verdicts
+from benchmarks.speculation.texts import loads_for
+from config import DUMMY_PREFIX, WorkerConfig
+from protocol.errors import ConfigError
+from protocol.sampling import SamplingParams
+from workers.engine.compile.compile_ahead import start_compiling
+from workers.engine.drafting.drafter import Drafter
+from workers.engine.drafting.load import load_drafter
+from workers.engine.runner import Drafting, Runner, steps_on
+from workers.engine.start import load_runner
+from workers.model_dir import dummy_names, local_dir
+
+_NAME: Final = "speculation"
+_SLACK: Final = 64
+"""Slots of a sequence beyond its tokens: blocks are taken whole, and drafts stand behind them."""
+
+_DUMMY_DRAFTERS: Final = ("dflash", "mtp")
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """Measure, print, write. Raises `ConfigError`."""
+    batches, depths = _numbers("--batches", arguments.batches), _depths(arguments.depths)
+    runner = _runner(arguments, max(batches))
+    drafter = _drafter(arguments, runner)
+    sampling = SamplingParams(
+        max_tokens=arguments.outputs,
+        temperature=arguments.temperature,
+        ignore_eos=arguments.acceptance is not None,
+    )
+    loads = loads_for(
+        _model(arguments),
+        runner.model_dir,
+        arguments.text or (),
+        count=max(arguments.prompts, *batches),
+        prompt_tokens=arguments.prompt_tokens,
+        sampling=sampling,
+        vocab_size=runner.model.config.vocab_size,
+    )
+    figures = []
+    for figure in _figures(runner, drafter, loads, batches, depths, arguments.prompts):
+        figures.append(figure)
+        print(_line(figure), flush=True)
+    machine = describe_machine(("torch", "triton"))
+    device = _device(runner)
+    print("\n" + "\n".join(rows(figures)) + "\n")
+    print("\n".join([*acceptances(figures), *verdicts(figures)]))
+    if arguments.acceptance is not None:
+        length = expected_length(rates_of(arguments.acceptance), max(depths, default=0))
+        print(f"synthetic acceptance {arguments.acceptance}: {length:.2f} tokens of a deep pass")
+    title = f"{arguments.model} with {drafter.name}, {device}"
+    print(f"\n{title}; {'; '.join(machine.values())}")
+    if arguments.plot is not None:
+        plot(figures, title, arguments.plot)
+    if arguments.json is not None:
+        report = {"title": title, "machine": {**machine, "device": device}}
+        _write(arguments.json, report, figures)
+    return 0
+
+
+def _figures(
+    runner: Runner,
+    drafter: Drafter,
+    loads: list[Load],
+    batches: list[int],
+    depths: list[int],
+    prompts: int,
+) -> Iterator[Figure]:
+    """First all without drafts: that engine knows of none."""
+    plain = Bench(runner, 0)
+    _prepare(runner)
+    for load in loads:
+        for batch in batches:
+            yield plain.measure(load.of(prompts, batch), batch, NONE, FixedDepth(0))
+    drafting = _with_drafter(runner, drafter)
+    bench = Bench(drafting, drafter.max_depth)
+    _prepare(drafting)
+    for load in loads:
+        for batch in batches:
+            for depth in depths:
+                if depth <= drafter.max_depth:
+                    own = load.of(prompts, batch)
+                    yield bench.measure(own, batch, str(depth), FixedDepth(depth))
+
+
+def _with_drafter(runner: Runner, drafter: Drafter) -> Runner:
+    """Another runner on the same model, keys and values."""
+    cache = runner.cache
+    drafter.take_cache(cache.num_blocks + 1, cache.block_size)
+    drafting = Drafting(True, drafter)
+    steps = steps_on(runner.model, cache, runner.facts, drafting=drafting)
+    return Runner(runner.model, cache, runner.facts, runner.model_dir, steps)
+
+
+def _prepare(runner: Runner) -> None:
+    """Capture all graphs."""
+    with torch.inference_mode():
+        while runner.prepare(pending_only=False):
+            pass
+
+
+def _runner(arguments: argparse.Namespace, most: int) -> Runner:
+    """With room for the largest batch. Raises `ConfigError`."""
+    window = arguments.prompt_tokens + arguments.outputs + _SLACK
+    own = {} if arguments.dtype is None else {"dtype": arguments.dtype}
+    config = WorkerConfig(
+        name=_NAME,
+        model=_model(arguments),
+        serves=_NAME,
+        gateways=(),
+        device=arguments.device,
+        quantization="fp8" if arguments.fp8 else None,
+        max_seqs=most,
+        token_budget=max(2048, 32 * most),
+        kv_tokens=most * window,
+        max_context=window,
+        **own,
+    )
+    return load_runner(config, lambda *_: None, start_compiling(config))
+
+
+def _drafter(arguments: argparse.Namespace, runner: Runner) -> Drafter:
+    """Raises `ConfigError`."""
+    model, window = runner.model, runner.facts.context_length
+    is_dummy = arguments.drafter in _DUMMY_DRAFTERS
+    if is_dummy and arguments.acceptance is None:
+        raise ConfigError("a drafter without trained weights needs --acceptance")
+    if is_dummy:
+        fp8_head = arguments.drafter == "mtp" and model.device.type == "cuda"
+        drafter = dummy_drafter(arguments.drafter, model, window, fp8_head=fp8_head)
+    else:
+        path = local_dir(arguments.drafter)
+        if path is None:
+            raise ConfigError(f"--drafter {arguments.drafter}: no such directory")
+        drafter = load_drafter(path, model, window)
+    if arguments.acceptance is None:
+        return drafter
+    says_one_token(model)
+    return SyntheticDrafter(drafter, rates_of(arguments.acceptance), model.device)
+
+
+def _model(arguments: argparse.Namespace) -> str:
+    name: str = arguments.model
+    return f"{DUMMY_PREFIX}{name}" if name in dummy_names() else name
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    """Positive numbers by commas, and ranges as 0-15. Raises `ConfigError`."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, sign, last = part.partition("-")
+        if not first.isdigit() or (sign and not last.isdigit()):
+            raise ConfigError(f"{option} {text!r}: numbers by commas, or ranges as 1-15")
+        found += range(int(first), int(last if sign else first) + 1)
+    return found
+
+
+def _depths(text: str) -> list[int]:
+    return [depth for depth in _numbers("--depths", text) if depth]
+
+
+def _device(runner: Runner) -> str:
+    is_card = runner.model.device.type == "cuda"
+    return torch.cuda.get_device_name() if is_card else "CPU"
+
+
+def _line(figure: Figure) -> str:
+    return (
+        f"{figure.kind:14} {figure.batch:4} at once  K {figure.way:9} "
+        f"{figure.tokens_per_s:9,.0f} tokens/s  {figure.length:5.2f} a pass"
+    )
+
+
+def _write(path: Path, report: dict[str, Any], figures: list[Figure]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {**report, "figures": [asdict(figure) for figure in figures]}
+    path.write_text(f"{json.dumps(content, indent=1)}\n", encoding="utf-8")

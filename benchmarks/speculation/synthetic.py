@@ -1,0 +1,166 @@
+"""Drafts that are accepted as often as a schedule says, at the cost of a true drafter.
+
+Owns the schedules, and drafters without trained weights for models without. Must not know the
+measurement.
+
+A model whose head is zero says token 0 for ever, at the speed of any other. A drafter that drafts 0
+with the chance of a place, and 1 otherwise, is accepted exactly so often.
+"""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from protocol.errors import ConfigError
+from workers.engine.drafting.description import DFlashShape, MtpShape, read_drafter
+from workers.engine.drafting.dflash import DFlash, DFlashWeights
+from workers.engine.drafting.drafter import Drafted, Drafter, DraftStep
+from workers.engine.drafting.mtp import MtpCell, MtpWeights
+from workers.engine.drafting.recurrent import RecurrentDrafter
+from workers.engine.models.description import ModelConfig
+from workers.engine.models.dummy import draw_weights
+from workers.engine.models.network import Network
+from workers.engine.models.weights import ModelWeights
+
+SCHEDULES: Final[dict[str, tuple[float, ...]]] = {
+    # vLLM 0.26's `synthetic` rejection at a mean length of 6.3.
+    "vllm": (*[1.0] * 5, 0.3, *[0.0] * 9),
+    # The same length at a constant rate.
+    "constant": (0.854,) * 15,
+    # What operators measured of MTP heads of a 27B.
+    "mtp": (0.89, 0.64, 0.16, *[0.0] * 12),
+}
+
+_DFLASH: Final[dict[str, Any]] = {
+    "architectures": ["DFlashDraftModel"], "block_size": 16, "num_hidden_layers": 5,
+    "layer_types": ["full_attention"] * 5,
+}  # fmt: skip
+"""The shape of the published drafter of Qwen3-8B beside the target's own."""
+
+
+def rates_of(text: str) -> tuple[float, ...]:
+    """A schedule by its name, or chances by commas, each of a draft if those before it were
+    accepted; the last one goes on. Raises `ConfigError`.
+    """
+    if text in SCHEDULES:
+        return SCHEDULES[text]
+    try:
+        rates = tuple([float(part) for part in text.split(",")])
+    except ValueError:
+        rates = (-1.0,)
+    if not all(0.0 <= rate <= 1.0 for rate in rates):
+        raise ConfigError(f"--acceptance {text!r}: one of {list(SCHEDULES)}, or chances by commas")
+    return (*rates, *rates[-1:] * (15 - len(rates)))
+
+
+def expected_length(rates: Sequence[float], depth: int) -> float:
+    """Tokens of a pass that verifies so many drafts."""
+    total, chance = 1.0, 1.0
+    for rate in rates[:depth]:
+        chance *= rate
+        total += chance
+    return total
+
+
+@final
+class SyntheticDrafter:
+    """A `Drafter` that does all that `inner` does, and then drafts by `rates`."""
+
+    def __init__(self, inner: Drafter, rates: Sequence[float], device: torch.device) -> None:
+        self.name = f"{inner.name}, synthetic"
+        self.max_depth = min(inner.max_depth, len(rates))
+        self.taps = inner.taps
+        self.reads_hidden = inner.reads_hidden
+        self.num_bytes = inner.num_bytes
+        self.token_bytes = inner.token_bytes
+        self._inner = inner
+        self._rates = torch.tensor(rates, dtype=torch.float32, device=device)
+        self._generator = torch.Generator(device).manual_seed(0)
+
+    def take_cache(self, num_blocks: int, block_size: int) -> None:
+        """See `Drafter`."""
+        self._inner.take_cache(num_blocks, block_size)
+
+    def draft(self, step: DraftStep) -> Drafted:
+        """See `Drafter`."""
+        ids = self._inner.draft(step).ids
+        rates = self._rates[: ids.shape[1]]
+        drawn = torch.rand(ids.shape, generator=self._generator, device=ids.device)
+        return Drafted((drawn >= rates).long(), rates.expand(ids.shape).contiguous())
+
+
+def says_one_token(model: Network) -> None:
+    """Make the model say token 0 for ever. Raises `ConfigError` for one whose head is its
+    embedding: its states would be zero, too.
+    """
+    if model.config.tied:
+        raise ConfigError("synthetic drafts need a model whose head is not its embedding")
+    model.weights.head.zero_()
+
+
+def dummy_drafter(kind: str, target: Network, window: int, *, fp8_head: bool = False) -> Drafter:
+    """A DFlash or an MTP head ("dflash", "mtp") of a shape that fits `target`, with drawn weights.
+    Raises `ConfigError`.
+    """
+    config = target.config
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made)
+        (path / "config.json").write_text(json.dumps(_config(kind, config)), encoding="utf-8")
+        shape = read_drafter(path, config)
+    if isinstance(shape, DFlashShape):
+        model = _drawn(shape.network, target)
+        fc = _matrix(target, config.hidden_size, len(shape.taps) * config.hidden_size)
+        return DFlash(shape, DFlashWeights(model, fc, model.norm), target, window)
+    assert isinstance(shape, MtpShape)
+    model = _drawn(shape.network, target)
+    fc = _matrix(target, config.hidden_size, 2 * config.hidden_size)
+    weights = MtpWeights(model, fc, model.norm, model.norm)
+    cell = MtpCell(shape, weights, target, window, fp8_head=fp8_head)
+    return RecurrentDrafter(cell, target)
+
+
+def _config(kind: str, target: ModelConfig) -> dict[str, Any]:
+    """The config.json of a drafter whose layers are like the target's."""
+    heads, layer = target.attention, target.layers[0]
+    common: dict[str, Any] = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "dtype": target.dtype,
+        "head_dim": heads.head_dim,
+        "hidden_size": target.hidden_size,
+        "intermediate_size": layer.mlp.width,
+        "max_position_embeddings": target.max_position_embeddings,
+        "num_attention_heads": heads.num_heads,
+        "num_key_value_heads": heads.num_kv_heads,
+        "num_target_layers": target.num_layers,
+        "rms_norm_eps": target.rms_norm_eps,
+        "rope_theta": heads.rope.theta,
+        "tie_word_embeddings": False,
+        "vocab_size": target.vocab_size,
+    }
+    if kind == "mtp":
+        return {**common, "num_hidden_layers": 1, "mtp_num_hidden_layers": 1}
+    if kind != "dflash":
+        raise ConfigError(f"--drafter {kind!r}: dflash or mtp beside dummy weights")
+    return {**common, **_DFLASH, "dflash_config": {"mask_token_id": target.vocab_size - 1}}
+
+
+def _drawn(config: ModelConfig, target: Network) -> ModelWeights:
+    """Drawn layers between the target's embedding and head."""
+    shared = target.weights
+    small = msgspec.structs.replace(config, vocab_size=1)  # an embedding that is thrown away
+    drawn = draw_weights(small, target.device, shared.embedding.dtype)
+    return ModelWeights(shared.embedding, drawn.layers, drawn.norm, shared.head)
+
+
+def _matrix(target: Network, rows: int, columns: int) -> Tensor:
+    """Drawn so that a row keeps its size."""
+    like = target.weights.embedding
+    empty = torch.empty((rows, columns), dtype=like.dtype, device=like.device)
+    return empty.normal_(0.0, columns**-0.5)

@@ -1,0 +1,100 @@
+"""The benchmark of drafts: schedules are met, the table says what was measured."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.speculation import command
+from benchmarks.speculation.measure import Figure
+from benchmarks.speculation.synthetic import expected_length, rates_of
+from benchmarks.speculation.table import acceptances, rows, verdicts
+from protocol.errors import ConfigError
+from tests.fakes.tiny_models import write_tiny_model
+
+NAMES = "model drafter acceptance batches depths prompts prompt_tokens outputs text json plot dtype"
+
+
+def _arguments(**given: Any) -> argparse.Namespace:
+    defaults: dict[str, Any] = dict.fromkeys(NAMES.split())
+    defaults |= {
+        "batches": "1,3", "depths": "0-2", "prompts": 1, "prompt_tokens": 24, "outputs": 120,
+        "temperature": 0.0, "fp8": False, "device": "cpu",
+    }  # fmt: skip
+    return argparse.Namespace(**{**defaults, **given})
+
+
+def test_the_schedules_have_the_lengths_of_vllm() -> None:
+    """Five at 1 and one at 0.3 are 6.3 tokens; so are 15 at 0.854."""
+    assert expected_length(rates_of("vllm"), 15) == pytest.approx(6.3)
+    assert expected_length(rates_of("constant"), 15) == pytest.approx(6.3, abs=0.02)
+    assert rates_of("0.5,0.25") == (0.5, *[0.25] * 14)
+    for wrong in ("no", "0.5,2"):
+        with pytest.raises(ConfigError, match="--acceptance"):
+            rates_of(wrong)
+
+
+@pytest.mark.parametrize("kind", ["dflash", "mtp"])
+def test_drafts_are_accepted_by_the_schedule(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model without trained weights, at every depth and batch; each has its row."""
+    path = write_tiny_model(tmp_path / "model", num_hidden_layers=9)
+    monkeypatch.setattr(command, "loads_for", _random_loads)
+    report = tmp_path / "report.json"
+    arguments = _arguments(model=str(path), drafter=kind, acceptance="0.9,0.5", json=report)
+    assert command.run_command(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "| random | 3 |" in shown
+    assert "synthetic acceptance 0.9,0.5: 2.35 tokens" in shown
+    import json
+
+    figures = {(f["batch"], f["way"]): f for f in json.loads(report.read_text())["figures"]}
+    assert set(figures) == {(b, way) for b in (1, 3) for way in ("none", "1", "2")}
+    for batch in (1, 3):
+        first, second = figures[batch, "2"]["acceptance"]
+        assert 0.8 < first < 1.0
+        assert 0.3 < second < 0.7
+        assert 2.0 < figures[batch, "2"]["length"] < 2.6
+        assert figures[batch, "none"]["acceptance"] == []
+
+
+def _random_loads(*_: Any, count: int, sampling: Any, **__: Any) -> list[Any]:
+    from benchmarks.speculation.measure import Load
+
+    prompts = tuple([tuple(range(1 + at, 20 + at)) for at in range(count)])
+    return [Load("random", prompts, sampling)]
+
+
+def test_the_verdict_follows_the_figures() -> None:
+    """A gain within the noise is none; the best depth is named."""
+    figures = [
+        Figure("chat", 1, "none", 100.0, 1.0, ()),
+        Figure("chat", 1, "3", 180.0, 2.5, (0.9, 0.6, 0.1)),
+        Figure("chat", 1, "adaptive", 175.0, 2.4, ()),
+        Figure("chat", 8, "none", 700.0, 1.0, ()),
+        Figure("chat", 8, "3", 710.0, 2.5, (0.9,)),
+    ]
+    assert verdicts(figures) == [
+        "chat, 1 at once: yes, 3 drafts: 1.80 times; adaptive depth gives 1.75",
+        "chat, 8 at once: no",
+    ]
+    table = rows(figures)
+    assert table[2] == "| chat | 1 | 100 | 180 | 175 | 3 | 1.80 | 2.50 |"
+    assert table[3] == "| chat | 8 | 700 | 710 |  | 3 | 1.01 | 2.50 |"
+    assert acceptances(figures)[0].endswith("accepted by place: 0.90, 0.60, 0.10")
+
+
+def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    """Drafts of nothing, by nothing, or of a model whose head is its embedding."""
+    untied = write_tiny_model(tmp_path / "untied", num_hidden_layers=5)
+    tied = write_tiny_model(tmp_path / "tied", num_hidden_layers=5, tie_word_embeddings=True)
+    for changes, reason in (
+        ({"model": str(untied), "drafter": "mtp"}, "needs --acceptance"),
+        ({"model": str(tied), "drafter": "mtp", "acceptance": "1"}, "head is not its embedding"),
+        ({"model": str(untied), "drafter": "/nowhere/at/all"}, "--drafter|neither"),
+        ({"model": str(untied), "drafter": "mtp", "batches": "many"}, "--batches"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            command.run_command(_arguments(**changes))

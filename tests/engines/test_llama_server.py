@@ -138,7 +138,7 @@ def test_schemas_and_choices_are_enforced(client: httpx.Client) -> None:
         answer = json.loads(_text(_ask(client, "theirs", question, **fields)))
         assert set(answer) == {"city", "large"}
     for question in QUESTIONS[:5]:
-        text = _text(_ask(client, "theirs", question, guided_choice=["yes", "no"]))
+        text = _text(_ask(client, "theirs", question, guided_choice=["yes", "no"], max_tokens=300))
         assert text in {"yes", "no"}
     body = {"model": "theirs", "messages": [{"role": "user", "content": "Hello"}]}
     reply = client.post("/chat/completions", json=body | {"guided_regex": "a+"})

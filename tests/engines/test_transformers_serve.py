@@ -41,7 +41,7 @@ context_length = 2048
 max_seqs = 4
 probe_context = 256
 refused_fields = ["prompt_cache_key", "session_id"]
-launch = {{ argv = {argv}, env = {{ PYTHONPATH = "{serving}" }} }}
+launch = {{ argv = {argv}, env = {{ PYTHONPATH = "{serving}", HF_HUB_CACHE = "{folder}" }} }}
 """
 
 

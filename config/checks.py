@@ -22,6 +22,9 @@ from config.model import (
 from protocol.addresses import MAX_PORT, nth_address
 from protocol.errors import ConfigError
 
+_MAX_ALERTS: Final = 8
+"""Each listens to the feed of events, which has room for 16 listeners."""
+
 _NOT_REWRITTEN: Final = frozenset({"model", "messages", "prompt", "stream", "stream_options", "n"})
 
 
@@ -35,6 +38,7 @@ def mistakes(config: Config) -> Iterator[Mistake]:
         _price_mistakes(config),
         link_mistakes(config),
         process_mistakes(config),
+        _alert_mistakes(config),
     )
 
 
@@ -78,10 +82,13 @@ def _name_mistakes(config: Config) -> Iterator[Mistake]:
         public.append((("models", at, "name"), model.name))
         public += [(("models", at, "aliases", i), name) for i, name in enumerate(model.aliases)]
     workers, keys = list(enumerate(config.workers)), list(enumerate(config.keys))
+    alerts, hosts = list(enumerate(config.alerts)), list(enumerate(config.hosts))
     for kind, names in (
         ("model name or alias", public),
         ("worker name", [(("workers", at, "name"), worker.name) for at, worker in workers]),
         ("key name", [(("keys", at, "name"), key.name) for at, key in keys]),
+        ("alert name", [(("alerts", at, "name"), one.name) for at, one in alerts]),
+        ("host name", [(("hosts", at, "name"), one.name) for at, one in hosts]),
         ("key hash", [(("keys", at, "hash"), key.hash) for at, key in keys]),
     ):
         seen: set[str] = set()
@@ -89,6 +96,30 @@ def _name_mistakes(config: Config) -> Iterator[Mistake]:
             if name in seen:
                 yield Mistake(place, f"the {kind} `{name}` is used twice")
             seen.add(name)
+
+
+def _alert_mistakes(config: Config) -> Iterator[Mistake]:
+    if len(config.alerts) > _MAX_ALERTS:
+        yield Mistake(("alerts",), f"{len(config.alerts)} receivers; at most {_MAX_ALERTS}")
+    for at, one in enumerate(config.alerts):
+        ways = [one.url is not None, one.url_env is not None, bool(one.command)]
+        if sum(ways) != 1:
+            text = f"alerts `{one.name}` needs one of `url`, `url_env` and `command`"
+            yield Mistake(("alerts", at), text)
+        if one.command and (one.token_env is not None or one.form != "json"):
+            text = "a command gets JSON on its standard input: remove `form` and `token_env`"
+            yield Mistake(("alerts", at, "command"), text)
+    names = {model.name for model in config.models}
+    for at, host in enumerate(config.hosts):
+        if host.mac is None and not host.power:
+            text = f"host `{host.name}` has neither `mac` nor `power`: nothing can be done to it"
+            yield Mistake(("hosts", at), text)
+        if host.mac is not None and not host.models:
+            text = f"host `{host.name}` is woken by requests for its `models`, and names none"
+            yield Mistake(("hosts", at, "mac"), text)
+        for i, model in enumerate(host.models):
+            if model not in names:
+                yield Mistake(("hosts", at, "models", i), f"there is no model `{model}`")
 
 
 def _model_mistakes(config: Config) -> Iterator[Mistake]:

@@ -17,24 +17,30 @@ def hash_api_key(secret: str) -> str:
 
 
 def provider_api_key(name: str, provider: ProviderConfig, environ: Mapping[str, str]) -> str | None:
-    """The provider's key; None if the provider needs none.
+    """The provider's key; None if the provider needs none. Raises as `secret_of`."""
+    return secret_of(f"provider `{name}`", provider.api_key_env, provider.api_key_file, environ)
 
-    Raises `ConfigError` when the variable is unset or the file is missing or empty.
+
+def secret_of(
+    place: str, variable: str | None, path: str | None, environ: Mapping[str, str]
+) -> str | None:
+    """The secret in the environment variable, or else in the file; None if neither is named.
+
+    Raises `ConfigError`, which begins with `place`, when the variable is unset or the file is
+    missing or empty.
     """
-    if provider.api_key_env is not None:
-        secret = environ.get(provider.api_key_env, "").strip()
+    if variable is not None:
+        secret = environ.get(variable, "").strip()
         if not secret:
-            raise ConfigError(
-                f"provider `{name}`: the environment variable {provider.api_key_env} is not set"
-            )
+            raise ConfigError(f"{place}: the environment variable {variable} is not set")
         return secret
-    if provider.api_key_file is not None:
+    if path is not None:
         try:
-            secret = Path(provider.api_key_file).read_text(encoding="utf-8").strip()
+            secret = Path(path).read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise ConfigError(f"provider `{name}`: cannot read its key file: {error}") from error
+            raise ConfigError(f"{place}: cannot read its key file: {error}") from error
         if not secret:
-            raise ConfigError(f"provider `{name}`: its key file {provider.api_key_file} is empty")
+            raise ConfigError(f"{place}: its key file {path} is empty")
         return secret
     return None
 

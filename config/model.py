@@ -38,6 +38,7 @@ Gap = Annotated[float, msgspec.Meta(gt=0, le=60_000)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Bytes = Annotated[int, msgspec.Meta(ge=1, le=2**50)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
 Processes = Annotated[int, msgspec.Meta(ge=1, le=64)]
 """A worker dials at most this many gateways."""
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
@@ -99,6 +100,7 @@ class GatewayConfig(_Table, frozen=True):
     `max_queue` bounds the waiting sequences of one model; None: as many as its workers take at
     once, at least 256. `signing_key_file` proves which reasoning came from here; None: beside the
     ledger. `curve_worker_keys` maps worker names to their public keys. Port 0 is any free port.
+    `spending_thresholds`, in percent of a spending limit, are events when they are passed.
     `processes` share the port; process i takes workers at `worker_bind` + i, and alone answers on
     `process_port` + i, for metrics of each.
     """
@@ -122,6 +124,7 @@ class GatewayConfig(_Table, frozen=True):
     curve_secret_file: str | None = None
     curve_worker_keys: dict[str, str] = {}
     signing_key_file: str | None = None
+    spending_thresholds: tuple[Percent, ...] = (50, 80)
     responses: ResponsesConfig = ResponsesConfig()
 
 
@@ -308,6 +311,50 @@ class SpeculationConfig(_Table, frozen=True):
     depth: Annotated[int, msgspec.Meta(ge=1, le=32)] | Literal["adaptive"] = "adaptive"
 
 
+AlertForm = Literal["json", "ntfy", "slack"]
+AlertKindName = Literal["fallback", "spending", "worker", "crash loop", "provider", "request"]
+_QUIET: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
+_MAC: Final = r"^([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}$"
+PATTERNS[_QUIET] = "HH:MM-HH:MM, as 22:00-07:00"
+PATTERNS[_MAC] = "a hardware address, as 00:1a:2b:3c:4d:5e"
+_ALL_KINDS: Final[tuple[AlertKindName, ...]] = get_args(AlertKindName)
+
+
+class AlertConfig(_Table, frozen=True):
+    """`[[alerts]]`: a receiver of alerts: `url`, or `url_env` where the address is a secret, or
+    `command`, which gets one JSON object on its standard input. `form` is that of the body:
+    generic JSON, ntfy's or Slack's. `token_env` names the variable of a bearer token. In the local
+    hours `quiet` ("22:00-07:00") only what is critical is sent; the rest follows as one message, as
+    does what exceeds `per_hour`.
+    """
+
+    name: Name
+    url: Annotated[str, msgspec.Meta(pattern=_URL)] | None = None
+    url_env: str | None = None
+    command: tuple[str, ...] = ()
+    form: AlertForm = "json"
+    token_env: str | None = None
+    kinds: tuple[AlertKindName, ...] = _ALL_KINDS
+    per_hour: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 20
+    quiet: Annotated[str, msgspec.Meta(pattern=_QUIET)] | None = None
+
+
+class HostConfig(_Table, frozen=True):
+    """`[[hosts]]`: a machine of `workers` (their names), for `models` that wake it by a packet to
+    `mac` when providers take over and none of its workers is here. `power`: a command that runs
+    when its workers were lost and none came back within `power_after_s`.
+    """
+
+    name: Name
+    workers: tuple[Name, ...]
+    models: tuple[Name, ...] = ()
+    mac: Annotated[str, msgspec.Meta(pattern=_MAC)] | None = None
+    broadcast: str = "255.255.255.255"
+    wake_port: Port = 9
+    power: tuple[str, ...] = ()
+    power_after_s: Seconds = 300.0
+
+
 class WorkerConfig(_Table, frozen=True):
     """`[[workers]]`: one engine and the model it serves.
 
@@ -446,6 +493,8 @@ class Config(_Table, frozen=True):
     providers: dict[str, ProviderConfig] = {}
     keys: tuple[KeyConfig, ...] = ()
     workers: tuple[WorkerConfig, ...] = ()
+    alerts: tuple[AlertConfig, ...] = ()
+    hosts: tuple[HostConfig, ...] = ()
     ledger: LedgerConfig = LedgerConfig()
 
     def worker(self, name: str) -> WorkerConfig | None:

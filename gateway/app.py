@@ -16,6 +16,7 @@ import trio
 
 from config import Config, provider_api_key, responses_path
 from gateway import upstream
+from gateway.alerts import Alerting
 from gateway.api import Signer
 from gateway.api.alias_params import check_aliases
 from gateway.api.errors import ApiError
@@ -197,6 +198,7 @@ async def run_gateway(
     allowed.
     """
     services = build_services(config, environ, gateway_index=gateway_index)
+    alerting = Alerting(config, environ, services.feed, services.spending.figures)
     root = trio.CancelScope()
     manager = ServiceManager.take(os.environ)
 
@@ -207,7 +209,7 @@ async def run_gateway(
     with graceful_stop(drain, lambda _number: root.cancel()):
         async with running(services) as address:
             with root:
-                await _serve(root, services, gateway_index, address, announce, manager)
+                await _serve(root, services, gateway_index, address, announce, manager, alerting)
 
 
 async def _serve(
@@ -217,12 +219,15 @@ async def _serve(
     address: str,
     announce: Callable[[str], None],
     manager: ServiceManager,
+    alerting: Alerting,
 ) -> None:
     """Serve clients until `root` is cancelled, which the end of the server does."""
     async with trio.open_nursery() as nursery:
         url = await nursery.start(_serve_to_the_end, root, services, gateway_index)
         nursery.start_soon(_cut_open_turns, services)
         nursery.start_soon(manager.keep_alive)
+        if gateway_index.index == 0:
+            await nursery.start(alerting.run)
         manager.ready(f"serving {url}")
         _log.info("serving %s, workers dial %s", url, address)
         if not _is_cloud_only(services.config):

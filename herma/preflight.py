@@ -20,6 +20,7 @@ from config import (
     builtin_models,
     is_hub_id,
     provider_api_key,
+    secret_of,
 )
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
@@ -42,9 +43,12 @@ def check_host(config: Config, environ: Mapping[str, str]) -> None:
 
 
 def check_providers(config: Config, environ: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for the first provider whose key is missing."""
+    """Raise `ConfigError` for the first provider or receiver of alerts whose secret is missing."""
     for name, provider in config.providers.items():
         provider_api_key(name, provider, environ)
+    for one in config.alerts:
+        for variable in (one.url_env, one.token_env):
+            secret_of(f"alerts `{one.name}`", variable, None, environ)
 
 
 def missing_models(config: Config) -> Iterator[str]:

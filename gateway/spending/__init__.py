@@ -7,13 +7,16 @@ from gateway.spending.limits import Period, SpendingFigures, Window, day_of, win
 from gateway.spending.prices import MICRO, show_amount, to_micro
 from gateway.spending.refusals import soonest_refusal
 from gateway.spending.spending import Bill, Spending
+from gateway.spending.thresholds import Passed, Thresholds
 
 __all__ = [
     "MICRO",
     "Bill",
+    "Passed",
     "Period",
     "Spending",
     "SpendingFigures",
+    "Thresholds",
     "Window",
     "day_of",
     "show_amount",

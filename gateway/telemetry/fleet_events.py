@@ -162,6 +162,15 @@ class LimitReached(_Event, frozen=True, tag="limit reached"):
     resets_at: str
 
 
+class SpendingThreshold(_Event, frozen=True, tag="spending threshold"):
+    """So many percent of a limit are spent."""
+
+    scope: str
+    name: str
+    period: str
+    percent: int
+
+
 class RequestDetached(_Event, frozen=True, tag="detached"):
     """A client left before the first token; its request lives on for `grace_s`."""
 
@@ -197,6 +206,7 @@ FleetEvent = (
     | ProviderFailed
     | AnswerCut
     | LimitReached
+    | SpendingThreshold
     | RequestDetached
     | TakenOver
 )

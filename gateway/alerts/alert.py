@@ -1,0 +1,90 @@
+"""What an operator is alerted of: the fleet's events in one sentence each.
+
+Owns which events are alerts, their level, and their words. Must not know receivers or when they
+are sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from gateway.telemetry import (
+    BreakerOpen,
+    EngineFault,
+    FallbackOff,
+    FallbackOn,
+    FleetEvent,
+    LimitReached,
+    PoisonedRequest,
+    PublishedEvent,
+    SpendingThreshold,
+    WorkerBack,
+    WorkerLost,
+)
+
+AlertKind = Literal["fallback", "spending", "worker", "crash loop", "provider", "request"]
+ALERT_KINDS: Final[tuple[AlertKind, ...]] = (
+    "fallback", "spending", "worker", "crash loop", "provider", "request",
+)  # fmt: skip
+Level = Literal["good", "warning", "critical"]
+"""`critical` alone is sent in quiet hours."""
+
+
+class Alert(NamedTuple):
+    """`id` is the same in every attempt to send it, so a receiver can drop what it has. `event` is
+    the event as published, one JSON object; empty for a digest of several.
+    """
+
+    id: str
+    kind: AlertKind
+    level: Level
+    title: str
+    text: str
+    event: bytes
+
+
+_decode: Final[Any] = msgspec.json.Decoder(FleetEvent).decode
+
+
+def alert_of(published: PublishedEvent, run: str) -> Alert | None:
+    """The alert of an event, if it is one. `run` names this run of the gateway in the id."""
+    event: FleetEvent = _decode(published.json)
+    words = _words(event)
+    if words is None:
+        return None
+    kind, level, title, text = words
+    return Alert(f"{run}-{published.number}", kind, level, title, text, published.json)
+
+
+def _words(event: FleetEvent) -> tuple[AlertKind, Level, str, str] | None:  # noqa: PLR0911
+    match event:
+        case FallbackOn(model, providers, reason):
+            names = ", ".join(providers)
+            return "fallback", "critical", f"{model} runs in the cloud", f"{names}: {reason}"
+        case FallbackOff(model, _):
+            text = "Workers answer again; nothing goes to providers."
+            return "fallback", "good", f"{model} runs on its workers again", text
+        case SpendingThreshold(scope, name, period, percent):
+            text = f"{percent} % of this {period}'s limit is spent."
+            return "spending", "warning", f"{scope} {name}: {percent} % spent", text
+        case LimitReached(scope, name, period, resets_at):
+            text = f"This {period}'s limit refuses cloud requests until {resets_at}."
+            return "spending", "critical", f"{scope} {name}: limit reached", text
+        case WorkerLost(worker, reason):
+            return "worker", "warning", f"worker {worker} lost", reason
+        case WorkerBack(worker, _, models, _):
+            return "worker", "good", f"worker {worker} is back", "It serves " + ", ".join(models)
+        case EngineFault(worker, _, kind, exit_code, True):
+            code = "" if exit_code is None else f", exit code {exit_code}"
+            text = f"{kind}{code}. `herma worker restart {worker}` starts it again."
+            return "crash loop", "critical", f"worker {worker} has given up", text
+        case BreakerOpen("provider", name, open_s, reason, _):
+            text = f"{reason}; asked last for {open_s:.0f} s."
+            return "provider", "warning", f"provider {name} fails", text
+        case PoisonedRequest(request, model, _, deaths):
+            text = f"Request {request} was there at {deaths} deaths of engines; it is refused now."
+            return "request", "warning", f"a request ends engines of {model}", text
+        case _:
+            return None

@@ -31,16 +31,24 @@ class Story:
 class Feed:
     """Gives a drafter the passes of `count` sequences, whose rows have `width` numbers."""
 
-    def __init__(self, drafter: Drafter, width: int, count: int, seed: int, vocab: int) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        width: int,
+        count: int,
+        seed: int,
+        vocab: int,
+        blocks: int = NUM_BLOCKS,
+    ) -> None:
         self.rng = random.Random(seed)
         self.vocab = vocab
         self._generator = torch.Generator().manual_seed(seed)
         self._drafter = drafter
         self._width = width
-        drafter.take_cache(NUM_BLOCKS + 1, BLOCK)
-        free = list(range(NUM_BLOCKS))
+        drafter.take_cache(blocks + 1, BLOCK)
+        free = list(range(blocks))
         self.rng.shuffle(free)
-        each = NUM_BLOCKS // count
+        each = blocks // count
         self.stories = [
             Story(tuple(free[at * each : (at + 1) * each]), [self.token()]) for at in range(count)
         ]

@@ -1,0 +1,179 @@
+"""Drafters in the engine: no text changes, and a sequence is drafted for as if it was computed at
+once, whatever became of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.drive import Drive, fresh_runner
+from benchmarks.speculation.fixed_depth import FixedDepth
+from kernels.attention import Segment, plan_attention
+from tests.fakes.drafts import KnownDrafter, Mood
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from tests.workers.engine.drafting.cases import made, naive_drafts
+from tests.workers.engine.drafting.naive import Naive
+from tests.workers.engine.invariant_cases import Asked, requests, serve
+from workers.engine.drafting.drafter import Drafted, Drafter, DraftStep
+from workers.engine.graphs.capture import run_again
+from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.network import Network, Taps
+from workers.engine.runner import Runner
+from workers.engine.step.host_steps import HostSteps
+
+NAMES = ("dflash", "dflash2", "mtp", "eagle3")
+BLOCK = 16
+FEW_BLOCKS = 11
+DEPTH = 4
+SURE = 1e-3
+"""Drafts are compared where the best logit leads by so much."""
+
+MOST_CHECKED = 40
+
+
+class Draft(NamedTuple):
+    """What was drafted behind an anchor."""
+
+    before: int
+    anchor: int
+    position: int
+    ids: list[int]
+
+
+class Watched(KnownDrafter):
+    """Has `inner` draft, remembers what, and answers with drafts that are partly right."""
+
+    def __init__(self, inner: Drafter, texts: Sequence[list[int]]) -> None:
+        super().__init__(texts, DEPTH, Mood.MIXED)
+        self.taps = inner.taps
+        self.reads_hidden = inner.reads_hidden
+        self.token_bytes = inner.token_bytes
+        self.drafts: list[Draft] = []
+        self._inner = inner
+
+    def take_cache(self, num_blocks: int, block_size: int) -> None:
+        """The inner one's."""
+        self._inner.take_cache(num_blocks, block_size)
+
+    def draft(self, step: DraftStep) -> Drafted:
+        """See `Drafter`."""
+        drafted = self._inner.draft(step)
+        rows = zip(
+            step.token_ids[step.rows].tolist(), step.anchors.tolist(),
+            step.anchor_positions.tolist(), drafted.ids.tolist(), strict=True,
+        )  # fmt: skip
+        found = [Draft(*row) for row in rows]
+        self.drafts += found
+        known = [self._behind(one.anchor, one.position, one.before, step.depth) for one in found]
+        ids = torch.tensor(known, dtype=torch.int64, device=drafted.ids.device)
+        return Drafted(ids.reshape(drafted.ids.shape), drafted.confidence)
+
+
+@pytest.fixture(scope="module", name="runner")
+def _runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    path = write_tiny_model(tmp_path_factory.mktemp("target"), num_hidden_layers=5)
+    return load_tiny(path, block_size=BLOCK, kv_tokens=2048, max_seqs=8)
+
+
+@pytest.fixture(scope="module", name="asked")
+def _asked() -> list[Asked]:
+    return requests(7, 20, 151, 60)
+
+
+def _watching(
+    name: str, runner: Runner, texts: Sequence[list[int]], path: Path, *, on_card: bool
+) -> tuple[Runner, Watched, Naive]:
+    """With steps as on a card, or of the host; on a card with its graphs."""
+    drafter, naive, _ = made(name, runner.model, path)
+    watched = Watched(drafter, texts)
+    bare = fresh_runner(runner)
+    watched.take_cache(bare.cache.num_blocks + 1, BLOCK)
+    given = bare.model, bare.cache, bare.facts
+    steps: DeviceSteps | HostSteps = HostSteps(*given, watched)
+    if on_card:
+        capture = None if bare.model.device.type == "cuda" else run_again
+        steps = DeviceSteps(*given, capture, drafter=watched, verifies=True)
+        while steps.prepare(pending_only=False):
+            pass
+    return Runner(*given, bare.model_dir, steps), watched, naive
+
+
+@pytest.mark.parametrize("on_card", [False, True], ids=["host", "as on a card"])
+@pytest.mark.parametrize("name", NAMES)
+def test_drafts_follow_a_sequence_wherever_it_goes(
+    name: str, runner: Runner, asked: list[Asked], tmp_path: Path, *, on_card: bool
+) -> None:
+    """Chunks of prompts beside drafts, blocks that run out, and prefixes that others computed."""
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
+    drafting, watched, naive = _watching(name, runner, texts, tmp_path, on_card=on_card)
+    limits = {"token_budget": 40, "num_blocks": FEW_BLOCKS}
+    poor = Drive(drafting, proposer=FixedDepth(DEPTH), looks_ahead=on_card, **limits)
+    assert serve(poor, asked) == expected
+    assert poor.num_preemptions > 0
+    assert serve(poor, asked) == expected  # some of it from the prefix cache
+    assert sum(answer.cached_tokens for answer in poor.answers.values()) > 0
+    _check(watched, texts, naive, runner.model, is_stale=name in ("mtp", "eagle3"))
+
+
+def _check(
+    watched: Watched, texts: list[list[int]], naive: Naive, target: Network, *, is_stale: bool
+) -> None:
+    """Nearly all drafts are those of the naive form; all, unless rows know what followed them in
+    another text.
+    """
+    drafts = watched.drafts[:: -(-len(watched.drafts) // MOST_CHECKED)]
+    num_wrong = 0
+    for draft in drafts:
+        text = next(
+            text for text in texts
+            if text[draft.position - 1 : draft.position + 1] == [draft.before, draft.anchor]
+        )  # fmt: skip
+        states = _states(target, text[: draft.position], watched.taps)
+        ids, logits = naive_drafts(
+            naive, target, states, text[: draft.position + 1], len(draft.ids)
+        )
+        best = logits.topk(2).values
+        sure = int(((best[:, 0] - best[:, 1]) > SURE).long().cumprod(0).sum())
+        num_wrong += draft.ids[:sure] != ids[:sure]
+    assert len(drafts) > 20
+    assert num_wrong <= (0.2 * len(drafts) if is_stale else 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_drafts_on_a_card_are_those_of_a_cpu(
+    name: str, dtype: str, asked: list[Asked], tmp_path: Path
+) -> None:
+    """In graphs, and beside prompts that are launched kernel by kernel. Texts are to the byte those
+    without drafts where the worker is invariant.
+    """
+    path = write_tiny_model(tmp_path / "target", num_hidden_layers=5)
+    shape = {"block_size": BLOCK, "kv_tokens": 2048, "max_seqs": 8}
+    on_cpu = load_tiny(path, **shape)
+    runner = load_tiny(path, device="cuda", dtype=dtype, invariant=True, **shape)
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
+    drafting, watched, naive = _watching(name, runner, texts, tmp_path, on_card=True)
+    limits = {"token_budget": 64, "num_blocks": FEW_BLOCKS + 1}
+    drive = Drive(drafting, proposer=FixedDepth(DEPTH), looks_ahead=True, **limits)
+    for _ in range(2):
+        assert serve(drive, asked) == expected
+    if dtype == "float32":
+        _check(watched, texts, naive, on_cpu.model, is_stale=name in ("mtp", "eagle3"))
+
+
+@torch.inference_mode()
+def _states(target: Network, ids: list[int], layers: tuple[int, ...]) -> Tensor:
+    """What a drafter reads of tokens that are computed at once."""
+    num_blocks, width = -(-len(ids) // BLOCK), target.config.hidden_size
+    cache = KvCache(target.config, num_blocks, BLOCK, target.device, torch.float32)
+    plan = plan_attention([Segment(0, len(ids), range(num_blocks))], BLOCK, target.device)
+    taps = Taps(layers, torch.empty(len(ids), width * len(layers)))
+    last = target.forward(target.embed(torch.tensor(ids)), plan, cache, taps=taps)
+    return taps.out if layers else last

@@ -107,29 +107,33 @@ def read_drafter(path: Path, target: ModelConfig) -> Shape:
         return _dflash(file, target)
     if "Eagle3" in names or "eagle_config" in file.raw:
         return _eagle3(file, target)
-    text = _text(file)
+    text = file.table("text_config")
+    text = text if text.raw else file
     if text.raw.get("mtp_num_hidden_layers"):
-        return _mtp(text, target)
+        return _mtp(file, text, target)
     raise file.error(
         f"{names or 'no architecture'} is no drafter that we know: take a DFlash, an EAGLE-3, or a "
         "checkpoint with an MTP head"
     )
 
 
-def _text(file: ConfigFile) -> ConfigFile:
-    """The table of the language model of a file with a tower, else the file."""
-    text = file.table("text_config")
-    return text if text.raw else file
+def _check_fit(file: ConfigFile, target: ModelConfig) -> None:
+    """Compare what a drafter's file says of its target."""
+    _check_sizes(file, file.count("hidden_size"), file.count("vocab_size"), target)
+    if (stated := file.raw.get("num_target_layers")) is None:
+        return
+    if stated != target.num_layers:
+        why = f"its number of target layers is {stated}, and the model's is {target.num_layers}"
+        raise _misfit(file, why)
 
 
-def _check_fit(file: ConfigFile, target: ModelConfig, num_layers: int | None) -> None:
+def _check_sizes(file: ConfigFile, hidden: int, vocabulary: int, target: ModelConfig) -> None:
     """Compare what a drafter shares with its target."""
     for what, mine, theirs in (
-        ("hidden size", file.count("hidden_size"), target.hidden_size),
-        ("vocabulary", file.count("vocab_size"), target.vocab_size),
-        ("number of target layers", num_layers, target.num_layers),
+        ("hidden size", hidden, target.hidden_size),
+        ("vocabulary", vocabulary, target.vocab_size),
     ):
-        if mine is not None and mine != theirs:
+        if mine != theirs:
             raise _misfit(file, f"its {what} is {mine}, and the model's is {theirs}")
 
 
@@ -158,8 +162,7 @@ def _dflash(file: ConfigFile, target: ModelConfig) -> DFlashShape:
         raise merged.lacks(f"projector_type = {merged.raw['projector_type']!r}")
     if not merged.flag("use_aux_hidden_state", default=True):
         raise merged.lacks("use_aux_hidden_state = false")
-    stated = file.raw.get("num_target_layers")
-    _check_fit(file, target, None if stated is None else file.count("num_target_layers"))
+    _check_fit(file, target)
     mask_id = merged.raw.get("mask_token_id")
     if not isinstance(mask_id, int) or not 0 <= mask_id < target.vocab_size:
         raise merged.error(f"mask_token_id is {mask_id!r}, not a token: fetch it again")
@@ -223,7 +226,7 @@ def _eagle3(file: ConfigFile, target: ModelConfig) -> Eagle3Shape:
     hidden = file.count("target_hidden_size", file.count("hidden_size"))
     if hidden != target.hidden_size:
         raise _misfit(file, f"it reads {hidden} numbers, and the model has {target.hidden_size}")
-    _check_fit(file, target, None)
+    _check_fit(file, target)
     file.refuse("norm_before_fc", "fc_norm")
     if file.count("num_hidden_layers", 1) != 1:
         raise file.lacks(f"num_hidden_layers = {file.raw['num_hidden_layers']}")
@@ -242,15 +245,17 @@ def _eagle3(file: ConfigFile, target: ModelConfig) -> Eagle3Shape:
     )
 
 
-def _mtp(text: ConfigFile, target: ModelConfig) -> MtpShape:
-    """Its layer is of the target's kind of full attention."""
-    describe = MODEL_TYPES.get(str(text.raw.get("model_type")))
+def _mtp(file: ConfigFile, text: ConfigFile, target: ModelConfig) -> MtpShape:
+    """Its layer is of the family's kind of full attention. `text` is the part of the file of the
+    language model.
+    """
+    describe = MODEL_TYPES.get(str(file.raw.get("model_type")))
     if describe is None:
-        raise text.lacks(f"an MTP head of model_type {text.raw.get('model_type')!r}")
-    _check_fit(text, target, None)
+        raise file.lacks(f"an MTP head of model_type {file.raw.get('model_type')!r}")
     if text.raw.get("mtp_use_dedicated_embeddings"):
         raise text.lacks("mtp_use_dedicated_embeddings = true")
-    described = describe(text)
+    described = describe(file)
+    _check_sizes(file, described.hidden_size, described.vocab_size, target)
     mixers = [layer.mixer for layer in described.layers]
     plain = [i for i, each in enumerate(mixers) if isinstance(each, Attention) and not each.window]
     if not plain:

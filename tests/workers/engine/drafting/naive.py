@@ -198,6 +198,40 @@ class NaiveMtp(NaiveRecurrent):
         return self.norm(out, self.final)
 
 
+class NaiveGatedMtp(NaiveMtp):
+    """Of Qwen3.5: norms of 1 + w, a quarter of each head turned, and what is attended is gated."""
+
+    share = 0.25
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        eps = self.config["rms_norm_eps"]
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * (1 + self.weights[name])
+
+    def layer(self, inputs: Tensor, residual: Tensor) -> Tensor:
+        names = {side: f"{self.prefix}self_attn.{side}_proj.weight" for side in "qkvo"}
+        norms = {side: f"{self.prefix}self_attn.{side}_norm.weight" for side in "qk"}
+        places, dim = torch.arange(len(inputs)), self.config["head_dim"]
+        both = (inputs @ self.weights[names["q"]].T).view(len(inputs), -1, 2, dim)
+        query = self.turned(self.norm(both[:, :, 0], norms["q"]), places)
+        key = (inputs @ self.weights[names["k"]].T).view(len(inputs), -1, dim)
+        key = self.turned(self.norm(key, norms["k"]), places)
+        value = self.heads(inputs, names["v"], None)
+        seen = places[None] <= places[:, None]
+        attended = self.attention(query, key, value, seen) * both[:, :, 1].flatten(1).sigmoid()
+        x = residual + attended @ self.weights[names["o"]].T
+        normed = self.norm(x, f"{self.prefix}post_attention_layernorm.weight")
+        return x + self.mlp(normed, self.prefix)
+
+    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
+        size = int(x.shape[-1] * self.share)
+        part, rest = x[..., :size], x[..., size:]
+        steps = torch.arange(0, size, 2, dtype=torch.float64) / size
+        angle = positions.double()[:, None] / self.config["rope_theta"] ** steps
+        cos, sin = (torch.cat((f, f), 1)[:, None] for f in (angle.cos(), angle.sin()))
+        first, second = part.chunk(2, -1)
+        return torch.cat((part * cos + torch.cat((-second, first), -1) * sin, rest), -1)
+
+
 class NaiveEagle3(NaiveRecurrent):
     """Its states are taps of three layers."""
 

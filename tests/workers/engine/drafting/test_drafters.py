@@ -1,16 +1,22 @@
 """Each drafter drafts what its naive form drafts, whatever the passes it takes to get there."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tests.fakes.tiny_drafters import mtp_shapes, random_drafter
+from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.drafting.cases import CONFIGS, made, naive_drafts
 from tests.workers.engine.drafting.feed import Feed
+from tests.workers.engine.drafting.naive import NaiveGatedMtp
 from workers.engine.drafting.drafter import Drafted
+from workers.engine.drafting.load import load_drafter
 from workers.engine.models.network import Network
 
 NUM_STATES = 50
@@ -47,6 +53,39 @@ def _check_confidence(drafted: Drafted, row: int, logits: Tensor) -> None:
     assert drafted.confidence is not None
     best = logits.softmax(-1).amax(-1)
     torch.testing.assert_close(drafted.confidence[row].double(), best, atol=1e-4, rtol=1e-3)
+
+
+@torch.inference_mode()
+def test_a_head_of_a_hybrid_is_in_its_checkpoint(tmp_path: Path) -> None:
+    """Of Qwen3.5: norms of 1 + w, heads turned in part, and gates among the queries."""
+    path = write_family(tmp_path / "model", "qwen3_5")
+    config = json.loads((path / "config.json").read_text()) | {"mtp_num_hidden_layers": 1}
+    (path / "config.json").write_text(json.dumps(config))
+    heads = config["num_attention_heads"]
+    shapes = mtp_shapes(config)
+    query = "mtp.layers.0.self_attn.q_proj.weight"
+    shapes[query] = (2 * heads * config["head_dim"], config["hidden_size"])
+    tensors = {
+        name: tensor - float("norm" in name) for name, tensor in random_drafter(shapes).items()
+    }
+    own = load_file(path / "model.safetensors")
+    save_file({**own, **tensors}, path / "model.safetensors", metadata={"format": "pt"})
+    target = load_tiny(path, kv_tokens=64).model
+    drafter = load_drafter(path, target, 400)
+    shared = target.weights
+    naive = NaiveGatedMtp(
+        {**config, "rope_theta": 10_000.0}, tensors, shared.embedding, shared.head
+    )
+    feed = Feed(drafter, config["hidden_size"], count=2, seed=4, vocab=target.config.vocab_size)
+    for story in feed.stories:
+        feed.prompt(story, 21, chunks=2)
+    for accepted in ([0, 2], [3, 1], [1, 0], [2, 3]):
+        drafted = feed.verify(3, accepted)
+        for row, story in enumerate(feed.stories):
+            states = target.final_norm(story.taps)
+            ids, logits = naive.draft(states, story.ids[1:], 3)
+            assert drafted.ids[row].tolist() == ids
+            _check_confidence(drafted, row, logits)
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing
 from workers.scheduler.drafting import Proposer
 from workers.scheduler.plan import StepPlan
+from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
-from workers.scheduler.snapshots import SnapshotPool
 
 MODEL: Final = "model"
 _LINK: Final = 1
@@ -50,10 +50,11 @@ class Drive:
         compiler: LlGuidanceCompiler | None = None,
         looks_ahead: bool = False,
         proposer: Proposer | None = None,
+        save_policy: SavePolicy | None = None,
     ) -> None:
         """`compiler` is needed for requests with a grammar; it compiles at once. `looks_ahead`: a
         step is launched before the one in flight is collected, as the engine does on a card.
-        `proposer` gives decodes drafts.
+        `proposer` gives decodes drafts. `save_policy` says where a model with states saves them.
         """
         facts = runner.facts
         self.num_blocks = num_blocks or facts.kv_tokens // facts.block_size
@@ -71,8 +72,8 @@ class Drive:
             max_waiting=64,
             enforces_grammars=compiler is not None,
         )
-        snapshots = None if facts.snapshots is None else SnapshotPool(facts.snapshots)
-        blocks = BlockManager(self.num_blocks, facts.block_size, snapshots=snapshots)
+        states = PrefixStates.of(facts.snapshots, facts.block_size, save_policy)
+        blocks = BlockManager(self.num_blocks, facts.block_size, states=states)
         self._scheduler = Scheduler(
             *(limits, blocks, (MODEL,), runner.eos_ids),
             lookahead=int(looks_ahead),

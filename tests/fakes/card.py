@@ -2,7 +2,8 @@
 
 Each slot holds a hash of the whole prefix of tokens that was computed there. Steps are done only
 when they are collected, in the order of their launch, and every position that attention would
-read is checked first: it must hold the keys and values of that sequence's own tokens.
+read is checked first: it must hold the keys and values of that sequence's own tokens. So must the
+recurrent state that a chunk begins with, if the model has any.
 """
 
 from collections import deque
@@ -11,7 +12,7 @@ from itertools import count
 
 from protocol.ids import BlockDigest
 from workers.scheduler.block_manager import BlockManager
-from workers.scheduler.plan import Chunk, Sampled, StepPlan, StepResult
+from workers.scheduler.plan import NO_SLOT, Chunk, Sampled, StepPlan, StepResult
 
 Sample = Callable[[int], tuple[int, ...]]
 Failing = Callable[[int], bool]
@@ -25,8 +26,12 @@ class FakeRunner:
     `tokens` are those on the card by sequence, `known` the sequences that have state on the host.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, *, has_states: bool = False) -> None:
         self.block_size = block_size
+        self.num_restored = 0
+        self._has_states = has_states
+        self._states: dict[int, int] = {}
+        self._kept: dict[int, int] = {}
         self.known: set[int] = set()
         self.tokens: dict[int, list[int]] = {}
         self.seq_of: dict[int, int] = {}
@@ -90,6 +95,10 @@ class FakeRunner:
 
         for block_id in blocks._by_digest.values():
             prefix_after(block_id)
+        if blocks.states is not None:
+            for digest, found in blocks.states.pool._snapshots.items():
+                if found.is_saved:
+                    assert self._kept[found.slot] == prefix_after(blocks._by_digest[digest])
 
     def _change_state(self, plan: StepPlan) -> None:
         for seq in plan.ended:
@@ -124,11 +133,28 @@ class FakeRunner:
         if chunk.seq in self._broken:
             for position in range(chunk.start, end):
                 self._slots[self._slot(chunk, position)] = next(self._poison)
+            self._move_state(chunk, next(self._poison))
             return
         prefixes = _prefixes(_SEED, self.tokens[chunk.seq][:end])
+        if self._has_states:
+            before = prefixes[chunk.start - 1] if chunk.start else _SEED
+            assert self._state_ahead(chunk) == before, chunk
         for position in range(chunk.start, end):
             self._slots[self._slot(chunk, position)] = prefixes[position]
+        self._move_state(chunk, prefixes[-1])
         self.num_computed += chunk.length
+
+    def _state_ahead(self, chunk: Chunk) -> int:
+        if chunk.restores != NO_SLOT:
+            assert chunk.start > 0
+            self.num_restored += 1
+            return self._kept[chunk.restores]
+        return self._states[chunk.seq] if chunk.start else _SEED
+
+    def _move_state(self, chunk: Chunk, state: int) -> None:
+        self._states[chunk.seq] = state
+        if chunk.saves != NO_SLOT:
+            self._kept[chunk.saves] = state
 
 
 def _prefixes(prefix: int, token_ids: Sequence[int]) -> list[int]:

@@ -21,6 +21,7 @@ from workers.ipc.framing import BROADCAST
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing
 from workers.scheduler.plan import StepPlan
+from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 
 MODEL = "tiny"
@@ -39,9 +40,12 @@ def make_scheduler(
     lookahead: int = 0,
     usual_outputs: int = 0,
     enforces_grammars: bool = True,
+    num_states: int | None = None,
+    every: int = 12,
 ) -> Scheduler:
     """A small scheduler; 7 is the end of sequence. With `usual_outputs` 0 it keeps nothing free for
-    answers that grow, so blocks run out.
+    answers that grow, so blocks run out. With `num_states` its model has states, which are kept at
+    the ends of blocks, also of every `every` tokens.
     """
     limits = SchedulerLimits(
         max_seqs,
@@ -51,7 +55,9 @@ def make_scheduler(
         vocab_size,
         enforces_grammars=enforces_grammars,
     )
-    blocks = BlockManager(num_blocks, block_size)
+    policy = SavePolicy(grain=block_size, every=every, least=block_size)
+    states = None if num_states is None else PrefixStates(num_states, block_size, policy)
+    blocks = BlockManager(num_blocks, block_size, states=states)
     eos_ids = frozenset({EOS})
     scheduler = Scheduler(
         limits, blocks, (MODEL,), eos_ids, lookahead=lookahead, usual_outputs=usual_outputs
@@ -170,9 +176,9 @@ def split_digests(packed: bytes) -> set[bytes]:
 class Engine:
     """A scheduler of that shape (see `make_scheduler`), a runner and a ledger in one loop."""
 
-    def __init__(self, *, block_size: int = 4, **shape: int) -> None:
-        self.scheduler = make_scheduler(block_size=block_size, **shape)
-        self.runner = FakeRunner(block_size)
+    def __init__(self, *, block_size: int = 4, num_states: int | None = None, **shape: int) -> None:
+        self.scheduler = make_scheduler(block_size=block_size, num_states=num_states, **shape)
+        self.runner = FakeRunner(block_size, has_states=num_states is not None)
         self.ledger = Ledger()
         self.plans: list[StepPlan] = []
         self.in_flight: deque[StepPlan] = deque()

@@ -99,7 +99,9 @@ def test_weights_and_tokens_are_those_of_a_start(family: str, tmp_path: Path) ->
     assert 0.95 * taken < weights_bytes(config, fp8=False) <= taken
     tokens = (runner.cache.num_blocks + 1) * runner.cache.block_size
     assert runner.cache.num_bytes() / 2 == tokens * kv_token_bytes(config, PLAIN)
-    assert runner.state_bytes == 9 * config.state_bytes(4)  # eight sequences, and padding
+    # Eight sequences, a slot for padding, and prefixes.
+    num_states = 0 if runner.facts.snapshots is None else 9 + runner.facts.snapshots
+    assert runner.state_bytes == num_states * config.state_bytes(4)
 
 
 def test_a_hybrid_keeps_states_beside_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,10 +57,10 @@ from workers.scheduler import (
     BlockManager,
     Key,
     Outgoing,
+    PrefixStates,
     Proposer,
     Scheduler,
     SchedulerLimits,
-    SnapshotPool,
 )
 
 __all__ = ["Channel", "Compiled", "EngineBroken", "EngineLoop", "GrammarCompiler", "Runner"]
@@ -307,9 +307,9 @@ def scheduler_for(
         enforces_grammars=enforces_grammars,
         embedding_size=facts.embedding_size,
     )
-    snapshots = None if facts.snapshots is None else SnapshotPool(facts.snapshots)
+    states = PrefixStates.of(facts.snapshots, facts.block_size)
     num_blocks = facts.kv_tokens // facts.block_size
-    blocks = BlockManager(num_blocks, facts.block_size, snapshots=snapshots)
+    blocks = BlockManager(num_blocks, facts.block_size, states=states)
     return Scheduler(
         *(limits, blocks, (model,), runner.eos_ids),
         lookahead=runner.lookahead,

@@ -6,15 +6,24 @@ from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.concurrency import CARD_SEQS, CPU_SEQS, most_sequences
 from workers.scheduler.drafting import Candidate, Proposer
 from workers.scheduler.meters import StepMeter
-from workers.scheduler.plan import ON_CARD, Chunk, Sampled, SequenceStart, StepPlan, StepResult
+from workers.scheduler.plan import (
+    NO_SLOT,
+    ON_CARD,
+    Chunk,
+    Sampled,
+    SequenceStart,
+    StepPlan,
+    StepResult,
+)
+from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Outgoing, Scheduler, SchedulerLimits
 from workers.scheduler.sequence import Key
-from workers.scheduler.snapshots import SnapshotPool
 from workers.scheduler.step_cost import StepCost
 
 __all__ = [
     "CARD_SEQS",
     "CPU_SEQS",
+    "NO_SLOT",
     "ON_CARD",
     "BlockEvents",
     "BlockManager",
@@ -22,12 +31,13 @@ __all__ = [
     "Chunk",
     "Key",
     "Outgoing",
+    "PrefixStates",
     "Proposer",
     "Sampled",
+    "SavePolicy",
     "Scheduler",
     "SchedulerLimits",
     "SequenceStart",
-    "SnapshotPool",
     "StepCost",
     "StepMeter",
     "StepPlan",

@@ -27,7 +27,7 @@ from workers.scheduler.block_events import BlockEvent, BlockEvents
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
 from workers.scheduler.planned_blocks import PlannedBlocks
-from workers.scheduler.snapshots import SnapshotPool
+from workers.scheduler.saving import PrefixStates
 
 
 @final
@@ -80,18 +80,21 @@ Digests: TypeAlias = Callable[[BlockDigest, Iterable[bytes]], list[BlockDigest]]
 
 
 class PrefixHit(NamedTuple):
-    """The cached blocks at the start of a sequence; no sequence holds `num_free` of them."""
+    """The cached blocks at the start of a sequence; no sequence holds `num_free` of them. Further
+    blocks up to `num_matched` are cached too, but there is no state behind them.
+    """
 
     block_ids: tuple[int, ...]
     num_free: int
+    num_matched: int
 
 
 @final
 class BlockManager:
     """`num_blocks` blocks of `block_size` tokens.
 
-    `planned` are blocks that a holder will compute. With `snapshots` a sequence can begin only
-    behind one of them: cached blocks beyond it are no hit.
+    `planned` are blocks that a holder will compute. With `states`, those of prefixes, a sequence
+    can begin only behind one of them: cached blocks beyond it are no hit.
 
     A thousand blocks of a long prompt wait here for their first token and give way to the next
     when it has come: what is done to several blocks is one loop, without a call for each.
@@ -102,7 +105,7 @@ class BlockManager:
         num_blocks: int,
         block_size: int,
         digests: Digests = chained_digests,
-        snapshots: SnapshotPool | None = None,
+        states: PrefixStates | None = None,
     ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing")
@@ -119,7 +122,7 @@ class BlockManager:
         self._num_admitted = 0
         self._num_taken = 0
         self.planned = PlannedBlocks()
-        self.snapshots = snapshots
+        self.states = states
 
     def __repr__(self) -> str:
         return (
@@ -153,10 +156,12 @@ class BlockManager:
         contents = [cached for id_ in block_ids if (cached := held[id_]) is not None]
         _, packed, parents = zip(*contents, strict=True) if contents else ((), (), ())
         num_equal = min(_num_equal(packed, blocks), _num_equal(parents, (table.root, *block_ids)))
-        if self.snapshots is not None:
-            num_equal = self.snapshots.depth(table.digests[:num_equal])
-        hit = tuple(block_ids[:num_equal])
-        return PrefixHit(hit, [self._num_holders[block_id] for block_id in hit].count(0))
+        num_hit = num_equal
+        if self.states is not None:
+            num_hit = self.states.depth(table.digests[:num_equal])
+        hit = tuple(block_ids[:num_hit])
+        num_free = [self._num_holders[block_id] for block_id in hit].count(0)
+        return PrefixHit(hit, num_free, num_equal)
 
     def can_admit(self, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
         """Whether `num_tokens` tokens fit beside what is held, leaving `reserve` blocks free, or
@@ -238,6 +243,8 @@ class BlockManager:
         """Raise `IntegrityError` unless `tables` are exactly what is held. O(blocks)."""
         check_blocks(self._num_holders, self._cached, self._by_digest, list(self._free), tables)
         self.planned.check_integrity(tables, self._by_digest)
+        if self.states is not None:
+            self.states.pool.check_integrity(self._by_digest)
 
     def _store_block(self, table: BlockTable, index: int, block: bytes) -> bool:
         """False for a block whose digest is that of another one."""
@@ -290,8 +297,8 @@ class BlockManager:
                 del self._by_digest[evicted.digest]
                 self._cached[block_id] = None
                 self._events.dropped(evicted.digest)
-                if self.snapshots is not None:
-                    self.snapshots.forget(evicted.digest)
+                if self.states is not None:
+                    self.states.pool.forget(evicted.digest)
             self._num_holders[block_id] = 1
         return block_ids
 

@@ -16,12 +16,14 @@ class BlockTable:
     `digests` are those of the leading full blocks, as far as they were needed: tokens are only
     ever appended, so they stay true after a preemption. `num_stored` leading blocks are in the
     prefix cache; the next ones, before `num_announced`, come when they are computed, and another
-    sequence waits for those before `num_awaited`. `is_cacheable` ends at a hash collision: what
+    sequence waits for those before `num_awaited`; for the states behind so many blocks as
+    `awaited_states` names, where a model has states. `is_cacheable` ends at a hash collision: what
     follows would hang below another sequence's block. `ids` are the `block_ids` as a tuple, if it
     was asked for since they changed.
     """
 
     __slots__ = (
+        "awaited_states",
         "block_ids",
         "digests",
         "ids",
@@ -39,6 +41,7 @@ class BlockTable:
         self.num_stored = 0
         self.num_announced = 0
         self.num_awaited = 0
+        self.awaited_states: set[int] = set()
         self.is_cacheable = True
         self.ids: tuple[int, ...] | None = None
 

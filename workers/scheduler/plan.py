@@ -31,6 +31,10 @@ ON_CARD: Final = -1
 """In place of the id of a draft that the card holds."""
 
 
+NO_SLOT: Final = -1
+"""No state is restored, or saved."""
+
+
 class SequenceStart(msgspec.Struct, frozen=True):
     """A sequence that the runner has not seen before; sent in the plan of its first chunk.
 
@@ -60,6 +64,10 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     `samples`, the next token is sampled from the logits of the last position, and one behind each
     draft; otherwise nothing is sampled, and there are no drafts. `num_to_draft`: how many drafts
     the card makes behind the token that follows the accepted ones; the blocks cover those too.
+
+    Of a model with recurrent layers, a chunk at 0 begins with no state, one that `restores` with
+    that in this slot of the prefixes', any other with that behind the chunk before. The state
+    behind it goes to the slot that it `saves`.
     """
 
     seq: int
@@ -69,6 +77,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     samples: bool
     drafts: tuple[int, ...] = ()
     num_to_draft: int = 0
+    restores: int = NO_SLOT
+    saves: int = NO_SLOT
 
     @property
     def num_rows(self) -> int:

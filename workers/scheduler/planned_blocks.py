@@ -58,6 +58,7 @@ class PlannedBlocks:
             if by_digest.get(digest) is table:
                 del by_digest[digest]
         table.num_announced = table.num_awaited = 0
+        table.awaited_states.clear()
 
     def num_coming(self, digests: Sequence[BlockDigest], first: int) -> int:
         """How many of `digests`, from `first` on without a gap, are under way."""
@@ -66,10 +67,14 @@ class PlannedBlocks:
             end += 1
         return end - first
 
-    def await_until(self, digests: Sequence[BlockDigest], num_blocks: int) -> None:
+    def await_until(
+        self, digests: Sequence[BlockDigest], num_blocks: int, *, needs_state: bool = False
+    ) -> None:
         """Somebody waits for the first `num_blocks` of `digests`; the last is under way."""
         table = self._by_digest[digests[num_blocks - 1]]
         table.num_awaited = max(table.num_awaited, num_blocks)
+        if needs_state:
+            table.awaited_states.add(num_blocks)
 
     def check_integrity(
         self, tables: Collection[BlockTable], cached: Container[BlockDigest]

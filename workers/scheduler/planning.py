@@ -53,7 +53,7 @@ def choose(
     started: list[SequenceStart] = []
     if prefills or may_start:
         starts = Starts(queues, blocks, limits.max_running if may_start else 0)
-        chunks += _prompts(prefills, starts, chunks, limits, cost, blocks.block_size)
+        chunks += _prompts(prefills, starts, chunks, limits, cost, blocks)
         started = starts.started
     if draft_depth:
         chunks = to_draft(chunks, draft_depth, queues, blocks)
@@ -66,14 +66,14 @@ def _prompts(
     decodes: list[Chunk],
     limits: SchedulerLimits,
     cost: StepCost,
-    block_size: int,
+    blocks: BlockManager,
 ) -> list[Chunk]:
     """What prompts compute beside `decodes`."""
     num_drafts = sum([len(chunk.drafts) for chunk in decodes])
     token_budget = limits.token_budget - num_drafts
     num_prompts = len(prefills) + starts.num_waiting
     budget = PromptBudget.beside(len(decodes), num_prompts, token_budget, limits.max_gap_s, cost)
-    return share(prefills, starts, budget, block_size)
+    return share(prefills, starts, budget, blocks)
 
 
 def _decode(

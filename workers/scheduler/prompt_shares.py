@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import final
 
+from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Chunk
 from workers.scheduler.prompt_budget import LEAST_TOKENS, PromptBudget
 from workers.scheduler.sequence import Sequence
@@ -22,13 +23,14 @@ from workers.scheduler.starts import Starts
 
 
 def share(
-    prefills: list[Sequence], starts: Starts, budget: PromptBudget, block_size: int
+    prefills: list[Sequence], starts: Starts, budget: PromptBudget, blocks: BlockManager
 ) -> list[Chunk]:
     """Chunks for `prefills`, which are in progress, oldest first, and for sequences that start."""
-    shares = _Shares(starts, budget, block_size)
+    shares = _Shares(starts, budget, blocks)
     if prefills:
         shares.share_with_oldest(prefills)
     shares.start_in_order()
+    starts.close()
     return shares.chunks
 
 
@@ -36,21 +38,22 @@ def share(
 class _Shares:
     """The chunks of one step, while its budget is shared."""
 
-    def __init__(self, starts: Starts, budget: PromptBudget, block_size: int) -> None:
+    def __init__(self, starts: Starts, budget: PromptBudget, blocks: BlockManager) -> None:
         self.chunks: list[Chunk] = []
         self._starts = starts
         self._budget = budget
-        self._block_size = block_size
+        self._block_size = blocks.block_size
+        self._states = blocks.states
 
     def share_with_oldest(self, prefills: list[Sequence]) -> None:
         """`prefills` and shorter ones that wait."""
         oldest, budget = prefills[0], self._budget
-        start, num_left = oldest.num_planned, _num_left(oldest)
-        reserved = budget.half().fit(start, num_left, LEAST_TOKENS)
+        start, num_left, most = oldest.num_planned, _num_left(oldest), self._most(oldest)
+        reserved = budget.half().fit(start, most, LEAST_TOKENS)
         budget.take(start, reserved)
         shorter = [one for one in prefills[1:] if self._num_urgent(one) < num_left]
         self._share_among_shorter(sorted(shorter, key=self._num_urgent), num_left)
-        more = budget.fit(start + reserved, num_left - reserved)
+        more = budget.fit(start + reserved, most - reserved)
         budget.take(start + reserved, more)
         self._add(oldest, reserved + more)
         for sequence in prefills:
@@ -63,7 +66,7 @@ class _Shares:
         while not budget.is_spent and (candidate := starts.candidate()) is not None:
             # Somebody must go on, whatever it costs.
             least = 0 if self.chunks else LEAST_TOKENS
-            length = budget.fit(candidate.num_cached, candidate.num_left, least)
+            length = budget.fit(candidate.num_cached, candidate.most, least)
             if length == 0:
                 break
             budget.take(candidate.num_cached, length)
@@ -79,8 +82,8 @@ class _Shares:
             start, num_left = candidate.num_cached, candidate.num_left
             while in_progress and self._num_urgent(in_progress[0]) <= num_left:
                 self._go_on(in_progress.popleft())
-            length = budget.fit(start, num_left)
-            if length == 0 or length < num_left >= num_oldest:
+            length = budget.fit(start, candidate.most)
+            if length == 0 or (length < candidate.most and num_left >= num_oldest):
                 break
             budget.take(start, length)
             self._add(starts.start(candidate), length)
@@ -96,7 +99,7 @@ class _Shares:
     def _go_on(self, sequence: Sequence) -> None:
         """As many tokens of a prompt in progress as fit."""
         start = sequence.num_planned
-        length = self._budget.fit(start, _num_left(sequence))
+        length = self._budget.fit(start, self._most(sequence))
         if length > 0:
             self._budget.take(start, length)
             self._add(sequence, length)
@@ -108,7 +111,17 @@ class _Shares:
         if end == due < sequence.max_due:
             sequence.num_due = end + 1
         block_ids = sequence.table.leading(-(-end // self._block_size))
-        self.chunks.append(Chunk(sequence.seq, start, length, block_ids, end == due))
+        chunk = Chunk(sequence.seq, start, length, block_ids, end == due)
+        if self._states is not None:
+            chunk = self._states.with_slots(chunk, sequence)
+        self.chunks.append(chunk)
+
+    def _most(self, sequence: Sequence) -> int:
+        """How many of the tokens that are left one chunk may compute."""
+        num_left = _num_left(sequence)
+        if self._states is None:
+            return num_left
+        return self._states.most(sequence.table, sequence.saves, sequence.num_planned, num_left)
 
 
 def _num_left(sequence: Sequence) -> int:

@@ -17,7 +17,7 @@ from protocol.ids import BlockDigest
 from protocol.messages import Embed, Finished, FinishReason, Submit
 from protocol.sampling import SamplingParams
 from workers.scheduler.block_table import BlockTable
-from workers.scheduler.plan import SequenceStart
+from workers.scheduler.plan import NO_SLOT, SequenceStart
 
 Key = tuple[int, bytes, int]
 """Link, request id, attempt: the key of a sequence in messages."""
@@ -46,6 +46,9 @@ class Sequence:
     `turn` is its place among the first starts, 0 before. While the block `awaits` is under way it
     does not start, because another sequence computes a good part of its prompt.
 
+    Of a model with recurrent layers, `saves` are the positions at which the state is still to be
+    saved, the next one last, and `restores` is the slot with which the next chunk begins.
+
     One that `embeds` ends where another one would sample its first token.
 
     What a `grammar` is, the runner knows. While it `is_compiling` there is none yet.
@@ -71,7 +74,9 @@ class Sequence:
         "num_planned",
         "num_prompt",
         "request_id",
+        "restores",
         "sampling",
+        "saves",
         "seed",
         "seq",
         "stop_ids",
@@ -116,6 +121,8 @@ class Sequence:
         self.is_started = False
         self.is_accepted = False
         self.turn = 0
+        self.restores = NO_SLOT
+        self.saves: list[int] = []
         self.awaits: BlockDigest | None = None
 
     def __repr__(self) -> str:

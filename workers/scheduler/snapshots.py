@@ -9,15 +9,11 @@ was saved since the last use. Where two prefixes part (a junction, Pan et al., M
 worth more than all others: the next fork finds it too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-GRAIN: Final = 64
-"""Tokens; states are saved at multiples of a chunk of the delta rule."""
-
-EVERY: Final = 4096
-"""Tokens; a prompt that diverges anywhere computes at most so many again."""
+from workers.scheduler.integrity import require
 
 
 class Hit(NamedTuple):
@@ -46,6 +42,7 @@ class SnapshotPool:
     """`num_slots` states. Prefixes are given by the digests of their blocks, first to last."""
 
     def __init__(self, num_slots: int) -> None:
+        self._num_slots = num_slots
         self._free = list(range(num_slots))
         self._snapshots: dict[bytes, _Snapshot] = {}
         self._by_slot: dict[int, _Snapshot] = {}
@@ -56,14 +53,24 @@ class SnapshotPool:
         """Slots that hold nothing."""
         return len(self._free)
 
+    @property
+    def num_pinned(self) -> int:
+        """Slots that are read or written by a step."""
+        return sum(found.pins > 0 for found in self._by_slot.values())
+
     def depths(self, digests: Sequence[bytes]) -> list[int]:
         """How many blocks of this prefix each of its snapshots covers, rising: what events tell."""
         found = (self._snapshots.get(digest) for digest in digests)
         return [each.num_blocks for each in found if each is not None and each.is_saved]
 
+    def __contains__(self, digest: bytes) -> bool:
+        """Whether the state behind this block is there or on its way."""
+        return digest in self._snapshots
+
     def depth(self, digests: Sequence[bytes]) -> int:
         """How many blocks of this prefix its deepest snapshot covers."""
-        return max(self.depths(digests), default=0)
+        found = (self._snapshots.get(digest) for digest in reversed(digests))
+        return next((each.num_blocks for each in found if each is not None and each.is_saved), 0)
 
     def hit(self, digests: Sequence[bytes]) -> Hit | None:
         """The deepest snapshot of the prefix, whose keys and values are all there. It stays in its
@@ -120,6 +127,15 @@ class SnapshotPool:
         if (found := self._snapshots.get(digest)) is not None:
             self._remove(found)
 
+    def check_integrity(self, cached: Container[bytes]) -> None:
+        """Raise `IntegrityError` unless each slot has one owner, and each saved state its block."""
+        slots = sorted([*self._free, *self._by_slot])
+        require(slots == list(range(self._num_slots)), f"slots {slots} of {self._num_slots}")
+        for digest, found in self._snapshots.items():
+            require(self._by_slot.get(found.slot) is found, f"two snapshots in slot {found.slot}")
+            is_there = digest in cached or not found.is_saved
+            require(is_there, f"the snapshot in slot {found.slot} outlived its block")
+
     def _evict(self) -> bool:
         """Free the slot of what is worth least; whether there was one."""
         idle = [each for each in self._snapshots.values() if each.pins == 0]
@@ -143,17 +159,3 @@ class SnapshotPool:
     def _release(self, found: _Snapshot) -> None:
         del self._by_slot[found.slot]
         self._free.append(found.slot)
-
-
-def positions_to_save(num_prompt: int, num_hit: int, num_matched: int) -> list[int]:
-    """Where a prompt of `num_prompt` tokens saves its state, rising; it was found behind `num_hit`
-    tokens, and keys and values behind `num_matched`.
-
-    At its end, where the next turn begins: one token before it at the latest, because the last one
-    is computed anyway. Every `EVERY` tokens of what is not computed yet. And where it parts
-    from what is cached: the third to come this way gains.
-    """
-    end = (num_prompt - 1) // GRAIN * GRAIN
-    first = -(-max(num_matched, 1) // EVERY) * EVERY
-    found = {end, num_matched // GRAIN * GRAIN, *range(first, end, EVERY)}
-    return sorted(position for position in found if num_hit < position <= end)

@@ -29,12 +29,15 @@ words of a template are computed sooner than waited for."""
 
 
 class Candidate(NamedTuple):
-    """A sequence that may start; there are blocks for the whole of it."""
+    """A sequence that may start; there are blocks for the whole of it. A chunk computes at most
+    `most` of the tokens that are left.
+    """
 
     sequence: Sequence
     hit: PrefixHit
     num_cached: int
     num_left: int
+    most: int
 
 
 @final
@@ -50,6 +53,7 @@ class Starts:
         self._max_running = max_running
         self._waiting: Iterator[Sequence] | None = None
         self._candidate: Candidate | None = None
+        self._pinned: int | None = None
         self._is_over = False
 
     @property
@@ -66,10 +70,18 @@ class Starts:
             self._is_over = self._candidate is None
         return self._candidate
 
+    def close(self) -> None:
+        """No more start: the state of a candidate that did not is not needed."""
+        if self._blocks.states is not None and self._pinned is not None:
+            self._blocks.states.pool.unpin(self._pinned)
+            self._pinned = None
+
     def start(self, candidate: Candidate) -> Sequence:
         """It runs, and holds its blocks."""
-        sequence, hit, num_cached, _ = candidate
+        sequence, hit, num_cached, *_ = candidate
         self._candidate = None
+        if self._pinned is not None:
+            sequence.restores, self._pinned = self._pinned, None
         self._queues.start(sequence)
         self._blocks.admit(sequence.table, hit, len(sequence.token_ids))
         sequence.num_planned = num_cached
@@ -96,25 +108,47 @@ class Starts:
             num_tokens = len(sequence.token_ids)
             hit = blocks.match(sequence.table, sequence.token_ids)
             num_cached = len(hit.block_ids) * blocks.block_size
-            if self._waits(sequence, len(hit.block_ids), num_tokens - num_cached):
+            if self._waits(sequence, hit, num_tokens - num_cached):
                 continue
             if not blocks.can_admit(hit, num_tokens, reserve):
                 return None
-            return Candidate(sequence, hit, num_cached, num_tokens - num_cached)
+            num_left = num_tokens - num_cached
+            most = self._prepare_states(sequence, hit, num_left)
+            return Candidate(sequence, hit, num_cached, num_left, most)
         return None
 
-    def _waits(self, sequence: Sequence, num_found: int, num_left: int) -> bool:
-        """Whether another computes enough of what follows the `num_found` blocks. One that was
-        preempted never waits: it is older than all that would pass it. Nothing is found without a
-        snapshot.
+    def _prepare_states(self, sequence: Sequence, hit: PrefixHit, num_left: int) -> int:
+        """Pin the state that it begins with, and say where it saves some; how many tokens its first
+        chunk computes at most. It is not evicted by those that start before it in this plan.
+        """
+        states, size = self._blocks.states, self._blocks.block_size
+        if states is None:
+            return num_left
+        num_cached, num_tokens = len(hit.block_ids) * size, len(sequence.token_ids)
+        found = states.pool.hit(sequence.table.digests[: len(hit.block_ids)])
+        self._pinned = None if found is None else found.slot
+        matched = hit.num_matched * size
+        sequence.saves = states.positions(sequence.table, num_tokens, num_cached, matched)
+        return states.most(sequence.table, sequence.saves, num_cached, num_left)
+
+    def _waits(self, sequence: Sequence, hit: PrefixHit, num_left: int) -> bool:
+        """Whether another computes enough of what follows the blocks that are cached. One that was
+        preempted never waits: it is older than all that would pass it.
+
+        Where there are states, the other one saves that behind what both have in common.
         """
         sequence.awaits = None
-        if sequence.is_started or self._blocks.snapshots is not None:
+        if sequence.is_started:
             return False
-        planned, digests = self._blocks.planned, sequence.table.digests
-        num_coming = planned.num_coming(digests, num_found)
-        if num_coming == 0 or _WORTH_WAITING * num_coming * self._blocks.block_size < num_left:
+        planned, states, digests = self._blocks.planned, self._blocks.states, sequence.table.digests
+        num_coming = hit.num_matched + planned.num_coming(digests, hit.num_matched)
+        if states is not None:
+            num_coming = states.num_usable(num_coming)
+        num_spared = num_coming - len(hit.block_ids)
+        if num_coming <= hit.num_matched:
             return False
-        planned.await_until(digests, num_found + num_coming)
-        sequence.awaits = digests[num_found + num_coming - 1]
+        if _WORTH_WAITING * num_spared * self._blocks.block_size < num_left:
+            return False
+        planned.await_until(digests, num_coming, needs_state=states is not None)
+        sequence.awaits = digests[num_coming - 1]
         return True

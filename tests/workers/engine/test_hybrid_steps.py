@@ -1,11 +1,15 @@
 """Steps of a network with recurrent layers: what meets in a step, and its cuts, change nothing."""
 
+import random
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
+from msgspec.structs import replace
 
+from benchmarks.drive import Drive, fresh_runner
+from protocol.sampling import SamplingParams
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny
 from tests.workers.engine.graphs.test_mixed_steps import LIVES
@@ -20,10 +24,15 @@ from tests.workers.engine.step_cases import (
     without_memory_once,
 )
 from workers.engine.graphs.capture import run_again
+from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models import network
 from workers.engine.runner import Runner
 from workers.engine.step.spans import HostSlots
 from workers.scheduler.plan import Chunk, StepPlan
+from workers.scheduler.saving import SavePolicy
+
+FINE = SavePolicy(grain=BLOCK, every=2 * BLOCK, least=BLOCK)
+GREEDY_40 = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
 
 
 @pytest.fixture(name="host", scope="module")
@@ -34,12 +43,11 @@ def _host(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 @given(lives=LIVES)
 def test_random_lives_say_the_same(host: Runner, lives: list[Life]) -> None:
-    """On the host; and as on a card a step ahead, padded and not."""
+    """On the host; and as on a card a step ahead, padded."""
     plans = plans_of_lives(lives, 12)
     expected = sampled_by(host, plans, ahead=0)
     host.run(StepPlan(99, (), (), tuple(range(len(lives)))))
-    for capture in (None, run_again):
-        assert sampled_by(as_on_card(host, capture), plans, ahead=1) == expected
+    assert sampled_by(as_on_card(host, run_again), plans, ahead=1) == expected
 
 
 @pytest.mark.parametrize("on_card", [False, True])
@@ -101,27 +109,84 @@ def test_without_memory_no_state_moves_on_twice(
     runner.run(StepPlan(3, (), (), (3,)))
 
 
+@torch.inference_mode()
+def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner) -> None:
+    """At every block's end of a prompt: the next sequence begins there, in blocks of its own."""
+    prompt = [2 + 7 * at % 149 for at in range(100)]
+    whole = Chunk(1, 0, 100, tuple(range(7)), samples=False)
+    runner = fresh_runner(host)
+    ((_, cold),) = runner.hidden(StepPlan(1, (start_of(1, GREEDY, prompt),), (whole,), ()))
+    cuts = range(BLOCK, 100, BLOCK)
+    saving = [
+        replace(whole, seq=2, start=end - BLOCK, length=BLOCK, saves=slot)
+        for slot, end in enumerate(cuts)
+    ]
+    for at, chunk in enumerate(saving):
+        starts = () if at else (start_of(2, GREEDY, prompt),)
+        runner.hidden(StepPlan(2, starts, (chunk,), () if at else (1,)))
+    for slot, end in enumerate(cuts):
+        seq = 3 + slot
+        chunk = replace(whole, seq=seq, start=end, length=100 - end, restores=slot)
+        plan = StepPlan(3, (start_of(seq, GREEDY, prompt),), (chunk,), (seq - 1,))
+        ((_, found),) = runner.hidden(plan)
+        torch.testing.assert_close(found, cold[end:], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("few_blocks", [False, True])
+def test_a_fleet_says_what_cold_runs_say(host: Runner, few_blocks: bool) -> None:
+    """Prompts that share much and part anywhere, answers that go on, blocks that run out: a step
+    ahead, in padded steps, with few states and with many.
+    """
+    rng = random.Random(5)
+    prompts = [[rng.randrange(2, 150) for _ in range(50)]]
+    for _ in range(14):
+        parent = rng.choice(prompts)
+        own = [rng.randrange(2, 150) for _ in range(rng.randrange(1, 20))]
+        prompts.append([*parent[: rng.randrange(10, 51)], *own])
+    answers = []
+    for num_states, policy in ((0, None), (3, FINE), (40, FINE)):
+        facts = replace(host.facts, snapshots=num_states)
+        steps = DeviceSteps(host.model, as_on_card(host).cache, facts, run_again)
+        drive = Drive(
+            Runner(host.model, host.cache, facts, host.model_dir, steps),
+            token_budget=48,
+            max_seqs=4,
+            num_blocks=14 if few_blocks else None,
+            looks_ahead=True,
+            save_policy=policy,
+        )
+        for prompt in prompts:
+            drive.submit(prompt, GREEDY_40)
+        drive.finish()
+        answers.append([answer.outputs for answer in drive.answers.values()])
+        assert (drive.num_preemptions > 0) == few_blocks
+        cached = sum(answer.cached_tokens for answer in drive.answers.values())
+        assert (cached > 0) == (num_states > 0)
+    assert answers[0] == answers[1] == answers[2]
+
+
 def test_slots_are_bounded(host: Runner) -> None:
     """More sequences than were planned for are a bug of the caller; unknown ones are no fault."""
-    slots = HostSlots(host.model, 2)
+    slots = HostSlots(host.model, replace(host.facts, max_seqs=2, snapshots=5))
     slots.start([1, 2])
     with pytest.raises(IndexError):
         slots.start([3])
     slots.end([1, 7])
     slots.start([3])
-    step = slots.step([Chunk(2, 0, 1, (0,), samples=True), Chunk(3, 4, 9, (0,), samples=True)])
+    step = slots.restore([Chunk(2, 0, 1, (0,), samples=True), Chunk(3, 4, 9, (0,), samples=True)])
     assert step is not None
     assert sorted(step.plan.slots.tolist()) == [0, 1]
     assert step.plan.starts.tolist() == [0, 4]
     assert step.plan.num_decodes == 1
-    assert step.states.num_bytes() == 3 * host.model.config.state_bytes(4)
+    assert slots.kept is not None
+    assert slots.kept.num_bytes() == (2 + 1 + 5) * host.model.config.state_bytes(4)
     assert torch.isnan(step.states.matrices).all()
 
 
 def test_a_network_without_states_has_no_slots(tmp_path: Path) -> None:
     """Nothing is kept, nothing is planned."""
     host = load_tiny(write_family(tmp_path, "qwen2"))
-    slots = HostSlots(host.model, 1)
+    slots = HostSlots(host.model, host.facts)
     slots.start([1, 2, 3])
-    assert slots.step([Chunk(1, 0, 1, (0,), samples=True)]) is None
+    assert slots.restore([Chunk(1, 0, 1, (0,), samples=True)]) is None
     assert host.state_bytes == 0

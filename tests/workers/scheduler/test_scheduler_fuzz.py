@@ -42,6 +42,7 @@ class SchedulerLife(RuleBasedStateMachine):
     """Submissions, aborts, lost links, deadlines, launches and results in any order."""
 
     lookahead = 0
+    num_states: int | None = None
 
     @initialize(
         num_blocks=st.integers(3, 14),
@@ -71,6 +72,7 @@ class SchedulerLife(RuleBasedStateMachine):
             max_waiting=max_waiting,
             lookahead=self.lookahead,
             usual_outputs=usual_outputs,
+            num_states=self.num_states,
         )
         self.live: dict[int, tuple[int, Submit]] = {}
         self.parents: dict[bytes, bytes] = {}
@@ -186,7 +188,9 @@ class SchedulerLife(RuleBasedStateMachine):
         if not self.engine.in_flight:
             return
         rng = random.Random(seed)
-        counts = (1,) if self.lookahead else (0, 1, 1, 1, 3)
+        # What computes a state can neither wait for a token nor take rows back.
+        is_plain = self.lookahead or self.num_states is not None
+        counts = (1,) if is_plain else (0, 1, 1, 1, 3)
         running = {chunk.seq for chunk in self.engine.in_flight[0].chunks}
         seen["stray"] += sum(self.engine.scheduler._queues.live(seq) is None for seq in running)
         waiting = self.engine.scheduler._queues.waiting
@@ -233,6 +237,9 @@ class SchedulerLife(RuleBasedStateMachine):
         load = self.engine.scheduler.load(1, 0.0, 0.0)
         assert load.free_blocks == load.num_blocks == self.num_blocks
         seen["preemptions"] += load.preemptions
+        seen["restored"] += self.engine.runner.num_restored
+        if (states := self.engine.scheduler._blocks.states) is not None:
+            assert states.pool.num_pinned == 0
         seen["finished"] += len(self.engine.ledger.finished)
         seen["hits"] += sum(a.cached_tokens > 0 for a in self.engine.ledger.accepted.values())
 
@@ -256,7 +263,27 @@ class LookaheadLife(SchedulerLife):
     lookahead = 1
 
 
-@pytest.mark.parametrize("life", [SchedulerLife, LookaheadLife], ids=("waits", "looks ahead"))
+class StateLife(SchedulerLife):
+    """The same with a model that has states, of which a few are kept."""
+
+    num_states = 3
+
+
+class LookaheadStateLife(StateLife):
+    """And ahead."""
+
+    lookahead = 1
+
+
+@pytest.mark.parametrize(
+    "life",
+    [
+        pytest.param(SchedulerLife, id="waits"),
+        pytest.param(LookaheadLife, id="looks ahead"),
+        pytest.param(StateLife, id="states", marks=pytest.mark.slow),
+        pytest.param(LookaheadStateLife, id="states ahead"),
+    ],
+)
 def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
     """Thousands of random steps: no leak, no double use, no hole, no gap, and everything ends."""
     seen.clear()
@@ -267,6 +294,12 @@ def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
         life, settings=settings(max_examples=num_lives, stateful_step_count=STEPS_PER_LIFE)
     )
     assert seen["steps"] >= 2_500
+    if life.num_states is not None:
+        # A prompt of a few blocks saves one state, and three are kept.
+        assert seen["preemptions"] > 1
+        assert seen["restored"] > 3
+        assert seen["finished"] > 90
+        return
     assert seen["preemptions"] > 8
     assert seen["hits"] > 12
     assert seen["finished"] > 150

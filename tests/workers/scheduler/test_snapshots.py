@@ -1,10 +1,11 @@
 """The pool of snapshots against a model of it: no hit is ever wrong, no slot has two owners."""
 
-from hypothesis import given
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from workers.scheduler.snapshots import EVERY, GRAIN, SnapshotPool, positions_to_save
+from workers.scheduler.integrity import IntegrityError
+from workers.scheduler.snapshots import SnapshotPool
 
 SLOTS = 4
 PREFIXES = st.lists(st.integers(0, 1), min_size=1, max_size=5).map(tuple)
@@ -52,9 +53,9 @@ class Pool(RuleBasedStateMachine):
     @rule(prefix=PREFIXES)
     def hit(self, prefix: Prefix) -> None:
         digests = _digests(prefix)
-        depths = self.pool.depths(digests)
+        depths, depth = self.pool.depths(digests), self.pool.depth(digests)
         found = self.pool.hit(digests)
-        assert (found.num_blocks if found else 0) == max(depths, default=0)
+        assert (found.num_blocks if found else 0) == depth == max(depths, default=0)
         if found is not None:
             digest = digests[found.num_blocks - 1]
             assert self.contents[found.slot] == digest
@@ -78,6 +79,8 @@ class Pool(RuleBasedStateMachine):
     def slots_add_up(self) -> None:
         busy = {*self.writing, *(slot for slot, _ in self.reading)}
         assert 0 <= self.pool.num_free <= SLOTS - len(busy)
+        assert self.pool.num_pinned == len(busy)
+        self.pool.check_integrity({*self.contents.values()} - self.gone)
 
 
 TestPool = Pool.TestCase
@@ -122,20 +125,10 @@ def test_nothing_is_taken_from_those_who_read() -> None:
     assert pool.num_free == 1
 
 
-@given(st.integers(1, 40_000), st.data())
-def test_a_divergence_computes_little_again(num_prompt: int, data: st.DataObject) -> None:
-    """Wherever the next prompt parts from this one, a saved state is at most 4,096 tokens before,
-    or where this one itself began; the end of the prompt is saved.
-    """
-    num_matched = data.draw(st.integers(0, num_prompt - 1))
-    num_hit = data.draw(st.integers(0, num_matched // GRAIN)) * GRAIN
-    saved = positions_to_save(num_prompt, num_hit, num_matched)
-    end = (num_prompt - 1) // GRAIN * GRAIN
-    assert all(position % GRAIN == 0 and num_hit < position < num_prompt for position in saved)
-    assert saved == sorted(set(saved))
-    if end > num_hit:
-        assert saved[-1] == end
-    places = [max(num_hit, num_matched // GRAIN * GRAIN), *saved]
-    for parts_at in range(num_matched + GRAIN, num_prompt, 997):
-        before = max(place for place in places if place <= parts_at)
-        assert parts_at - before < EVERY + GRAIN
+def test_a_snapshot_without_its_block_is_a_broken_record() -> None:
+    """The block manager must have said that the block is gone."""
+    pool = SnapshotPool(1)
+    _saved(pool, (0,))
+    pool.check_integrity(_digests((0,)))
+    with pytest.raises(IntegrityError, match="outlived"):
+        pool.check_integrity(())

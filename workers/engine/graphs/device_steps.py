@@ -52,7 +52,7 @@ from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, first_rows
 from workers.engine.step.draws import Kind
 from workers.engine.step.sampler import Checked, Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
-from workers.engine.step.spans import SpanRoom, slots_for
+from workers.engine.step.spans import SpanRoom, kept_states
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
 from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow, no_updates
 from workers.scheduler import ON_CARD, Chunk
@@ -105,7 +105,8 @@ class DeviceSteps:
         )
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
-        self._states = recurrent = slots_for(model, max_rows)
+        self._kept = kept_states(model, max_rows, facts.snapshots)
+        recurrent = None if self._kept is None else self._kept.running
         self._decode_step = DecodeStep(
             model, cache, self._tables, self._sampler.draws, max_rows, recurrent
         )
@@ -156,6 +157,8 @@ class DeviceSteps:
         for chunk, row in zip(chunks, rows, strict=True):
             if row.next_position == HELD_LAST:  # behind accepted drafts, which the host knows now
                 row.next_position = len(states[chunk.seq].tokens) - 1
+        if self._kept is not None:
+            self._kept.restore(chunks, self._slot_of)
         if (
             self._draft_pass is None
             and not self._model.invariant
@@ -167,6 +170,8 @@ class DeviceSteps:
             work = _Work(self._decode(chunks, rows, states))
         else:
             work = self._mixed(chunks, states)
+        if self._kept is not None:
+            self._kept.save(chunks, self._slot_of)
         awaits = any(_awaits_token(chunk, states[chunk.seq]) for chunk in chunks)
         # Before the rows move on: a step whose draw finds no memory is launched again.
         picked = None if awaits else work.draw()
@@ -182,7 +187,7 @@ class DeviceSteps:
     @property
     def state_bytes(self) -> int:
         """See `Steps`."""
-        return 0 if self._states is None else self._states.num_bytes()
+        return 0 if self._kept is None else self._kept.num_bytes()
 
     @property
     def num_graphs(self) -> tuple[int, int]:
@@ -210,6 +215,9 @@ class DeviceSteps:
         hidden = self._forward(batch, rows, None)
         parts = torch.split(hidden, [chunk.num_rows for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
+
+    def _slot_of(self, seq: int) -> int:
+        return self._tables.rows[seq].index
 
     def _bring_up_to_date(self, chunks: Sequence[Chunk]) -> list[TableRow]:
         """The tables' rows of the chunks; what changed in them is sent."""
@@ -374,12 +382,12 @@ class DeviceSteps:
 
     def _state_step(self, planned: PagedRows) -> StateStep | None:
         """The states that these rows move on, of a network that has some."""
-        if self._states is None:
+        if self._kept is None:
             return None
-        room = SpanRoom.of(planned)
-        words = room.empty(self._states.dummy_slot)
+        states, room = self._kept.running, SpanRoom.of(planned)
+        words = room.empty(self._kept.dummy_slot)
         room.lay_out(planned, words)
-        return StateStep(self._states, room.plan(to_device(words, self._device)))
+        return StateStep(states, room.plan(to_device(words, self._device)))
 
     def _sample(
         self,

@@ -15,8 +15,6 @@ from workers.engine.models.description import ModelConfig
 class StateSlots:
     """`layers` holds the states of each layer that has some, in order, by slot. `matrices` float32
     [slots, layers, HV, K, V] and `tails` [slots, layers, rows, C]: a slot is contiguous.
-
-    Behind the `num_slots` that sequences may have lies `dummy_slot`, for rows that pad a step.
     """
 
     def __init__(
@@ -26,7 +24,7 @@ class StateSlots:
         so that what is read before it is written is found out.
         """
         rules = config.delta_rules
-        slots = num_slots + 1, len(rules)
+        slots = num_slots, len(rules)
         matrix, tail = (0, 0, 0), (0, 0)
         if rules:
             first, sizes = rules[0], rules[0].sizes
@@ -35,8 +33,6 @@ class StateSlots:
         nan, wide = float("nan"), torch.float32
         self.matrices = torch.full((*slots, *matrix), nan, dtype=wide, device=device)
         self.tails = torch.full((*slots, *tail), nan, dtype=dtype, device=device)
-        self.num_slots = num_slots
-        self.dummy_slot = num_slots
         self.layers = tuple(
             [DeltaState(self.matrices[:, at], self.tails[:, at]) for at in range(len(rules))]
         )

@@ -38,7 +38,7 @@ class HostSteps:
         self._sampler = Sampler(model.config.vocab_size, *limits)
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._drafts: dict[int, tuple[int, ...]] = {}
-        self._slots = HostSlots(model, facts.max_seqs)
+        self._slots = HostSlots(model, facts)
 
     def start(self, states: Sequence[SequenceState]) -> None:
         """See `Steps`."""
@@ -112,7 +112,7 @@ class HostSteps:
     @property
     def state_bytes(self) -> int:
         """See `Steps`."""
-        return 0 if self._slots.states is None else self._slots.states.num_bytes()
+        return 0 if self._slots.kept is None else self._slots.kept.num_bytes()
 
     @property
     def used_graph(self) -> bool:
@@ -143,5 +143,7 @@ class HostSteps:
         return make_batch(chunks, tokens, self._cache.block_size, invariant=invariant)
 
     def _forward(self, batch: Batch, rows: Tensor | None) -> Tensor:
-        hidden, states = self._model.embed(batch.token_ids), self._slots.step(batch.chunks)
-        return self._model.forward(hidden, batch.plan, self._cache, rows, states=states)
+        hidden, states = self._model.embed(batch.token_ids), self._slots.restore(batch.chunks)
+        last = self._model.forward(hidden, batch.plan, self._cache, rows, states=states)
+        self._slots.save(batch.chunks)
+        return last

@@ -4,7 +4,7 @@ Owns their layout, and the slots of sequences on a CPU; on a card the slot of a 
 of the tables. Must not know what a state is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -20,10 +20,11 @@ from kernels.delta_rule import (
     most_chunks,
     plan_spans,
 )
+from protocol.messages import EngineFacts
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import StateSlots, StateStep
 from workers.engine.step.batch import PagedRows, aligned
-from workers.scheduler import Chunk
+from workers.scheduler import NO_SLOT, Chunk
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 
@@ -96,10 +97,42 @@ class SpanRoom(NamedTuple):
         return found
 
 
-def slots_for(model: Network, num_slots: int) -> StateSlots | None:
-    """Slots for so many sequences of a network that has states."""
-    config, dtype = model.config, model.weights.embedding.dtype
-    return StateSlots(config, num_slots, model.device, dtype) if config.delta_rules else None
+@final
+class KeptStates:
+    """The states of up to `num_slots` `running` sequences, behind which lies `dummy_slot`, for rows
+    that pad a step, and those of `num_prefixes` prefixes.
+
+    Copies go behind what was launched before: what they read is written, what they write was read.
+    """
+
+    def __init__(self, model: Network, num_slots: int, num_prefixes: int) -> None:
+        config, dtype = model.config, model.weights.embedding.dtype
+        self.running = StateSlots(config, num_slots + 1, model.device, dtype)
+        self.dummy_slot = num_slots
+        self._prefixes = StateSlots(config, num_prefixes, model.device, dtype)
+
+    def restore(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
+        """Before a step: what its chunks begin with; `slot_of` a sequence."""
+        for chunk in chunks:
+            if chunk.restores != NO_SLOT:
+                self.running.copy(slot_of(chunk.seq), self._prefixes, chunk.restores)
+
+    def save(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
+        """Behind a step: what is kept of it."""
+        for chunk in chunks:
+            if chunk.saves != NO_SLOT:
+                self._prefixes.copy(chunk.saves, self.running, slot_of(chunk.seq))
+
+    def num_bytes(self) -> int:
+        """What all slots take."""
+        return self.running.num_bytes() + self._prefixes.num_bytes()
+
+
+def kept_states(model: Network, num_slots: int, num_prefixes: int | None) -> KeptStates | None:
+    """Of a network that has states, for so many sequences and prefixes."""
+    if not model.config.delta_rules:
+        return None
+    return KeptStates(model, num_slots, num_prefixes or 0)
 
 
 def decode_plan(positions: Tensor, table_rows: Tensor) -> DeltaPlan:
@@ -112,17 +145,17 @@ def decode_plan(positions: Tensor, table_rows: Tensor) -> DeltaPlan:
 
 @final
 class HostSlots:
-    """Which slot each sequence has, of `num_slots`. Nothing where a network has no states."""
+    """Which slot each sequence has. Nothing where a network has no states."""
 
-    def __init__(self, model: Network, num_slots: int) -> None:
-        self.states = slots_for(model, num_slots)
+    def __init__(self, model: Network, facts: EngineFacts) -> None:
+        self.kept = kept_states(model, facts.max_seqs, facts.snapshots)
         self._device = model.device
         self._by_seq: dict[int, int] = {}
-        self._free = list(range(num_slots))
+        self._free = list(range(facts.max_seqs))
 
     def start(self, seqs: Sequence[int]) -> None:
         """Give each sequence a slot. Raises `IndexError` if more run than were planned for."""
-        if self.states is not None:
+        if self.kept is not None:
             self._by_seq.update((seq, self._free.pop()) for seq in seqs)
 
     def end(self, seqs: Sequence[int]) -> None:
@@ -130,9 +163,15 @@ class HostSlots:
         found = [self._by_seq.pop(seq) for seq in seqs if seq in self._by_seq]
         self._free.extend(found)
 
-    def step(self, chunks: Sequence[Chunk]) -> StateStep | None:
-        """The states that these chunks, in this order, move on."""
-        if self.states is None:
+    def restore(self, chunks: Sequence[Chunk]) -> StateStep | None:
+        """The states that these chunks, in this order, move on, as they begin."""
+        if self.kept is None:
             return None
+        self.kept.restore(chunks, self._by_seq.__getitem__)
         spans = [Span(chunk.start, chunk.length, self._by_seq[chunk.seq]) for chunk in chunks]
-        return StateStep(self.states, plan_spans(spans, self._device))
+        return StateStep(self.kept.running, plan_spans(spans, self._device))
+
+    def save(self, chunks: Sequence[Chunk]) -> None:
+        """Keep the states behind these chunks that are to be kept."""
+        if self.kept is not None:
+            self.kept.save(chunks, self._by_seq.__getitem__)

@@ -1,0 +1,107 @@
+"""Where states are saved, who waits for them, and that cuts cost nothing else."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes.scheduling import Engine, make_submit
+from workers.scheduler.plan import NO_SLOT
+from workers.scheduler.saving import SavePolicy, positions_to_save
+
+POLICY = SavePolicy()
+
+
+@given(st.integers(1, 40_000), st.data())
+def test_a_divergence_computes_little_again(num_tokens: int, data: st.DataObject) -> None:
+    """Wherever the next prompt parts from this one, a state lies at most 4,096 tokens before, and
+    as much as is not worth a cut; or this one began later.
+    """
+    num_matched = data.draw(st.integers(0, num_tokens - 1))
+    num_hit = data.draw(st.integers(0, num_matched // POLICY.grain)) * POLICY.grain
+    saved = positions_to_save(num_tokens, num_hit, num_matched, POLICY)
+    assert saved == sorted(set(saved))
+    assert all(place % POLICY.grain == 0 for place in saved)
+    assert all(num_hit + POLICY.least <= place < num_tokens - 1 for place in saved)
+    places = [num_hit, *saved]
+    for parts_at in range(num_hit, num_tokens, 997):
+        before = max(place for place in places if place <= parts_at)
+        assert parts_at - before < POLICY.every + POLICY.least
+
+
+@given(st.integers(2, 40_000))
+def test_the_next_turn_finds_the_end_of_a_prompt(num_tokens: int) -> None:
+    """A cold one saves it unless it is so short that computing it again is no matter."""
+    saved = positions_to_save(num_tokens, 0, 0, POLICY)
+    end = (num_tokens - 2) // POLICY.grain * POLICY.grain
+    assert (end in saved) == (end >= POLICY.least)
+    gaps = [after - before for before, after in zip([0, *saved], saved, strict=False)]
+    assert all(gap >= POLICY.least for gap in gaps)
+
+
+def test_where_two_part_a_state_is_saved() -> None:
+    """The second to come this way saves it; the third begins there."""
+    engine = Engine(num_blocks=64, num_states=8, context_length=60)
+    common = [1, 2] * 11
+    for number, own in enumerate(([4, 5] * 6, [6, 6] * 6, [8, 9] * 6)):
+        engine.submit(make_submit(number, common + own))
+        engine.drain()
+    hits = [engine.ledger.accepted[number].cached_tokens for number in range(3)]
+    assert hits == [0, 12, 20]  # behind every 12 tokens one is kept too
+    assert engine.runner.num_restored == 2
+
+
+def test_who_comes_together_shares_what_they_have_in_common() -> None:
+    """The first saves where the others part from it, although it goes on; they wait for that."""
+    engine = Engine(num_blocks=64, num_states=8, context_length=60, token_budget=8)
+    common = [1, 2, 3] * 6 + [1]  # no whole number of blocks
+    for number, own in enumerate(([4, 5] * 6, [6, 6] * 4, [7, 8] * 5)):
+        engine.submit(make_submit(number, common + own))
+    engine.drain()
+    hits = [engine.ledger.accepted[number].cached_tokens for number in range(3)]
+    assert hits == [0, 16, 16]
+
+
+def test_each_of_those_that_wait_gets_its_own_state() -> None:
+    """One shares less than the other: the longer wish does not replace the shorter."""
+    engine = Engine(num_blocks=64, num_states=8, context_length=60, token_budget=8)
+    first = list(range(8, 40))
+    engine.submit(make_submit(0, first))
+    engine.submit(make_submit(1, [*first[:28], 1, 2]))
+    engine.submit(make_submit(2, [*first[:20], 1, 2]))
+    engine.drain()
+    hits = [engine.ledger.accepted[number].cached_tokens for number in range(3)]
+    assert hits == [0, 28, 20]
+
+
+def test_without_slots_nothing_waits_in_vain_for_ever() -> None:
+    """Every prompt is computed from its first token."""
+    engine = Engine(num_blocks=64, num_states=0, context_length=60)
+    for number in range(3):
+        engine.submit(make_submit(number, [1, 2, 3] * 8))
+    engine.drain()
+    assert {answer.cached_tokens for answer in engine.ledger.accepted.values()} == {0}
+    assert all(chunk.saves == NO_SLOT for plan in engine.plans for chunk in plan.chunks)
+
+
+def test_a_preempted_sequence_goes_on_from_a_state() -> None:
+    """What it computes again begins behind the end of its prompt."""
+    engine = Engine(num_blocks=16, num_states=4, context_length=60, token_budget=24, max_seqs=2)
+    for number in range(2):
+        engine.submit(make_submit(number, [number, 2, 3] * 6, max_tokens=20))
+    engine.drain(lambda _: (11,))
+    assert engine.scheduler.load(1, 0.0, 0.0).preemptions > 0
+    restored = [
+        chunk for plan in engine.plans for chunk in plan.chunks if chunk.restores != NO_SLOT
+    ]
+    assert [chunk.start for chunk in restored] == [16]
+
+
+def test_a_state_whose_keys_are_gone_is_gone() -> None:
+    """The blocks of the first prompt are taken by others; nothing is found."""
+    engine = Engine(num_blocks=10, num_states=8, context_length=40)
+    for number, token in enumerate((1, 2, 3, 1)):
+        engine.submit(make_submit(number, [token] * 22))
+        engine.drain()
+    assert engine.ledger.accepted[3].cached_tokens == 0
+    states = engine.scheduler._blocks.states
+    assert states is not None
+    assert 0 < len(states.pool._snapshots) <= 3

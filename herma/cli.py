@@ -350,6 +350,7 @@ def _add_bench_speculation(actions: "argparse._SubParsersAction[argparse.Argumen
     add("--temperature", type=float, default=0.0)
     add("--text", action="append", type=Path, metavar="FILE", help="of prompts, in paragraphs")
     add("--fp8", action="store_true", help="layers in 8 bits")
+    add("--drafter-fp8", action=argparse.BooleanOptionalAction, help="drafts in 8 bits, or not")
     add("--dtype", help="float32, bfloat16 or float16")
     add("--device", default="auto")
     add("--json", type=Path, metavar="FILE", help="the figures")

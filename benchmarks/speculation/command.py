@@ -29,7 +29,7 @@ from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.drafting.drafter import Drafter
-from workers.engine.drafting.load import load_drafter
+from workers.engine.drafting.load import drafts_in_fp8, load_drafter
 from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.start import load_runner
 from workers.model_dir import dummy_names, local_dir
@@ -43,7 +43,8 @@ _DUMMY_DRAFTERS: Final = ("dflash", "mtp")
 
 def run_command(arguments: argparse.Namespace) -> int:
     """Measure, print, write. Raises `ConfigError`."""
-    batches, depths = _numbers("--batches", arguments.batches), _depths(arguments.depths)
+    batches = _numbers("--batches", arguments.batches)
+    depths = _numbers("--depths", arguments.depths)
     runner = _runner(arguments, max(batches))
     drafter = _drafter(arguments, runner)
     sampling = SamplingParams(
@@ -89,19 +90,16 @@ def _figures(
     depths: list[int],
     prompts: int,
 ) -> Iterator[Figure]:
-    """First all without drafts: that engine knows of none."""
+    """First all without drafts, if 0 is among `depths`: that engine knows of none."""
     plain = Bench(runner, 0)
-    _prepare(runner)
-    for load in loads:
+    for load in loads if 0 in depths else ():
         for batch in batches:
             yield plain.measure(load.of(prompts, batch), batch, NONE, FixedDepth(0))
-    drafting = _with_drafter(runner, drafter)
-    bench = Bench(drafting, drafter.max_depth)
-    _prepare(drafting)
+    bench = Bench(_with_drafter(runner, drafter), drafter.max_depth)
     for load in loads:
         for batch in batches:
             for depth in depths:
-                if depth <= drafter.max_depth:
+                if 0 < depth <= drafter.max_depth:
                     own = load.of(prompts, batch)
                     yield bench.measure(own, batch, str(depth), FixedDepth(depth))
 
@@ -115,13 +113,6 @@ def _with_drafter(runner: Runner, drafter: Drafter) -> Runner:
     return Runner(runner.model, cache, runner.facts, runner.model_dir, steps)
 
 
-def _prepare(runner: Runner) -> None:
-    """Capture all graphs."""
-    with torch.inference_mode():
-        while runner.prepare(pending_only=False):
-            pass
-
-
 def _runner(arguments: argparse.Namespace, most: int) -> Runner:
     """With room for the largest batch. Raises `ConfigError`."""
     window = arguments.prompt_tokens + arguments.outputs + _SLACK
@@ -132,7 +123,7 @@ def _runner(arguments: argparse.Namespace, most: int) -> Runner:
         serves=_NAME,
         gateways=(),
         device=arguments.device,
-        quantization="fp8" if arguments.fp8 else None,
+        quantization="fp8" if arguments.fp8 else "auto",
         max_seqs=most,
         token_budget=max(2048, 32 * most),
         kv_tokens=most * window,
@@ -149,13 +140,13 @@ def _drafter(arguments: argparse.Namespace, runner: Runner) -> Drafter:
     if is_dummy and arguments.acceptance is None:
         raise ConfigError("a drafter without trained weights needs --acceptance")
     if is_dummy:
-        fp8_head = arguments.drafter == "mtp" and model.device.type == "cuda"
-        drafter = dummy_drafter(arguments.drafter, model, window, fp8_head=fp8_head)
+        fp8 = drafts_in_fp8(model) if arguments.drafter_fp8 is None else arguments.drafter_fp8
+        drafter = dummy_drafter(arguments.drafter, model, window, fp8=fp8)
     else:
         path = local_dir(arguments.drafter)
         if path is None:
             raise ConfigError(f"--drafter {arguments.drafter}: no such directory")
-        drafter = load_drafter(path, model, window)
+        drafter = load_drafter(path, model, window, fp8=arguments.drafter_fp8)
     if arguments.acceptance is None:
         return drafter
     says_one_token(model)
@@ -176,10 +167,6 @@ def _numbers(option: str, text: str) -> list[int]:
             raise ConfigError(f"{option} {text!r}: numbers by commas, or ranges as 1-15")
         found += range(int(first), int(last if sign else first) + 1)
     return found
-
-
-def _depths(text: str) -> list[int]:
-    return [depth for depth in _numbers("--depths", text) if depth]
 
 
 def _device(runner: Runner) -> str:

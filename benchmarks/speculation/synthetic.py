@@ -20,7 +20,7 @@ from torch import Tensor
 from protocol.errors import ConfigError
 from workers.engine.drafting.description import DFlashShape, MtpShape, read_drafter
 from workers.engine.drafting.dflash import DFlash, DFlashWeights
-from workers.engine.drafting.drafter import Drafted, Drafter, DraftStep
+from workers.engine.drafting.drafter import Capture, CapturesDrafts, Drafted, Drafter, DraftStep
 from workers.engine.drafting.mtp import MtpCell, MtpWeights
 from workers.engine.drafting.recurrent import RecurrentDrafter
 from workers.engine.models.description import ModelConfig
@@ -80,12 +80,22 @@ class SyntheticDrafter:
         self.num_bytes = inner.num_bytes
         self.token_bytes = inner.token_bytes
         self._inner = inner
+        self._graphs = inner if isinstance(inner, CapturesDrafts) else None
         self._rates = torch.tensor(rates, dtype=torch.float32, device=device)
         self._generator = torch.Generator(device).manual_seed(0)
 
     def take_cache(self, num_blocks: int, block_size: int) -> None:
         """See `Drafter`."""
         self._inner.take_cache(num_blocks, block_size)
+
+    @property
+    def has_pending_captures(self) -> bool:
+        """See `CapturesDrafts`."""
+        return self._graphs is not None and self._graphs.has_pending_captures
+
+    def prepare(self, capture: Capture) -> bool:
+        """See `CapturesDrafts`."""
+        return self._graphs is not None and self._graphs.prepare(capture)
 
     def draft(self, step: DraftStep) -> Drafted:
         """See `Drafter`."""
@@ -104,9 +114,9 @@ def says_one_token(model: Network) -> None:
     model.weights.head.zero_()
 
 
-def dummy_drafter(kind: str, target: Network, window: int, *, fp8_head: bool = False) -> Drafter:
-    """A DFlash or an MTP head ("dflash", "mtp") of a shape that fits `target`, with drawn weights.
-    Raises `ConfigError`.
+def dummy_drafter(kind: str, target: Network, window: int, *, fp8: bool = False) -> Drafter:
+    """A DFlash or an MTP head ("dflash", "mtp") of a shape that fits `target`, with drawn weights,
+    with `fp8` as `load_drafter` has them on a card. Raises `ConfigError`.
     """
     config = target.config
     with tempfile.TemporaryDirectory() as made:
@@ -116,12 +126,12 @@ def dummy_drafter(kind: str, target: Network, window: int, *, fp8_head: bool = F
     if isinstance(shape, DFlashShape):
         model = _drawn(shape.network, target)
         fc = _matrix(target, config.hidden_size, len(shape.taps) * config.hidden_size)
-        return DFlash(shape, DFlashWeights(model, fc, model.norm), target, window)
+        return DFlash(shape, DFlashWeights(model, fc, model.norm), target, window, fp8=fp8)
     assert isinstance(shape, MtpShape)
     model = _drawn(shape.network, target)
     fc = _matrix(target, config.hidden_size, 2 * config.hidden_size)
     weights = MtpWeights(model, fc, model.norm, model.norm)
-    cell = MtpCell(shape, weights, target, window, fp8_head=fp8_head)
+    cell = MtpCell(shape, weights, target, window, fp8_head=fp8)
     return RecurrentDrafter(cell, target)
 
 

@@ -13,11 +13,11 @@ from benchmarks.speculation.table import acceptances, rows, verdicts
 from protocol.errors import ConfigError
 from tests.fakes.tiny_models import write_tiny_model
 
-NAMES = "model drafter acceptance batches depths prompts prompt_tokens outputs text json plot dtype"
+NAMES = ("acceptance", "text", "json", "plot", "dtype", "drafter_fp8")
 
 
 def _arguments(**given: Any) -> argparse.Namespace:
-    defaults: dict[str, Any] = dict.fromkeys(NAMES.split())
+    defaults: dict[str, Any] = dict.fromkeys(NAMES)
     defaults |= {
         "batches": "1,3", "depths": "0-2", "prompts": 1, "prompt_tokens": 24, "outputs": 120,
         "temperature": 0.0, "fp8": False, "device": "cpu",

@@ -8,7 +8,7 @@ and placeholders behind it; its layers attend to the context and to the block it
 values go to the slots that its tokens will have: what the target verifies next writes over them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -16,20 +16,21 @@ import torch
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan, attend, blocks_at, write_context
-from kernels.choose import uses_triton
-from kernels.linear import linear, norm_linear
+from kernels.fp8 import quantize_weight
+from kernels.linear import Weight, linear, norm_linear
 from kernels.rms_norm import rms_norm
 from kernels.sample import best_tokens
 from kernels.silu_mul import silu_mul
 from protocol.errors import ConfigError
+from workers.engine.drafting.captured import Blocks, CapturedDrafts
 from workers.engine.drafting.description import DFlashShape
 from workers.engine.drafting.dflash2 import BranchConv, Conv, PairScores, walk
-from workers.engine.drafting.drafter import Drafted, DraftStep
+from workers.engine.drafting.drafter import Capture, Drafted, DraftStep
 from workers.engine.drafting.weights import DrafterReader, own_bytes, reading
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.models.weights import ModelWeights
+from workers.engine.models.weights import ModelWeights, quantised
 
 _PROBE: Final = "fc.weight"
 
@@ -119,25 +120,51 @@ class DFlash:
     """See `workers.engine.drafting.drafter.Drafter`; for sequences of up to `window` tokens."""
 
     def __init__(
-        self, shape: DFlashShape, weights: DFlashWeights, target: Network, window: int
+        self,
+        shape: DFlashShape,
+        weights: DFlashWeights,
+        target: Network,
+        window: int,
+        *,
+        fp8: bool = False,
     ) -> None:
+        """With `fp8` all products of normed rows are in 8 bits, the head's too, in copies."""
         self.name = "dflash" if shape.convolution is None else "dflash2"
         self.taps = shape.taps
         self.reads_hidden = False
         self.max_depth = shape.max_depth
         self._shape = shape
         self._weights = weights
-        self._context = weights.context
-        others = weights.others()
-        self.num_bytes = own_bytes(weights.model, target.weights, self._context, *others)
+        model, others = weights.model, weights.others()
+        self._context: Weight = weights.context
+        self._head: Weight = model.head
+        copies = 0
+        if fp8:
+            model = replace(model, layers=tuple([quantised(layer) for layer in model.layers]))
+            self._context = quantize_weight(weights.context)
+            self._head = quantize_weight(model.head)
+            copies = self._head.nbytes
+        self._model = model
+        own = own_bytes(model, target.weights, *others)
+        self.num_bytes = own + self._context.nbytes + copies
         config, heads = shape.network, shape.network.attention
         longest = window + shape.block_size  # a block may reach past the window's end
-        self._network = Network(config, weights.model, longest)
+        self._network = Network(config, model, longest)
         self._angles = cos_sin(heads.rope, heads.head_dim, longest).to(target.device)
         norms = [layer.qk_norm for layer in weights.model.layers if layer.qk_norm is not None]
         self._key_norms = torch.stack([norm[heads.num_heads :] for norm in norms])
         self.token_bytes = config.token_numbers * weights.fc.element_size()
         self._cache: KvCache | None = None
+        self._captured = CapturedDrafts(self._pass, self.max_depth, target.device)
+
+    @property
+    def has_pending_captures(self) -> bool:
+        """See `CapturesDrafts`."""
+        return self._captured.has_pending
+
+    def prepare(self, capture: Capture) -> bool:
+        """See `CapturesDrafts`."""
+        return self._captured.prepare(capture)
 
     @property
     def cache(self) -> KvCache:
@@ -155,13 +182,35 @@ class DFlash:
     def draft(self, step: DraftStep) -> Drafted:
         """See `Drafter`."""
         assert step.taps is not None
-        self.take_in(step.taps, step.plan)
-        num_seqs = len(step.seqs)
+        num_seqs, num_rows = len(step.seqs), step.depth + self._shape.drafts_own_place
         if not num_seqs or not step.depth:
+            self.take_in(step.taps, step.plan)
             return Drafted(step.anchors.new_empty((num_seqs, 0)))
-        num_rows = step.depth + self._shape.drafts_own_place
-        hidden = self.block(step.anchors, num_rows, self._plan(step, num_rows))
-        return self.choose(step.anchors, hidden)
+        if isinstance(step.plan, AttentionPlan):
+            self.take_in(step.taps, step.plan)
+            hidden = self.block(step.anchors, num_rows, step.plan_rows(num_rows, 0))
+            return self.choose(step.anchors, hidden)
+        tables = step.plan.table_rows[step.rows]
+        blocks = Blocks(step.anchors, step.anchor_positions.int(), tables)
+        drafted = self._captured.replay(step, blocks)
+        return drafted or self._pass(step.taps, step.plan, blocks, step.depth)
+
+    def _pass(self, taps: Tensor, plan: PagedPlan, blocks: Blocks, depth: int) -> Drafted:
+        """Of paged rows, whose places the host need not know."""
+        self.take_in(taps, plan)
+        num_rows = depth + self._shape.drafts_own_place
+        config, (keys, _) = self._shape.network, self.cache.layers[0]
+        own = blocks_at(
+            blocks.positions,
+            blocks.table_rows,
+            plan.block_tables,
+            num_rows,
+            config.attention.num_heads,
+            keys,
+            self._weights.fc.dtype,
+            is_scoped=config.is_scoped,
+        )
+        return self.choose(blocks.anchors, self.block(blocks.anchors, num_rows, own))
 
     def take_in(self, taps: Tensor, plan: AttentionPlan | PagedPlan) -> None:
         """Write the context of rows whose taps are [T, taps x target's hidden]."""
@@ -191,7 +240,8 @@ class DFlash:
         """The drafts of rows [S, drafts, hidden]."""
         num_seqs, depth, size = hidden.shape
         rows = hidden.reshape(-1, size)
-        logits = self._network.logits(rows)
+        eps = self._shape.network.rms_norm_eps
+        logits = norm_linear(rows, self._model.norm, eps, self._head)
         if self._weights.pairs is not None and self._shape.selector is not None:
             normed = self._network.final_norm(rows).view(hidden.shape)
             top_k, blocks = self._shape.selector.top_k, logits.view(num_seqs, depth, -1)
@@ -201,28 +251,12 @@ class DFlash:
             ids = self._weights.token_ids[ids]
         return Drafted(ids.view(num_seqs, depth), confidence.view(num_seqs, depth))
 
-    def _plan(self, step: DraftStep, num_rows: int) -> AttentionPlan | PagedPlan:
-        """Of the blocks. On a card their places are known only there."""
-        if not isinstance(step.plan, PagedPlan) or not uses_triton(self._weights.fc):
-            return step.plan_rows(num_rows, 0)
-        config, (keys, _) = self._shape.network, self.cache.layers[0]
-        return blocks_at(
-            step.anchor_positions.int(),
-            step.plan.table_rows[step.rows],
-            step.plan.block_tables,
-            num_rows,
-            config.attention.num_heads,
-            keys,
-            self._weights.fc.dtype,
-            is_scoped=config.is_scoped,
-        )
-
     def _with_convs(self, hidden: Tensor, num_rows: int, plan: AttentionPlan | PagedPlan) -> Tensor:
         """The layers of DFlash 2: `x += conv(branch(conv(norm(x))))`."""
         config, eps = self._shape.network, self._shape.network.rms_norm_eps
         assert self._shape.convolution is not None
         for mixer, layer, convs, (keys, values) in zip(
-            config.attentions, self._weights.model.layers, self._weights.convs, self.cache.layers,
+            config.attentions, self._model.layers, self._weights.convs, self.cache.layers,
             strict=True,
         ):  # fmt: skip
             normed = rms_norm(hidden, layer.input_norm, eps)

@@ -9,11 +9,14 @@ draft is accepted if it equals it. Drafts of every quality are correct, and good
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan
+
+Capture: TypeAlias = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
+"""See `workers.engine.graphs.capture`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class DraftStep:
     `anchor_positions` int64 [S] and are not computed yet. `plan_rows(num_rows, offset)` is the
     attention of so many rows of each sequence from its anchor's position + `offset` on, one
     sequence after the other; the sequences hold blocks for the positions up to anchor + `depth`.
+    `in_place`: `taps` and what a paged `plan` consists of lie where they lay in the last step of as
+    many rows, so a graph may read them.
     """
 
     token_ids: Tensor
@@ -46,6 +51,7 @@ class DraftStep:
     anchor_positions: Tensor
     depth: int
     plan_rows: Callable[[int, int], AttentionPlan | PagedPlan]
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +90,15 @@ class Drafter(Protocol):
         """Take in the rows of a step and draft behind it; waits for nothing. Called in the order of
         the steps, under `torch.inference_mode`.
         """
+
+
+@runtime_checkable
+class CapturesDrafts(Protocol):
+    """A drafter whose passes over rows in place can be captured."""
+
+    @property
+    def has_pending_captures(self) -> bool:
+        """Whether a pass was missed."""
+
+    def prepare(self, capture: Capture) -> bool:
+        """Capture one pass that was missed; False if there is none. No step may be in flight."""

@@ -5,6 +5,8 @@ Owns the order: what it is, whether it fits, its weights. Must not know how it d
 
 from pathlib import Path
 
+import torch
+
 from kernels.choose import has_fp8
 from workers.engine.drafting.description import DFlashShape, MtpShape, read_drafter
 from workers.engine.drafting.dflash import DFlash, read_dflash
@@ -15,17 +17,27 @@ from workers.engine.drafting.recurrent import RecurrentDrafter
 from workers.engine.models.network import Network
 
 
-def load_drafter(path: Path, target: Network, window: int) -> Drafter:
+def load_drafter(path: Path, target: Network, window: int, *, fp8: bool | None = None) -> Drafter:
     """The drafter in the directory `path`, for sequences of up to `window` tokens. Raises
     `ConfigError`, one line, before any weights are read if it is not for this target.
+
+    With `fp8` DFlash computes in 8 bits, and an MTP head chooses by a copy of the head in 8 bits;
+    None: where `drafts_in_fp8`.
     """
     shape = read_drafter(path, target.config)
+    fp8 = drafts_in_fp8(target) if fp8 is None else fp8
     if isinstance(shape, DFlashShape):
-        return DFlash(shape, read_dflash(path, shape, target), target, window)
+        return DFlash(shape, read_dflash(path, shape, target), target, window, fp8=fp8)
     if isinstance(shape, MtpShape):
-        # Beside a head of a gigabyte, half of what a draft takes.
-        fp8 = target.device.type == "cuda" and has_fp8(target.device)
         weights = read_mtp(path, shape, target)
         return RecurrentDrafter(MtpCell(shape, weights, target, window, fp8_head=fp8), target)
     cell = Eagle3Cell(shape, read_eagle3(path, shape, target), target, window)
     return RecurrentDrafter(cell, target)
+
+
+def drafts_in_fp8(target: Network) -> bool:
+    """Whether drafts are made in 8 bits: on cards that have them, in half of the time. They decide
+    no text, and few of them become others.
+    """
+    device, dtype = target.device, target.weights.embedding.dtype
+    return device.type == "cuda" and has_fp8(device) and dtype == torch.bfloat16

@@ -12,6 +12,7 @@ from typing import final
 
 from torch import Tensor
 
+from workers.engine.drafting.drafter import CapturesDrafts
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.graphs.capture import Capture, Replay
 from workers.engine.graphs.capture_order import CaptureOrder, Decode, Graph
@@ -23,11 +24,19 @@ from workers.engine.step.draws import Kind
 
 @final
 class Graphs:
-    """`capture` None: every step is launched kernel by kernel."""
+    """`capture` None: every step is launched kernel by kernel. A `drafter` captures what it missed
+    behind all steps.
+    """
 
     def __init__(
-        self, order: CaptureOrder, decode: DecodeStep, mixed: MixedStep, capture: Capture | None
+        self,
+        order: CaptureOrder,
+        decode: DecodeStep,
+        mixed: MixedStep,
+        capture: Capture | None,
+        drafter: CapturesDrafts | None = None,
     ) -> None:
+        self._drafter = drafter
         self._order = order
         self._decode = decode
         self._mixed = mixed
@@ -43,7 +52,11 @@ class Graphs:
     @property
     def has_pending_captures(self) -> bool:
         """Whether a step has missed a graph that can still be captured."""
-        return self._capture is not None and not self._is_full and self._order.has_pending_captures
+        if self._capture is None or self._is_full:
+            return False
+        drafter = self._drafter
+        missed = drafter is not None and drafter.has_pending_captures
+        return missed or self._order.has_pending_captures
 
     def prepare(self, *, pending_only: bool) -> bool:
         """Capture one more graph; False if there was none to capture. What the inputs hold of the
@@ -52,9 +65,9 @@ class Graphs:
         if self._capture is None or self._is_full:
             return False
         graph = self._order.next(pending_only=pending_only)
-        if graph is None:
-            return False
         try:
+            if graph is None:
+                return self._drafter is not None and self._drafter.prepare(self._capture)
             self._clear(graph)
             self._replays[graph] = self._capture(partial(self._step, graph))
         except (RuntimeError, MemoryError) as error:

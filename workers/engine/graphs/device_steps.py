@@ -23,7 +23,7 @@ from kernels.accept import accept
 from kernels.attention import PagedPlan, SharingCosts, blocks_at, sharing_costs
 from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
-from workers.engine.drafting.drafter import Drafter
+from workers.engine.drafting.drafter import CapturesDrafts, Drafter
 from workers.engine.graphs.buckets import (
     graph_buckets,
     invariant_buckets,
@@ -133,6 +133,7 @@ class DeviceSteps:
             self._mixed_step,
             # Spans of states are cut on the host so far, which no graph can hold.
             capture or (None if recurrent else _capture_on(self._device, spare_bytes)),
+            _capturing(drafter),
         )
 
     def start(self, states: Sequence[SequenceState]) -> None:
@@ -439,6 +440,10 @@ class DeviceSteps:
         # Behind all that takes memory: a step that is repeated begins with the tokens before.
         self._tables.last_token.index_copy_(0, rows, tokens)
         return picked
+
+
+def _capturing(drafter: object) -> CapturesDrafts | None:
+    return drafter if isinstance(drafter, CapturesDrafts) else None
 
 
 def _awaits_token(chunk: Chunk, state: SequenceState) -> bool:

@@ -169,6 +169,7 @@ class MixedStep:
             words[places.last_rows][:num_sampled].long(),
             words[places.sampled_positions][:num_sampled].long(),
             self._model.prepared(self._plan(bucket), self._cache),
+            in_place=True,
         )
 
     def _plan(self, bucket: GraphBucket) -> PagedPlan:

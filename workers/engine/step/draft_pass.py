@@ -30,6 +30,7 @@ PlanRows: TypeAlias = Callable[[Sequence[Chunk], Tensor, int], AttentionPlan | P
 class StepRows(NamedTuple):
     """A step of T rows on the device, int64: those of `last_rows` are sampled, whose tokens stand
     at `sampled_positions`. `following` [T] are the tokens behind the rows that the host knows.
+    `in_place`: see `DraftStep`.
     """
 
     token_ids: Tensor
@@ -38,6 +39,7 @@ class StepRows(NamedTuple):
     last_rows: Tensor
     sampled_positions: Tensor
     plan: AttentionPlan | PagedPlan
+    in_place: bool = False
 
 
 class Kept(NamedTuple):
@@ -117,6 +119,7 @@ class DraftPass:
             anchor_positions=positions,
             depth=max([chunk.num_to_draft for chunk in chunks], default=0),
             plan_rows=lambda num_rows, offset: plan_rows(chunks, positions + offset, num_rows),
+            in_place=rows.in_place,
         )
         drafted = self._drafter.draft(step)
         # A drafter of another vocabulary must not make the embedding read past its end.

@@ -17,7 +17,7 @@ from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.drafting.cases import made, naive_drafts
 from tests.workers.engine.drafting.naive import Naive
 from tests.workers.engine.invariant_cases import Asked, requests, serve
-from workers.engine.drafting.drafter import Drafted, Drafter, DraftStep
+from workers.engine.drafting.drafter import Capture, CapturesDrafts, Drafted, Drafter, DraftStep
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models.kv_cache import KvCache
@@ -53,11 +53,24 @@ class Watched(KnownDrafter):
         self.reads_hidden = inner.reads_hidden
         self.token_bytes = inner.token_bytes
         self.drafts: list[Draft] = []
+        self.num_captured = 0
         self._inner = inner
 
     def take_cache(self, num_blocks: int, block_size: int) -> None:
         """The inner one's."""
         self._inner.take_cache(num_blocks, block_size)
+
+    @property
+    def has_pending_captures(self) -> bool:
+        """The inner one's."""
+        return isinstance(self._inner, CapturesDrafts) and self._inner.has_pending_captures
+
+    def prepare(self, capture: Capture) -> bool:
+        """See `CapturesDrafts`."""
+        if not isinstance(self._inner, CapturesDrafts) or not self._inner.prepare(capture):
+            return False
+        self.num_captured += 1
+        return True
 
     def draft(self, step: DraftStep) -> Drafted:
         """See `Drafter`."""
@@ -115,6 +128,9 @@ def test_drafts_follow_a_sequence_wherever_it_goes(
     poor = Drive(drafting, proposer=FixedDepth(DEPTH), looks_ahead=on_card, **limits)
     assert serve(poor, asked) == expected
     assert poor.num_preemptions > 0
+    while drafting.prepare(pending_only=True):
+        pass
+    assert (watched.num_captured > 0) == (on_card and name.startswith("dflash"))
     assert serve(poor, asked) == expected  # some of it from the prefix cache
     assert sum(answer.cached_tokens for answer in poor.answers.values()) > 0
     _check(watched, texts, naive, runner.model, is_stale=name in ("mtp", "eagle3"))
@@ -162,8 +178,11 @@ def test_drafts_on_a_card_are_those_of_a_cpu(
     drafting, watched, naive = _watching(name, runner, texts, tmp_path, on_card=True)
     limits = {"token_budget": 64, "num_blocks": FEW_BLOCKS + 1}
     drive = Drive(drafting, proposer=FixedDepth(DEPTH), looks_ahead=True, **limits)
-    for _ in range(2):
+    for _ in range(3):
         assert serve(drive, asked) == expected
+        while drafting.prepare(pending_only=True):
+            pass
+    assert (watched.num_captured > 0) == name.startswith("dflash")
     if dtype == "float32":
         _check(watched, texts, naive, on_cpu.model, is_stale=name in ("mtp", "eagle3"))
 

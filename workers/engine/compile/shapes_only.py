@@ -34,7 +34,9 @@ def _compared(x: Tensor, number: object) -> Tensor | None:
     return x.new_empty(x.shape, dtype=torch.bool) if isinstance(number, int) else None
 
 
-def _where(chosen: Tensor, first: Tensor, second: Tensor) -> Tensor | None:
+def _where(chosen: Tensor, first: object, second: object) -> Tensor | None:
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return None
     if not chosen.shape == first.shape == second.shape:
         return None
     return first.new_empty(first.shape, dtype=torch.promote_types(first.dtype, second.dtype))

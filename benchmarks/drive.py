@@ -16,7 +16,7 @@ from workers.engine.runner import InFlight, Runner
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing
 from workers.scheduler.drafting import Proposer
-from workers.scheduler.plan import StepPlan
+from workers.scheduler.plan import StepPlan, StepResult
 from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 
@@ -65,6 +65,7 @@ class Drive:
         self._compiler = compiler
         self._looks_ahead = looks_ahead
         self._in_flight: tuple[StepPlan, InFlight] | None = None
+        self._was_ahead = False
         limits = SchedulerLimits(
             max_seqs or facts.max_seqs,
             token_budget or facts.token_budget,
@@ -129,14 +130,21 @@ class Drive:
         self.num_steps += plan is not None
         if not self._looks_ahead:
             if plan is not None:
-                self._apply(self._scheduler.commit(plan, self._runner.run(plan)))
+                self._commit(plan, self._runner.run(plan), is_ahead=False)
             return plan
         done = self._in_flight
         self._in_flight = None if plan is None else (plan, self._runner.launch(plan))
         if done is not None:
-            self._apply(self._scheduler.commit(done[0], self._runner.collect(done[1])))
+            self._commit(done[0], self._runner.collect(done[1]), is_ahead=self._was_ahead)
+            self._was_ahead = plan is not None
             return plan or done[0]
+        self._was_ahead = False
         return plan
+
+    def _commit(self, plan: StepPlan, result: StepResult, *, is_ahead: bool) -> None:
+        """Every step takes a second, whatever it has."""
+        self._apply(self._scheduler.commit(plan, result))
+        self._scheduler.took(plan, result, 1.0, is_ahead=is_ahead)
 
     def finish(self) -> None:
         """Step until there is no work. Raises `RuntimeError` if that does not happen."""

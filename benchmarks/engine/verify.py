@@ -54,7 +54,7 @@ class Schedule:
         self._rates = rates
         self._rng = random.Random(0)
 
-    def start(self, seq: int, token_ids: array[int], num_prompt: int) -> None:
+    def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""
 
     def end(self, seq: int) -> None:
@@ -64,15 +64,15 @@ class Schedule:
         """See `Proposer`."""
         return self.depth is not None and len(candidates) > 0
 
-    def propose(
-        self, candidates: Sequence[Candidate], room: int, num_prompts: int
-    ) -> Mapping[int, tuple[int, ...]]:
+    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
-        del num_prompts
         self.num_passes += len(candidates)
         if not self.depth or room < self.depth * len(candidates):
             return {}
         return {seq: self._drafts(min(self.depth, most)) for seq, most in candidates if most}
+
+    def took(self, plan: StepPlan, num_tokens: int, seconds: float, *, is_ahead: bool) -> None:
+        """See `Proposer`."""
 
     def learn(self, plan: StepPlan, result: StepResult) -> None:
         """See `Proposer`."""

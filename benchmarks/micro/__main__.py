@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.machine import describe_machine
-from benchmarks.micro import outputs, prompts, routing, scheduling, sharing
+from benchmarks.micro import drafting, outputs, prompts, routing, scheduling, sharing
 from benchmarks.micro.figures import Figure
 
 PARTS: Final[dict[str, Callable[[bool], Iterator[Figure]]]] = {
@@ -23,6 +23,7 @@ PARTS: Final[dict[str, Callable[[bool], Iterator[Figure]]]] = {
     "routing": routing.measure,
     "scheduler": scheduling.measure,
     "sharing": sharing.measure,
+    "drafts": drafting.measure,
 }
 
 

@@ -58,9 +58,10 @@ class HostDrafts:
         self._vary = vary
         self._rng = random.Random(depth)
 
-    def start(self, seq: int, token_ids: array[int], num_prompt: int) -> None:
+    def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""
-        assert 0 < num_prompt <= len(token_ids)
+        assert shared_from is not None
+        assert 0 <= shared_from <= len(token_ids)
         self._tokens[seq] = token_ids
 
     def end(self, seq: int) -> None:
@@ -71,11 +72,8 @@ class HostDrafts:
         """Mostly."""
         return bool(candidates) and self._rng.random() < 0.9
 
-    def propose(
-        self, candidates: Sequence[Candidate], room: int, num_prompts: int
-    ) -> Mapping[int, tuple[int, ...]]:
+    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
-        del num_prompts
         found = {}
         for candidate in candidates:
             depth = self._rng.randint(0, self._depth) if self._vary else self._depth
@@ -86,6 +84,9 @@ class HostDrafts:
                 found[candidate.seq] = own
                 room -= len(own)
         return found
+
+    def took(self, plan: StepPlan, num_tokens: int, seconds: float, *, is_ahead: bool) -> None:
+        """See `Proposer`."""
 
     def learn(self, plan: StepPlan, result: StepResult) -> None:
         """See `Proposer`."""
@@ -108,11 +109,8 @@ class CardDrafts(HostDrafts):
         del candidates
         return False
 
-    def propose(
-        self, candidates: Sequence[Candidate], room: int, num_prompts: int
-    ) -> Mapping[int, tuple[int, ...]]:
+    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
-        del num_prompts
         found = {}
         for seq, most in candidates:
             if depth := min(self._held.get(seq, 0), most, room):

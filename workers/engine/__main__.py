@@ -49,7 +49,7 @@ from workers.loop import (
     start_table,
 )
 from workers.model_dir import TOKENIZER_NAME, read_vocab_size
-from workers.scheduler import largest_id
+from workers.scheduler import Proposer, largest_id
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -95,6 +95,7 @@ def _serve(channel: EngineChannel) -> None:
         return
     runner, inbox, largest, use = _load(config, report, channel, start.epoch)
     compiler = _compiler(runner, report)
+    proposer = _proposer(config, runner)
     scheduler = scheduler_for(
         runner,
         config.serves,
@@ -103,6 +104,7 @@ def _serve(channel: EngineChannel) -> None:
         largest=largest,
         max_gap_s=inf if config.max_gap_ms is None else config.max_gap_ms / 1e3,
         enforces_grammars=compiler is not None,
+        proposer=proposer,
     )
     for line in start_table(runner.facts, config.serves, config.max_gap_ms, report.seconds(), use):
         print(line, file=sys.stderr)
@@ -145,6 +147,17 @@ def _load(
             raise AssertionError("the bridge serves these")
         case _:
             assert_never(config.engine)
+
+
+def _proposer(config: WorkerConfig, runner: Runner[Any]) -> Proposer | None:
+    """What gives decodes drafts; a native engine verifies them."""
+    if config.engine != "native" or config.drafting is None:
+        return None
+    from workers.engine import runner as native
+    from workers.engine.speculating import speculation_for
+
+    assert isinstance(runner, native.Runner)
+    return speculation_for(config, runner)
 
 
 def _compiler(runner: Runner[Any], report: Reporter) -> GrammarCompiler | None:

@@ -83,6 +83,16 @@ class Runner:
         return self._steps.lookahead
 
     @property
+    def drafter(self) -> Drafter | None:
+        """What drafts on the device behind each step."""
+        return self._steps.drafter
+
+    @property
+    def verified_rows(self) -> tuple[int, ...]:
+        """See `Steps.verified_rows`."""
+        return self._steps.verified_rows
+
+    @property
     def num_sequences(self) -> int:
         """Sequences whose state is kept."""
         return len(self._states)

@@ -200,7 +200,10 @@ class EngineLoop(Generic[InFlight]):
     def _collect(self, leave: int) -> None:
         """Take results until so many steps are in flight."""
         while len(self._pipeline) > leave:
-            self._queue(self._scheduler.commit(*self._pipeline.collect()))
+            plan, result = self._pipeline.collect()
+            self._queue(self._scheduler.commit(plan, result))
+            seconds, is_ahead = self._pipeline.cycle
+            self._scheduler.took(plan, result, seconds, is_ahead=is_ahead)
 
     def _take_frame(self, link: int, payload: bytes) -> None:
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar, final
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar, final
 
 from protocol.errors import HermaError
 from protocol.messages import EngineFacts
@@ -86,9 +86,19 @@ class _Step(Generic[InFlight]):
     is_overshadowed: bool = False
 
 
+class Cycle(NamedTuple):
+    """Seconds from one result to the next; the step of the latter was launched before the former if
+    it `is_ahead`.
+    """
+
+    seconds: float
+    is_ahead: bool
+
+
 @final
 class Pipeline(Generic[InFlight]):
-    """Launches and collects the steps of one runner; `clock` gives monotonic seconds.
+    """Launches and collects the steps of one runner; `clock` gives monotonic seconds. `cycle` is
+    that of the last result.
 
     `meter` and `step_cost` learn the time from one result to the next, or from the launch if there
     was nothing in flight. `has_failed`: the last launch failed, and nothing should be planned
@@ -111,6 +121,7 @@ class Pipeline(Generic[InFlight]):
         self._steps: deque[_Step[InFlight]] = deque()
         self._faults_in_a_row = 0
         self._result_at = 0.0
+        self.cycle = Cycle(0.0, False)
 
     def __len__(self) -> int:
         """How many steps are in flight."""
@@ -162,6 +173,7 @@ class Pipeline(Generic[InFlight]):
         result = self._result(step)
         now = self._clock()
         duration_s = now - max(step.launched_at, self._result_at)
+        self.cycle = Cycle(now - self._result_at, step.launched_at < self._result_at)
         self._result_at = now
         self.meter.add(duration_s, step.num_tokens, step.prefill_tokens, now)
         # A step that failed says nothing about the cost of those that do not.

@@ -41,8 +41,10 @@ class Proposer(Protocol):
         after the next; 0 for none.
         """
 
-    def start(self, seq: int, token_ids: array[int], num_prompt: int) -> None:
-        """A sequence runs. `token_ids` grow while it does, and must not be changed."""
+    def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
+        """A sequence runs. `token_ids` grow while it does, and must not be changed. Others may
+        learn those from `shared_from` on when it is over; None: none of them.
+        """
 
     def end(self, seq: int) -> None:
         """The sequence is over; its tokens do not change any more."""
@@ -52,15 +54,16 @@ class Proposer(Protocol):
         them should pay.
         """
 
-    def propose(
-        self, candidates: Sequence[Candidate], room: int, num_prompts: int
-    ) -> Mapping[int, tuple[int, ...]]:
-        """Drafts by sequence (ids, or `ON_CARD` for each), at most `room` in all, for a step that
-        also computes that many prompts.
-        """
+    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
+        """Drafts by sequence (ids, or `ON_CARD` for each), at most `room` in all."""
 
     def learn(self, plan: StepPlan, result: StepResult) -> None:
-        """What became of a step."""
+        """What became of a step, in the order of the plans."""
+
+    def took(self, plan: StepPlan, num_tokens: int, seconds: float, *, is_ahead: bool) -> None:
+        """It is so long from the result before this step's to its own, of `num_tokens`. A step that
+        `is_ahead` was launched before that result was there.
+        """
 
 
 def candidates_of(queues: Queues) -> list[Candidate]:

@@ -183,7 +183,8 @@ class Scheduler:
             for start in choice.started:
                 sequence = self._queues.running[start.seq]
                 if not sequence.embeds:
-                    self._proposer.start(start.seq, sequence.token_ids, sequence.num_prompt)
+                    begin = None if sequence.is_private else sequence.num_cached
+                    self._proposer.start(start.seq, sequence.token_ids, begin)
         plan = StepPlan(self._num_steps, tuple(choice.started), tuple(choice.chunks), tuple(ended))
         in_flight.append(plan)
         return plan
@@ -202,6 +203,12 @@ class Scheduler:
         outcome = apply(plan, result, self._queues, self._blocks)
         endings = [self._end(sequence, ending) for sequence, ending in outcome.ended]
         return (*outcome.messages, *endings, *self.take_events())
+
+    def took(self, plan: StepPlan, result: StepResult, seconds: float, *, is_ahead: bool) -> None:
+        """See `Proposer`; of a step that was committed."""
+        if self._proposer is not None:
+            num_tokens = sum([len(item.ids) for item in result.sampled])
+            self._proposer.took(plan, num_tokens, seconds, is_ahead=is_ahead)
 
     def take_events(self) -> tuple[Outgoing, ...]:
         """Block events not handed out yet. `commit` hands out all, those of plans included."""
@@ -297,7 +304,7 @@ class Scheduler:
         num_prompts = len(queues.running) - len(candidates) + len(queues.waiting)
         room = self._limits.token_budget - len(queues.running)
         room -= LEAST_TOKENS if num_prompts else 0
-        return self._proposer.propose(candidates, max(0, room), num_prompts)
+        return self._proposer.propose(candidates, max(0, room))
 
     def _find(self, key: Key) -> Sequence | None:
         queued = self._queues.find(key) or self._intake_queue.find(key)

@@ -49,7 +49,8 @@ class Sequence:
     Of a model with recurrent layers, `saves` are the positions at which the state is still to be
     saved, the next one last, and `restores` is the slot with which the next chunk begins.
 
-    One that `embeds` ends where another one would sample its first token.
+    One that `embeds` ends where another one would sample its first token. The text of one that
+    `is_private` is for no other.
 
     What a `grammar` is, the runner knows. While it `is_compiling` there is none yet.
     """
@@ -63,6 +64,7 @@ class Sequence:
         "grammar",
         "is_accepted",
         "is_compiling",
+        "is_private",
         "is_started",
         "key",
         "link",
@@ -102,6 +104,7 @@ class Sequence:
         self.key = key
         self.link, self.request_id, self.attempt = key
         self.embeds = isinstance(submit, Embed)
+        self.is_private = bool(submit.salt)
         self.dimensions = submit.dimensions if isinstance(submit, Embed) else None
         self.sampling = _NO_SAMPLING if isinstance(submit, Embed) else submit.sampling
         self.seed = 0 if isinstance(submit, Embed) else submit.seed

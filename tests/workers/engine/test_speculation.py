@@ -15,6 +15,7 @@ from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import Runner
 from workers.engine.step.host_steps import HostSteps
+from workers.speculation import NUM_TEXT_SOURCES, MatchOdds, Policy, Speculation, TextSource
 
 DEPTHS = (1, 3, 7, 15)
 FEW_BLOCKS = 11
@@ -167,3 +168,24 @@ def test_a_stop_token_among_accepted_drafts_ends_the_answer(runner: Runner) -> N
     assert finished is not None
     assert (finished.reason, finished.matched) == ("stop", stop)
     assert finished.output_tokens == len(answer) + 1
+
+
+@pytest.mark.parametrize("depth", [None, 5])
+@pytest.mark.parametrize("on_card", [False, True])
+def test_drafts_from_earlier_text(runner: Runner, on_card: bool, depth: int | None) -> None:
+    """A greedy model that repeats itself takes fewer steps, and says the same."""
+    greedy = SamplingParams(max_tokens=60, temperature=0.0, ignore_eos=True)
+    asked = [Asked([5 + number, 9, 2] * 7, greedy, number) for number in range(4)]
+    plain = Drive(fresh_runner(runner))
+    expected = serve(plain, asked)
+    stepping = _steps(runner, None, on_card=on_card)
+    source = TextSource(MatchOdds(NUM_TEXT_SOURCES), uses_fleet=True)
+    speculation = Speculation(source, Policy(looks_ahead=on_card), depth)
+    drive = Drive(stepping, proposer=speculation, looks_ahead=on_card)
+    assert serve(drive, asked) == expected
+    assert serve(drive, asked) == expected
+    assert drive.num_steps < 0.6 * 2 * plain.num_steps
+    counters = speculation.counters
+    assert counters.num_tokens == 2 * 4 * 59
+    assert counters.num_tokens == counters.num_passes + counters.num_accepted
+    assert counters.num_passes < 0.6 * counters.num_tokens

@@ -103,6 +103,7 @@ class DeviceSteps:
         self._tables = SequenceTables(
             max_rows, max_blocks, cache.dummy_block, self._device, max_drafts
         )
+        self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
         self._kept = kept_states(model, max_rows, facts.snapshots)
@@ -117,6 +118,7 @@ class DeviceSteps:
             held = invariant_buckets(capture_sizes(max_rows), *limits)
         if verifies or drafter is not None:
             held += verify_buckets(*limits)
+        self._verified_rows = tuple([bucket.num_rows for bucket in held if bucket.verifies])
         if self._draft_pass is not None:
             self._draft_pass.keep_in_place(max([bucket.num_rows for bucket in held], default=0))
         costs = (sharing or _sharing_on(model, cache)) if _can_share(model) else None
@@ -189,6 +191,11 @@ class DeviceSteps:
     def state_bytes(self) -> int:
         """See `Steps`."""
         return 0 if self._kept is None else self._kept.num_bytes()
+
+    @property
+    def verified_rows(self) -> tuple[int, ...]:
+        """See `Steps`."""
+        return self._verified_rows
 
     @property
     def num_graphs(self) -> tuple[int, int]:

@@ -36,6 +36,7 @@ class HostSteps:
         self._cache = cache
         limits = facts.max_seqs, model.device, facts.token_budget
         self._sampler = Sampler(model.config.vocab_size, *limits)
+        self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._drafts: dict[int, tuple[int, ...]] = {}
         self._slots = HostSlots(model, facts)
@@ -113,6 +114,11 @@ class HostSteps:
     def state_bytes(self) -> int:
         """See `Steps`."""
         return 0 if self._slots.kept is None else self._slots.kept.num_bytes()
+
+    @property
+    def verified_rows(self) -> tuple[int, ...]:
+        """See `Steps`."""
+        return ()
 
     @property
     def used_graph(self) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from protocol.errors import HermaError
+from workers.engine.drafting.drafter import Drafter
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.sampler import Picked
 from workers.scheduler import Chunk
@@ -26,6 +27,16 @@ class Steps(Protocol):
     @property
     def lookahead(self) -> int:
         """Steps that may be started beyond the one that is read next."""
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """What drafts behind each step."""
+
+    @property
+    def verified_rows(self) -> tuple[int, ...]:
+        """Up to how many rows steps with drafts take equally long, rising; beyond, and where there
+        are none, each row takes its time.
+        """
 
     def start(self, states: Sequence[SequenceState]) -> None:
         """New sequences, before the first step that names them."""

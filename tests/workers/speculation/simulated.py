@@ -1,0 +1,165 @@
+"""An engine that takes the time that a table says, and drafts that are right by known chances.
+
+Owns the simulation and the paces to compare with. Must not know how the policy decides.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from workers.scheduler import Candidate, Chunk, Sampled, StepPlan, StepResult
+from workers.speculation import Offer, Policy, Speculation
+
+Seconds = Callable[[int], float]
+"""Of a step, by its rows."""
+
+
+@dataclass
+class Costs:
+    """Seconds of steps by rows: planned ahead, and waiting for tokens; an engine that does not look
+    ahead has the latter only. A card takes `draft_s` for each place that it drafts.
+    """
+
+    ahead: Seconds
+    awaiting: Seconds
+    looks_ahead: bool = True
+
+    def bare(self, num_sequences: int) -> float:
+        """Without drafts."""
+        return self.ahead(num_sequences) if self.looks_ahead else self.awaiting(num_sequences)
+
+
+class FairSource:
+    """Offers `depth` drafts of each sequence, which are right by `rates`; says `told` chances."""
+
+    num_to_draft = 0
+
+    def __init__(self, rates: Sequence[float], told: Sequence[float] | None = None) -> None:
+        self.rates = list(rates)
+        self.told = tuple(rates if told is None else told)
+
+    def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:
+        """Nothing to keep."""
+
+    def end(self, seq: int) -> None:
+        """Nothing to forget."""
+
+    def offers(self, candidates: Sequence[Candidate]) -> list[Offer]:
+        """The same for all."""
+        ids = tuple(range(len(self.rates)))
+        return [Offer(seq, ids[:most], self.told[:most]) for seq, most in candidates]
+
+    def verified(self, offer: Offer, num_right: int) -> None:
+        """It knows its chances."""
+
+    def planned(self, plan: StepPlan) -> None:
+        """Nothing to do."""
+
+
+@dataclass
+class Simulation:
+    """Steps of `num_sequences` that decode for ever. `depths` are the most drafts of a sequence in
+    each step.
+    """
+
+    speculation: Speculation
+    source: FairSource
+    costs: Costs
+    num_sequences: int
+    noise: float = 0.0
+    seed: int = 0
+    seconds: float = 0.0
+    num_tokens: int = 0
+    depths: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(self.seed)
+        self._in_flight: StepPlan | None = None
+        self._step = 0
+
+    @property
+    def pace(self) -> float:
+        """Tokens a second."""
+        return self.num_tokens / self.seconds
+
+    def run(self, num_steps: int) -> Simulation:
+        """So many more."""
+        for _ in range(num_steps):
+            self._turn()
+        return self
+
+    def forget(self) -> Simulation:
+        """Begin to count anew."""
+        self.seconds, self.num_tokens, self.depths = 0.0, 0, []
+        return self
+
+    def _turn(self) -> None:
+        candidates = [Candidate(seq, 100) for seq in range(self.num_sequences)]
+        before = self._in_flight
+        is_ahead = (
+            self.costs.looks_ahead
+            and before is not None
+            and not any(chunk.drafts for chunk in before.chunks)
+            and not self.speculation.waits(candidates)
+        )
+        drafts = {} if is_ahead else self.speculation.propose(candidates, 4096)
+        self._step += 1
+        chunks = [Chunk(seq, 0, 1, (), True, drafts.get(seq, ())) for seq, _ in candidates]
+        plan = StepPlan(self._step, (), tuple(chunks), ())
+        rows = sum(chunk.num_rows for chunk in chunks)
+        took = self.costs.ahead(rows) if is_ahead else self.costs.awaiting(rows)
+        took *= 1 + self.noise * (2 * self._rng.random() - 1)
+        result = StepResult(self._step, tuple(self._sampled(chunk) for chunk in chunks))
+        tokens = sum(len(item.ids) for item in result.sampled)
+        self.speculation.learn(plan, result)
+        self.speculation.took(plan, tokens, took, is_ahead=is_ahead)
+        self.seconds += took
+        self.num_tokens += tokens
+        self.depths.append(max(len(chunk.drafts) for chunk in chunks))
+        self._in_flight = plan
+
+    def _sampled(self, chunk: Chunk) -> Sampled:
+        num = 0
+        while num < len(chunk.drafts) and self._rng.random() < self.source.rates[num]:
+            num += 1
+        return Sampled(chunk.seq, (0,) * (num + 1))
+
+
+def simulate(
+    rates: Sequence[float],
+    costs: Costs,
+    num_sequences: int,
+    *,
+    depth: int | None = None,
+    told: Sequence[float] | None = None,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> Simulation:
+    """With a policy, or a fixed depth."""
+    source = FairSource(rates, told)
+    speculation = Speculation(source, Policy(looks_ahead=costs.looks_ahead), depth)
+    return Simulation(speculation, source, costs, num_sequences, noise, seed)
+
+
+def pace_without(costs: Costs, num_sequences: int) -> float:
+    """Tokens a second of no speculation."""
+    return num_sequences / costs.bare(num_sequences)
+
+
+def pace_of(depth: int, rates: Sequence[float], costs: Costs, num_sequences: int) -> float:
+    """Tokens a second that `depth` drafts of each sequence give, on the average."""
+    tokens, reached = 1.0, 1.0
+    for rate in rates[:depth]:
+        reached *= rate
+        tokens += reached
+    if not depth:
+        return pace_without(costs, num_sequences)
+    return num_sequences * tokens / costs.awaiting(num_sequences * (1 + depth))
+
+
+def best_pace(rates: Sequence[float], costs: Costs, num_sequences: int) -> float:
+    """Of all fixed depths, none among them."""
+    return max(pace_of(depth, rates, costs, num_sequences) for depth in range(len(rates) + 1))

@@ -1,0 +1,24 @@
+"""Drafts for the next steps: where they come from, how likely they are right, how many pay."""
+
+from workers.speculation.counters import Counters
+from workers.speculation.offers import MatchOdds, Offer
+from workers.speculation.pass_cost import FINE_SIZES, TimeTable
+from workers.speculation.place_odds import PlaceOdds
+from workers.speculation.policy import Policy
+from workers.speculation.sources import CardSource, TextSource
+from workers.speculation.speculation import Speculation
+from workers.speculation.text_drafter import NUM_TEXT_SOURCES
+
+__all__ = [
+    "FINE_SIZES",
+    "NUM_TEXT_SOURCES",
+    "CardSource",
+    "Counters",
+    "MatchOdds",
+    "Offer",
+    "PlaceOdds",
+    "Policy",
+    "Speculation",
+    "TextSource",
+    "TimeTable",
+]

@@ -1,0 +1,56 @@
+"""What operators see of speculation.
+
+Owns the counts since the start of the engine. Must not decide anything.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+MOST_PLACES: Final = 16
+"""Places of drafts that are counted apart; later ones count with the last."""
+
+
+@final
+class Counters:
+    """`num_passes` of sequences that decoded made `num_tokens`; of the drafts at each place so many
+    were `verified` and `accepted`. `drafting_s` are seconds of steps with drafts, `bare_s` what as
+    many tokens would have taken without.
+    """
+
+    def __init__(self) -> None:
+        self.num_passes = 0
+        self.num_tokens = 0
+        self.verified = [0] * MOST_PLACES
+        self.accepted = [0] * MOST_PLACES
+        self.drafting_s = 0.0
+        self.bare_s = 0.0
+
+    def add(self, num_drafts: int, num_tokens: int) -> None:
+        """A pass of one sequence."""
+        self.num_passes += 1
+        self.num_tokens += num_tokens
+        for place in range(num_drafts):
+            at = min(place, MOST_PLACES - 1)
+            self.verified[at] += 1
+            self.accepted[at] += place < num_tokens - 1
+
+    def took(self, drafting_s: float, bare_s: float) -> None:
+        """A step with drafts took so long, and its tokens would have taken `bare_s`."""
+        self.drafting_s += drafting_s
+        self.bare_s += bare_s
+
+    @property
+    def num_drafts(self) -> int:
+        """Drafts that were verified."""
+        return sum(self.verified)
+
+    @property
+    def num_accepted(self) -> int:
+        """Drafts that became output."""
+        return sum(self.accepted)
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the steps with drafts were; 1 before there were any."""
+        return self.bare_s / self.drafting_s if self.drafting_s and self.bare_s else 1.0

@@ -1,0 +1,104 @@
+"""How long a pass takes by its rows, learned from those that were measured.
+
+Owns the tables of measured times and what is assumed between and beyond them. Must not read a
+clock, nor know drafts.
+
+Of each size the median of the last few decides, so a pass that waited for a compiler says nothing.
+A step whose tokens are awaited before the next one is planned is slower than one that the card
+computes while the host plans: they have tables of their own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Final, final
+
+FINE_SIZES: Final = (
+    *range(1, 33),
+    *range(36, 129, 4),
+    *range(136, 257, 8),
+    *range(272, 513, 16),
+    *range(544, 1025, 32),
+    *range(1152, 4097, 128),
+)
+"""Numbers of rows up to which passes are measured together, where nothing is captured."""
+
+_KEPT: Final = 7
+_HOPED_SLOPE: Final = 0.002
+"""What a row adds to an unknown size, as a share of the time of the largest known one: an 8B on an
+H200 adds 0.001 for 2 to 128 rows. It is little, so that a size is tried, and then it is known."""
+
+
+@final
+class TimeTable:
+    """Seconds by rows. A pass takes as long for any number of rows up to one of `sizes`, as a
+    captured one does, or nearly.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int] = FINE_SIZES, known: Mapping[int, float] | None = None
+    ) -> None:
+        """`known` seconds by place in `sizes`, of an earlier engine: they count once."""
+        self.sizes = tuple(sizes)
+        self._seen: dict[int, deque[float]] = {
+            at: deque([seconds], maxlen=_KEPT) for at, seconds in (known or {}).items()
+        }
+        self._known: dict[int, float] = dict(known or {})
+        self._places: list[int] = sorted(self._known)
+
+    @property
+    def largest(self) -> int:
+        """The most rows that were measured, or a few more."""
+        return self.sizes[self._places[-1]] if self._places else 0
+
+    def export(self) -> dict[int, float]:
+        """What `__init__` takes."""
+        return dict(self._known)
+
+    def add(self, rows: int, seconds: float) -> None:
+        """A pass of so many rows took so long."""
+        at = self._index(rows)
+        seen = self._seen.setdefault(at, deque(maxlen=_KEPT))
+        seen.append(seconds)
+        if at not in self._known:
+            self._places = sorted([*self._places, at])
+        self._known[at] = median(seen)
+
+    def seconds(self, rows: int) -> float | None:
+        """How long a pass of so many rows should take: as measured; between two known sizes as if
+        time rose ever steeper, for what seems good is tried and then known; beyond the largest a
+        little more. None while nothing is known.
+        """
+        places = self._places
+        if not places:
+            return None
+        at = self._index(rows)
+        if (exact := self._known.get(at)) is not None:
+            return exact
+        right = bisect_left(places, at)
+        if right == 0:
+            return self._known[places[0]]
+        low = places[right - 1]
+        if right == len(places):
+            beyond = max(0, self.sizes[at] - self.sizes[low])
+            return self._known[low] * (1 + _HOPED_SLOPE * beyond)
+        high = places[right]
+        share = (self.sizes[at] - self.sizes[low]) / (self.sizes[high] - self.sizes[low])
+        return self._known[low] + share * share * (self._known[high] - self._known[low])
+
+    def least_seconds(self, rows: int) -> float | None:
+        """How long it takes at the least: as a smaller size that was measured."""
+        at, places = self._index(rows), self._places
+        right = bisect_left(places, at + 1)
+        return self._known[places[max(0, right - 1)]] if places else None
+
+    def spans(self, rows: int) -> bool:
+        """Whether the time of so many rows was measured, or that of fewer and of more."""
+        at, places = self._index(rows), self._places
+        return bool(places) and places[0] <= at <= places[-1]
+
+    def _index(self, rows: int) -> int:
+        return min(bisect_left(self.sizes, rows), len(self.sizes) - 1)

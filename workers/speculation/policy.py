@@ -1,0 +1,143 @@
+"""Whether a step drafts, and how much: what is expected, compared with what was measured.
+
+Owns the measured times of passes, the choice among offers, and when something is tried that does
+not seem to pay, so that it is known if it ever does. Must not know where drafts come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, final
+
+from workers.speculation.depth import Choice, choose_depths
+from workers.speculation.pass_cost import TimeTable
+
+_MARGIN: Final = 1.02
+"""Drafts must promise so many times the pace of none before steps wait for their tokens: chances
+and times are estimates."""
+
+_BARE_EVERY: Final = 192
+_BARE_STEPS: Final = 3
+"""Among so many passes with drafts so many without, to know what they take: of the first the time
+begins behind one with drafts, so it is not counted."""
+
+_TRIAL_EVERY: Final = 96
+"""Steps without drafts, though there were offers, behind which one verifies some."""
+
+_EXPLORES_EVERY: Final = 32
+"""Among so many steps with drafts one hopes for the best of sizes that were never measured, up to
+twice the usual number of drafts."""
+
+_TRUST: Final = 2
+"""A step may have so many times the rows of the largest one that was measured: what its drafts take
+is found out by doubling."""
+
+_FEW: Final = 8
+"""Drafts of a trial, or of a quarter of the sequences if they are many."""
+
+_MOST_PAUSE: Final = 16
+"""Steps for which offers are not looked at any more, after many looks in vain."""
+
+_HOPE_WEIGHT: Final = 0.1
+_LEAST_HOPE: Final = 0.1
+"""Of what offers promise before a token is known, the share that they promise behind it."""
+
+_NEVER_S: Final = 1e9
+
+
+@final
+class Policy:
+    """Decides by times in `ahead` (steps planned before their predecessor's tokens are known) and
+    `awaiting` (after), seconds by rows. Without `looks_ahead` all steps wait anyway.
+    """
+
+    def __init__(
+        self,
+        *,
+        looks_ahead: bool,
+        ahead: TimeTable | None = None,
+        awaiting: TimeTable | None = None,
+    ) -> None:
+        self.looks_ahead = looks_ahead
+        self.awaiting = awaiting or TimeTable()
+        self.ahead = ahead or TimeTable() if looks_ahead else self.awaiting
+        self._num_drafting = 0
+        self._num_drafts = 0
+        self._num_bare_due = 0
+        self._num_in_vain = 0
+        self._num_looks = 0
+        self._pause = 0
+        self._hope = 1.0
+        self._hoped = 0.0
+
+    def took(self, rows: int, seconds: float, *, is_ahead: bool) -> None:
+        """A step of decodes and drafts took so long."""
+        (self.ahead if is_ahead and self.looks_ahead else self.awaiting).add(rows, seconds)
+
+    def looks(self) -> bool:
+        """Whether offers are worth looking at for the next step."""
+        if self._num_bare_due > 0:
+            return False
+        if self._pause > 0:
+            self._pause -= 1
+            return False
+        return True
+
+    def wants(self, chances: Sequence[Sequence[float]], num_sequences: int, room: int) -> bool:
+        """Whether the next step should wait for tokens, to verify such drafts behind them."""
+        hope = self._hope
+        scaled = [(hope * own[0], *own[1:]) for own in chances if own]
+        choice = self.choose(scaled, num_sequences, room)
+        self._hoped = choice.gain / hope
+        self._num_looks = 0 if choice.num_drafts else self._num_looks + 1
+        self._pause = min(_MOST_PAUSE, self._num_looks // 4)
+        return choice.num_drafts > 0
+
+    def found(self, choice: Choice) -> None:
+        """What was chosen when the tokens were known that `wants` had waited for."""
+        if self._hoped > 0.0:
+            share = min(1.0, choice.gain / self._hoped)
+            self._hope = max(_LEAST_HOPE, self._hope + _HOPE_WEIGHT * (share - self._hope))
+            self._hoped = 0.0
+
+    def choose(self, chances: Sequence[Sequence[float]], num_sequences: int, room: int) -> Choice:
+        """What to verify of at most `room` drafts for some of the sequences that decode; in a trial
+        something in any case. Prompts beside them make drafts cheaper, and are left out.
+        """
+        bare_s = self.ahead.seconds(num_sequences)
+        if bare_s is None:
+            return Choice([0] * len(chances), 0, 0.0, 0.0)
+        is_trial = self._num_in_vain >= _TRIAL_EVERY
+        worst_s = _NEVER_S if is_trial else bare_s / _MARGIN
+        times = self._drafting_s
+        known = max(num_sequences, self.awaiting.largest)
+        room = min(room, max(_FEW, _TRUST * known - num_sequences))
+        if is_trial:
+            room = min(room, max(_FEW, num_sequences // 4))
+        elif self._num_drafting % _EXPLORES_EVERY == 1:
+            room, times = min(room, 2 * self._num_drafts + _FEW), self._least_s
+        seconds, sizes = partial(times, bare_s), self.awaiting.sizes
+        return choose_depths(chances, num_sequences, room, worst_s, seconds, sizes)
+
+    def planned(self, num_drafts: int, *, had_offers: bool) -> None:
+        """A step with so many drafts was planned."""
+        if num_drafts:
+            self._num_drafts = num_drafts
+            self._num_in_vain = 0
+            self._num_drafting += 1
+            if self._num_drafting >= _BARE_EVERY and self.looks_ahead:
+                self._num_drafting, self._num_bare_due = 0, _BARE_STEPS
+            return
+        self._num_in_vain += had_offers
+        self._num_bare_due = max(0, self._num_bare_due - 1)
+
+    def _least_s(self, bare_s: float, rows: int) -> float:
+        return max(bare_s, self.awaiting.least_seconds(rows) or 0.0)
+
+    def _drafting_s(self, bare_s: float, rows: int) -> float:
+        """As measured. Beyond what was measured no less than a step ahead of so many rows."""
+        known = self.awaiting.seconds(rows)
+        if known is not None and self.awaiting.spans(rows):
+            return known
+        return max(known or bare_s, self.ahead.seconds(rows) or bare_s)

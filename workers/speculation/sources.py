@@ -1,0 +1,107 @@
+"""Where drafts come from: text on the host, or a network on the card.
+
+Owns the seam to the speculation and what each source keeps of its sequences. Must not know what a
+step costs, nor how many drafts are verified.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Protocol, final
+
+from workers.scheduler import ON_CARD, Candidate, StepPlan
+from workers.speculation.offers import MatchOdds, Offer
+from workers.speculation.place_odds import PlaceOdds
+from workers.speculation.text_drafter import TextDrafter
+
+
+class Source(Protocol):
+    """Offers drafts for sequences."""
+
+    num_to_draft: int
+
+    def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:
+        """A sequence runs, whose `tokens` grow; others may learn those from `shared_from` on."""
+
+    def end(self, seq: int) -> None:
+        """The sequence is over."""
+
+    def offers(self, candidates: Sequence[Candidate]) -> list[Offer]:
+        """Drafts for the next step; for some of the sequences, perhaps none."""
+
+    def verified(self, offer: Offer, num_right: int) -> None:
+        """So many of the drafts of an offer were accepted."""
+
+    def planned(self, plan: StepPlan) -> None:
+        """What a step that was computed was asked to draft."""
+
+
+@final
+class TextSource:
+    """Earlier text."""
+
+    num_to_draft = 0
+
+    def __init__(self, odds: MatchOdds, *, uses_fleet: bool) -> None:
+        self.odds = odds
+        self._drafter = TextDrafter(odds, uses_fleet=uses_fleet)
+
+    def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:
+        """See `Source`."""
+        self._drafter.start(seq, tokens, shared_from)
+
+    def end(self, seq: int) -> None:
+        """See `Source`."""
+        self._drafter.end(seq)
+        self.odds.end(seq)
+
+    def offers(self, candidates: Sequence[Candidate]) -> list[Offer]:
+        """See `Source`."""
+        return self._drafter.offers(candidates)
+
+    def verified(self, offer: Offer, num_right: int) -> None:
+        """See `Source`."""
+        self.odds.learn(offer, num_right)
+
+    def planned(self, plan: StepPlan) -> None:
+        """The host drafts when it is asked."""
+
+
+@final
+class CardSource:
+    """A network on the card, which drafts up to `num_to_draft` tokens behind each step."""
+
+    def __init__(self, odds: PlaceOdds, depth: int) -> None:
+        self.odds = odds
+        self.num_to_draft = depth
+        self._held: dict[int, int] = {}
+
+    def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:
+        """Its state is the card's."""
+
+    def end(self, seq: int) -> None:
+        """See `Source`."""
+        self._held.pop(seq, None)
+        self.odds.end(seq)
+
+    def offers(self, candidates: Sequence[Candidate]) -> list[Offer]:
+        """See `Source`."""
+        found = []
+        for seq, most in candidates:
+            if depth := min(self._held.get(seq, 0), most):
+                chances = tuple(self.odds.chances(seq, depth))
+                found.append(Offer(seq, (ON_CARD,) * depth, chances))
+        return found
+
+    def verified(self, offer: Offer, num_right: int) -> None:
+        """See `Source`."""
+        self.odds.learn(offer.seq, len(offer.ids), num_right)
+
+    def planned(self, plan: StepPlan) -> None:
+        """See `Source`. A sequence that samples has other drafts from then on, or none."""
+        for chunk in plan.chunks:
+            if chunk.num_to_draft:
+                self._held[chunk.seq] = chunk.num_to_draft
+            elif chunk.samples:
+                self._held.pop(chunk.seq, None)

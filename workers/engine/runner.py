@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -129,7 +130,7 @@ class Runner:
         self._move(plan)
         lost = self._lost
         lost.update(self._invalid(plan.started))
-        chunks = [chunk for chunk in plan.chunks if chunk.seq not in lost]
+        chunks = [self._sound(chunk) for chunk in plan.chunks if chunk.seq not in lost]
         embeddings: dict[int, bytes] = {}
         if self._embedding:
             own = [chunk for chunk in chunks if chunk.seq in self._embedding]
@@ -289,6 +290,12 @@ class Runner:
             # A kernel or a workspace takes memory from the driver: torch has just returned what it
             # kept.
         return nothing, False
+
+    def _sound(self, chunk: Chunk) -> Chunk:
+        """Without drafts that no token has: they would break a CUDA context, too."""
+        if chunk.drafts and max(chunk.drafts) >= self._vocab_size:
+            return msgspec.structs.replace(chunk, drafts=())
+        return chunk
 
     def _invalid(self, started: Sequence[SequenceStart]) -> list[tuple[int, str]]:
         """An id past the embedding is an error on the CPU and would break a CUDA context."""

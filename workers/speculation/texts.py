@@ -48,13 +48,13 @@ class Match(NamedTuple):
     mask: int = -1
 
     def read(self, place: int, count: int) -> list[int]:
-        """Up to `count` tokens from a place on."""
+        """Up to `count` tokens from a place on, of one text."""
         stop = min(place + count, self.end)
         begin = place & self.mask
         found: list[int] = self.text[begin : begin + stop - place].tolist()
         if len(found) < stop - place:  # the ring goes on at its beginning
             found += self.text[: stop - place - len(found)].tolist()
-        return found
+        return found[: found.index(_SEPARATOR)] if _SEPARATOR in found else found
 
 
 @final

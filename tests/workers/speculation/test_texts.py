@@ -110,7 +110,7 @@ def test_a_match_does_not_reach_over_the_border_of_two_texts() -> None:
     match = fleet.match([9, 2, 3, 4, 5])
     assert match is not None
     assert match.length == KEY_TOKENS
-    assert _behind(match, 1) == [6]
+    assert match.read(match.places[0], 9) == [6]
 
 
 def test_its_memory_is_bounded_and_so_is_what_comes_at_once() -> None:

@@ -25,6 +25,7 @@ from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
 from workers.engine.drafting.drafter import CapturesDrafts, Drafter
 from workers.engine.graphs.buckets import (
+    GraphBucket,
     graph_buckets,
     invariant_buckets,
     need_of,
@@ -111,13 +112,8 @@ class DeviceSteps:
         self._decode_step = DecodeStep(
             model, cache, self._tables, self._sampler.draws, max_rows, recurrent
         )
-        weights = model.config.layer_weights // model.config.num_layers
-        limits = max_rows, facts.token_budget, weights
-        held = graph_buckets(*limits)
-        if model.invariant:
-            held = invariant_buckets(capture_sizes(max_rows), *limits)
-        if verifies or drafter is not None:
-            held += verify_buckets(*limits)
+        limits = max_rows, facts.token_budget
+        held = _buckets(model, *limits, verifies=verifies or drafter is not None)
         self._verified_rows = tuple([bucket.num_rows for bucket in held if bucket.verifies])
         if self._draft_pass is not None:
             self._draft_pass.keep_in_place(max([bucket.num_rows for bucket in held], default=0))
@@ -451,6 +447,17 @@ class DeviceSteps:
 
 def _capturing(drafter: object) -> CapturesDrafts | None:
     return drafter if isinstance(drafter, CapturesDrafts) else None
+
+
+def _buckets(
+    model: Network, max_rows: int, token_budget: int, *, verifies: bool
+) -> tuple[GraphBucket, ...]:
+    """Those of mixed steps, and of steps that verify."""
+    limits = max_rows, token_budget, model.config.layer_weights // model.config.num_layers
+    held = graph_buckets(*limits)
+    if model.invariant:
+        held = invariant_buckets(capture_sizes(max_rows), *limits)
+    return held + verify_buckets(*limits) if verifies else held
 
 
 def _awaits_token(chunk: Chunk, state: SequenceState) -> bool:

@@ -44,7 +44,8 @@ def main() -> int:
         _check_in_processes(arguments, names) if arguments.jobs else dict(sweep.check(cases, 0, 1))
     )
     print(f"checked {len(verdicts)} variants after {time.perf_counter() - started_at:.1f} s")
-    results = sweep.measure(cases, verdicts, timed=arguments.device != "cpu")
+    is_card = arguments.device != "cpu"
+    results = sweep.measure(cases, verdicts, timed=is_card, parts=arguments.parts and is_card)
     print(f"done after {time.perf_counter() - started_at:.1f} s; {sweep.machine(arguments.device)}")
     if arguments.json is not None:
         report = {"machine": sweep.machine(arguments.device), "results": results}
@@ -58,6 +59,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--case", default="", metavar="TEXT", help="only cases with it in the name")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--jobs", type=int, default=0, help="processes that compile; 0: none")
+    parser.add_argument("--parts", action="store_true", help="time each kernel of the best too")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--shard", help=argparse.SUPPRESS)
     return parser.parse_args()

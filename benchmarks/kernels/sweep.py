@@ -69,8 +69,12 @@ def print_checks(cases: Sequence[Case], shard: int, shards: int) -> None:
         sys.stdout.flush()
 
 
-def measure(cases: Sequence[Case], verdicts: Verdicts, *, timed: bool) -> list[dict[str, Any]]:
-    """Time the variants that passed. Prints a line per case and one per wrong variant."""
+def measure(
+    cases: Sequence[Case], verdicts: Verdicts, *, timed: bool, parts: bool = False
+) -> list[dict[str, Any]]:
+    """Time the variants that passed, and with `parts` the kernels of the best. Prints a line per
+    case and one per wrong variant.
+    """
     results = []
     for case in cases:
         said = {v.name: verdicts.get((case.name, v.name), _NEVER_ENDED) for v in case.variants}
@@ -89,6 +93,11 @@ def measure(cases: Sequence[Case], verdicts: Verdicts, *, timed: bool) -> list[d
         }
         results.append(result)
         _print(result)
+        if parts and result["best"] is not None:
+            best = next(v for v in case.variants if v.name == result["best"])
+            result["parts_us"] = timing.parts_us(best.run, case.make())
+            for name, part_us in result["parts_us"].items():
+                print(f"    {part_us:9.2f} us  {name[:80]}")
     return results
 
 

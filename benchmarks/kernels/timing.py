@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.kernels.case import Case
 
@@ -24,6 +25,7 @@ _MAX_SETS = 64
 _GRAPH_S = 2e-3
 _MIN_CALLS, _MAX_CALLS = 8, 200
 _REPLAYS = 7
+_PROFILED = 5
 
 
 def floor_us(case: Case) -> float:
@@ -50,6 +52,21 @@ def time_us(run: Callable[..., Any], sets: list[tuple[Any, ...]], floor: float) 
         end.synchronize()
         times_us.append(start.elapsed_time(end) * 1e3 / calls)
     return statistics.median(times_us[1:])
+
+
+def parts_us(run: Callable[..., Any], inputs: tuple[Any, ...]) -> dict[str, float]:
+    """Microseconds of each kernel of one call, launched one by one; of several calls the mean."""
+    run(*inputs)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(_PROFILED):
+            run(*inputs)
+        torch.cuda.synchronize()
+    return {
+        event.key: round(event.self_device_time_total / _PROFILED, 2)
+        for event in profiler.key_averages()
+        if event.self_device_time_total
+    }
 
 
 def _captured(

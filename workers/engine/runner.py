@@ -62,8 +62,13 @@ class Runner:
         model_dir: Path,
         steps: Steps | None = None,
         step_bytes: int = 0,
+        *,
+        verifies: bool = False,
     ) -> None:
-        """`steps` None takes `steps_on` the model's device. `step_bytes`: see `DeviceUse`."""
+        """`steps` None takes `steps_on` the model's device. `step_bytes`: see `DeviceUse`. It will
+        be given drafts if it `verifies`.
+        """
+        self.verifies = verifies
         self.facts = facts
         self.eos_ids: frozenset[int] = model.config.eos_ids
         self.model_dir = model_dir

@@ -101,7 +101,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
         facts = engine_facts(config, model, window(config, shape), num_blocks, *limits)
         is_drafting = drafting(config, shape) is not None
         steps = steps_on(model, cache, facts, spare_bytes, Drafting(is_drafting, drafter))
-        runner = Runner(model, cache, facts, model_dir, steps, step_bytes)
+        runner = Runner(model, cache, facts, model_dir, steps, step_bytes, verifies=is_drafting)
         warm_up(runner)
     if kernels is not None:
         texts = [kernels.summary()] + ([] if ahead is None else [ahead.summary()])

@@ -19,6 +19,9 @@ _PROMPTS: Final = (512, 512, 3)
 """Tokens. A long prompt twice, as the second one shows the rate; one of a few tokens, as the
 supervisor's first request is: kernels of other tiles serve it."""
 
+DRAFTS: Final = 3
+"""What the token behind a prompt is computed with, where steps verify."""
+
 _SAMPLING: Final = SamplingParams(max_tokens=2)
 
 _FIRST_GRAPHS: Final = 1
@@ -28,7 +31,7 @@ largest first."""
 
 def warm_up(runner: Runner) -> None:
     """Prefill and decode imagined sequences. Raises `ConfigError` if memory is short."""
-    for plan in warm_up_plans(runner.facts):
+    for plan in warm_up_plans(runner.facts, num_drafts=DRAFTS if runner.verifies else 0):
         result = runner.run(plan)
         if result.failed:
             raise ConfigError(f"the first step failed: {result.failed[0][1]}")
@@ -40,16 +43,20 @@ def warm_up_plans(
     sampling: SamplingParams = _SAMPLING,
     prompts: Sequence[int] = _PROMPTS,
     grammar: Follower | None = None,
+    num_drafts: int = 0,
 ) -> Iterator[StepPlan]:
-    """Each imagined sequence with its prompt, one token behind it, and its end."""
+    """Each imagined sequence with its prompt, one token behind it, perhaps with drafts, and its
+    end.
+    """
     longest = min(facts.token_budget, facts.context_length - 1)
     for seq, wanted in enumerate(prompts):
         length = min(wanted, longest)
-        blocks = tuple(range(-(-(length + 1) // facts.block_size)))
+        length = max(1, min(length, facts.context_length - 1 - num_drafts))
+        blocks = tuple(range(-(-(length + 1 + num_drafts) // facts.block_size)))
         tokens = array("I", bytes(4 * length))
         start = SequenceStart(seq, tokens, length, sampling, seed=0, grammar=grammar)
         prefill = Chunk(seq, 0, length, blocks, samples=True)
-        decode = Chunk(seq, length, 1, blocks, samples=True)
+        decode = Chunk(seq, length, 1, blocks, samples=True, drafts=(0,) * num_drafts)
         yield StepPlan(0, (start,), (prefill,), ended=())
         yield StepPlan(0, (), (decode,), ended=())
         yield StepPlan(0, (), (), ended=(seq,))

@@ -8,6 +8,9 @@ A turn starts the next step before it waits for the tokens of the last, so with 
 ahead the card never waits for the CPU:
 
     take frames -> plan N+1 -> launch N+1 -> send -> collect N -> commit N -> send
+
+A step that must wait for tokens, to verify drafts behind them, is launched as soon as they are
+committed, before they are sent.
 """
 
 from __future__ import annotations
@@ -168,21 +171,29 @@ class EngineLoop(Generic[InFlight]):
         self._queue(self._scheduler.expire(self._clock()))
         self._queue(self._scheduler.take_events())
         self._status.busy = self._is_busy
-        if (plan := self._scheduler.plan()) is not None:
-            self._pipeline.launch(plan)
-        if plan is None or not 0.0 < self._pipeline.expected_s < BRIEF_STEP_S:
+        has_planned = self._launch()
+        if not has_planned or not 0.0 < self._pipeline.expected_s < BRIEF_STEP_S:
             self._report_load(busy=self._is_busy)
             self._flush()
         # If no plan could be made or launched, the steps in flight are collected first.
-        goes_on = plan is not None and not self._pipeline.has_failed
+        goes_on = has_planned and not self._pipeline.has_failed
         self._collect(leave=self._scheduler.lookahead if goes_on else 0)
+        if not has_planned:  # the card waits for what these tokens call for
+            has_planned = self._launch()
         self._prepare_while_busy()
         self._status.busy = is_busy = self._is_busy
-        self._report_load(busy=is_busy, has_worked=plan is not None)
+        self._report_load(busy=is_busy, has_worked=has_planned)
         if self._draining and not is_busy and not self._scheduler.num_compiling:
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
         self._flush()
+
+    def _launch(self) -> bool:
+        """Start the next step, if there is one."""
+        plan = self._scheduler.plan()
+        if plan is not None:
+            self._pipeline.launch(plan)
+        return plan is not None
 
     def _prepare_while_busy(self) -> None:
         """Capture missed graphs in an engine that is never idle, one at a time."""

@@ -30,9 +30,16 @@ from workers.engine.models.network import Network
 from workers.engine.models.weights import ModelWeights, with_products
 from workers.engine.peak_probe import largest_plans
 from workers.engine.runner import Runner
-from workers.engine.settings import compute_dtype, kv_dtype, layer_change, probe_facts, window
+from workers.engine.settings import (
+    compute_dtype,
+    drafting,
+    kv_dtype,
+    layer_change,
+    probe_facts,
+    window,
+)
 from workers.engine.step.masks import AnyToken
-from workers.engine.warm_up import prepare_first, warm_up_plans
+from workers.engine.warm_up import DRAFTS, prepare_first, warm_up_plans
 
 _NOWHERE: Final = torch.device("meta")
 
@@ -67,7 +74,7 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
         for plan in largest_plans(runner.facts):
             runner.launch(plan)
         runner = _runner(config, model, model_dir)
-        for plan in warm_up_plans(runner.facts):
+        for plan in warm_up_plans(runner.facts, num_drafts=DRAFTS if runner.verifies else 0):
             runner.launch(plan)
         prepare_first(runner)
         # One more is captured while the first request is on its way.
@@ -102,8 +109,9 @@ def _runner(config: WorkerConfig, model: Network, model_dir: Path) -> Runner:
     num_blocks = facts.kv_tokens // facts.block_size
     dtype = kv_dtype(config, model.weights.embedding.dtype)
     cache = KvCache(model.config, num_blocks, facts.block_size, _NOWHERE, dtype)
-    steps = DeviceSteps(model, cache, facts, run_again)
-    return Runner(model, cache, facts, model_dir, steps)
+    is_drafting = drafting(config, model.config) is not None
+    steps = DeviceSteps(model, cache, facts, run_again, verifies=is_drafting)
+    return Runner(model, cache, facts, model_dir, steps, verifies=is_drafting)
 
 
 def _weights(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> ModelWeights:

@@ -24,7 +24,7 @@ from kernels.attention import (
     plan_attention,
 )
 from protocol.sampling import SamplingParams
-from workers.engine.step.tables import DRAFTED, SequenceTables
+from workers.engine.step.tables import DRAFTED, SequenceTables, TableRow
 from workers.scheduler import ON_CARD, Chunk, SequenceStart
 
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -32,6 +32,9 @@ Rows: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 _ALIGNED_WORDS: Final = 4
 """16 bytes of int32."""
+
+
+_DRAFTED_IDS: Final = tuple([DRAFTED - place for place in range(64)])
 
 
 class Follower(Protocol):
@@ -182,17 +185,19 @@ def paged_rows(
         segments = [ExtendSegment(row, 1, *place) for row, place in enumerate(places)]
     first_row = len(singles)
     for chunk in longer:
-        tokens, table_row = states[chunk.seq].tokens, tables.rows[chunk.seq].index
-        _check(chunk, len(tokens), block_size)
-        num_rows = chunk.num_rows
-        columns[0].append(_ids(chunk, tokens))
-        columns[1].append(np.arange(chunk.start, chunk.start + num_rows))
-        columns[2].append(np.full(num_rows, table_row))
-        segments.append(ExtendSegment(first_row, num_rows, chunk.start, table_row))
-        first_row += num_rows
+        row = tables.rows[chunk.seq]
+        columns[0].append(_long_ids(chunk, states[chunk.seq].tokens, row, block_size))
+        segments.append(ExtendSegment(first_row, chunk.num_rows, chunk.start, row.index))
+        first_row += chunk.num_rows
+    long = [segment[1:] for segment in segments[len(segments) - len(longer) :]]
+    counts, starts, table_row = np.array(long, np.int64).reshape(-1, 3).T
+    begins = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    columns[1].append(begins + np.arange(len(begins)))
+    columns[2].append(np.repeat(table_row, counts))
     token_ids, positions, table_rows = [np.concatenate(column) for column in columns]
     ordered = (*singles, *longer)
-    sampling, last_rows = _sampling(ordered)
+    sampling, sampled = _sampling(ordered)
+    last_rows = np.array(sampled, np.int64)
     return PagedRows(
         chunks=ordered,
         sampling=sampling,
@@ -201,12 +206,9 @@ def paged_rows(
         token_ids=token_ids,
         positions=positions,
         table_rows=table_rows,
-        last_rows=np.array(last_rows, np.int64),
-        sampled_positions=np.array(_ends(sampling), np.int64),
-        sampled_tables=np.array(
-            [tables.rows[chunk.seq].index for chunk in sampling for _ in range(num_sampled(chunk))],
-            np.int64,
-        ),
+        last_rows=last_rows,
+        sampled_positions=positions[last_rows] + 1,
+        sampled_tables=table_rows[last_rows],
     )
 
 
@@ -312,15 +314,23 @@ def _check(chunk: Chunk, num_tokens: int, block_size: int) -> None:
         )
 
 
-def _ids(chunk: Chunk, tokens: array[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _ids(chunk: Chunk, tokens: array[int]) -> Numbers:
+    """Those that the host knows; the card's are none of a CPU's."""
     ids = np.frombuffer(tokens, np.uint32, chunk.length, chunk.start * tokens.itemsize)
-    if chunk.drafts:
-        drafts = np.array(chunk.drafts, np.int64)
-        if chunk.drafts[0] == ON_CARD:
-            drafts = DRAFTED - np.arange(len(drafts))
-        return np.concatenate((ids, drafts), dtype=np.int64)
     # A copy: an array that is looked at cannot grow.
-    return ids.astype(np.int64)
+    return np.concatenate((ids, np.array(chunk.drafts, np.int64)), dtype=np.int64)
+
+
+def _long_ids(chunk: Chunk, tokens: array[int], row: TableRow, block_size: int) -> Numbers:
+    """The ids of several rows, some of which may be the card's."""
+    start, length, drafts = chunk.start, chunk.length, chunk.drafts
+    is_on_card = length == 1 and row.next_position == start
+    _check(chunk, start + 1 if is_on_card else len(tokens), block_size)
+    if drafts and drafts[0] == ON_CARD:
+        drafts = _DRAFTED_IDS[: len(drafts)]
+    if length > 1:
+        return _ids(chunk, tokens)
+    return np.array((ON_CARD if is_on_card else tokens[start], *drafts), np.int64)
 
 
 def num_sampled(chunk: Chunk) -> int:

@@ -4,7 +4,7 @@ Owns the loop of plan, run and commit, and the answers. Must not know which toke
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,10 +51,12 @@ class Drive:
         looks_ahead: bool = False,
         proposer: Proposer | None = None,
         save_policy: SavePolicy | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """`compiler` is needed for requests with a grammar; it compiles at once. `looks_ahead`: a
         step is launched before the one in flight is collected, as the engine does on a card.
-        `proposer` gives decodes drafts. `save_policy` says where a model with states saves them.
+        `proposer` gives decodes drafts, by the seconds of `clock`; without one every step takes a
+        second, whatever it has. `save_policy` says where a model with states saves them.
         """
         facts = runner.facts
         self.num_blocks = num_blocks or facts.kv_tokens // facts.block_size
@@ -66,6 +68,8 @@ class Drive:
         self._looks_ahead = looks_ahead
         self._in_flight: tuple[StepPlan, InFlight] | None = None
         self._was_ahead = False
+        self._clock = clock
+        self._done_at = 0.0 if clock is None else clock()
         limits = SchedulerLimits(
             max_seqs or facts.max_seqs,
             token_budget or facts.token_budget,
@@ -142,9 +146,11 @@ class Drive:
         return plan
 
     def _commit(self, plan: StepPlan, result: StepResult, *, is_ahead: bool) -> None:
-        """Every step takes a second, whatever it has."""
+        seconds = 1.0
+        if self._clock is not None:
+            seconds, self._done_at = self._clock() - self._done_at, self._clock()
         self._apply(self._scheduler.commit(plan, result))
-        self._scheduler.took(plan, result, 1.0, is_ahead=is_ahead)
+        self._scheduler.took(plan, result, seconds, is_ahead=is_ahead)
 
     def finish(self) -> None:
         """Step until there is no work. Raises `RuntimeError` if that does not happen."""

@@ -8,12 +8,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 
 from benchmarks.machine import describe_machine
-from benchmarks.speculation.fixed_depth import FixedDepth
 from benchmarks.speculation.measure import Bench, Figure, Load
 from benchmarks.speculation.synthetic import (
     SyntheticDrafter,
@@ -22,20 +21,21 @@ from benchmarks.speculation.synthetic import (
     rates_of,
     says_one_token,
 )
-from benchmarks.speculation.table import NONE, acceptances, plot, rows, verdicts
+from benchmarks.speculation.table import ADAPTIVE, NONE, acceptances, plot, rows, verdicts
 from benchmarks.speculation.texts import loads_for
-from config import DUMMY_PREFIX, WorkerConfig
+from config import DUMMY_PREFIX, SpeculationConfig, WorkerConfig
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import drafts_in_fp8, load_drafter
 from workers.engine.runner import Drafting, Runner, steps_on
+from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
 from workers.model_dir import dummy_names, local_dir
 
 _NAME: Final = "speculation"
-_SLACK: Final = 64
+_SLACK: Final = 128
 """Slots of a sequence beyond its tokens: blocks are taken whole, and drafts stand behind them."""
 
 _DUMMY_DRAFTERS: Final = ("dflash", "mtp")
@@ -62,7 +62,8 @@ def run_command(arguments: argparse.Namespace) -> int:
         vocab_size=runner.model.config.vocab_size,
     )
     figures = []
-    for figure in _figures(runner, drafter, loads, batches, depths, arguments.prompts):
+    given = runner, drafter, loads, batches, depths, arguments.prompts
+    for figure in _figures(*given, adapts=not arguments.fixed_only):
         figures.append(figure)
         print(_line(figure), flush=True)
     machine = describe_machine(("torch", "triton"))
@@ -89,19 +90,24 @@ def _figures(
     batches: list[int],
     depths: list[int],
     prompts: int,
+    *,
+    adapts: bool,
 ) -> Iterator[Figure]:
     """First all without drafts, if 0 is among `depths`: that engine knows of none."""
-    plain = Bench(runner, 0)
+    plain = Bench(runner)
     for load in loads if 0 in depths else ():
         for batch in batches:
-            yield plain.measure(load.of(prompts, batch), batch, NONE, FixedDepth(0))
-    bench = Bench(_with_drafter(runner, drafter), drafter.max_depth)
+            yield plain.measure(load.of(prompts, batch), batch, NONE, None)
+    drafting = _with_drafter(runner, drafter)
+    bench = Bench(drafting)
+    ways: list[tuple[str, int | Literal["adaptive"]]] = [
+        (str(depth), depth) for depth in depths if 0 < depth <= drafter.max_depth
+    ]
     for load in loads:
         for batch in batches:
-            for depth in depths:
-                if 0 < depth <= drafter.max_depth:
-                    own = load.of(prompts, batch)
-                    yield bench.measure(own, batch, str(depth), FixedDepth(depth))
+            for way, depth in [*ways, (ADAPTIVE, ADAPTIVE)] if adapts else ways:
+                proposer = speculation_for(_drafting_config(depth), drafting)
+                yield bench.measure(load.of(prompts, batch), batch, way, proposer)
 
 
 def _with_drafter(runner: Runner, drafter: Drafter) -> Runner:
@@ -111,6 +117,12 @@ def _with_drafter(runner: Runner, drafter: Drafter) -> Runner:
     drafting = Drafting(True, drafter)
     steps = steps_on(runner.model, cache, runner.facts, drafting=drafting)
     return Runner(runner.model, cache, runner.facts, runner.model_dir, steps)
+
+
+def _drafting_config(depth: int | Literal["adaptive"]) -> WorkerConfig:
+    """What decides who proposes: the drafter is there already."""
+    chosen = SpeculationConfig(drafter=_NAME, depth=depth)
+    return WorkerConfig(_NAME, _NAME, _NAME, (), token_budget=1, speculation=chosen)
 
 
 def _runner(arguments: argparse.Namespace, most: int) -> Runner:

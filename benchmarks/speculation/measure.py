@@ -11,7 +11,7 @@ from typing import Final, final
 import torch
 
 from benchmarks.drive import Drive
-from benchmarks.speculation.fixed_depth import FixedDepth, SwitchedProposer
+from benchmarks.speculation.proposers import SwitchedProposer
 from protocol.sampling import SamplingParams
 from workers.engine.runner import Runner
 from workers.scheduler import Proposer
@@ -51,17 +51,19 @@ class Figure:
 class Bench:
     """A runner that serves loads, one after another."""
 
-    def __init__(self, runner: Runner, most: int) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._proposer = SwitchedProposer(FixedDepth(0), most)
+        most = 0 if runner.drafter is None else runner.drafter.max_depth
+        self._proposer = SwitchedProposer(most)
         self._drive = Drive(
             runner,
             looks_ahead=runner.lookahead > 0,
             proposer=self._proposer if most else None,
+            clock=time.perf_counter,
         )
         self._num_served = 0
 
-    def measure(self, load: Load, batch: int, way: str, proposer: Proposer) -> Figure:
+    def measure(self, load: Load, batch: int, way: str, proposer: Proposer | None) -> Figure:
         """Serve all prompts, `batch` at once. Raises `RuntimeError` for an answer without end."""
         best_s, num_tokens = float("inf"), 0
         for _ in range(RUNS):

@@ -6,12 +6,12 @@ Owns their form. matplotlib is needed only for the picture.
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from benchmarks.speculation.measure import Figure
 
 NONE: Final = "none"
-ADAPTIVE: Final = "adaptive"
+ADAPTIVE: Final[Literal["adaptive"]] = "adaptive"
 _PAYS: Final = 1.05
 """A gain below it is within what a run differs from the next."""
 

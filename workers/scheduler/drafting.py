@@ -106,24 +106,27 @@ def _carrying(chunk: Chunk, own: tuple[int, ...], queues: Queues, blocks: BlockM
 
 
 def to_draft(
-    chunks: Sequence[Chunk], depth: int, queues: Queues, blocks: BlockManager
+    chunks: Sequence[Chunk], depth: int, queues: Queues, blocks: BlockManager, window: int
 ) -> list[Chunk]:
     """`chunks`, of which those that sample have `depth` drafts made behind them, if there are
-    blocks for all of these.
+    blocks for all of these within the `window`, and if one of them may be verified.
     """
     return [
-        _drafting(chunk, depth, queues, blocks)
+        _drafting(chunk, depth, queues, blocks, window)
         if chunk.samples and not queues.running[chunk.seq].embeds
         else chunk
         for chunk in chunks
     ]
 
 
-def _drafting(chunk: Chunk, depth: int, queues: Queues, blocks: BlockManager) -> Chunk:
+def _drafting(chunk: Chunk, depth: int, queues: Queues, blocks: BlockManager, window: int) -> Chunk:
     sequence = queues.running[chunk.seq]
+    if sequence.max_due - 1 - (chunk.start + chunk.length) < 1:
+        return chunk
     anchor = chunk.start + chunk.num_rows  # where it stands if all drafts are accepted
     end = anchor + depth + 1
-    if end > sequence.max_due or not _grow(sequence.table, end, queues, blocks):
+    # Behind the last token that it may have, too: the drafter writes there.
+    if end > window or not _grow(sequence.table, end, queues, blocks):
         return chunk
     block_ids = sequence.table.ids or sequence.table.freeze()
     return msgspec.structs.replace(chunk, block_ids=block_ids, num_to_draft=depth)

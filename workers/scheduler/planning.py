@@ -56,7 +56,7 @@ def choose(
         chunks += _prompts(prefills, starts, chunks, limits, cost, blocks)
         started = starts.started
     if draft_depth:
-        chunks = to_draft(chunks, draft_depth, queues, blocks)
+        chunks = to_draft(chunks, draft_depth, queues, blocks, limits.context_length)
     return StepChoice(chunks, started, num_preempted)
 
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.drive import Drive, fresh_runner
-from benchmarks.speculation.fixed_depth import FixedDepth
 from kernels.attention import Segment, plan_attention
-from tests.fakes.drafts import KnownDrafter, Mood
+from tests.fakes.drafts import CardDrafts, KnownDrafter, Mood
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.drafting.cases import made, naive_drafts
 from tests.workers.engine.drafting.naive import Naive
@@ -125,7 +124,7 @@ def test_drafts_follow_a_sequence_wherever_it_goes(
     texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
     drafting, watched, naive = _watching(name, runner, texts, tmp_path, on_card=on_card)
     limits = {"token_budget": 40, "num_blocks": FEW_BLOCKS}
-    poor = Drive(drafting, proposer=FixedDepth(DEPTH), looks_ahead=on_card, **limits)
+    poor = Drive(drafting, proposer=CardDrafts(DEPTH), looks_ahead=on_card, **limits)
     assert serve(poor, asked) == expected
     assert poor.num_preemptions > 0
     while drafting.prepare(pending_only=True):
@@ -177,7 +176,7 @@ def test_drafts_on_a_card_are_those_of_a_cpu(
     texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
     drafting, watched, naive = _watching(name, runner, texts, tmp_path, on_card=True)
     limits = {"token_budget": 64, "num_blocks": FEW_BLOCKS + 1}
-    drive = Drive(drafting, proposer=FixedDepth(DEPTH), looks_ahead=True, **limits)
+    drive = Drive(drafting, proposer=CardDrafts(DEPTH), looks_ahead=True, **limits)
     for _ in range(3):
         assert serve(drive, asked) == expected
         while drafting.prepare(pending_only=True):

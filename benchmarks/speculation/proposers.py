@@ -1,6 +1,6 @@
-"""Proposers of a benchmark: as many drafts as one is told, and one that hands over to others.
+"""A proposer that hands over to others, and counts.
 
-Owns them, and the counts of what became of drafts.
+Owns the counts of what became of drafts. Must not know how many drafts are proposed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import final
 
-from workers.scheduler import ON_CARD, Candidate, Proposer, StepPlan, StepResult
+from workers.scheduler import Candidate, Proposer, StepPlan, StepResult
 
 
 class Counts:
@@ -44,60 +44,25 @@ class Counts:
 
 
 @final
-class FixedDepth:
-    """A `workers.scheduler.Proposer`: the card drafts `depth` tokens behind every pass."""
-
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._held: dict[int, int] = {}
-
-    @property
-    def num_to_draft(self) -> int:
-        """See `Proposer`."""
-        return self._depth
-
-    def start(self, seq: int, token_ids: array[int], num_prompt: int) -> None:
-        """See `Proposer`."""
-
-    def end(self, seq: int) -> None:
-        """See `Proposer`."""
-        self._held.pop(seq, None)
-
-    def waits(self, candidates: Sequence[Candidate]) -> bool:  # noqa: ARG002 - the seam's
-        """See `Proposer`."""
-        return False
-
-    def propose(
-        self,
-        candidates: Sequence[Candidate],
-        room: int,
-        num_prompts: int,  # noqa: ARG002
-    ) -> Mapping[int, tuple[int, ...]]:
-        """See `Proposer`."""
-        found = {}
-        for seq, most in candidates:
-            if depth := min(self._held.get(seq, 0), most, room):
-                found[seq] = (ON_CARD,) * depth
-                room -= depth
-        return found
-
-    def learn(self, plan: StepPlan, result: StepResult) -> None:  # noqa: ARG002 - the seam's
-        """See `Proposer`."""
-        self._held.update({chunk.seq: chunk.num_to_draft for chunk in plan.chunks})
-
-
-@final
 class SwitchedProposer:
-    """Hands over to `inner`, which may be replaced while no sequence runs, and counts."""
+    """Hands over to `inner`, which may be replaced while no sequence runs, and counts. It must have
+    one before the first sequence.
+    """
 
-    def __init__(self, inner: Proposer, most: int) -> None:
-        self.inner = inner
+    def __init__(self, most: int) -> None:
         self.counts = Counts(most)
+        self._inner: Proposer | None = None
         self._most = most
 
-    def switch(self, inner: Proposer) -> None:
+    @property
+    def inner(self) -> Proposer:
+        """The one that proposes."""
+        assert self._inner is not None
+        return self._inner
+
+    def switch(self, inner: Proposer | None) -> None:
         """Go on with another one, and count anew."""
-        self.inner = inner
+        self._inner = inner
         self.counts = Counts(self._most)
 
     @property
@@ -105,9 +70,9 @@ class SwitchedProposer:
         """See `Proposer`."""
         return self.inner.num_to_draft
 
-    def start(self, seq: int, token_ids: array[int], num_prompt: int) -> None:
+    def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""
-        self.inner.start(seq, token_ids, num_prompt)
+        self.inner.start(seq, token_ids, shared_from)
 
     def end(self, seq: int) -> None:
         """See `Proposer`."""
@@ -117,11 +82,9 @@ class SwitchedProposer:
         """See `Proposer`."""
         return self.inner.waits(candidates)
 
-    def propose(
-        self, candidates: Sequence[Candidate], room: int, num_prompts: int
-    ) -> Mapping[int, tuple[int, ...]]:
+    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
-        return self.inner.propose(candidates, room, num_prompts)
+        return self.inner.propose(candidates, room)
 
     def learn(self, plan: StepPlan, result: StepResult) -> None:
         """See `Proposer`."""
@@ -130,3 +93,7 @@ class SwitchedProposer:
             if chunk.length == 1 and answers.get(chunk.seq):
                 self.counts.add(len(chunk.drafts), answers[chunk.seq])
         self.inner.learn(plan, result)
+
+    def took(self, plan: StepPlan, num_tokens: int, seconds: float, *, is_ahead: bool) -> None:
+        """See `Proposer`."""
+        self.inner.took(plan, num_tokens, seconds, is_ahead=is_ahead)

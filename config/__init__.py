@@ -1,5 +1,6 @@
 """The configuration: one TOML file, decoded strictly into frozen structs."""
 
+from config.changes import Changes, gateway_changes
 from config.defaults import (
     BUILTIN_MODEL,
     BUILTIN_PREFIX,
@@ -56,6 +57,7 @@ __all__ = [
     "INDEX_DRAFTERS",
     "TEXT_ENGINE",
     "AlertConfig",
+    "Changes",
     "Config",
     "FallbackConfig",
     "GatewayConfig",
@@ -76,6 +78,7 @@ __all__ = [
     "WorkerConfig",
     "builtin_config",
     "builtin_models",
+    "gateway_changes",
     "hash_api_key",
     "is_hub_id",
     "ledger_path",

@@ -5,6 +5,7 @@ runs inside.
 """
 
 import argparse
+import functools
 import gc
 import logging
 import os
@@ -21,6 +22,7 @@ from gateway.app import run_gateway
 from gateway.gateway_index import ALONE, gateway_index_of
 from gateway.telemetry.event_feed import LOGGER as EVENTS_LOGGER
 from protocol.errors import ConfigError, HermaError
+from protocol.signals import outlive_hangups
 from protocol.transport import enable_inline_reads
 
 _GC_THRESHOLDS: Final = (10_000, 10, 5)
@@ -45,11 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     _log_events_as_json()
     # It would log one line per request to a provider, with its address.
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    outlive_hangups()
     config = _config(arguments)
+    reread = None if arguments.config is None else functools.partial(_config, arguments)
 
     async def serve() -> None:
         enable_inline_reads()
-        await run_gateway(config, os.environ, _announce, gateway_index)
+        await run_gateway(config, os.environ, _announce, gateway_index, reread)
 
     _raise_config_error(lambda: trio.run(serve))
     return 0

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -21,9 +22,10 @@ from gateway.api import Signer
 from gateway.api.alias_params import check_aliases
 from gateway.api.errors import ApiError
 from gateway.gateway_index import ALONE, GatewayIndex
-from gateway.http import Edge, FleetGauges, edge_app, serve, write_batch
+from gateway.http import Edge, FleetGauges, Settings, edge_app, serve, write_batch
 from gateway.link.model_files import ModelFiles
 from gateway.link.worker_link import WorkerLink
+from gateway.reload import Reload
 from gateway.responses import StoredResponses
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.dispatcher import Dispatcher
@@ -43,11 +45,19 @@ from gateway.turn import (
     pass_through,
     preview_route,
 )
+from protocol.control_messages import (
+    GATEWAY_SOCKET,
+    Answer,
+    Ask,
+    AskReload,
+    AskStatus,
+    GatewayStatus,
+)
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES
 from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop
-from protocol.transport import load_curve_server
+from protocol.transport import ControlSocket, load_curve_server
 from protocol.version import VERSION
 
 CUT_AT: Final = 0.9
@@ -132,8 +142,7 @@ def _stored_responses(
 def edge_of(services: Services, process: str | None = None) -> Edge:
     """The gateway as the HTTP edge sees it; `process` is its index, if there are several."""
     return Edge(
-        config=services.config.gateway,
-        keys=services.config.keys,
+        settings=Settings.of(services.config),
         version=VERSION,
         run_turn=functools.partial(answer_request, services),
         models=services.dispatcher.models,
@@ -141,11 +150,6 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         draining=services.draining.is_set,
         spending=services.spending.figures,
         process=process,
-        alias_params={
-            alias: params
-            for model in services.config.models
-            for alias, params in model.alias_params.items()
-        },
         text_of=functools.partial(known_text, services),
         preview=functools.partial(preview_route, services),
         pass_through=functools.partial(pass_through, services),
@@ -189,9 +193,11 @@ async def run_gateway(
     environ: Mapping[str, str],
     announce: Callable[[str], None],
     gateway_index: GatewayIndex = ALONE,
+    reread: Callable[[], Config] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then let the open answers end; a second signal does not wait.
-    `gateway_index` is the place of this process among several that share the port.
+    `gateway_index` is the place of this process among several that share the port. `reread` gives
+    the file's configuration as it is now, for a reload; None: there is no file.
 
     `announce` gets "ready URL" once a model has a ready worker, or at once if the file has no
     workers and its models go to providers. Raises `ConfigError` when an address is taken or not
@@ -206,34 +212,75 @@ async def run_gateway(
         manager.stopping()
         services.draining.set()
 
+    edge = edge_of(services, gateway_index.name)
+    read = functools.partial(_read_again, reread, gateway_index, environ)
+    reload = Reload(services, edge.settings, read, environ)
+    process = _Process(services, edge, gateway_index, manager, alerting, reload)
     with graceful_stop(drain, lambda _number: root.cancel()):
         async with running(services) as address:
             with root:
-                await _serve(root, services, gateway_index, address, announce, manager, alerting)
+                await _serve(root, process, address, announce)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What is made once for the process, beside the services."""
+
+    services: Services
+    edge: Edge
+    index: GatewayIndex
+    manager: ServiceManager
+    alerting: Alerting
+    reload: Reload
+
+
+def _read_again(
+    reread: Callable[[], Config] | None, gateway_index: GatewayIndex, environ: Mapping[str, str]
+) -> Config:
+    if reread is None:
+        raise ConfigError("the gateway was started without --config FILE: nothing can be reloaded")
+    return gateway_index.config(reread(), environ)
 
 
 async def _serve(
-    root: trio.CancelScope,
-    services: Services,
-    gateway_index: GatewayIndex,
-    address: str,
-    announce: Callable[[str], None],
-    manager: ServiceManager,
-    alerting: Alerting,
+    root: trio.CancelScope, process: _Process, address: str, announce: Callable[[str], None]
 ) -> None:
     """Serve clients until `root` is cancelled, which the end of the server does."""
+    services = process.services
     async with trio.open_nursery() as nursery:
-        url = await nursery.start(_serve_to_the_end, root, services, gateway_index)
+        url = await nursery.start(_serve_to_the_end, root, process)
         nursery.start_soon(_cut_open_turns, services)
-        nursery.start_soon(manager.keep_alive)
-        if gateway_index.index == 0:
-            await nursery.start(alerting.run)
-        manager.ready(f"serving {url}")
+        nursery.start_soon(process.reload.run_at_signals)
+        nursery.start_soon(_answer_commands, process, url)
+        nursery.start_soon(process.manager.keep_alive)
+        if process.index.index == 0:
+            await nursery.start(process.alerting.run)
+        process.manager.ready(f"serving {url}")
         _log.info("serving %s, workers dial %s", url, address)
         if not _is_cloud_only(services.config):
             await _first_ready(services)
         await _warm_up(services)
         announce(f"ready {url}/v1")
+
+
+async def _answer_commands(process: _Process, url: str) -> None:
+    """Answer this user's commands on this host until cancelled."""
+
+    async def answer(ask: Ask) -> Answer:
+        match ask:
+            case AskStatus():
+                return GatewayStatus(os.getpid(), url, VERSION, process.index.name or "")
+            case AskReload():
+                return await process.reload.take()
+            case _:
+                raise ConfigError("this is a gateway, not a worker")
+
+    try:
+        control = ControlSocket(GATEWAY_SOCKET, answer)
+    except ConfigError as error:
+        _log.warning("`herma reload` will not find this gateway: %s", error)
+    else:
+        await control.run()
 
 
 def _is_cloud_only(config: Config) -> bool:
@@ -280,25 +327,24 @@ async def _warm_up(services: Services) -> None:
 
 async def _serve_to_the_end(
     root: trio.CancelScope,
-    services: Services,
-    gateway_index: GatewayIndex,
+    process: _Process,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on the shared port, and on the port of this process if it has one; `task_status` gets
     the URL of the first.
     """
-    gateway = services.config.gateway
+    gateway = process.services.config.gateway
     start = functools.partial(
         serve,
-        edge_app(edge_of(services, gateway_index.name)),
+        edge_app(process.edge),
         host=gateway.host,
-        shutdown_trigger=services.draining.wait,
+        shutdown_trigger=process.services.draining.wait,
         drain_s=gateway.drain_s,
     )
     async with trio.open_nursery() as nursery:
         url = await nursery.start(
-            functools.partial(start, port=gateway.port, is_shared=gateway_index.is_shared)
+            functools.partial(start, port=gateway.port, is_shared=process.index.is_shared)
         )
         if gateway.process_port is not None:
             await nursery.start(functools.partial(start, port=gateway.process_port))

@@ -18,7 +18,7 @@ import trio
 
 from herma import EXIT_EXPLAINED
 from protocol.service_manager import ServiceManager
-from protocol.signals import graceful_stop
+from protocol.signals import graceful_stop, hangups, outlive_hangups
 
 GRACE_S: Final = 5.0
 """How much longer than its drain time a process may take to end."""
@@ -89,6 +89,11 @@ class Child:
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
 
+    def reload(self) -> None:
+        """Have the child read its files again."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGHUP)
+
     async def _listen(self, process: "subprocess.Popen[bytes]") -> None:
         if self._on_line is None or process.stdout is None:
             return
@@ -124,6 +129,7 @@ async def keep_running(children: Sequence[Child]) -> int:
         for child in children:
             child.hurry()
 
+    outlive_hangups()
     stop = trio.Event()
     manager = ServiceManager.take(os.environ)
 
@@ -147,10 +153,17 @@ async def _run_all(children: Sequence[Child], stop: trio.Event, manager: Service
         for child in children:
             nursery.start_soon(_keep_running, child, stop_all)
         nursery.start_soon(manager.keep_alive)
+        nursery.start_soon(_pass_hangups_on, children)
         manager.ready(f"{len(children)} processes run")
         await stop.wait()
         stop_all(0)
     return status
+
+
+async def _pass_hangups_on(children: Sequence[Child]) -> None:
+    async for _ in hangups():
+        for child in children:
+            child.reload()
 
 
 async def _keep_running(child: Child, stop_all: Callable[[int], None]) -> None:

@@ -101,6 +101,7 @@ def _add_servers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     worker.add_argument(
         "--gateway", action="append", metavar="ADDR", help="instead of the worker's gateways"
     )
+    commands.add_parser("reload", help="take what has changed in the file, without a restart")
     _add_engine(worker)
     # Set by `herma up`, whose gateway prints the same events on the same terminal.
     worker.add_argument("--beside-gateway", action="store_true", help=argparse.SUPPRESS)

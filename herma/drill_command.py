@@ -13,8 +13,8 @@ from config import Config
 from herma.boot import BootUnit, Drill, local_url, read_units, run_drill, stop_running, systemctl
 from herma.child_processes import GRACE_S
 from herma.doctor import this_host
+from herma.processes import supervisor_pids
 from herma.systemd_command import read_config, units_folder, user
-from herma.worker_command import supervisor_pids
 from protocol.errors import ConfigError
 
 EXIT_FAILED = 1

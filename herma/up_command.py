@@ -19,7 +19,7 @@ from herma.doctor import examine, this_host
 from herma.gateway_command import gateway_config, gateway_options
 from herma.preflight import check_host, found, unserved_models
 from protocol.errors import ConfigError
-from workers.supervisor import make_scratch, remove
+from protocol.leftovers import make_scratch, remove
 
 
 def run(arguments: Namespace) -> int:

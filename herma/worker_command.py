@@ -1,36 +1,21 @@
 """`herma worker`, `herma worker status [NAME]` and `herma worker restart NAME`.
 
 Owns the translation of the command line into the worker's options, the requests to this host's
-supervisors over their control sockets, and the table that a person reads. Must not know how a
+supervisors, and the table that a person reads. Must not know how a
 supervisor works.
 """
 
 import argparse
-import socket
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from protocol.errors import ConfigError, HermaError
-from workers.ipc import (
-    MAX_LINE_BYTES,
-    SOCKET_KIND,
-    Answer,
-    Ask,
-    AskRestart,
-    AskStatus,
-    Done,
-    Refused,
-    WorkerStatus,
-    decode_answer,
-    encode_line,
-)
-from workers.supervisor import owner_of, runtime_dir, sweep
+from herma.processes import ask, supervisors
+from protocol.control_messages import AskRestart, AskStatus, Done, Refused, WorkerStatus
+from protocol.errors import ConfigError
 
-_ANSWER_S: Final = 3.0
 _POLL_S: Final = 0.2
 _COLUMNS: Final = (
     *("NAME", "STATE", "PHASE", "EPOCH", "RESTARTS", "PID", "ENGINE", "UPTIME", "GATEWAYS"),
@@ -40,15 +25,6 @@ _BAR_CELLS: Final = 20
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
-
-
-@dataclass(frozen=True, slots=True)
-class _Supervisor:
-    """A supervisor of this host. `status` is None if it does not answer."""
-
-    path: Path
-    pid: int
-    status: WorkerStatus | None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,7 +56,7 @@ def _run_worker(arguments: argparse.Namespace) -> int:
 
 def _status(name: str | None) -> int:
     """Print the table. Returns 1 if a worker is stopped or does not answer, else 0."""
-    found = list(_supervisors())
+    found = list(supervisors())
     if name is not None:
         found = [each for each in found if each.status is not None and each.status.name == name]
         if not found:
@@ -94,9 +70,7 @@ def _status(name: str | None) -> int:
 
 def _restart(name: str, pid: int | None, *, force: bool) -> int:
     """Returns once the new engine is ready (0) or the worker has given up (1)."""
-    found = [
-        each for each in _supervisors() if each.status is not None and each.status.name == name
-    ]
+    found = [each for each in supervisors() if each.status is not None and each.status.name == name]
     if not found:
         raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
     pids = " or ".join(f"--pid {each.pid}" for each in found)
@@ -106,21 +80,21 @@ def _restart(name: str, pid: int | None, *, force: bool) -> int:
             raise ConfigError(f"no worker `{name}` of this host has pid {pid}; use {pids}")
     if len(found) > 1:
         raise ConfigError(f"{len(found)} workers of this host are named `{name}`: add {pids}")
-    match _ask(found[0].path, AskRestart(force)):
+    match ask(found[0].path, AskRestart(force)):
         case Done(epoch=epoch, changed=changed):
             if changed:
                 print(f"{name}: the file has changed: {', '.join(changed)}")
             return _wait_ready(found[0].path, name, epoch)
         case Refused(reason=reason):
             raise ConfigError(f"worker `{name}`: {reason}")
-        case WorkerStatus():
+        case _:
             raise ConfigError(f"worker `{name}` sent an unexpected answer; is it another version?")
 
 
 def _wait_ready(path: Path, name: str, epoch: int) -> int:
     said = ""
     while True:
-        status = _ask(path, AskStatus())
+        status = ask(path, AskStatus())
         if not isinstance(status, WorkerStatus) or status.state == "leaving":
             raise ConfigError(f"worker `{name}` is shutting down")
         if status.epoch >= epoch and status.state == "ready":
@@ -209,43 +183,5 @@ def duration(seconds: float) -> str:
 
 
 def _known() -> str:
-    names = sorted({each.status.name for each in _supervisors() if each.status is not None})
+    names = sorted({each.status.name for each in supervisors() if each.status is not None})
     return f"it has {', '.join(names)}" if names else "it has none"
-
-
-def _supervisors() -> Iterator[_Supervisor]:
-    """Every supervisor of this user on this host. Removes the sockets of dead ones."""
-    folder = runtime_dir()
-    sweep((folder,))
-    for path in sorted(folder.glob(f"herma-*-{SOCKET_KIND}")):
-        if (owner := owner_of(path.name)) is None:
-            continue
-        try:
-            answer: Answer | None = _ask(path, AskStatus())
-        except HermaError:
-            answer = None
-        yield _Supervisor(path, owner.pid, answer if isinstance(answer, WorkerStatus) else None)
-
-
-def supervisor_pids(names: Collection[str]) -> list[int]:
-    """The supervisors of this host's workers of those names."""
-    found = ((each.pid, each.status) for each in _supervisors())
-    return [pid for pid, status in found if status is not None and status.name in names]
-
-
-def _ask(path: Path, ask: Ask) -> Answer:
-    """Raises `HermaError` if the supervisor is gone, stopped or of another version."""
-    line = b""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-            link.settimeout(_ANSWER_S)
-            link.connect(str(path))
-            link.sendall(encode_line(ask))
-            while not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                if not (data := link.recv(MAX_LINE_BYTES)):
-                    break
-                line += data
-    except OSError as error:
-        why = "it is stopped or hangs" if isinstance(error, TimeoutError) else error.strerror
-        raise ConfigError(f"the worker behind {path} does not answer: {why}") from error
-    return decode_answer(line)

@@ -1,14 +1,14 @@
 """When processes end: by SIGINT or SIGTERM in good order, and never later than their parent.
 
-Owns these two signals in the processes that serve, and the Linux call that binds a child to its
-parent. Must not know what a process has to finish.
+Owns these two signals and SIGHUP in the processes that serve, and the Linux call that binds a child
+to its parent. Must not know what a process has to finish or to reload.
 """
 
 import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -65,6 +65,27 @@ def graceful_stop(stop: Callable[[], None], force: Callable[[int], None]) -> Ite
         sys.unraisablehook = _without_late_signals(sys.unraisablehook)
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_IGN)
+
+
+def outlive_hangups() -> bool:
+    """Whether SIGHUP asks this process to read its files again; then it does not end the process
+    from now on. On a terminal it means that the terminal is closed, and ends the process.
+    """
+    if sys.stdin is None or sys.stdin.isatty():
+        return False
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return True
+
+
+async def hangups() -> AsyncIterator[None]:
+    """One item for each SIGHUP; none where it ends the process."""
+    import trio  # noqa: PLC0415
+
+    if not outlive_hangups():
+        return
+    with trio.open_signal_receiver(signal.SIGHUP) as received:
+        async for _ in received:
+            yield
 
 
 _Hook = Callable[["sys.UnraisableHookArgs"], object]

@@ -4,13 +4,14 @@ Owns how requests arrive and answers leave; the only importer of starlette and h
 know how a turn runs.
 """
 
-from gateway.http.edge import Edge, FleetGauges
+from gateway.http.edge import Edge, FleetGauges, Settings
 from gateway.http.routes import edge_app
 from gateway.http.server import serve, write_batch
 
 __all__ = [
     "Edge",
     "FleetGauges",
+    "Settings",
     "edge_app",
     "serve",
     "write_batch",

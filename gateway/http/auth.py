@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from config import KeyConfig
 from gateway.api import MAX_SESSION_CHARS, ApiError
+from gateway.http.edge import Settings
 from gateway.turn import Caller
 from protocol.addresses import is_loopback_host
 
@@ -35,19 +36,18 @@ _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for"})
 
 
 class Gatekeeper:
-    """Identifies the sender of each request. Without `keys` every caller on this machine is an
+    """Identifies the sender of each request. Without keys every caller on this machine is an
     anonymous admin.
     """
 
-    def __init__(self, keys: tuple[KeyConfig, ...], allowed_origins: tuple[str, ...]) -> None:
-        self._keys = keys
-        self.allowed_origins = tuple(origin.rstrip("/").lower() for origin in allowed_origins)
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
 
     def identify(self, scope: Scope) -> Caller:
         """The sender of a request. Raises `ApiError` 401."""
         headers = tuple(scope["headers"])
         session = session_of_headers(headers)
-        if self._keys:
+        if self._settings.keys:
             return Caller.of_key(self._key_of(scope), session, headers)
         if not _is_local(scope):
             raise _unauthorized(
@@ -71,7 +71,8 @@ class Gatekeeper:
         origin = header_of(scope, b"origin")
         if origin is None:
             return None
-        if origin.lower() in self.allowed_origins:
+        allowed = self._settings.config.allowed_origins
+        if origin.lower() in {one.rstrip("/").lower() for one in allowed}:
             return origin
         netloc = origin.lower().removeprefix("http://")
         host = (header_of(scope, b"host") or "").lower()
@@ -88,7 +89,7 @@ class Gatekeeper:
         if not secret.strip():
             raise _unauthorized("An API key is needed: send `Authorization: Bearer KEY`.")
         presented = "sha256:" + hashlib.sha256(secret.strip().encode("latin-1")).hexdigest()
-        held = [key for key in self._keys if compare_digest(key.hash, presented)]
+        held = [key for key in self._settings.keys if compare_digest(key.hash, presented)]
         if not held:
             raise _unauthorized("This API key is not known here.")
         return held[0]

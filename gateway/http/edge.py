@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from config import GatewayConfig, KeyConfig, ParamsConfig, ResponsesConfig, wildcard_of
+from config import Config, GatewayConfig, KeyConfig, ParamsConfig, ResponsesConfig, wildcard_of
 from gateway.api import KEY_BYTES, ChatRequest, Signer, TurnEvent, model_not_found, unavailable
 from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView
@@ -66,19 +66,41 @@ class FleetGauges:
     index_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
-    `process` is the index of this process, if there are several. `alias_params` rewrite requests by
-    the alias that they name. `text_of` gives the tokenizer of a model by any of its names;
-    `preview` the worker that a request would go to; `pass_through` answers what is no chat.
-    `listen` subscribes to events. `signer` proves that reasoning came from here. `stored` are
-    responses and conversations. `draw` gives random bytes, `unix_time` seconds, as does `now`, on
-    trio's clock.
+@dataclass(slots=True)
+class Settings:
+    """What a reload changes; only `take` writes it. `alias_params` rewrite requests by the alias
+    that they name.
     """
 
     config: GatewayConfig
-    keys: tuple[KeyConfig, ...]
+    keys: tuple[KeyConfig, ...] = ()
+    alias_params: Mapping[str, ParamsConfig] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Config) -> "Settings":
+        settings = cls(config.gateway)
+        settings.take(config)
+        return settings
+
+    def take(self, config: Config) -> None:
+        """Answer by `config` from now on; answers that have begun go on."""
+        self.config, self.keys = config.gateway, config.keys
+        self.alias_params = {
+            alias: params for model in config.models for alias, params in model.alias_params.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
+    `process` is the index of this process, if there are several. `text_of` gives the tokenizer of a
+    model by any of its names; `preview` the worker that a request would go to; `pass_through`
+    answers what is no chat. `listen` subscribes to events. `signer` proves that reasoning came from
+    here. `stored` are responses and conversations. `draw` gives random bytes, `unix_time` seconds,
+    as does `now`, on trio's clock.
+    """
+
+    settings: Settings
     version: str
     run_turn: RunTurn
     models: Callable[[], tuple[ModelView, ...]]
@@ -86,7 +108,6 @@ class Edge:
     draining: Callable[[], bool]
     spending: Callable[[], SpendingFigures] = SpendingFigures
     process: str | None = None
-    alias_params: Mapping[str, ParamsConfig] = field(default_factory=dict)
     text_of: TextOf = no_text
     preview: Preview = no_preview
     pass_through: PassThrough = no_pass_through
@@ -101,16 +122,25 @@ class Edge:
     unix_time: Callable[[], float] = time.time
     now: Callable[[], float] = trio.current_time
 
+    @property
+    def config(self) -> GatewayConfig:
+        return self.settings.config
+
+    @property
+    def rewrite(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+        """`by_alias`; None if no alias rewrites anything, which saves a look at each body."""
+        return self.by_alias if self.settings.alias_params else None
+
     def by_alias(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The body of a request, rewritten by the `params` of the alias that it names."""
-        if not self.alias_params:
+        if not self.settings.alias_params:
             return raw
         name = raw.get("model")
         if not isinstance(name, str):
             return raw
-        params = self.alias_params.get(name)
+        params = self.settings.alias_params.get(name)
         if params is None and (wildcard := self._wildcard_of(name)) is not None:
-            params = self.alias_params.get(wildcard)
+            params = self.settings.alias_params.get(wildcard)
         return raw if params is None else apply_params(raw, params)
 
     def public_name(self, name: str) -> str | None:

@@ -52,14 +52,13 @@ class Generation:
         self._edge = edge
         self._gate = gate
         self._metrics = metrics
-        self._rewrite = edge.by_alias if edge.alias_params else None
         self._admission_pacer = AdmissionPacer()
         self.pass_through = PassThroughRoute(edge, metrics).answer
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """One conversation, one answer."""
         caller, body = await self.take(scope, receive)
-        request = parse_chat_request(body, self._rewrite)
+        request = parse_chat_request(body, self._edge.rewrite)
         api = (
             with_continuous_usage(CHAT_FORMAT, request.n)
             if request.continuous_usage
@@ -76,7 +75,7 @@ class Generation:
             given = msgspec.structs.replace(caller, cloud=False)
             await self.pass_through(scope, send, given, body)
             return
-        asked = parse_completions(body, self._rewrite)
+        asked = parse_completions(body, self._edge.rewrite)
         api = completions_format(await self._echoes(asked) if asked.echo else ())
         whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
         if whole.continuous_usage:
@@ -100,7 +99,7 @@ class Generation:
         if model is None or not model.embedding_size:
             await self.pass_through(scope, send, caller, body)
             return
-        requests, in_base64 = parse_embeddings(body, self._rewrite)
+        requests, in_base64 = parse_embeddings(body, self._edge.rewrite)
         await EmbeddingsAnswer(
             replace(self._edge, run_turn=EachPrompt(self._edge.run_turn, requests).run),
             self._metrics,

@@ -61,7 +61,6 @@ class Messages:
         self._turns = replace(edge, run_turn=as_events(edge.run_turn))
         self._generation = generation
         self._metrics = metrics
-        self._rewrite = edge.by_alias if edge.alias_params else None
         self.create = partial(self._in_shape, self._create)
         self.count_tokens = partial(self._in_shape, self._count_tokens)
 
@@ -110,5 +109,5 @@ class Messages:
 
     async def _take(self, scope: Scope, receive: Receive) -> tuple[Caller, ChatRequest]:
         caller, body = await self._generation.take(scope, receive)
-        request = parse_messages(body, self._edge.signer, self._rewrite)
+        request = parse_messages(body, self._edge.signer, self._edge.rewrite)
         return without_headers(caller, _NOT_FORWARDED), request

@@ -49,7 +49,6 @@ class ResponsesRoute:
         self._generation = generation
         self._metrics = metrics
         self._stored = edge.stored
-        self._rewrite = edge.by_alias if edge.alias_params else None
 
     async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One conversation, one answer."""
@@ -60,7 +59,7 @@ class ResponsesRoute:
         asked = parse_responses(
             draft,
             self._edge.signer,
-            self._rewrite,
+            self._edge.rewrite,
             history=await self._stored.history(caller.key, draft),
             is_stored=origin.is_stored,
         )

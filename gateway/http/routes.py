@@ -51,7 +51,7 @@ _PREFLIGHT_S: Final = 600
 
 def edge_app(edge: Edge) -> ASGIApp:
     """The app over `edge`."""
-    gate = Gatekeeper(edge.keys, edge.config.allowed_origins)
+    gate = Gatekeeper(edge.settings)
     metrics = Metrics(edge.models, edge.gauges, edge.spending, edge.process)
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
     messages = Messages(edge, generation, metrics)

@@ -9,6 +9,7 @@ that a frame makes the gateway write to clients leaves at its end, one write per
 
 import itertools
 import logging
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Final, assert_never
 
@@ -142,6 +143,13 @@ class WorkerLink:
             nursery.start_soon(self._watch)
             nursery.start_soon(self._submissions.run)
             task_status.started()
+
+    def accept_keys(self, worker_keys: Mapping[str, str]) -> None:
+        """Take workers with these public keys, by name, and give up those with others."""
+        if isinstance(self._router, RouterSocket):
+            self._router.accept_keys(worker_keys)
+        for worker_id in tuple(self._peers):
+            self._check_key(worker_id, self._peers[worker_id].name)
 
     def statistics(self) -> RouterStatistics:
         return self._router.statistics()
@@ -342,12 +350,17 @@ class WorkerLink:
         peer = self._peers.setdefault(worker_id, Peer(name, trio.current_time()))
         peer.name = name
         self._forget_requests(worker_id)
-        if self._router.may_use_name(worker_id, message.worker):
+        if self._check_key(worker_id, message.worker):
             self._dispatcher.register(worker_id, message)
-        else:
-            reason = f"its key is not the one of `{message.worker}` in curve_worker_keys"
-            self._dispatcher.lost(worker_id, reason)
-            self.refuse(worker_id, reason)
+
+    def _check_key(self, worker_id: WorkerId, name: str) -> bool:
+        """Whether the worker may have that name; otherwise it is given up."""
+        if self._router.may_use_name(worker_id, name):
+            return True
+        reason = f"its key is not the one of `{name}` in curve_worker_keys"
+        self._dispatcher.lost(worker_id, reason)
+        self.refuse(worker_id, reason)
+        return False
 
     def _on_unroutable(self, worker_id: WorkerId) -> None:
         if worker_id in self._peers:

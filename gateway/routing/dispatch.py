@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from config import ModelConfig
+from config import GatewayConfig, ModelConfig
 from gateway.routing.effects import (
     Accept,
     AskFiles,
@@ -105,6 +105,16 @@ class Dispatch:
         """The gateway starts: workers of its predecessor will dial in within a second."""
         for model in self._models:
             model.awaited_until = now + self._rejoin_s
+
+    def refusal_of(self, configs: Iterable[ModelConfig]) -> str | None:
+        """Why the fleet cannot go on by these configurations of models, if so."""
+        return self.fleet.conflict(configs)
+
+    def reconfigure(self, gateway: GatewayConfig, configs: Iterable[ModelConfig]) -> None:
+        """Go on by these; the next tick judges the requests that wait."""
+        self.fleet.configure(configs, gateway.recovery_probes)
+        self.tickets.set_limits(gateway.max_queue, gateway.resume_wait_s)
+        self._rejoin_s = gateway.rejoin_wait_s
 
     def register(self, worker_id: WorkerId, message: Register, now: float) -> Effects:
         """A worker registers: `Accept` or `RefuseWorker` comes first.

@@ -8,11 +8,13 @@ another starts.
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Protocol, assert_never
 
 import msgspec
 import trio
 
+from config import GatewayConfig, ModelConfig
 from gateway.api import ApiError
 from gateway.routing.dispatch import Dispatch, DispatchStatistics, FleetMessage
 from gateway.routing.effects import (
@@ -212,6 +214,17 @@ class Dispatcher:
             ticket, trio.current_time(), output_tokens, is_proven=is_proven
         ):
             self._perform(effects)
+
+    # What a reload changes.
+
+    def refusal_of(self, models: Sequence[ModelConfig]) -> str | None:
+        """Why the fleet cannot go on by these configurations of models, if so."""
+        return self._core.refusal_of(models)
+
+    def reconfigure(self, gateway: GatewayConfig, models: Sequence[ModelConfig]) -> None:
+        """Go on by these; the next tick judges the requests that wait."""
+        self._core.reconfigure(gateway, models)
+        self._until_tick.cancel()
 
     # What the link reports.
 

@@ -52,6 +52,10 @@ class Fallback:
         self._not_before = float("-inf")
         self.is_on = False
 
+    def configure(self, config: ModelConfig, probes_needed: int) -> None:
+        """Go on by a configuration that has changed."""
+        self._config, self._num_needed = config, probes_needed
+
     def turn_on(self, reason: str) -> list[Effect]:
         """No worker is ready, and a request cannot wait for one."""
         if self.is_on:

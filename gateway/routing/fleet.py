@@ -5,7 +5,7 @@ identity and by name, and the rules of joining. Must not know requests.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -111,6 +111,13 @@ class Model:
         self.awaited_until = float("-inf")
         self.unserved_since: float | None = None
 
+    def configure(self, config: ModelConfig, recovery_probes: int) -> None:
+        """Go on by a configuration that has changed. What workers have reported stands."""
+        self.config = config
+        self.fallback.configure(config, recovery_probes)
+        if self.block_size is None:
+            self.context_length = config.context_length
+
     def expected_output(self, max_tokens: int) -> int:
         """An estimate of the tokens that a sequence will generate, from past ones."""
         return max(1, min(max_tokens, round(self.output_tokens.value)))
@@ -128,15 +135,41 @@ class Models:
     def __init__(
         self, configs: Iterable[ModelConfig], recovery_probes: int = RECOVERY_PROBES
     ) -> None:
-        self._models: dict[str, Model] = {
-            config.name: Model(config, recovery_probes) for config in configs
-        }
+        self._models: dict[str, Model] = {}
+        self._brought: dict[str, Model] = {}
+        self.configure(configs, recovery_probes)
+
+    def configure(
+        self, configs: Iterable[ModelConfig], recovery_probes: int = RECOVERY_PROBES
+    ) -> None:
+        """Have these configurations; models that none names count as brought by workers."""
+        before, self._models = self._models, {}
+        for config in configs:
+            model = before.pop(config.name, None) or Model(config, recovery_probes)
+            model.configure(config, recovery_probes)
+            self._models[config.name] = model
+        for name, model in before.items():
+            model.configure(ModelConfig(name=name), recovery_probes)
+            self._models[name] = model
+        self._brought = before
         self._aliases: dict[str, str] = {
             alias: model.name for model in self._models.values() for alias in model.config.aliases
         }
-        self._brought: dict[str, Model] = {}
         aliased = {alias: self._models[name] for alias, name in self._aliases.items()}
         self.by_name = {**self._models, **aliased}
+
+    def conflict(self, configs: Iterable[ModelConfig], served: Container[str]) -> str | None:
+        """Why the models cannot have these configurations while workers serve the names `served`,
+        if so.
+        """
+        for config in configs:
+            for alias in config.aliases:
+                if alias in self._models and alias in served:
+                    return (
+                        f"alias `{alias}` of model `{config.name}` is the name of a model that a "
+                        "worker serves; choose another"
+                    )
+        return None
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())
@@ -247,6 +280,21 @@ class Fleet:
                 del self._records[name]
         self._records[worker.name] = record
         return record
+
+    def conflict(self, configs: Iterable[ModelConfig]) -> str | None:
+        """See `Models.conflict`."""
+        served = {name for worker in self._workers.values() for name in worker.models}
+        return self._models.conflict(configs, served)
+
+    def configure(self, configs: Iterable[ModelConfig], recovery_probes: int) -> None:
+        """Have these configurations. A model that none names any more stays while workers serve it
+        or requests wait for one.
+        """
+        self._models.configure(configs, recovery_probes)
+        for model in self._models.brought():
+            if not self.serving(model) and not model.queue.by_ticket:
+                self._models.remove(model)
+        self._changed()
 
     def serving(self, model: Model) -> list[Worker]:
         """All workers of the model, whatever their state."""

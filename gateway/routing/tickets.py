@@ -53,12 +53,16 @@ class PlacementQueue:
         self._fleet = fleet
         self._index = index
         self._quarantine = quarantine
-        self._max_queue = max_queue
-        self._resume_wait_s = resume_wait_s
+        self.set_limits(max_queue, resume_wait_s)
         self._model_of: dict[int, Model] = {}
         self._placed: dict[int, Reservation] = {}
         self._num_arrivals = 0
         self.decisions: Counter[str] = Counter()
+
+    def set_limits(self, max_queue: int | None, resume_wait_s: float) -> None:
+        """Judge waiting requests by these from now on."""
+        self._max_queue = max_queue
+        self._resume_wait_s = resume_wait_s
 
     @property
     def num_placed(self) -> int:

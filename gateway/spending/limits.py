@@ -163,6 +163,12 @@ class Books:
         self._reserved_by_provider: Counter[str] = Counter()
         self._refusals: Counter[tuple[Account, Period]] = Counter()
 
+    def set_limits(self, limits: Mapping[Account, Limits]) -> None:
+        """Judge by these from now on. Those of accounts that are gone stand: a request that began
+        before may still be under way to one.
+        """
+        self._limits = {**self._limits, **limits}
+
     def load(self, day: str, key: str, provider: str, cost: int) -> None:
         """Add what the ledger holds of an earlier run."""
         for place in _places(provider, key, day):

@@ -124,6 +124,7 @@ class Spending:
         self._environ = environ
         self._publish = publish
         self._now = unix_time
+        self._tables = dict(config.providers)
         self._books = Books(_limits_of(config))
         self._writer = LedgerWriter()
         self._is_alone = is_alone
@@ -144,11 +145,25 @@ class Spending:
                 _log.warning("usage is not recorded: %s", error)
             task_status.started()
 
+    def refusal_of(self, config: Config) -> str | None:
+        """Why the books cannot go on by `config`, if so."""
+        if self._is_kept or not config.providers:
+            return None
+        return "providers need a ledger, which could not be opened at the start: see the log"
+
+    def reconfigure(self, config: Config) -> None:
+        """Go on by the prices and limits of `config`. Tables of providers that are gone stay for
+        requests that are under way.
+        """
+        self._config = config
+        self._tables.update(config.providers)
+        self._books.set_limits(_limits_of(config))
+
     async def open_bill(
         self, key: str, model: str, target: FallbackConfig, request: ChatRequest
     ) -> Bill | ApiError:
         """Reserve durably what `request` can cost at `target`, or return why it may not be sent."""
-        tariff = tariff_of(self._config.providers[target.provider], target.model)
+        tariff = tariff_of(self._tables[target.provider], target.model)
         price, bound = tariff.price, output_bound(request, tariff.max_output_tokens)
         prompt_tokens = prompt_bound(request)
         output_tokens = UNBOUNDED_OUTPUT_TOKENS * request.n if bound is None else bound

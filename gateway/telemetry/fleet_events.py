@@ -187,6 +187,13 @@ class TakenOver(_Event, frozen=True, tag="taken over"):
     after_s: float
 
 
+class ConfigReloaded(_Event, frozen=True, tag="config reloaded"):
+    """The file was read again: what was taken of it, and what needs a restart."""
+
+    taken: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
 FleetEvent = (
     WorkerStarting
     | WorkerReady
@@ -209,6 +216,7 @@ FleetEvent = (
     | SpendingThreshold
     | RequestDetached
     | TakenOver
+    | ConfigReloaded
 )
 
 EVENT_KINDS: Final[tuple[str, ...]] = tuple(

@@ -147,7 +147,7 @@ def _request_for(
     services: Services, request: ChatRequest, caller: Caller, target: FallbackConfig
 ) -> ProviderRequest:
     """The request as this provider gets it."""
-    table = services.config.providers[target.provider]
+    table = services.providers[target.provider].config
     return provider_request(
         request,
         forwarded_to_provider(caller.headers),

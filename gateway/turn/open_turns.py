@@ -154,7 +154,7 @@ class OpenTurns:
 
     def __init__(self, feed: EventFeed, *, grace_s: float) -> None:
         self._feed = feed
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self._nursery: trio.Nursery | None = None
         self._detached: dict[Claim, StreamedTurn] = {}
         self._tasks: set[trio.lowlevel.Task] = set()
@@ -259,9 +259,9 @@ class OpenTurns:
         if turn.state is TurnState.STREAMING or not has_room:
             turn.cancel()
             return
-        turn.detach(self._grace_s)
+        turn.detach(self.grace_s)
         self._detached[claim] = turn
-        self._feed.publish(RequestDetached(claim.model, claim.key, self._grace_s))
+        self._feed.publish(RequestDetached(claim.model, claim.key, self.grace_s))
 
 
 def _ignore(_event: TurnEvent) -> None:

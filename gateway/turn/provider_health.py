@@ -16,8 +16,21 @@ class ProviderHealth:
     """The providers of these names, all good to begin with."""
 
     def __init__(self, names: Iterable[str], feed: EventFeed) -> None:
-        self._breakers = {name: Breaker() for name in names}
         self._feed = feed
+        self._names: tuple[str, ...] = ()
+        self._breakers: dict[str, Breaker] = {}
+        self.reconfigure(names)
+
+    def reconfigure(self, names: Iterable[str], changed: Iterable[str] = ()) -> None:
+        """These are the providers now. Those that `changed` have a clean record; records of others
+        stay for requests that are under way.
+        """
+        self._names = tuple(names)
+        for name in changed:
+            if (breaker := self._breakers.pop(name, None)) is not None and breaker.is_open:
+                self._feed.publish(BreakerClosed("provider", name))
+        for name in self._names:
+            self._breakers.setdefault(name, Breaker())
 
     def in_order(
         self, chain: Sequence[FallbackConfig]
@@ -50,4 +63,4 @@ class ProviderHealth:
     def open_names(self) -> dict[str, bool]:
         """Every provider, and whether it is asked last, or not at all, now."""
         now = trio.current_time()
-        return {name: not breaker.is_good(now) for name, breaker in self._breakers.items()}
+        return {name: not self._breakers[name].is_good(now) for name in self._names}

@@ -7,7 +7,7 @@ client or task starts here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -25,17 +25,18 @@ from gateway.turn.retry_policy import RetryBudget
 from gateway.upstream import Provider
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Services:
     """`signing_key` is for reasoning that clients send back; `draw` gives random bytes; once
-    `draining` is set, new requests are refused with 503.
+    `draining` is set, new requests are refused with 503. Only a reload writes `config` and
+    `providers`, which keeps those that requests under way may still ask.
     """
 
     config: Config
     dispatcher: Dispatcher
     link: WorkerLink
     files: ModelFiles
-    providers: Mapping[str, Provider]
+    providers: dict[str, Provider]
     counters: Counters
     spending: Spending
     feed: EventFeed

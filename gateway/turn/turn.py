@@ -55,6 +55,7 @@ class Turn:
         "_emit",
         "_error",
         "_is_unsupported",
+        "_model",
         "_request",
         "_services",
         "_task",
@@ -70,6 +71,7 @@ class Turn:
         self._caller = caller
         self._error: ApiError | None = None
         self._is_unsupported = False
+        self._model = ""
         self._usage: Usage | None = None
 
     async def run(self, emit: Emit) -> None:
@@ -106,6 +108,7 @@ class Turn:
 
     async def _ask_providers(self, provider: UseProvider) -> None:
         """Answer by a provider; if all fail, once more by a worker if one is ready or expected."""
+        view = self._view()
         with self._services.open_turns.interruptible():
             error = await answer_by_chain(
                 self._services,
@@ -113,11 +116,11 @@ class Turn:
                 provider,
                 self._emit,
                 caller=self._caller,
-                model=self._view().name,
+                model=view.name,
             )
         if error is None:
             return
-        view = self._view()
+        view = self._services.dispatcher.model(view.name) or view
         is_gone = view.state == "down" and not self._services.dispatcher.is_missed(view.name)
         is_final = self._is_unsupported or is_gone
         if is_final or await self._try_locally(cloud=False) is not None:
@@ -151,9 +154,11 @@ class Turn:
         return UseProvider(self._services.dispatcher.next_ticket(), chain, reason)
 
     def _view(self) -> ModelView:
-        view = self._services.dispatcher.model(self._request.model)
+        view = self._services.dispatcher.model(self._model or self._request.model)
         if view is None:
             raise model_not_found(self._request.model)
+        # Its own name from now on: a reload may take the alias away.
+        self._model = view.name
         return view
 
     async def _await_model(self, view: ModelView, *, cloud: bool) -> UseProvider | None:

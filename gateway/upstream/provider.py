@@ -113,7 +113,8 @@ class Provider:
     ) -> None:
         """Raises `ConfigError` if `base_url` is not an address."""
         self.name = name
-        self._config = config
+        self.config = config
+        self._api_key = api_key
         self._headers = [(b"accept-encoding", b"identity")]
         if api_key is not None:
             self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
@@ -124,8 +125,17 @@ class Provider:
         if client is None:
             self._secrets.append(_address(name, self._url)[1].encode())
 
+    def is_of(self, config: ProviderConfig, api_key: str | None) -> bool:
+        """Whether it asks by this table and key."""
+        return self._given_client is None and (self.config, self._api_key) == (config, api_key)
+
     def __repr__(self) -> str:
         return f"<Provider {self.name}>"
+
+    def retire(self) -> None:
+        """No request follows but those of turns that have chosen it already."""
+        if isinstance(self._client, HttpClient):
+            self._client.close()
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -148,9 +158,9 @@ class Provider:
         """
         with _failures(self.name):
             async with self._ask_chat(
-                raw, model, headers, "application/json", self._config.answer_s
+                raw, model, headers, "application/json", self.config.answer_s
             ) as response:
-                answer = await self._whole(response, self._config.answer_s)
+                answer = await self._whole(response, self.config.answer_s)
         if answer.status == 200 and (problem := problem_of(answer.body)) is not None:
             raise ProviderFailed(f"{self.name} {problem}")
         if (usage := usage_of(answer.body)) is not None:
@@ -175,9 +185,9 @@ class Provider:
         `stream_usage` is off. Raises `ProviderFailed` before the first call of `on_events`,
         `ProviderCut` after it.
         """
-        asked = with_usage_requested(raw) if self._config.stream_usage else raw
+        asked = with_usage_requested(raw) if self.config.stream_usage else raw
         usage = StreamUsage(on_usage, is_ours=asked is not raw)
-        deadline = trio.CancelScope(deadline=trio.current_time() + self._config.first_token_s)
+        deadline = trio.CancelScope(deadline=trio.current_time() + self.config.first_token_s)
 
         def may_begin() -> bool:
             # Content in the moment of the deadline is too late: this attempt is cancelled already,
@@ -192,7 +202,7 @@ class Provider:
         try:
             with deadline, _failures(self.name):
                 async with self._ask_chat(
-                    asked, model, headers, "text/event-stream", self._config.read_s
+                    asked, model, headers, "text/event-stream", self.config.read_s
                 ) as response:
                     on_headers(self._forwarded(response))
                     answer = await self._relay(response, relay)
@@ -201,7 +211,7 @@ class Provider:
                 raise ProviderCut(str(error)) from error
             raise
         if deadline.cancelled_caught:
-            first_token_s = self._config.first_token_s
+            first_token_s = self.config.first_token_s
             raise ProviderFailed(f"{self.name} gave no first token in {first_token_s:g} s")
         if answer is None and not relay.has_begun:
             raise ProviderFailed(f"{self.name} ended its stream without an answer")
@@ -209,7 +219,7 @@ class Provider:
 
     async def _relay(self, response: HttpResponse, relay: StreamRelay) -> Answer | None:
         if response.status != 200:
-            return await self._whole(response, self._config.read_s)
+            return await self._whole(response, self.config.read_s)
         splitter = EventSplitter()
 
         def take(data: bytes) -> bool:
@@ -220,7 +230,7 @@ class Provider:
             return splitter.is_done
 
         try:
-            await _read_body(response.body, take, self._config.read_s)
+            await _read_body(response.body, take, self.config.read_s)
         except HttpError:
             if not splitter.is_done:
                 raise
@@ -251,10 +261,10 @@ class Provider:
         try:
             with _failures(self.name):
                 async with self._exchange(
-                    path, headers, "*/*", content_type, body, self._config.answer_s
+                    path, headers, "*/*", content_type, body, self.config.answer_s
                 ) as response:
                     has_begun = True
-                    pieces = _Bounded(response.body, self._config.read_s)
+                    pieces = _Bounded(response.body, self.config.read_s)
                     bounded = HttpResponse(response.status, response.headers, pieces)
                     await respond(bounded, self._forwarded(response))
         except ProviderFailed as error:
@@ -296,8 +306,8 @@ class Provider:
             _address(self.name, self._url + path)[0],
             [*named, *self._headers],
             body,
-            connect_s=self._config.connect_s,
-            write_s=self._config.read_s,
+            connect_s=self.config.connect_s,
+            write_s=self.config.read_s,
             read_s=read_s,
         ) as response:
             self._check_status(response, path)

@@ -33,6 +33,7 @@ NotifyAccess=main
 {who}WorkingDirectory={folder}
 {environment}EnvironmentFile=-{env_file}
 ExecStart={command}
+ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=2
 # A mistake in the configuration, which a restart does not mend. An engine that dies again and again

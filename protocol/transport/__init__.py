@@ -1,10 +1,12 @@
 """What moves bytes between processes.
 
 Owns trio sockets that carry opaque frames (ZeroMQ's, which only this package imports, and Unix
-sockets within a machine), and the streaming HTTP/1.1 client. Must not know what the bytes mean.
+sockets within a machine), control sockets, and the streaming HTTP/1.1 client. Must not know what
+the bytes mean.
 """
 
 from protocol.transport.backlog import MAX_BACKLOG_BYTES
+from protocol.transport.control_socket import ControlSocket
 from protocol.transport.curve import (
     CurveClient,
     CurvePair,
@@ -26,6 +28,7 @@ from protocol.transport.subscriber import Subscriber
 
 __all__ = [
     "MAX_BACKLOG_BYTES",
+    "ControlSocket",
     "CurveClient",
     "CurvePair",
     "CurveServer",

@@ -95,6 +95,10 @@ class ZapHandler:
         self._pump = Pump(self._socket, self._receive)
         self.num_refused = 0
 
+    def accept(self, public_keys: frozenset[str]) -> None:
+        """Accept these, and no others, from now on."""
+        self._public_keys = public_keys
+
     async def run(self) -> None:
         """Answer until cancelled or closed."""
         await self._pump.run()

@@ -5,7 +5,8 @@ messages, workers' names or what a lost link means.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple, final
 
 import trio
@@ -144,6 +145,13 @@ class RouterSocket:
             return True
         key = self._key_of.get(peer)
         return key is not None and self._keys.worker_keys.get(worker_name) == key
+
+    def accept_keys(self, worker_keys: Mapping[str, str]) -> None:
+        """Accept these public keys, by worker name, from now on. Open connections stay."""
+        if self._keys is None or self._zap is None:
+            return
+        self._keys = replace(self._keys, worker_keys=dict(worker_keys))
+        self._zap.accept(self._keys.public_keys)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Pump frames until cancelled or closed; closes the socket at the end."""

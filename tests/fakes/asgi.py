@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message
 from config import GatewayConfig, KeyConfig
 from gateway.api.events import Finished, Started, TextDelta, TurnEvent, Usage
 from gateway.api.request import ChatRequest
-from gateway.http.edge import Edge, Emit, FleetGauges
+from gateway.http.edge import Edge, Emit, FleetGauges, Settings
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.responses import ClientGone, Header, error_of, send_error
 from gateway.routing.fleet import ModelView
@@ -101,8 +101,7 @@ def scripted_edge(
     """An edge whose turns follow `script`."""
     views = models or (model_view(aliases=("default",)),)
     return Edge(
-        config=GatewayConfig(**config),
-        keys=keys,
+        Settings(GatewayConfig(**config), keys),
         version="1.2.3",
         run_turn=script.run_turn,
         models=lambda: views,

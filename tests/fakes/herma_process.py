@@ -31,6 +31,7 @@ class HermaProcess:
             argv += ["--config", str(config)]
         self.process = subprocess.Popen(
             argv,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

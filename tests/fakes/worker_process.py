@@ -45,6 +45,7 @@ class WorkerProcess:
         self.runtime_dir = tempfile.mkdtemp(prefix="herma-test-")
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "workers", "--config", str(config), "--name", "w"],
+            stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             env={

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from herma.worker_command import duration, render
-from workers.ipc.status_messages import LastFault, WorkerStatus
+from protocol.control_messages import LastFault, WorkerStatus
 
 READY = WorkerStatus(
     name="gpu1",

@@ -127,3 +127,66 @@ def test_the_first_signal_stops_and_the_same_again_forces() -> None:
         process.stdin.flush()
         assert process.wait(BOUND_S) == 3
         assert process.stderr.read() == ""
+
+
+RELOADER = """
+import signal, trio
+from protocol.signals import hangups
+
+# The tests may themselves run where it is ignored, which children inherit.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+async def serve():
+    print("up", flush=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        await trio.sleep_forever()
+
+async def count():
+    async for _ in hangups():
+        print("read", flush=True)
+
+trio.run(serve)
+"""
+
+
+def test_a_hangup_asks_to_read_again_unless_a_terminal_sends_it() -> None:
+    """With a terminal as its input the process ends by it, as it does by default."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RELOADER],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        wait_caught(process.pid, signal.SIGHUP)
+        for _ in range(2):
+            process.send_signal(signal.SIGHUP)
+            assert process.stdout.readline() == "read\n"
+        process.kill()
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", RELOADER], stdin=theirs, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGHUP)
+        assert process.wait() == -signal.SIGHUP
+    os.close(ours)
+    os.close(theirs)
+
+
+def wait_caught(pid: int, number: int) -> None:
+    """Return once the process has a handler for the signal."""
+    deadline = time.monotonic() + BOUND_S
+    while time.monotonic() < deadline:
+        (line,) = [
+            line
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+            if line.startswith("SigCgt:")
+        ]
+        if int(line.split()[1], 16) >> (number - 1) & 1:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{pid} has no handler for signal {number}")

@@ -13,21 +13,29 @@ import trio
 from setproctitle import setproctitle
 
 from config import WorkerConfig
+from protocol.control_messages import (
+    WORKER_SOCKET,
+    Answer,
+    Ask,
+    AskReload,
+    AskRestart,
+    AskStatus,
+    Done,
+    Reloaded,
+)
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.messages import Bye
 from protocol.service_manager import ServiceManager
-from protocol.signals import graceful_stop
-from protocol.transport import CurveClient, load_curve_client
+from protocol.signals import graceful_stop, hangups, outlive_hangups
+from protocol.transport import ControlSocket, CurveClient, load_curve_client
 from protocol.version import VERSION
-from workers.ipc import Answer, Ask, AskRestart, AskStatus, Done
-from workers.supervisor.control_socket import ControlSocket
 from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.engine_supervisor import EngineSupervisor
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gateway_link import GatewayLink
 from workers.supervisor.group import open_group
-from workers.supervisor.identity import changed_keys, worker_identity
+from workers.supervisor.identity import changed_keys, take_changes, worker_identity
 from workers.supervisor.log import Log
 
 MAX_GATEWAYS: Final = 64
@@ -84,8 +92,8 @@ class Worker:
     def dial(self) -> None:
         """Start dialling every gateway. Raises `ConfigError` for a bad address."""
         # A rank without an API is known to its head alone.
-        for address in self._config.gateways if self._config.rank == 0 else ():
-            self._add_link(address)
+        for link in self._open_links(self._config.gateways if self._config.rank == 0 else ()):
+            self._links[link.address] = link
 
     async def run(self) -> None:
         """Serve until drained."""
@@ -98,6 +106,7 @@ class Worker:
             nursery.start_soon(self._engine.run, self._relay)
             if (control := self._open_control()) is not None:
                 nursery.start_soon(control.run)
+            nursery.start_soon(self._reload_at_signals)
             nursery.start_soon(self._manager.keep_alive, self._status_line)
             self._manager.ready("starting")
             await self._drain_wanted.wait()
@@ -116,7 +125,7 @@ class Worker:
     def _open_control(self) -> ControlSocket | None:
         """Without one the worker serves all the same: only the local commands cannot reach it."""
         try:
-            return ControlSocket(self._answer)
+            return ControlSocket(WORKER_SOCKET, self._answer)
         except ConfigError as error:
             self._log.info(f"`herma worker status` will not find this worker: {error}")
             return None
@@ -132,6 +141,8 @@ class Worker:
                 return self._engine.status((self._num_welcomed, len(self._links)), troubles)
             case AskRestart(force=force):
                 return await self._restart(force=force)
+            case AskReload():
+                return await self._reload()
 
     async def _restart(self, *, force: bool) -> Done:
         """Restart the engine with the file's current configuration. Raises `ConfigError` and
@@ -151,6 +162,32 @@ class Worker:
             )
         return Done(epoch, changed)
 
+    async def _reload(self) -> Reloaded:
+        """Take what can be taken while serving. Raises `ConfigError` and changes nothing for a file
+        that is wrong.
+        """
+        new = await trio.to_thread.run_sync(self._reread, abandon_on_cancel=True)
+        config, reloaded = take_changes(self._config, new)
+        added = config.gateways[len(self._config.gateways) :] if config.rank == 0 else ()
+        links = self._open_links(one for one in added if one not in self._links)
+        self._config = config
+        self._engine.retune(config)
+        self._relay.reconfigured(worker_identity(config, VERSION))
+        for link in links:
+            self._keep_link(link)
+        for what in reloaded.taken:
+            self._log.info(f"{what} is taken from the file")
+        for what in reloaded.kept:
+            self._log.info(f"the file has another value, which needs more than a reload: {what}")
+        return reloaded
+
+    async def _reload_at_signals(self) -> None:
+        async for _ in hangups():
+            try:
+                await self._reload()
+            except ConfigError as error:
+                self._log.info(f"nothing is reloaded: {error}")
+
     async def _leave(self) -> None:
         if self._num_welcomed:  # without a gateway nothing runs
             self._log.info(f"draining for at most {self._drain_s:g} s")
@@ -161,20 +198,35 @@ class Worker:
             link.close()
         await self._engine.stop()
 
-    def _add_link(self, address: str) -> GatewayLink:
-        link = GatewayLink(address, self._identity, self._relay, self._log, self._keys)
-        self._links[address] = link
-        return link
+    def _open_links(self, addresses: Iterable[str]) -> list[GatewayLink]:
+        """Raises `ConfigError` for the first bad address; then none is open."""
+        links: list[GatewayLink] = []
+        try:
+            for address in addresses:
+                link = GatewayLink(address, self._identity, self._relay, self._log, self._keys)
+                links.append(link)
+        except ConfigError:
+            for link in links:
+                link.close()
+            raise
+        return links
+
+    def _keep_link(self, link: GatewayLink) -> None:
+        """Dial from now on."""
+        assert self._nursery is not None
+        self._links[link.address] = link
+        self._nursery.start_soon(link.run)
 
     def _dial_siblings(self, addresses: Iterable[str]) -> None:
-        assert self._nursery is not None
         for address in addresses:
             if address in self._links or len(self._links) >= MAX_GATEWAYS:
                 continue
             try:
-                self._nursery.start_soon(self._add_link(address).run)
+                (link,) = self._open_links((address,))
             except ConfigError as error:
                 self._log.info(f"a gateway names another that cannot be dialled: {error}")
+            else:
+                self._keep_link(link)
 
 
 async def run_worker(
@@ -218,6 +270,7 @@ def serve(
     """
     config = read()
     setproctitle(f"herma worker {config.name}")
+    outlive_hangups()
     log = Log(config.name, beside_gateway=beside_gateway)
     # Imported objects are never freed: the collector, which stops the loop, must not scan them.
     gc.freeze()

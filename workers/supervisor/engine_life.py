@@ -121,6 +121,11 @@ class EngineLife:
         with trio.move_on_after(deadline_s):
             await self.drained.wait()
 
+    def retune(self, config: WorkerConfig) -> None:
+        """Judge by the `stall_s` of `config` from now on."""
+        self._config = config
+        self.hang_watch.stall_s = self._start_watch.stall_s = config.stall_s
+
     def seems_alive(self, detail: str) -> None:
         """Something outside the engine shows that its start goes on."""
         if not self.is_ready:

@@ -20,9 +20,9 @@ from typing import Final, final
 import trio
 
 from protocol.errors import WireError
+from protocol.leftovers import is_exiting
 from workers.ipc import FrameDecoder, encode_frame
 from workers.supervisor.diagnosis import KEPT_LINES, MAX_LINE_CHARS, clean_line, shell_code
-from workers.supervisor.leftovers import is_exiting
 
 NATIVE_ENGINE: Final = (sys.executable, "-m", "workers.engine")
 

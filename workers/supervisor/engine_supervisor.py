@@ -16,16 +16,22 @@ from urllib.parse import urlsplit
 import trio
 
 from config import WorkerConfig
+from protocol.control_messages import (
+    MAX_SHOWN_LINES,
+    MAX_SHOWN_TROUBLES,
+    LastFault,
+    State,
+    WorkerStatus,
+)
 from protocol.errors import ConfigError
+from protocol.leftovers import engine_folders, make_scratch, remove, sweep
 from protocol.messages import INVARIANT, FaultKind
-from workers.ipc import MAX_SHOWN_LINES, MAX_SHOWN_TROUBLES, LastFault, State, WorkerStatus
 from workers.supervisor.diagnosis import Ending, count_oom_kills, diagnose, fault_cause, last_log
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gpu_memory import GpuMemory
 from workers.supervisor.group import Group, Run
-from workers.supervisor.leftovers import engine_folders, make_scratch, remove, sweep
 from workers.supervisor.log import Log
 from workers.supervisor.port_holder import port_holder
 from workers.supervisor.prepare import prepare
@@ -151,6 +157,14 @@ class EngineSupervisor:
         if self._state != "draining":
             self._nursery.start_soon(self._replace, life, force)
         return epoch + 1
+
+    def retune(self, config: WorkerConfig) -> None:
+        """Go on by `config`, which differs in keys that no engine has."""
+        if self._next_config is self._config:
+            self._next_config = config
+        self._config = config
+        if self._life is not None:
+            self._life.retune(config)
 
     def status(self, gateways: tuple[int, int], troubles: tuple[str, ...]) -> WorkerStatus:
         """The worker's status. `gateways`: welcomed, and dialled; `troubles` of the others, shown

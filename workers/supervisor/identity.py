@@ -1,4 +1,4 @@
-"""What gateways know a worker by, and which keys of its configuration a restart may change.
+"""What gateways know a worker by, and which keys of its configuration change when.
 
 Owns the identity, and the hash that shows whether two workers run the same configuration. Must not
 know sockets or files.
@@ -11,6 +11,7 @@ import msgspec
 import xxhash
 
 from config import WorkerConfig
+from protocol.control_messages import Reloaded
 from protocol.errors import ConfigError
 
 
@@ -53,3 +54,28 @@ def changed_keys(old: WorkerConfig, new: WorkerConfig) -> tuple[str, ...]:
             "only a new process takes that: end `herma up` or `herma worker` and start it again"
         )
     return changed
+
+
+_WHILE_SERVING: Final = ("gateways", "stall_s", "prepare")
+
+
+def take_changes(old: WorkerConfig, new: WorkerConfig) -> tuple[WorkerConfig, Reloaded]:
+    """The configuration of a worker that serves by `old` and reads `new`: with the keys that it can
+    take at once. Addresses of gateways are only added.
+    """
+    added = tuple(address for address in new.gateways if address not in old.gateways)
+    has_lost = len(new.gateways) < len(old.gateways) + len(added)
+    given = {"gateways": (*old.gateways, *added), "stall_s": new.stall_s, "prepare": new.prepare}
+    config = msgspec.structs.replace(old, **given)
+    taken = tuple(key for key in _WHILE_SERVING if getattr(config, key) != getattr(old, key))
+    kept: list[str] = []
+    for key in old.__struct_fields__:
+        if getattr(old, key) == getattr(new, key) or (key in _WHILE_SERVING and key != "gateways"):
+            continue
+        if key != "gateways":
+            is_engines = key not in _OF_THE_PROCESS
+            way = f"herma worker restart {old.name}" if is_engines else "a restart of the process"
+            kept.append(f"{key}: {way}")
+        elif has_lost:
+            kept.append("gateways, those that are gone: a restart of the process")
+    return config, Reloaded(taken, tuple(kept))

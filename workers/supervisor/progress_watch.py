@@ -72,7 +72,7 @@ class StartWatch:
     """A start may take any time while it reports something new at least every `stall_s`."""
 
     def __init__(self, stall_s: float, now: float) -> None:
-        self._stall_s = stall_s
+        self.stall_s = stall_s
         self._silence = SilenceTimer(now)
         self._last: tuple[str, float, str] = ("start", 0.0, "")
 
@@ -88,10 +88,10 @@ class StartWatch:
 
     def verdict(self, now: float) -> str | None:
         """Why the start has failed, or None."""
-        if self._silence.silent_s(now) < self._stall_s:
+        if self._silence.silent_s(now) < self.stall_s:
             return None
         phase, fraction, _ = self._last
-        return f"no progress for {self._stall_s:g} s at `{phase}` ({fraction:.0%})"
+        return f"no progress for {self.stall_s:g} s at `{phase}` ({fraction:.0%})"
 
 
 class HangWatch:
@@ -102,7 +102,7 @@ class HangWatch:
     """
 
     def __init__(self, stall_s: float, now: float) -> None:
-        self._stall_s = stall_s
+        self.stall_s = stall_s
         self._silence = SilenceTimer(now)
         self._pending = False
         self._heartbeats_due = 0
@@ -124,9 +124,9 @@ class HangWatch:
         self._heartbeats_due = max(0, self._heartbeats_due - 1)
         self._pending = heartbeat.busy or self._heartbeats_due > 0
         self._step, self._phase = heartbeat.step, heartbeat.phase
-        guess_s = self._stall_s if heartbeat.phase else STEPS_PER_HANG * heartbeat.expected_step_s
+        guess_s = self.stall_s if heartbeat.phase else STEPS_PER_HANG * heartbeat.expected_step_s
         self._limit_s = max(
-            MIN_HANG_S, STEPS_PER_HANG * heartbeat.longest_step_s, min(guess_s, self._stall_s)
+            MIN_HANG_S, STEPS_PER_HANG * heartbeat.longest_step_s, min(guess_s, self.stall_s)
         )
 
     def not_read(self, now: float) -> None:

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from config import GatewayConfig, ModelConfig
 from gateway.routing.dispatch import FULL_AT_MOST_S, Dispatch
 from gateway.routing.effects import (
     Accept,
@@ -279,6 +280,19 @@ class DispatchMachine(RuleBasedStateMachine):
         """The clock moves on and the dispatcher ticks."""
         self.now += seconds
         self.full = {w: at for w, at in self.full.items() if self.now - at < FULL_AT_MOST_S}
+        self.take(self.fleet.tick(self.now))
+
+    @rule(has_chain=st.booleans(), is_named=st.booleans())
+    def reload(self, has_chain: bool, is_named: bool) -> None:
+        """The file has changed: the model has a chain or none, or no table at all. One that nobody
+        serves or waits for is unknown then; the next reload names it again.
+        """
+        gateway = GatewayConfig(max_queue=MAX_QUEUE, resume_wait_s=RESUME_WAIT_S, rejoin_wait_s=1e9)
+        model = ModelConfig(name="m", fallback=CLOUD if has_chain else ())
+        if is_named or not (self.waiting or self.connected):
+            self.fleet.reconfigure(gateway, (model,))
+        else:
+            self.fleet.reconfigure(gateway, (ModelConfig(name="other"),))
         self.take(self.fleet.tick(self.now))
 
     # What must always hold.

@@ -98,6 +98,22 @@ async def test_a_refused_worker_gets_in_once_its_key_is_configured() -> None:
             assert worker.dealer.statistics().last_failure is None
 
 
+async def test_keys_change_while_links_are_up() -> None:
+    """A key that is added gets in; the name of one that is gone is taken from its holder."""
+    gateway = GatewayEnd(keys=_server({"gpu-0": WORKER.public}))
+    first = WorkerEnd(gateway.address, keys=_client(WORKER))
+    second = WorkerEnd(gateway.address, keys=_client(OTHER))
+    async with running(gateway, first, second):
+        first.dealer.send(b"up")
+        second.dealer.send(b"up too")
+        await until(lambda: bool(gateway.frames) and bool(gateway.router.statistics().refused_keys))
+        assert gateway.frames == [(first.identity, b"up")]
+        gateway.router.accept_keys({"gpu-1": OTHER.public})
+        await until(lambda: len(gateway.frames) == 2)
+        assert gateway.router.may_use_name(second.identity, "gpu-1")
+        assert not gateway.router.may_use_name(first.identity, "gpu-0")
+
+
 async def test_a_worker_talks_only_to_the_gateway_that_it_trusts() -> None:
     """A gateway with another key than configured gets nothing from the worker."""
     gateway = GatewayEnd(keys=_server())

@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.control_messages import Answer, AskRestart, Done, decode_answer, encode_line
 from protocol.messages import Fault
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end
 from tests.fakes.moody import moody_worker
 from tests.fakes.worker_process import BOUND_S, WorkerProcess
-from workers.ipc.status_messages import Answer, AskRestart, Done, decode_answer, encode_line
 from workers.supervisor.gpu_memory import GpuMemory
 
 SCRIPT = """#!/bin/sh

@@ -1,11 +1,11 @@
-"""What a restart takes over from a file that has changed."""
+"""What a restart and a reload take from a file that has changed."""
 
 import msgspec
 import pytest
 
 from config import WorkerConfig, builtin_config
 from protocol.errors import ConfigError
-from workers.supervisor.identity import changed_keys
+from workers.supervisor.identity import changed_keys, take_changes
 
 (WORKER,) = builtin_config().workers
 
@@ -31,3 +31,28 @@ def test_what_gateways_and_parents_count_with_may_not(keys: dict[str, object], s
     """One line that names the keys and the way."""
     with pytest.raises(ConfigError, match=f"{says} now, and only a new process takes that"):
         changed_keys(WORKER, _with(**keys))
+
+
+def test_a_reload_takes_what_no_engine_has_and_names_the_rest() -> None:
+    """With the command that takes it."""
+    new = _with(stall_s=7.0, prepare=("clear-shm",), max_seqs=3, drain_s=1.0)
+    config, reloaded = take_changes(WORKER, new)
+    assert reloaded.taken == ("stall_s", "prepare")
+    assert reloaded.kept == (
+        "max_seqs: herma worker restart local",
+        "drain_s: a restart of the process",
+    )
+    assert config == _with(stall_s=7.0, prepare=("clear-shm",))
+    assert take_changes(config, config) == (config, type(reloaded)())
+
+
+def test_gateways_are_added_and_not_taken_away() -> None:
+    """A gateway that is gone from the file may still have requests here."""
+    first, second, third = "ipc:///1", "ipc:///2", "ipc:///3"
+    old = _with(gateways=(first, second))
+    config, reloaded = take_changes(old, _with(gateways=(third, second)))
+    assert config.gateways == (first, second, third)
+    assert reloaded.taken == ("gateways",)
+    assert reloaded.kept == ("gateways, those that are gone: a restart of the process",)
+    again, reloaded = take_changes(config, _with(gateways=(third, first, second)))
+    assert (again, reloaded.taken, reloaded.kept) == (config, (), ())

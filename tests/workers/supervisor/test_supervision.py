@@ -162,6 +162,25 @@ async def test_a_file_that_a_restart_cannot_take_changes_nothing(
             assert len(worker.engine_pids()) == 1
 
 
+async def test_a_reload_dials_the_gateways_that_are_new(tmp_path: Path) -> None:
+    """The engine lives on, and an address that is none changes nothing."""
+    async with open_gateway_end() as first, open_gateway_end() as second:
+        with moody_worker(tmp_path, first.address) as (worker, _):
+            await first.wait_ready()
+            file = tmp_path / "herma.toml"
+            text = file.read_text()
+            wrong = text.replace(f'["{first.address}"', f'["{first.address}", "udp://x"')
+            file.write_text(wrong)
+            worker.process.send_signal(signal.SIGHUP)
+            await worker.wait_line("nothing is reloaded")
+            right = text.replace(f'["{first.address}"', f'["{first.address}", "{second.address}"')
+            file.write_text(right)
+            worker.process.send_signal(signal.SIGHUP)
+            await second.wait_ready()
+            assert len(worker.engine_pids()) == 1
+            assert not first.lost
+
+
 async def test_a_start_without_progress_is_ended(tmp_path: Path) -> None:
     """The phase at which it stood is named."""
     async with open_gateway_end() as gateway:

@@ -1,4 +1,4 @@
-"""The supervisor's control socket on its host, for `herma worker status` and `restart`.
+"""The control socket of a process on its host, for the commands of its user.
 
 Owns the socket file, its bounds and the check of the peer. One request and one answer per
 connection, one line of JSON each; at most eight connections, five seconds each. Must not know what
@@ -15,9 +15,16 @@ from typing import Final, final
 
 import trio
 
+from protocol.control_messages import (
+    MAX_LINE_BYTES,
+    Answer,
+    Ask,
+    Refused,
+    decode_ask,
+    encode_line,
+)
 from protocol.errors import ConfigError, WireError
-from workers.ipc import MAX_LINE_BYTES, SOCKET_KIND, Answer, Ask, Refused, decode_ask, encode_line
-from workers.supervisor.leftovers import runtime_dir, this_process
+from protocol.leftovers import runtime_dir, this_process
 
 _MAX_CONNECTIONS: Final = 8
 _CONNECTION_S: Final = 5.0
@@ -27,13 +34,15 @@ _PEER: Final = struct.Struct("3i")
 
 @final
 class ControlSocket:
-    """`answer` may raise `ConfigError`, which refuses what was asked."""
+    """`kind` is the last word of its name. `answer` may raise `ConfigError`, which refuses what was
+    asked.
+    """
 
-    def __init__(self, answer: Callable[[Ask], Awaitable[Answer]]) -> None:
+    def __init__(self, kind: str, answer: Callable[[Ask], Awaitable[Answer]]) -> None:
         """Bind. Raises `ConfigError` if there is no place for the socket."""
         self._answer = answer
         self._limit = trio.CapacityLimiter(_MAX_CONNECTIONS)
-        self.path = runtime_dir() / this_process().name(SOCKET_KIND)
+        self.path = runtime_dir() / this_process().name(kind)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._listener.bind(str(self.path))

@@ -1,7 +1,8 @@
-"""The messages of a supervisor's local control socket.
+"""The messages of the control sockets of this host's processes.
 
-Owns the requests, the answers and their form: one line of JSON each way. Must not know sockets or
-how a table looks.
+Owns the requests, the answers and their form: one line of JSON each way. Processes of two versions
+speak it while one replaces the other, so fields are only added, with a default. Must not know
+sockets or how a table looks.
 """
 
 from typing import Annotated, Final, Literal
@@ -12,8 +13,9 @@ from protocol.errors import WireError
 from protocol.messages import FaultKind
 
 MAX_LINE_BYTES: Final = 65_536
-SOCKET_KIND: Final = "control"
-"""Control sockets are named for their owner (`workers/supervisor/leftovers.py`) and this word."""
+WORKER_SOCKET: Final = "control"
+GATEWAY_SOCKET: Final = "gateway"
+"""Control sockets are named for their owner (`protocol/leftovers.py`) and such a word."""
 
 State = Literal["starting", "ready", "draining", "waiting", "ending", "stopped", "leaving"]
 
@@ -33,7 +35,11 @@ class AskRestart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fiel
     force: bool = False
 
 
-Ask = AskStatus | AskRestart
+class AskReload(msgspec.Struct, frozen=True, tag="reload", forbid_unknown_fields=True):
+    """Take what has changed in the file."""
+
+
+Ask = AskStatus | AskRestart | AskReload
 
 
 class LastFault(msgspec.Struct, frozen=True):
@@ -88,7 +94,25 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     changed: tuple[str, ...] = ()
 
 
-Answer = WorkerStatus | Refused | Done
+class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
+    """One gateway process. `process` is which of several on one port, as 0/4; "" if it is alone."""
+
+    pid: int
+    url: str
+    build: str
+    process: str = ""
+
+
+class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
+    """The file was read: what was `taken` of it, and what is `kept` as it was until a restart, each
+    with the restart that it needs.
+    """
+
+    taken: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+Answer = WorkerStatus | GatewayStatus | Refused | Done | Reloaded
 
 _encoder = msgspec.json.Encoder()
 _asks: msgspec.json.Decoder[Ask] = msgspec.json.Decoder(Ask)
@@ -105,7 +129,7 @@ def decode_ask(line: bytes) -> Ask:
     try:
         return _asks.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a request to a worker: {error}") from error
+        raise WireError(f"not a request to a process of Herma: {error}") from error
 
 
 def decode_answer(line: bytes) -> Answer:
@@ -113,4 +137,4 @@ def decode_answer(line: bytes) -> Answer:
     try:
         return _answers.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not an answer of a worker: {error}") from error
+        raise WireError(f"not an answer of a process of Herma: {error}") from error

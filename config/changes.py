@@ -1,0 +1,66 @@
+"""What a gateway takes from a file that has changed while it serves.
+
+Owns which keys need another start of the process, and the names of what differs. Must not read
+files or carry anything out.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from config.model import Config, GatewayConfig
+
+_FIXED: Final = (
+    *("host", "port", "processes", "process_port", "worker_bind", "drain_s"),
+    *("curve_secret_file", "signing_key_file", "responses", "spending_thresholds"),
+)
+"""Keys of `[gateway]` that are sockets, files that are open, known to the parent process, or part
+of alerts, of which some may wait for their quiet hours to end."""
+
+_FIXED_TABLES: Final = ("ledger", "alerts", "hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """`config` is what to go on by. `taken` names what it has from the new file, `kept` what stays
+    as it was until a restart.
+    """
+
+    config: Config
+    taken: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+def gateway_changes(old: Config, new: Config) -> Changes:
+    """What a gateway that serves by `old` takes from `new`. Tables of workers are not its own."""
+    differ = [key for key in GatewayConfig.__struct_fields__ if _differ(old, new, key)]
+    fixed = {key: getattr(old.gateway, key) for key in _FIXED}
+    tables = {key: getattr(old, key) for key in _FIXED_TABLES}
+    config = replace(new, gateway=replace(new.gateway, **fixed), **tables)
+    kept = [f"[gateway] {key}" for key in differ if key in _FIXED]
+    kept += [f"[{key}]" for key in _FIXED_TABLES if getattr(new, key) != getattr(old, key)]
+    taken = [f"[gateway] {key}" for key in differ if key not in _FIXED]
+    taken += _named("model", _by_name(old.models), _by_name(new.models))
+    taken += _named("provider", old.providers, new.providers)
+    taken += _named("key", _by_name(old.keys), _by_name(new.keys))
+    return Changes(config, tuple(taken), tuple(kept))
+
+
+def _differ(old: Config, new: Config, key: str) -> bool:
+    return bool(getattr(old.gateway, key) != getattr(new.gateway, key))
+
+
+def _by_name(tables: Iterable[Any]) -> dict[str, Any]:
+    return {table.name: table for table in tables}
+
+
+def _named(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for name in [*old, *(name for name in new if name not in old)]:
+        if name not in new:
+            yield f"{what} `{name}` (gone)"
+        elif name not in old:
+            yield f"{what} `{name}` (new)"
+        elif old[name] != new[name]:
+            yield f"{what} `{name}`"

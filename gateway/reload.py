@@ -1,0 +1,132 @@
+"""Takes a file that has changed while the gateway serves.
+
+Owns the order: read, prepare everything that can fail, then change everything in one go, so that a
+mistake changes nothing. Requests under way go on: what they hold of the old configuration stays
+theirs. Must not know how a request is served.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+import trio
+
+from config import Config, gateway_changes, provider_api_key
+from gateway.api.alias_params import check_aliases
+from gateway.http import Settings
+from gateway.telemetry import ConfigReloaded
+from gateway.turn import Services
+from gateway.upstream import Provider
+from protocol.control_messages import Reloaded
+from protocol.errors import ConfigError
+from protocol.signals import hangups
+from protocol.transport import load_curve_server
+
+_log: Final = logging.getLogger(__name__)
+
+Commit = Callable[[], None]
+"""Makes a prepared change; must not fail."""
+
+Prepare = Callable[[Config], Commit]
+"""Prepares a part's change in a thread. Raises `ConfigError` if it is impossible."""
+
+
+@final
+class Reload:
+    """`read` gives the file's configuration of this process; it blocks, and raises `ConfigError`,
+    as do those of `parts`, which other files than the configuration belong to.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        settings: Settings,
+        read: Callable[[], Config],
+        environ: Mapping[str, str],
+        parts: tuple[Prepare, ...] = (),
+    ) -> None:
+        self._services = services
+        self._settings = settings
+        self._read = read
+        self._environ = environ
+        self._parts = (self._prepare_providers, self._prepare_worker_keys, *parts)
+        self._lock = trio.Lock()
+
+    async def run_at_signals(self) -> None:
+        """Reload at each SIGHUP until cancelled."""
+        async for _ in hangups():
+            try:
+                await self.take()
+            except ConfigError as error:
+                _log.error("nothing is reloaded: %s", error)
+
+    async def take(self) -> Reloaded:
+        """Take the file as it is now. Raises `ConfigError` with one line if it is wrong; then
+        nothing has changed.
+        """
+        async with self._lock:
+            services = self._services
+            read = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+            changes = gateway_changes(services.config, read)
+            config = changes.config
+            commits = await trio.to_thread.run_sync(self._prepared, config, abandon_on_cancel=True)
+            for refusal in (
+                services.dispatcher.refusal_of(config.models),
+                services.spending.refusal_of(config),
+            ):
+                if refusal is not None:
+                    raise ConfigError(refusal)
+            for commit in commits:
+                commit()
+            self._go_on_by(config)
+        return self._told(Reloaded(changes.taken, changes.kept))
+
+    def _told(self, reloaded: Reloaded) -> Reloaded:
+        """Log and publish what has changed."""
+        _log.info("reloaded: %s", ", ".join(reloaded.taken) or "nothing that this process has")
+        if reloaded.kept:
+            _log.warning("only a restart takes the file's %s", ", ".join(reloaded.kept))
+        self._services.feed.publish(ConfigReloaded(reloaded.taken, reloaded.kept))
+        return reloaded
+
+    def _prepared(self, config: Config) -> list[Commit]:
+        check_aliases(config.models)
+        return [prepare(config) for prepare in self._parts]
+
+    def _go_on_by(self, config: Config) -> None:
+        services = self._services
+        services.config = config
+        services.spending.reconfigure(config)
+        services.open_turns.grace_s = config.gateway.disconnect_grace_s
+        self._settings.take(config)
+        services.dispatcher.reconfigure(config.gateway, config.models)
+
+    def _prepare_providers(self, config: Config) -> Commit:
+        """Those whose table or key has changed. A key file is read again in any case."""
+        before, services = self._services.providers, self._services
+        changed: dict[str, Provider] = {}
+        for name, table in config.providers.items():
+            key = provider_api_key(name, table, self._environ)
+            if name not in services.config.providers or not before[name].is_of(table, key):
+                changed[name] = Provider(name, table, key)
+
+        def commit() -> None:
+            gone = services.config.providers.keys() - config.providers.keys()
+            for name in (*gone, *changed):
+                if name in before:
+                    before[name].retire()
+            before.update(changed)
+            services.health.reconfigure(config.providers, changed)
+
+        return commit
+
+    def _prepare_worker_keys(self, config: Config) -> Commit:
+        gateway = config.gateway
+        if gateway.curve_secret_file is None:
+            return _nothing
+        keys = load_curve_server(gateway.curve_secret_file, gateway.curve_worker_keys)
+        return lambda: self._services.link.accept_keys(keys.worker_keys)
+
+
+def _nothing() -> None:
+    """This part has nothing to change."""

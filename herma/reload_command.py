@@ -1,0 +1,55 @@
+"""`herma reload`: have the processes of this host take what has changed in their file.
+
+Owns the report and the exit status. Must not know what a process can take.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from herma.processes import ask, gateways, supervisors
+from protocol.control_messages import AskReload, Refused, Reloaded
+from protocol.errors import ConfigError, HermaError
+
+EXIT_REFUSED: Final = 1
+
+
+def run(arguments: argparse.Namespace) -> int:  # noqa: ARG001
+    """Ask each gateway and worker of this user. Returns 1 if one took nothing because something is
+    wrong, else 0. Raises `ConfigError` if none runs.
+    """
+    found = list(_processes())
+    if not found:
+        raise ConfigError("no gateway and no worker runs on this host (as this user)")
+    # Not `all` over a generator: each is asked.
+    return EXIT_REFUSED if False in [_reload(name, path) for name, path in found] else 0
+
+
+def _processes() -> Iterator[tuple[str, Path]]:
+    for gateway in gateways():
+        process = gateway.status.process if gateway.status is not None else ""
+        yield f"gateway{' ' * bool(process)}{process} (pid {gateway.pid})", gateway.path
+    for worker in supervisors():
+        name = worker.status.name if worker.status is not None else "?"
+        yield f"worker {name} (pid {worker.pid})", worker.path
+
+
+def _reload(name: str, path: Path) -> bool:
+    try:
+        answer = ask(path, AskReload())
+    except HermaError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return False
+    match answer:
+        case Reloaded(taken=taken, kept=kept):
+            print(f"{name}: {'taken: ' if taken else 'nothing to take'}{', '.join(taken)}")
+            for what in kept:
+                print(f"{name}: not taken without a restart: {what}")
+            return True
+        case Refused(reason=reason):
+            print(f"{name}: nothing is reloaded: {reason}", file=sys.stderr)
+        case _:
+            print(f"{name}: an unexpected answer; is it another version?", file=sys.stderr)
+    return False

@@ -1,0 +1,193 @@
+"""The file changes while 16 clients read: what they read is the same to the byte."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+import trio
+
+from config import hash_api_key
+from tests.fakes.checked_http import checked_async_client
+from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
+from tests.fakes.provider import FakeProvider, open_provider
+
+BOUND_S = 120.0
+STREAMS = 16
+TOKENS = 100
+"""At 10 ms each: some streams are open at each reload."""
+KEY = {"authorization": "Bearer sk-test"}
+
+CONFIG = """
+[gateway]
+port = 0
+worker_bind = "ipc://{folder}/workers"
+{gateway}
+
+[[models]]
+name = "m"
+
+[[workers]]
+name = "w"
+model = "builtin:herma-tiny"
+engine = "synthetic"
+serves = "m"
+step_ms = 10
+max_seqs = 32
+{worker}
+"""
+
+MORE_MODELS = """
+[[models]]
+name = "far"
+aliases = ["afar"]
+fallback = [{{ provider = "cloud", model = "vendor/big" }}]
+
+[providers.cloud]
+base_url = "{provider}"
+price = {{ input = 1, output = 1 }}
+{limits}
+"""
+
+KEYS = """
+[[keys]]
+name = "k"
+hash = "{hash}"
+"""
+
+
+class _File:
+    """The configuration, and the command that has it taken."""
+
+    def __init__(self, folder: Path, runtime_dir: str) -> None:
+        self.path = folder / "herma.toml"
+        self._folder = folder
+        self._environ = {**os.environ, "HERMA_RUNTIME_DIR": runtime_dir}
+
+    def write(self, more: str = "", *, gateway: str = "", worker: str = "") -> None:
+        text = CONFIG.format(folder=self._folder, gateway=gateway, worker=worker)
+        self.path.write_text(text + more)
+
+    async def reload(self) -> tuple[int, str]:
+        """The exit status and the output of `herma reload`."""
+        done = await trio.run_process(
+            [sys.executable, "-m", "herma", "reload"],
+            capture_stdout=True,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env=self._environ,
+        )
+        return done.returncode, done.stdout.decode()
+
+
+@contextmanager
+def _runtime_dir() -> Iterator[str]:
+    """A short one: the address of a unix socket has 107 bytes at the most."""
+    with TemporaryDirectory(prefix="herma-test-") as folder:
+        yield folder
+
+
+async def test_16_streams_outlive_every_reload(tmp_path: Path) -> None:
+    """Models, aliases, providers, limits, keys and a worker's keys come and go; a broken file
+    changes nothing; what needs a restart is named. No stream notices.
+    """
+    with _runtime_dir() as runtime_dir:
+        file = _File(tmp_path, runtime_dir)
+        file.write()
+        async with open_provider() as provider:
+            manager = herma_up(file.path, HERMA_RUNTIME_DIR=runtime_dir)
+            herma = await trio.to_thread.run_sync(manager.__enter__)
+            try:
+                with trio.fail_after(BOUND_S):
+                    await _stream_and_reload(herma, file, provider)
+            finally:
+                await trio.to_thread.run_sync(manager.__exit__, None, None, None)
+
+
+async def _stream_and_reload(herma: HermaProcess, file: _File, provider: FakeProvider) -> None:
+    async with checked_async_client(herma.base_url, timeout_s=BOUND_S) as client:
+        texts = [await _read(client)]
+        is_over = False
+
+        async def read_on() -> None:
+            while not is_over:
+                texts.append(await _read(client))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(STREAMS):
+                nursery.start_soon(read_on)
+            await _reload(client, herma, file, provider)
+            is_over = True
+        assert texts == texts[:1] * len(texts)
+        assert len(texts) > STREAMS
+
+
+async def _read(client: httpx.AsyncClient) -> str:
+    """The text of a stream, and why it ended."""
+    body = {**_body("m"), "max_tokens": TOKENS, "seed": 7, "ignore_eos": True, "stream": True}
+    text = ""
+    async with client.stream("POST", "/chat/completions", json=body, headers=KEY) as reply:
+        assert reply.status_code == 200
+        async for line in reply.aiter_lines():
+            for choice in json.loads(line[6:])["choices"] if line.startswith("data: {") else ():
+                text += choice["delta"].get("content", "") + (choice["finish_reason"] or "")
+    return text
+
+
+def _body(model: str) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+async def _ask(client: httpx.AsyncClient, model: str, **headers: str) -> httpx.Response:
+    body = {**_body(model), "max_tokens": 4}
+    return await client.post("/chat/completions", json=body, headers=headers)
+
+
+async def _reload(
+    client: httpx.AsyncClient, herma: HermaProcess, file: _File, provider: FakeProvider
+) -> None:
+    assert (await _ask(client, "afar")).status_code == 404
+    more = MORE_MODELS.format(provider=provider.base_url, limits="")
+    file.write(
+        more, gateway='max_queue = 9\nhost = "127.0.0.2"', worker="stall_s = 60\nthreads = 1"
+    )
+    status, said = await file.reload()
+    assert status == 0, said
+    assert "taken: [gateway] max_queue, model `far` (new), provider `cloud` (new)" in said
+    assert "not taken without a restart: [gateway] host" in said
+    assert "taken: stall_s" in said
+    assert "not taken without a restart: threads: herma worker restart w" in said
+    answer = await _ask(client, "afar")
+    assert answer.headers["x-herma-served-by"] == "cloud:cloud"
+
+    file.write(more + "[[models]]\nnam = 3\n")
+    status, said = await file.reload()
+    assert status == 1
+    assert said.count("herma.toml:") == said.count("nothing is reloaded") == 2, said
+    assert (await _ask(client, "far")).status_code == 200
+
+    limits = "limits = { daily = 0 }\n"
+    keys = KEYS.format(hash=hash_api_key("sk-test"))
+    file.write(MORE_MODELS.format(provider=provider.base_url, limits=limits) + keys)
+    _hang_up(herma)
+    await trio.to_thread.run_sync(_wait_line, herma, "key `k` (new)")
+    assert (await _ask(client, "far")).status_code == 401
+    refused = await _ask(client, "far", **KEY)
+    assert refused.status_code == 429, refused.text
+    assert refused.json()["error"]["code"] == "spending_limit_reached"
+
+
+def _hang_up(herma: HermaProcess) -> None:
+    """What systemd and operators send; `herma up` passes it on."""
+    herma.process.send_signal(signal.SIGHUP)
+
+
+def _wait_line(herma: HermaProcess, text: str) -> None:
+    wait_until(lambda: any(text in line for line in list(herma.output)), text)

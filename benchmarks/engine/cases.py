@@ -16,6 +16,8 @@ from benchmarks.engine.figure import Figure
 from benchmarks.engine.floor import Floor
 from benchmarks.engine.peer import Bar
 from benchmarks.engine.scale import Scale
+from workers.scheduler import SavePolicy
+from workers.scheduler.saving import positions_to_save
 
 NEW_TOKENS: Final = 32
 """New tokens of a prompt behind its cached prefix."""
@@ -27,13 +29,16 @@ _WARM_TOKENS: Final = 8
 
 @dataclass
 class Bench:
-    """Shared by the tests. `samples` collects answers to be checked."""
+    """Shared by the tests. `samples` collects answers to be checked. `reusable` says how many of a
+    cached prompt's tokens the next one finds: with recurrent states those behind which one lies.
+    """
 
     client: Client
     scale: Scale
     floor: Floor | None
     vocab_size: int
     bar: Callable[[str], Bar]
+    reusable: Callable[[int], int]
     samples: list[Answer] = field(default_factory=list)
     _salts: Iterator[int] = field(default_factory=count)
 
@@ -123,7 +128,7 @@ def first_token(bench: Bench) -> Iterator[Figure]:
             cold.append(1e3 * answers[0].first_s)
             answers, _ = bench.client.call([Request(prompt + tail, 1, salt=salt)])
             cached.append(1e3 * answers[0].first_s)
-            _check_cached(answers[0], length)
+            _check_cached(answers[0], bench.reusable(length))
         if length <= min(bench.scale.firsts):
             bench.sample(answers)
         yield from _first_figures(bench, length, cold[_WARM_RUNS:], cached[_WARM_RUNS:])
@@ -140,7 +145,7 @@ def turn(bench: Bench) -> Iterator[Figure]:
         for tail in tails:
             answers, _ = bench.client.call([Request(prompt + tail, 1, salt=salt)])
             values.append(1e3 * answers[0].first_s)
-            _check_cached(answers[0], past)
+            _check_cached(answers[0], bench.reusable(past))
         if past <= min(bench.scale.firsts):
             bench.sample(answers)
         yield _turn_figure(bench, f"turn-{past}-{new}", past, new, values[_WARM_RUNS:])
@@ -152,9 +157,16 @@ def _turn_figure(bench: Bench, key: str, past: int, new: int, values: Sequence[f
     return _figure(bench, key, name, "ms", values, floor)
 
 
-def _check_cached(answer: Answer, length: int) -> None:
-    if answer.cached_tokens < length - NEW_TOKENS:
-        raise RuntimeError(f"only {answer.cached_tokens} of {length} tokens were cached")
+def reusable_tokens(length: int, saves: SavePolicy | None) -> int:
+    """How many of a cached prompt's tokens the next one finds; `saves` None: every whole block."""
+    if saves is None:
+        return length - NEW_TOKENS
+    return max(positions_to_save(length, 0, 0, saves), default=0)
+
+
+def _check_cached(answer: Answer, reusable: int) -> None:
+    if answer.cached_tokens < reusable:
+        raise RuntimeError(f"only {answer.cached_tokens} tokens were cached, not {reusable}")
 
 
 def _first_figures(

@@ -27,6 +27,9 @@ def run_command(arguments: argparse.Namespace) -> int:
         tests=_tests(arguments.tests),
         device=arguments.device,
         seconds=arguments.seconds,
+        batches=_numbers(arguments.batches),
+        lengths=_numbers(arguments.lengths),
+        runs=arguments.runs,
     )
     if "smoke" in options.tests:
         tests = (*ALL, "soak")
@@ -40,6 +43,16 @@ def run_command(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         plot_decode(report.parts, arguments.plot)
     return 0 if is_right else 1
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple([int(word) for word in text.split(",") if word])
+    except ValueError:
+        numbers = (0,)
+    if any(number < 1 for number in numbers):
+        raise ConfigError(f"{text!r} is not a list of numbers above 0, as in 1,8,64")
+    return numbers
 
 
 def _tests(text: str) -> tuple[str, ...]:

@@ -70,10 +70,16 @@ _LARGE_FP8: Final = {
     "prefill": Bar(63_419),
     "long-decode": Bar(8.38),
 }
+_HYBRID: Final = {"decode-1": Bar(must=14.0), "first-8192-cached": Bar(must=25.0)}
+_HYBRID_FP8: Final = {"decode-1": Bar(must=7.9), "decode-64": Bar(must=16.5)}
+"""The peer has not been run with hybrids."""
+
 _BARS: Final = {
     ("qwen3-0.6b", False): _SMALL,
     ("qwen3-8b", False): _LARGE,
     ("qwen3-8b", True): _LARGE_FP8,
+    ("qwen3.6-27b", False): _HYBRID,
+    ("qwen3.6-27b", True): _HYBRID_FP8,
 }
 
 

@@ -7,13 +7,14 @@ import gc
 import json
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
 import torch
 
-from benchmarks.engine.cases import CASES, Bench
+from benchmarks.engine.cases import CASES, Bench, reusable_tokens
 from benchmarks.engine.check import check_answers
 from benchmarks.engine.client import MODEL, Client
 from benchmarks.engine.engine import Engine
@@ -37,6 +38,7 @@ from workers.engine.models.description import ModelConfig
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
 from workers.model_dir import TOKENIZER_NAME, dummy_names
+from workers.scheduler import PrefixStates
 
 _CASES: Final = {**CASES, "grammar": grammar}
 ALL: Final = ("start", *_CASES)
@@ -71,7 +73,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line."""
+    """The command line. `batches`, `lengths` and `runs` are in place of the scale's: for a model
+    that needs the memory, or a card that is there for minutes.
+    """
 
     model: str
     dummy: bool = False
@@ -82,11 +86,17 @@ class Options:
     device: str = "auto"
     seconds: float = 480.0
     is_smoke: bool = False
+    batches: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+    runs: int = 0
 
     @property
     def scale(self) -> Scale:
         """The sizes of the tests."""
-        return SMOKE if self.is_smoke else CARD
+        scale = SMOKE if self.is_smoke else CARD
+        if self.batches:
+            scale = replace(scale, batches=self.batches, max_seqs=max(self.batches))
+        return replace(scale, firsts=self.lengths or scale.firsts, runs=self.runs or scale.runs)
 
     @property
     def name(self) -> str:
@@ -212,7 +222,8 @@ def _tests(
             fp8=options.fp8,
             fp8_prompts=options.prefill_fp8,
         )
-        bench = Bench(client, options.scale, floor, runner.model.config.vocab_size, bars)
+        vocab_size = runner.model.config.vocab_size
+        bench = Bench(client, options.scale, floor, vocab_size, bars, _reusable(runner))
         made.append(bench)
         for name in names:
             progress.begin(name)
@@ -227,6 +238,13 @@ def _tests(
     engine.serve(act)
     engine.books.check_idle()
     return made[0]
+
+
+def _reusable(runner: Runner) -> Callable[[int], int]:
+    facts = runner.facts
+    states = PrefixStates.of(facts.snapshots, facts.block_size)
+    saves = None if states is None else states.policy
+    return lambda length: reusable_tokens(length, saves)
 
 
 def _soak(options: Options, engine: Engine, progress: Progress, report: Report) -> Soak:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.engine import loading
+from benchmarks.engine.cases import reusable_tokens
 from benchmarks.engine.check import check_answers
 from benchmarks.engine.client import Answer, Client, Request
 from benchmarks.engine.engine import Engine
@@ -19,12 +20,13 @@ from benchmarks.engine.floor import CEILINGS, Floor
 from benchmarks.engine.loading import measure_starts
 from benchmarks.engine.peer import Bar, bar
 from benchmarks.engine.plot import plot_decode
-from benchmarks.engine.run import Report
+from benchmarks.engine.run import Options, Report, run
 from benchmarks.engine.scale import SMOKE
 from benchmarks.engine.soak import soak
 from benchmarks.engine.verdict import failures
 from config import WorkerConfig
 from herma.cli import main
+from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import write_tiny_model
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
@@ -32,6 +34,7 @@ from workers.engine.models.weights import load_weights
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
 from workers.model_dir import dummy_dir
+from workers.scheduler import SavePolicy
 
 H200 = CEILINGS["NVIDIA H200"]
 
@@ -94,6 +97,36 @@ def test_the_whole_benchmark_runs_on_a_cpu(
     assert report["finished"]
     assert [path.name for path in result.parent.iterdir()] == ["smoke.json"]
     _check_trace(json.loads(steps.read_text()), keys)
+
+
+def test_a_hybrid_goes_on_behind_its_states(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not behind every block: of 384 tokens 320, where the prompt's state lies. Chosen sizes."""
+    model, result = write_family(tmp_path / "model", "qwen3_5"), tmp_path / "hybrid.json"
+    options = Options(
+        str(model), tests=("decode", "first-token"), device="cpu", is_smoke=True,
+        batches=(1, 2), lengths=(384,), runs=1,
+    )  # fmt: skip
+    assert run(options, Report(result)), capsys.readouterr().out
+    report = json.loads(result.read_text())
+    keys = [figure["key"] for figure in report["figures"]]
+    assert keys == ["decode-1", "decode-2", "first-384-cold", "first-384-cached"]
+    assert [len(figure["values"]) for figure in report["figures"]] == [1] * 4
+    assert report["engine"]["max_seqs"] == 2
+    assert reusable_tokens(384, SavePolicy()) == 320
+    assert reusable_tokens(96, SavePolicy()) == 0
+    assert reusable_tokens(384, None) == 352
+
+
+@pytest.mark.parametrize("option", ["--batches", "--lengths"])
+@pytest.mark.parametrize("text", ["0", "1,x", "-3"])
+def test_sizes_that_are_no_numbers_are_refused(
+    option: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line."""
+    assert main(["bench", "engine", "--model", "builtin:herma-tiny", f"{option}={text}"]) != 0
+    assert "is not a list of numbers" in capsys.readouterr().err
 
 
 def test_a_run_that_is_cut_off_leaves_what_it_knew(tmp_path: Path) -> None:

@@ -28,11 +28,21 @@ def link_mistakes(config: Config) -> Iterator[Mistake]:
     return chain(
         _host_mistakes(config),
         _bind_mistakes(config.gateway),
+        _tls_mistakes(config.gateway),
         _port_mistakes(config.gateway),
         _worker_key_mistakes(config.gateway),
         *(_dial_mistakes(config, at, worker) for at, worker in enumerate(config.workers)),
         *(_group_mistakes(at, worker) for at, worker in enumerate(config.workers)),
     )
+
+
+def _tls_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
+    for key, other in (
+        ("tls_certificate_file", "tls_key_file"),
+        ("tls_key_file", "tls_certificate_file"),
+    ):
+        if getattr(gateway, key) is not None and getattr(gateway, other) is None:
+            yield Mistake(("gateway", key), f"`{key}` needs `{other}` beside it")
 
 
 def _host_mistakes(config: Config) -> Iterator[Mistake]:

@@ -100,7 +100,8 @@ class GatewayConfig(_Table, frozen=True):
     `max_queue` bounds the waiting sequences of one model; None: as many as its workers take at
     once, at least 256. `signing_key_file` proves which reasoning came from here; None: beside the
     ledger. `curve_worker_keys` maps worker names to their public keys. Port 0 is any free port.
-    `spending_thresholds`, in percent of a spending limit, are events when they are passed.
+    `tls_certificate_file` and `tls_key_file`, both or none, are PEM files and read again when they
+    change. `spending_thresholds`, in percent of a spending limit, are events when they are passed.
     `processes` share the port; process i takes workers at `worker_bind` + i, and alone answers on
     `process_port` + i, for metrics of each.
     """
@@ -124,6 +125,8 @@ class GatewayConfig(_Table, frozen=True):
     curve_secret_file: str | None = None
     curve_worker_keys: dict[str, str] = {}
     signing_key_file: str | None = None
+    tls_certificate_file: str | None = None
+    tls_key_file: str | None = None
     spending_thresholds: tuple[Percent, ...] = (50, 80)
     responses: ResponsesConfig = ResponsesConfig()
 

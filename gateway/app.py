@@ -22,7 +22,15 @@ from gateway.api import Signer
 from gateway.api.alias_params import check_aliases
 from gateway.api.errors import ApiError
 from gateway.gateway_index import ALONE, GatewayIndex
-from gateway.http import Edge, FleetGauges, Settings, edge_app, serve, write_batch
+from gateway.http import (
+    Certificates,
+    Edge,
+    FleetGauges,
+    Settings,
+    edge_app,
+    serve,
+    write_batch,
+)
 from gateway.link.model_files import ModelFiles
 from gateway.link.worker_link import WorkerLink
 from gateway.reload import Reload
@@ -335,12 +343,16 @@ async def _serve_to_the_end(
     the URL of the first.
     """
     gateway = process.services.config.gateway
+    certificates = None
+    if gateway.tls_certificate_file is not None and gateway.tls_key_file is not None:
+        certificates = Certificates(gateway.tls_certificate_file, gateway.tls_key_file)
     start = functools.partial(
         serve,
         edge_app(process.edge),
         host=gateway.host,
         shutdown_trigger=process.services.draining.wait,
         drain_s=gateway.drain_s,
+        certificates=certificates,
     )
     async with trio.open_nursery() as nursery:
         url = await nursery.start(

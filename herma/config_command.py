@@ -29,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _summary(path: Path, config: Config) -> str:
     gateway = config.gateway
-    lines = [f"{path}: ok", f"  gateway   http://{gateway.host}:{gateway.port}/v1"]
+    scheme = "http" if gateway.tls_certificate_file is None else "https"
+    lines = [f"{path}: ok", f"  gateway   {scheme}://{gateway.host}:{gateway.port}/v1"]
     if gateway.processes > 1:
         lines[-1] += f" ({gateway.processes} processes)"
     for model in config.models:

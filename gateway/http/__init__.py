@@ -6,9 +6,10 @@ know how a turn runs.
 
 from gateway.http.edge import Edge, FleetGauges, Settings
 from gateway.http.routes import edge_app
-from gateway.http.server import serve, write_batch
+from gateway.http.server import Certificates, serve, write_batch
 
 __all__ = [
+    "Certificates",
     "Edge",
     "FleetGauges",
     "Settings",

@@ -130,3 +130,9 @@ def test_keys_on_both_sides_are_taken() -> None:
     worker = f'{WORKER}curve_secret_file = "w"\ncurve_server_key = "{KEY}"\n'
     assert check(bind + gateway + worker)
     assert check(f'{worker}gateways = ["tcp://far:8090"]')
+
+
+@pytest.mark.parametrize("key", ["tls_certificate_file", "tls_key_file"])
+def test_a_certificate_and_its_key_come_together(key: str) -> None:
+    with pytest.raises(ConfigError, match="needs `tls_"):
+        parse_config(f'[gateway]\n{key} = "x.pem"\n[[models]]\nname = "m"', "herma.toml")

@@ -21,6 +21,7 @@ from gateway.http.server.exchange import write_batch
 from gateway.http.server.parser import Limits
 from gateway.http.server.read_deadlines import Deadlines
 from gateway.http.server.response import HttpDate
+from gateway.http.server.tls import Certificates, serve_tls
 from protocol.errors import ConfigError
 
 SHUTDOWN_GRACE_S: Final = 10.0
@@ -54,11 +55,13 @@ async def serve(
     limits: Limits | None = None,
     deadlines: Deadlines | None = None,
     is_shared: bool = False,
+    certificates: Certificates | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve `app` until cancelled, or until `shutdown_trigger` returns: then the port closes,
     idle connections too, and requests being answered get `drain_s` to end. A peer that leaves
-    what was sent unread for `silent_peer_s` is given up. `is_shared`: see `listen`.
+    what was sent unread for `silent_peer_s` is given up. `is_shared`: see `listen`. With
+    `certificates` all connections are TLS.
 
     `task_status` gets the base URL ("http://127.0.0.1:8080") once connections are accepted.
     Raises `ConfigError` when the address cannot be bound.
@@ -82,8 +85,8 @@ async def serve(
             async with trio.open_nursery() as handlers:
                 with listener:
                     async with trio.open_nursery() as accepting:
-                        accepting.start_soon(_accept, listener, connections, handlers)
-                        task_status.started(url_of(listener))
+                        accepting.start_soon(_accept, listener, connections, handlers, certificates)
+                        task_status.started(url_of(listener, is_tls=certificates is not None))
                         await (shutdown_trigger or trio.sleep_forever)()
                         accepting.cancel_scope.cancel()
                 connections.end_soon()
@@ -92,7 +95,10 @@ async def serve(
 
 
 async def _accept(
-    listener: socket.socket, connections: Connections, handlers: trio.Nursery
+    listener: socket.socket,
+    connections: Connections,
+    handlers: trio.Nursery,
+    certificates: Certificates | None,
 ) -> None:
     """Accept until cancelled, each connection into a task of `handlers`: its failure is logged and
     ends no other one.
@@ -108,7 +114,11 @@ async def _accept(
                 await _handle_accept_error(error)
                 break
             accepted.setblocking(False)
-            handlers.start_soon(error_of, connections.handle, accepted, peer[:2])
+            if certificates is None:
+                handlers.start_soon(error_of, connections.handle, accepted, peer[:2])
+            else:
+                handle = connections.handle
+                handlers.start_soon(error_of, serve_tls, accepted, peer[:2], certificates, handle)
 
 
 async def _handle_accept_error(error: OSError) -> None:
@@ -159,10 +169,11 @@ async def listen(
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, is_tls: bool = False) -> str:
     """The base URL that reaches it."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if is_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def explain_bind_error(error: OSError, host: str, port: int) -> ConfigError:

@@ -1,0 +1,124 @@
+"""TLS in front of the server: certificates that are read again when their files change, and the
+bytes between a client's TLS stream and a plain socket.
+
+Owns handshakes and their deadline. The server behind it reads plain sockets as ever: what TLS
+costs, a copy of each piece, is paid by TLS connections alone. Must not know HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from protocol.errors import ConfigError
+
+HANDSHAKE_S: Final = 10.0
+_GOODBYE_S: Final = 5.0
+_PIECE_BYTES: Final = 2**16
+
+_log = logging.getLogger(__name__)
+
+Handle = Callable[[socket.socket, tuple[str, int] | None], Awaitable[None]]
+
+
+@final
+class Certificates:
+    """A chain and its key, in PEM files. TLS 1.2 and newer."""
+
+    def __init__(self, certificate: str, key: str) -> None:
+        """Raises `ConfigError` if they cannot be read or do not belong together."""
+        self._files = Path(certificate).expanduser(), Path(key).expanduser()
+        try:
+            self._stamps = self._stamped()
+            self._context = self._read()
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"[gateway] tls_certificate_file, tls_key_file: {error}; give a PEM chain, and the "
+                "key that belongs to its first certificate"
+            ) from error
+
+    def context(self) -> ssl.SSLContext:
+        """For the next handshake: of the files as they are now, or as they were while what they
+        hold now cannot be used.
+        """
+        try:
+            stamps = self._stamped()
+            if stamps != self._stamps:
+                self._stamps = stamps
+                self._context = self._read()
+                _log.info("the certificate was read again")
+        except (OSError, ssl.SSLError) as error:
+            _log.error(
+                "the certificate has changed and cannot be used (%s); the old one stays", error
+            )
+        return self._context
+
+    def _stamped(self) -> list[tuple[int, int]]:
+        found = [path.stat() for path in self._files]
+        return [(each.st_mtime_ns, each.st_ino) for each in found]
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.load_cert_chain(*self._files)
+        return context
+
+
+async def serve_tls(
+    accepted: socket.socket,
+    peer: tuple[str, int] | None,
+    certificates: Certificates,
+    handle: Handle,
+) -> None:
+    """Shake hands with a client, and let `handle` serve the other end of what it says."""
+    plain = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+    stream = trio.SSLStream(plain, certificates.context(), server_side=True, https_compatible=True)
+    try:
+        with trio.fail_after(HANDSHAKE_S):
+            await stream.do_handshake()
+    except (trio.BrokenResourceError, trio.TooSlowError, ssl.SSLError):
+        await trio.aclose_forcefully(plain)
+        return
+    outer, inner = socket.socketpair()
+    for end in (outer, inner):
+        end.setblocking(False)
+    ours = trio.SocketStream(trio.socket.from_stdlib_socket(outer))
+    async with plain, ours, trio.open_nursery() as nursery:
+        nursery.start_soon(_take_in, stream, ours)
+        nursery.start_soon(_give_out, ours, stream, nursery.cancel_scope)
+        await handle(inner, peer)
+
+
+async def _take_in(stream: trio.SSLStream[trio.SocketStream], ours: trio.SocketStream) -> None:
+    """What the client says; its end, however it comes, is the end of what the server reads."""
+    try:
+        while piece := await stream.receive_some(_PIECE_BYTES):
+            await ours.send_all(piece)
+    except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
+        pass
+    try:
+        await ours.send_eof()
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return
+
+
+async def _give_out(
+    ours: trio.SocketStream, stream: trio.SSLStream[trio.SocketStream], both: trio.CancelScope
+) -> None:
+    """What the server answers, then the end of the connection."""
+    try:
+        while piece := await ours.receive_some(_PIECE_BYTES):
+            await stream.send_all(piece)
+        with trio.move_on_after(_GOODBYE_S):
+            await stream.aclose()
+    except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
+        await ours.aclose()
+        return
+    both.cancel()

@@ -21,6 +21,7 @@ from gateway.alerts import Alerting
 from gateway.api import Signer
 from gateway.api.alias_params import check_aliases
 from gateway.api.errors import ApiError
+from gateway.dashboard import Dashboard
 from gateway.gateway_index import ALONE, GatewayIndex
 from gateway.http import (
     Certificates,
@@ -40,6 +41,7 @@ from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.worker_view import WorkerView
 from gateway.signing_key import signing_key
 from gateway.spending.spending import Spending
+from gateway.telemetry import RequestTraces
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed
 from gateway.turn import (
@@ -104,7 +106,7 @@ def build_services(
         rejoin_s=gateway.rejoin_wait_s,
         recovery_probes=gateway.recovery_probes,
     )
-    feed = EventFeed(process=gateway_index.name)
+    feed, traces = EventFeed(process=gateway_index.name), RequestTraces()
     dispatcher = Dispatcher(core, feed)
     # Milliseconds since 1970: a larger epoch tells a worker that the gateway was restarted.
     epoch = time.time_ns() // 1_000_000
@@ -129,7 +131,8 @@ def build_services(
         feed=feed,
         health=ProviderHealth(config.providers, feed),
         retries=RetryBudget(feed, counters),
-        open_turns=OpenTurns(feed, grace_s=gateway.disconnect_grace_s),
+        open_turns=OpenTurns(feed, traces, grace_s=gateway.disconnect_grace_s),
+        traces=traces,
         signing_key=signing_key(config, environ),
         stored=_stored_responses(config, environ, gateway_index),
     )
@@ -162,6 +165,8 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         preview=functools.partial(preview_route, services),
         pass_through=functools.partial(pass_through, services),
         listen=services.feed.listen,
+        dashboard=Dashboard(services, VERSION, process),
+        traces=services.traces,
         signer=Signer(services.signing_key),
         stored=services.stored,
         draw=services.draw,
@@ -257,6 +262,8 @@ async def _serve(
     services = process.services
     async with trio.open_nursery() as nursery:
         url = await nursery.start(_serve_to_the_end, root, process)
+        if process.edge.dashboard is not None:
+            await nursery.start(process.edge.dashboard.run)
         nursery.start_soon(_cut_open_turns, services)
         nursery.start_soon(process.reload.run_at_signals)
         nursery.start_soon(_answer_commands, process, url)

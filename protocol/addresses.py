@@ -26,10 +26,15 @@ def is_curve_key(text: str) -> bool:
 
 def is_host(host: str) -> bool:
     """Whether `host` has the form of an IP address, bare or in brackets, or of a name."""
+    return is_numeric_host(host) or _HOST_NAME.fullmatch(host) is not None
+
+
+def is_numeric_host(host: str) -> bool:
+    """Whether `host` is an IP address, bare or in brackets."""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return _HOST_NAME.fullmatch(host) is not None
+        return False
     return True
 
 

@@ -82,10 +82,11 @@ class BodyBuilder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiFormat:
-    """How an API writes its answers. `id_prefix` begins their ids. `error_body` is that of an
-    answer which is an error as a whole.
+    """How the API of that name writes its answers. `id_prefix` begins their ids. `error_body` is
+    that of an answer which is an error as a whole.
     """
 
+    name: str
     id_prefix: str
     streamed: Callable[[AnswerHead], StreamFormatter]
     whole: Callable[[AnswerHead], BodyBuilder]

@@ -347,5 +347,5 @@ class _Choice:
 
 
 CHAT_FORMAT: Final = ApiFormat(
-    id_prefix="chatcmpl-", streamed=ChunkFormatter, whole=CompletionBuilder
+    name="chat", id_prefix="chatcmpl-", streamed=ChunkFormatter, whole=CompletionBuilder
 )

@@ -42,6 +42,7 @@ _encode = msgspec.json.Encoder().encode
 def completions_format(echoes: Sequence[str] = ()) -> ApiFormat:
     """The completions API; `echoes` are the prompts that the choices begin with, if any."""
     return ApiFormat(
+        name="completions",
         id_prefix="cmpl-",
         streamed=lambda head: CompletionsStream(head, echoes),
         whole=lambda head: CompletionsBody(head, echoes),

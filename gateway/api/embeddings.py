@@ -93,6 +93,7 @@ def _request(
 def embeddings_format(*, in_base64: bool) -> ApiFormat:
     """How embeddings are written; they are never streamed."""
     return ApiFormat(
+        name="embeddings",
         id_prefix="embd_",
         streamed=_no_stream,
         whole=lambda head: EmbeddingsBuilder(head, in_base64=in_base64),

@@ -133,6 +133,7 @@ class TokenCount(msgspec.Struct):
 def messages_format(signer: Signer, request_id: str) -> ApiFormat:
     """The Messages API for one request."""
     return ApiFormat(
+        name="messages",
         id_prefix="msg_",
         streamed=lambda head: MessageStream(head, signer, request_id),
         whole=lambda head: MessageBuilder(head, signer),

@@ -160,6 +160,7 @@ def responses_format(
     """The Responses API for one request, kept by `recorder`."""
     kept = recorder or _Nothing()
     return ApiFormat(
+        name="responses",
         id_prefix=ID_PREFIX,
         streamed=lambda head: ResponseStream(_Response(head, asked, unix_time), signer, kept),
         whole=lambda head: ResponseBuilder(_Response(head, asked, unix_time), signer, kept),

@@ -17,7 +17,7 @@ from config import KeyConfig
 from gateway.api import MAX_SESSION_CHARS, ApiError
 from gateway.http.edge import Settings
 from gateway.turn import Caller
-from protocol.addresses import is_loopback_host
+from protocol.addresses import is_loopback_host, is_numeric_host
 
 SESSION_HEADERS: Final = (
     b"x-session-id",
@@ -32,6 +32,7 @@ SESSION_HEADERS: Final = (
 """Headers by which clients name a conversation, most telling first."""
 _SESSION_HEADERS: Final = frozenset(SESSION_HEADERS)
 
+_ADMINS_ONLY: Final = "This page needs an API key with `admin = true`."
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for"})
 
 
@@ -59,7 +60,21 @@ class Gatekeeper:
     def check_admin(self, scope: Scope) -> None:
         """Raise `ApiError` 401 or 403 unless the caller is local or holds an admin key."""
         if not _is_local(scope) and not self.identify(scope).admin:
-            raise ApiError(403, "This page needs an API key with `admin = true`.")
+            raise ApiError(403, _ADMINS_ONLY)
+
+    def check_page(self, scope: Scope) -> None:
+        """As `check_admin`, for what a web page reads. A page elsewhere whose name was pointed to
+        this machine has the same origin as its requests: by a name, only loopback's own is local.
+        """
+        if _is_local(scope):
+            if self._is_own_page(scope):
+                return
+            if not self._settings.keys:
+                raise ApiError(
+                    403, "Without API keys, open this as http://127.0.0.1:PORT/ instead."
+                )
+        if not self.identify(scope).admin:
+            raise ApiError(403, _ADMINS_ONLY)
 
     def check_origin(self, scope: Scope) -> str | None:
         """The origin of the web page that sends the request, if it is one of the allowed. Raises
@@ -81,6 +96,15 @@ class Gatekeeper:
         raise ApiError(
             403, "Web pages of this origin may not use the gateway ([gateway] allowed_origins)."
         )
+
+    def _is_own_page(self, scope: Scope) -> bool:
+        host = (header_of(scope, b"host") or "localhost").lower()
+        if any(
+            origin.lower().partition("://")[2].rstrip("/") == host
+            for origin in self._settings.config.allowed_origins
+        ):
+            return True
+        return is_numeric_host(name := _without_port(host)) or is_loopback_host(name)
 
     def _key_of(self, scope: Scope) -> KeyConfig:
         scheme, _, secret = (header_of(scope, b"authorization") or "").partition(" ")

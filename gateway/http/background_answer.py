@@ -42,7 +42,7 @@ class BackgroundAnswer(Answer):
         try:
             error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
             self._error = self._error or error
-            if self._error is None and self.started is None and self.first_at is None:
+            if self._error is None and self.started is None and self.trace.first_at is None:
                 self._error = connection_lost()
             self._end()
         finally:
@@ -66,8 +66,7 @@ class BackgroundAnswer(Answer):
             case Usage():
                 self.usage = event
             case _:
-                if self.first_at is None:
-                    self.first_at = self._edge.now()
+                self._note_content()
         if self._error is None:
             self._formatter.format(event)
 

@@ -29,6 +29,14 @@ def client_of(user_agent: bytes) -> str:
     return match[0].decode().lower() if match is not None else "other"
 
 
+def client_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The program that sent these `headers` (lower-case names)."""
+    for name, value in headers:
+        if name == b"user-agent":
+            return client_of(value)
+    return "other"
+
+
 class ClientTokens(Collector):
     """Tokens of prompts by client."""
 
@@ -37,13 +45,12 @@ class ClientTokens(Collector):
         self._counts: dict[str, list[int]] = {}
         self._since: dict[str, float] = {}
 
-    def count(self, headers: Iterable[tuple[bytes, bytes]], usage: Usage) -> None:
-        """Add the prompt of a request that came with these `headers` (lower-case names)."""
-        client = "other"
-        for name, value in headers:
-            if name == b"user-agent":
-                client = client_of(value)
-                break
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Prompt tokens and cached ones, by client."""
+        return {client: (prompt, cached) for client, (prompt, cached) in self._counts.items()}
+
+    def count(self, client: str, usage: Usage) -> None:
+        """Add the prompt of a request of that client."""
         counts = self._counts.get(client)
         if counts is None:
             if len(self._counts) >= MAX_CLIENTS - 1:

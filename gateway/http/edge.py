@@ -15,10 +15,11 @@ import trio
 
 from config import Config, GatewayConfig, KeyConfig, ParamsConfig, ResponsesConfig, wildcard_of
 from gateway.api import KEY_BYTES, ChatRequest, Signer, TurnEvent, model_not_found, unavailable
+from gateway.dashboard import Dashboard
 from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView
 from gateway.spending import SpendingFigures
-from gateway.telemetry import EventFeed, Listener
+from gateway.telemetry import EventFeed, Listener, RequestTraces
 from gateway.turn import Caller, KnownText, PathRequest, Respond
 from gateway.upstream import apply_params
 
@@ -95,9 +96,10 @@ class Edge:
     """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
     `process` is the index of this process, if there are several. `text_of` gives the tokenizer of a
     model by any of its names; `preview` the worker that a request would go to; `pass_through`
-    answers what is no chat. `listen` subscribes to events. `signer` proves that reasoning came from
-    here. `stored` are responses and conversations. `draw` gives random bytes, `unix_time` seconds,
-    as does `now`, on trio's clock.
+    answers what is no chat. `listen` subscribes to events; `traces` are the requests, `dashboard`
+    what operators look at. `signer` proves that reasoning came from here. `stored` are responses
+    and conversations. `draw` gives random bytes, `unix_time` seconds, as does `now`, on trio's
+    clock.
     """
 
     settings: Settings
@@ -114,6 +116,8 @@ class Edge:
     listen: Callable[[], AbstractContextManager[Listener]] = field(
         default_factory=lambda: EventFeed().listen
     )
+    dashboard: Dashboard | None = None
+    traces: RequestTraces = field(default_factory=RequestTraces)
     signer: Signer = field(default_factory=lambda: Signer(os.urandom(KEY_BYTES)))
     stored: StoredResponses = field(
         default_factory=lambda: StoredResponses(ResponsesConfig(), None, time.time)

@@ -17,6 +17,7 @@ from gateway.http.edge import FleetGauges
 from gateway.http.turn_metrics import TurnMetrics
 from gateway.routing import ModelView, WorkerView
 from gateway.spending import MICRO, SpendingFigures, Window
+from gateway.telemetry import RequestTrace
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -43,6 +44,12 @@ class Metrics:
         self._registry.register(self.turns)
         self.clients = ClientTokens()
         self._registry.register(self.clients)
+
+    def observe(self, trace: RequestTrace) -> None:
+        """Count a request that is over."""
+        if trace.usage is not None:
+            self.clients.count(trace.client, trace.usage)
+        self.turns.observe(trace)
 
     def render(self) -> bytes:
         """The text format of Prometheus."""

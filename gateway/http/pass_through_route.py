@@ -12,10 +12,12 @@ from starlette.types import Scope, Send
 
 from gateway.api import ApiError, Started, Usage, missing_model, named_body
 from gateway.http.auth import header_of
+from gateway.http.client_metrics import client_of_headers
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.responses import Header, header
 from gateway.http.sse_writer import CLIENT_LEFT
+from gateway.telemetry import RequestTrace
 from gateway.turn import Caller, PathRequest
 from gateway.upstream import UsageTail
 from protocol.transport import HttpResponse
@@ -39,26 +41,31 @@ class PassThroughRoute:
         if named.raw is not None:
             named = named.with_fields(self._edge.by_alias(named.raw))
         response = _Response(send)
-        started_at, status = self._edge.now(), CLIENT_LEFT
+        trace = self._enter(scope, caller)
+        trace.status = CLIENT_LEFT
         try:
             await self._edge.pass_through(PathRequest(path, named), caller, response.pass_on)
-            status = response.status
+            trace.status = response.status
         except ApiError as error:
-            status = error.status
+            trace.status, trace.error = error.status, error.code or error.type
             if not response.has_begun:
                 raise
             await response.fail(error)
         finally:
-            if response.usage is not None:
-                self._metrics.clients.count(caller.headers, response.usage)
-            self._metrics.turns.observe(
-                model=self._edge.public_name(named.model) or "unknown",
-                status=status,
-                served_by=response.served_by,
-                usage=response.usage,
-                first_token_s=None,
-                duration_s=self._edge.now() - started_at,
-            )
+            trace.model = self._edge.public_name(named.model) or "unknown"
+            trace.served_by, trace.usage = response.served_by, response.usage
+            trace.ended_at = self._edge.now()
+            self._metrics.observe(trace)
+            self._edge.traces.end(trace)
+
+    def _enter(self, scope: Scope, caller: Caller) -> RequestTrace:
+        trace = caller.trace
+        trace.id = f"req_{self._edge.draw(12).hex()}"
+        trace.api, trace.key = scope["path"].removeprefix("/v1").strip("/")[:40], caller.key
+        trace.client = client_of_headers(caller.headers)
+        trace.unix_time, trace.received_at = self._edge.unix_time(), self._edge.now()
+        self._edge.traces.enter(trace)
+        return trace
 
 
 @final

@@ -28,6 +28,7 @@ from gateway.api import (
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.body import read_body
 from gateway.http.conversations_route import Conversations
+from gateway.http.dashboard_route import DashboardRoute
 from gateway.http.edge import Edge, model_named
 from gateway.http.events_route import Events
 from gateway.http.generation import Generation
@@ -77,11 +78,17 @@ def edge_app(edge: Edge) -> ASGIApp:
         "/events": Methods(GET=Events(edge, gate)),
         "/debug/route": Methods(GET=debug_route, POST=debug_route),
     }
+    if edge.dashboard is not None:
+        shown = DashboardRoute(edge, edge.dashboard, gate, metrics)
+        fixed["/dashboard/state"] = Methods(GET=shown.state)
+        fixed["/dashboard/stream"] = Methods(GET=shown.stream)
     named = {
         **_with_and_without_v1("/models/{name}", Methods(GET=models.one)),
         **_responses_by_id(responses),
         **_conversations_by_id(conversations),
     }
+    if edge.dashboard is not None:
+        named["/dashboard/requests/{name}"] = Methods(GET=shown.request)
     return EdgeApp(gate, fixed, named, functools.partial(_other, generation))
 
 

@@ -36,6 +36,7 @@ from gateway.api import (
     connection_lost,
     with_herma,
 )
+from gateway.http.client_metrics import client_of_headers
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.response_writer import ResponseWriter
@@ -62,8 +63,8 @@ _RareEvent = (
 
 
 class Answer:
-    """What both ways of answering share. `started_at` is on trio's clock, as is `first_at`, when
-    the first content came. `status` is how the request ended, even if the head had said 200.
+    """What both ways of answering share. `trace` is what operators see of it. `status` is how the
+    request ended, even if the head had said 200.
     """
 
     def __init__(
@@ -79,20 +80,24 @@ class Answer:
         self._metrics = metrics
         self._api = api
         self._writer = writer
+        trace, unix_time = caller.trace, edge.unix_time()
         self._head = AnswerHead(
             api.id_prefix + edge.draw(12).hex(),
-            int(edge.unix_time()),
+            int(unix_time),
             request.model,
             request.include_usage,
         )
+        trace.id, trace.api, trace.key = self._head.id, api.name, caller.key
+        trace.client, trace.is_stream = client_of_headers(caller.headers), request.stream
+        trace.unix_time, trace.received_at = unix_time, edge.now()
+        edge.traces.enter(trace)
+        self.trace = trace
         self._error: ApiError | None = None
         self._foreign: UpstreamBody | None = None
         self.request = request
         self.caller = caller
-        self.started_at = edge.now()
         self.started: Started | None = None
         self.usage: Usage | None = None
-        self.first_at: float | None = None
         self.status = CLIENT_LEFT
 
     def _headers(self) -> tuple[Header, ...]:
@@ -130,18 +135,19 @@ class Answer:
             return self.started.model
         return self._edge.public_name(self.request.model) or "unknown"
 
+    def _note_content(self) -> None:
+        if self.trace.first_at is None:
+            self._edge.traces.note_first(self.trace, self._edge.now())
+
     def _observe(self) -> None:
         """Count the request, which is over."""
-        if self.usage is not None:
-            self._metrics.clients.count(self.caller.headers, self.usage)
-        self._metrics.turns.observe(
-            model=self._model(),
-            status=self.status,
-            served_by=self.started.served_by if self.started else "none",
-            usage=self.usage,
-            first_token_s=None if self.first_at is None else self.first_at - self.started_at,
-            duration_s=self._edge.now() - self.started_at,
-        )
+        trace = self.trace
+        trace.model, trace.status, trace.usage = self._model(), self.status, self.usage
+        trace.served_by = self.started.served_by if self.started else "none"
+        trace.error = "" if self._error is None else self._error.code or self._error.type
+        trace.ended_at = self._edge.now()
+        self._metrics.observe(trace)
+        self._edge.traces.end(trace)
 
 
 class StreamedAnswer(Answer):
@@ -165,7 +171,9 @@ class StreamedAnswer(Answer):
         """Run the turn and stream its answer; an error in its place is a whole response."""
         self._formatter = self._api.streamed(self._head)
         self._work = trio.CancelScope()
-        self._writer.watch(self._break_silence, self.started_at + self._edge.config.head_hold_s)
+        self._writer.watch(
+            self._break_silence, self.trace.received_at + self._edge.config.head_hold_s
+        )
         try:
             with self._work:
                 error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
@@ -237,10 +245,6 @@ class StreamedAnswer(Answer):
     def _is_silent(self) -> bool:
         """No server has begun to answer."""
         return self.started is None and not self._has_content
-
-    def _note_content(self) -> None:
-        if self.first_at is None:
-            self.first_at = self._edge.now()
 
     def _is_news(self, started: Started) -> bool:
         """Whether the head named another server, or none. Which worker continues an

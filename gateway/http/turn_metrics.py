@@ -12,7 +12,7 @@ from typing import Final, final
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.api import Usage
+from gateway.telemetry import RequestTrace
 
 _FIRST_TOKEN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _DURATION_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
@@ -66,26 +66,18 @@ class TurnMetrics(Collector):
         self._ends: dict[tuple[str, int, str], int] = {}
         self._ended_since: dict[tuple[str, int, str], float] = {}
 
-    def observe(
-        self,
-        *,
-        model: str,
-        status: int,
-        served_by: str,
-        usage: Usage | None,
-        first_token_s: float | None,
-        duration_s: float,
-    ) -> None:
-        """Count one chat request that is over."""
-        end = (model, status, served_by)
+    def observe(self, trace: RequestTrace) -> None:
+        """Count one request that is over."""
+        end = (trace.model, trace.status, trace.served_by)
         if end not in self._ends:
             self._begin(end)
         self._ends[end] += 1
-        series = self._models[model]
-        series.duration.add(duration_s)
-        if first_token_s is not None:
-            series.first_token.add(first_token_s)
-        if usage is not None:
+        series = self._models[trace.model]
+        if trace.ended_at is not None:
+            series.duration.add(trace.ended_at - trace.received_at)
+        if trace.first_at is not None:
+            series.first_token.add(trace.first_at - trace.received_at)
+        if (usage := trace.usage) is not None:
             series.prompt += usage.prompt_tokens
             series.cached += usage.cached_tokens
             series.completion += usage.completion_tokens

@@ -66,8 +66,7 @@ class WholeAnswer(Answer):
             case Embedded():
                 raise TypeError("an embedding came for an answer of text")
             case _:
-                if self.first_at is None:
-                    self.first_at = self._edge.now()
+                self._note_content()
                 self._builder.add(event)
                 self._num_unfinished -= type(event) is Finished
 
@@ -87,8 +86,7 @@ class EmbeddingsAnswer(WholeAnswer):
         if not isinstance(event, Embedded):
             super().emit(event)
             return
-        if self.first_at is None:
-            self.first_at = self._edge.now()
+        self._note_content()
         if not isinstance(self._builder, EmbeddingsBuilder):
             raise TypeError("an embedding came for an answer of text")
         self._builder.take(event)

@@ -229,6 +229,15 @@ class Dispatch:
     def workers(self) -> tuple[WorkerView, ...]:
         return tuple(worker.view(self._index.num_blocks(worker.worker_id)) for worker in self.fleet)
 
+    def places(self) -> dict[int, int]:
+        """The place of each ticket that waits in the queue of its model, from 1."""
+        return {
+            waiting.request.ticket: place
+            for model in self._models
+            if model.queue.by_ticket
+            for place, waiting in enumerate(model.queue.in_order(model.shares), start=1)
+        }
+
     @property
     def num_waiting(self) -> int:
         """Tickets without a place."""

@@ -121,6 +121,15 @@ class Dispatcher:
     def workers(self) -> tuple[WorkerView, ...]:
         return self._core.workers()
 
+    @property
+    def num_waiting(self) -> int:
+        """Tickets without a place."""
+        return self._core.num_waiting
+
+    def places(self) -> dict[int, int]:
+        """The place in its queue of each ticket that waits."""
+        return self._core.places()
+
     def relay_facts(self, worker_id: WorkerId) -> RelayFacts | None:
         """What is known of a text-level engine; None for one that takes tokens, or is gone."""
         worker = self._core.fleet.get(worker_id)
@@ -320,7 +329,12 @@ class Dispatcher:
     def _place(self, effect: Assign) -> Lease:
         ticket = effect.ticket
         placement = Lease(
-            ticket, effect.worker_id, effect.cached_tokens, effect.reason, effect.files_digest
+            ticket,
+            effect.worker_id,
+            effect.cached_tokens,
+            effect.reason,
+            effect.files_digest,
+            decision=effect.decision,
         )
         self._placed[ticket] = placement
         return placement

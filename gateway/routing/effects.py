@@ -10,7 +10,7 @@ import msgspec
 
 from config import FallbackConfig
 from gateway.api import ApiError
-from gateway.telemetry import FleetEvent
+from gateway.telemetry import Decision, FleetEvent
 from protocol.ids import BlockDigest, WorkerId
 
 
@@ -47,8 +47,8 @@ class RouteRequest(msgspec.Struct, frozen=True):
 
 class Assign(msgspec.Struct, frozen=True):
     """The ticket has a place on this worker until it is released or moved. `cached_tokens` is
-    the index's expectation; `reason` explains the choice in one printable ASCII line. Token ids
-    mean something to the model that has the files of this digest.
+    the index's expectation; `reason` explains the choice in one printable ASCII line, `decision` in
+    full. Token ids mean something to the model that has the files of this digest.
     """
 
     ticket: int
@@ -56,6 +56,7 @@ class Assign(msgspec.Struct, frozen=True):
     cached_tokens: int
     reason: str
     files_digest: bytes | None
+    decision: Decision | None = None
 
 
 class UseProvider(msgspec.Struct, frozen=True):

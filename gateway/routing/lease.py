@@ -9,13 +9,14 @@ from collections.abc import Callable
 
 import msgspec
 
+from gateway.telemetry import Decision
 from protocol.ids import WorkerId
 
 
 class Lease(msgspec.Struct, eq=False):
     """The ticket's place on `worker_id`, held until it is released or lost. `files_digest`: see
     `Assign`. `died` is the epoch of an engine that is known to have died. `on_lost` is called when
-    the place is lost; set it, then look at `is_lost`.
+    the place is lost; set it, then look at `is_lost`. `decision`: see `Assign`.
     """
 
     ticket: int
@@ -27,6 +28,7 @@ class Lease(msgspec.Struct, eq=False):
     died: int | None = None
     why_lost: str = ""
     on_lost: Callable[[], None] | None = None
+    decision: Decision | None = None
 
     def __repr__(self) -> str:
         state = " lost" if self.is_lost else ""

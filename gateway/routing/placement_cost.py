@@ -24,6 +24,7 @@ import msgspec
 import xxhash
 
 from gateway.routing.worker_view import PRIOR_TOKENS_PER_S, Worker
+from gateway.telemetry import Candidate
 from protocol.ids import WorkerId
 
 PRIOR_STEP_MS: Final = 20.0
@@ -69,19 +70,35 @@ class Option(msgspec.Struct, frozen=True, gc=False):
 
 
 class Score(msgspec.Struct, frozen=True, gc=False):
-    """An option and its cost. `prefill_s` is the own prefill, undiscounted. `fresh_tokens` would
-    have to be computed if it began now, while its shared blocks are still being computed.
+    """An option and its cost beside `num_running` others. `prefill_s` is the own prefill,
+    undiscounted. `fresh_tokens` would have to be computed if it began now, while its shared blocks
+    are still being computed.
     """
 
     option: Option
     cached_tokens: int
     uncached_tokens: int
     fresh_tokens: int
+    num_running: int
     prefill_s: float
     wait_ms: float
     prefill_ms: float
     interference_ms: float
     cost_ms: float
+
+    def candidate(self, *, is_chosen: bool) -> Candidate:
+        """As plain data, for operators."""
+        return Candidate(
+            worker=self.option.worker.name,
+            is_chosen=is_chosen,
+            running=self.num_running,
+            cached_tokens=self.cached_tokens,
+            uncached_tokens=self.uncached_tokens,
+            wait_ms=round(self.wait_ms, 3),
+            prefill_ms=round(self.prefill_ms, 3),
+            interference_ms=round(self.interference_ms, 3),
+            cost_ms=round(self.cost_ms, 3),
+        )
 
 
 Why = str
@@ -107,6 +124,11 @@ class RouteDecision(msgspec.Struct, frozen=True):
     @property
     def worker(self) -> Worker:
         return self.best.option.worker
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The options as plain data, for operators."""
+        return tuple([score.candidate(is_chosen=score is self.best) for score in self.scores])
 
     @property
     def reason(self) -> str:
@@ -201,6 +223,7 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
                 cached,
                 uncached,
                 fresh,
+                running,
                 own_s,
                 wait_ms,
                 prefill_ms,

@@ -15,24 +15,16 @@ from gateway.routing.placement_cost import Score
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.queue_pick import decide
 from gateway.routing.worker_view import Worker
+from gateway.telemetry import Candidate
 
 Outcome = Literal["placed", "waits", "provider", "held"]
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """A ready worker and what the request would cost there, in ms of delay for everybody."""
+class ReadyWorker(Candidate, frozen=True):
+    """What also counts: room for the request, and time for its prefill."""
 
-    worker: str
-    is_chosen: bool
     has_room: bool
     has_prefill_headroom: bool
-    running: int
-    cached_tokens: int
-    uncached_tokens: int
-    wait_ms: float
-    prefill_ms: float
-    interference_ms: float
-    cost_ms: float
 
 
 class RoutePreview(msgspec.Struct, frozen=True):
@@ -47,7 +39,7 @@ class RoutePreview(msgspec.Struct, frozen=True):
     session: str
     prompt_tokens: int
     num_waiting: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ReadyWorker, ...]
 
 
 def preview(
@@ -89,24 +81,16 @@ def preview(
         session=session,
         prompt_tokens=request.prompt_tokens,
         num_waiting=len(model.queue),
-        candidates=tuple(_candidate(score, chosen, request, expected, now) for score in scores),
+        candidates=tuple(_ready_worker(score, chosen, request, expected, now) for score in scores),
     )
 
 
-def _candidate(
+def _ready_worker(
     score: Score, chosen: Worker | None, request: RouteRequest, expected: int, now: float
-) -> Candidate:
+) -> ReadyWorker:
     worker = score.option.worker
-    return Candidate(
-        worker=worker.name,
-        is_chosen=worker is chosen,
+    return ReadyWorker(
+        **msgspec.structs.asdict(score.candidate(is_chosen=worker is chosen)),
         has_room=worker.has_room(request, expected),
         has_prefill_headroom=worker.has_prefill_headroom(now, score.fresh_tokens),
-        running=worker.num_running,
-        cached_tokens=score.cached_tokens,
-        uncached_tokens=score.uncached_tokens,
-        wait_ms=round(score.wait_ms, 3),
-        prefill_ms=round(score.prefill_ms, 3),
-        interference_ms=round(score.interference_ms, 3),
-        cost_ms=round(score.cost_ms, 3),
     )

@@ -294,7 +294,12 @@ class PlacementQueue:
         model.shares.charge(request.key, session, request.weight, charged)
         model.conversations.record(session, request.digests, worker.worker_id, now)
         return Assign(
-            ticket, worker.worker_id, best.cached_tokens, choice.reason, model.files_digest
+            ticket,
+            worker.worker_id,
+            best.cached_tokens,
+            choice.reason,
+            model.files_digest,
+            choice,
         )
 
     def _unserved(self, model: Model, now: float) -> list[Effect]:

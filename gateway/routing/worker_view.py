@@ -169,8 +169,9 @@ WorkerState = Literal["ready", "draining", "starting", "down"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker for metrics and the debug page. `running` counts this gateway's tickets only;
-    `fault_kind` is None unless its engine has failed and no new one is ready.
+    """A worker for metrics and the dashboard. `running` counts this gateway's tickets only;
+    `fault_kind` is None unless its engine has failed and no new one is ready. `progress` is that of
+    its start; `is_open`: its breaker asks it last; `places`: what it takes at once.
     """
 
     worker_id: WorkerId
@@ -185,6 +186,9 @@ class WorkerView:
     cached_blocks: int
     fault: str
     fault_kind: FaultKind | None
+    progress: Progress | None = None
+    is_open: bool = False
+    places: int = 0
 
 
 class _Measurement(msgspec.Struct, gc=False):
@@ -413,6 +417,9 @@ class Worker:
             cached_blocks=cached_blocks,
             fault=self.fault,
             fault_kind=self.fault_kind,
+            progress=self.progress,
+            is_open=self.breaker.is_open,
+            places=self.places,
         )
 
     def _step_s(self) -> float:

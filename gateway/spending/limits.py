@@ -137,6 +137,18 @@ class Unbounded(msgspec.Struct, frozen=True):
 Refusal = OverLimit | Unbounded
 
 
+class Saving(msgspec.Struct, frozen=True):
+    """Of a model, this month; `month` and `day` are micro-units, None if no price is known."""
+
+    model: str
+    provider: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    month: int | None
+    day: int | None
+
+
 class SpendingFigures(msgspec.Struct, frozen=True):
     """The books at one moment, in micro-units. `spent` (by provider) and `refusals` (by account
     and period) count from the start of the process.
@@ -147,6 +159,7 @@ class SpendingFigures(msgspec.Struct, frozen=True):
     reserved: Mapping[str, int] = {}
     refusals: Mapping[tuple[Account, Period], int] = {}
     windows: tuple[Window, ...] = ()
+    savings: tuple[Saving, ...] = ()
 
 
 class Books:

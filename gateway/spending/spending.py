@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final
 
+import msgspec
 import trio
 
 from config import Config, FallbackConfig, ledger_path
@@ -37,7 +38,16 @@ from gateway.spending.prices import (
     to_micro,
 )
 from gateway.spending.refusals import refusal_error
-from gateway.store import Entry, LedgerError, LedgerStore, Settlement, spent_beside
+from gateway.spending.savings import LocalUse, cloud_prices
+from gateway.store import (
+    Column,
+    Entry,
+    LedgerError,
+    LedgerStore,
+    Settlement,
+    read_report,
+    spent_beside,
+)
 from gateway.telemetry import FleetEvent, LimitReached
 from protocol.errors import ConfigError
 
@@ -47,6 +57,7 @@ output that providers offer.
 """
 
 _RETRY_AFTER_S: Final = 5
+_LOCAL_BY: Final[tuple[Column, ...]] = ("day", "model", "provider")
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +137,7 @@ class Spending:
         self._now = unix_time
         self._tables = dict(config.providers)
         self._books = Books(_limits_of(config))
+        self._local = LocalUse(cloud_prices(config))
         self._writer = LedgerWriter()
         self._is_alone = is_alone
         self._is_kept = False
@@ -158,6 +170,7 @@ class Spending:
         self._config = config
         self._tables.update(config.providers)
         self._books.set_limits(_limits_of(config))
+        self._local.prices = cloud_prices(config)
 
     async def open_bill(
         self, key: str, model: str, target: FallbackConfig, request: ChatRequest
@@ -199,11 +212,15 @@ class Spending:
 
     def record_local(self, key: str, model: str, usage: Usage) -> None:
         """Count a request that our own workers served. Never waits; written within 0.5 s."""
+        day = day_of(self._now())
+        self._local.add(day, model, usage)
         if self._is_kept:
-            self._writer.record(day_of(self._now()), key, model, usage)
+            self._writer.record(day, key, model, usage)
 
     def figures(self) -> SpendingFigures:
-        return self._books.figures(self._config.ledger.currency, self._now())
+        now = self._now()
+        figures = self._books.figures(self._config.ledger.currency, now)
+        return msgspec.structs.replace(figures, savings=self._local.savings(day_of(now)))
 
     def _report(self, refusal: Refusal) -> None:
         if isinstance(refusal, Unbounded):
@@ -232,6 +249,12 @@ class Spending:
             totals += await trio.to_thread.run_sync(spent_beside, path, first_day)
         for total in totals:
             self._books.load(*total)
+        report = await trio.to_thread.run_sync(read_report, path, _LOCAL_BY, f"{today[:7]}-01")
+        for row in () if report is None else report.rows:
+            day, model, provider = row.group
+            if not provider:
+                counts = row.prompt_tokens, row.cached_tokens, row.completion_tokens
+                self._local.add(day, model, Usage(*counts))
         self._is_kept = True
 
     async def _make_durable(self, reservation: Reservation, price: Price | None) -> Bill | ApiError:

@@ -23,6 +23,8 @@ LOGGER: Final = "herma.events"
 MAX_WAITING: Final = 256
 """Events that a listener may be behind; about 40 KB."""
 MAX_LISTENERS: Final = 16
+MAX_RECENT: Final = 1024
+"""Events that are kept for those who look later, or read slowly; some 200 KB."""
 
 _log = logging.getLogger(LOGGER)
 _encode = msgspec.json.Encoder().encode
@@ -68,7 +70,7 @@ class Listener:
 
 class EventFeed:
     """`publish` never waits. `unix_time` gives seconds since 1970. `process` names this process in
-    each event where several share a port.
+    each event where several share a port. `recent` holds the last events, for reading.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class EventFeed:
         self._process_field = b"" if process is None else b',"process":' + _encode(process)
         self._listeners: set[Listener] = set()
         self._number = 0
+        self.recent: deque[PublishedEvent] = deque(maxlen=MAX_RECENT)
         self.counts: dict[str, int] = dict.fromkeys(EVENT_KINDS, 0)
 
     @property
@@ -93,6 +96,7 @@ class EventFeed:
         line = _encode(event)[:-1] + self._process_field + b',"time":"' + at.encode() + b'"}'
         _log.info("%s", line.decode())
         published = PublishedEvent(self._number, kind, line)
+        self.recent.append(published)
         for listener in self._listeners:
             listener.put(published)
 

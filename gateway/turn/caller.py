@@ -7,6 +7,7 @@ know secrets: a key is known by its configured name only.
 import msgspec
 
 from config import KeyConfig
+from gateway.telemetry import RequestTrace
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -15,7 +16,7 @@ class Caller(msgspec.Struct, frozen=True):
     """The sender of one request. `key` is the configured name of its API key ("" without keys);
     `private_cache` keeps its prefixes from other keys; `may_store`: its responses may be stored;
     `session` is from the headers.
-    `headers` are all that it sent, unchanged.
+    `headers` are all that it sent, unchanged. `trace` is what operators see of it.
     """
 
     key: str = ""
@@ -26,6 +27,7 @@ class Caller(msgspec.Struct, frozen=True):
     admin: bool = False
     session: str | None = None
     headers: Headers = ()
+    trace: RequestTrace = msgspec.field(default_factory=RequestTrace)
 
     def __repr__(self) -> str:
         # Its headers hold the secret.

@@ -97,6 +97,7 @@ async def ask_chain(
     Returns the client's error if none did. Raises `ApiError` when an answer was cut after its
     beginning.
     """
+    caller.trace.turn.model = model
     failures: list[ProviderFailed] = []
     refusals: list[ApiError] = []
     found, pause_s = services.health.in_order(route.chain)
@@ -114,20 +115,26 @@ async def ask_chain(
             refusals.append(bill)
             continue
         services.health.asked(provider.name)
+        now = trio.current_time()
+        step = caller.trace.turn.begin(provider.name, now, route.reason, is_cloud=True)
         try:
             with bill:
                 await exchange(provider, target, sent, bill)
         except ProviderFailed as error:
+            step.end = str(error)
             _note_failure(services, provider.name, target.model, error)
             if error.was_kept and not any(failure.was_kept for failure in failures):
                 targets.appendleft(target)
             failures.append(error)
             continue
         except ProviderCut as error:
+            step.end = "it broke the answer off"
             services.counters.cloud_cut += 1
             services.feed.publish(AnswerCut(provider.name, target.model, str(error)))
             services.health.failed(provider.name, "it broke an answer off")
             raise connection_lost() from error
+        finally:
+            step.over(trio.current_time())
         services.health.succeeded(provider.name)
         services.counters.cloud_answers += 1
         return None

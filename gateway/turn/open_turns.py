@@ -19,7 +19,14 @@ import trio
 from gateway.api import Failed, Started, TurnEvent, connection_lost
 from gateway.output import EventSink
 from gateway.runtime import break_off
-from gateway.telemetry import EventFeed, RequestDetached, TakenOver
+from gateway.telemetry import (
+    EventFeed,
+    RequestDetached,
+    RequestTrace,
+    RequestTraces,
+    TakenOver,
+    TurnTrace,
+)
 
 MAX_DETACHED: Final = 64
 """Each holds a place on a worker."""
@@ -68,10 +75,12 @@ class StreamedTurn:
         "scope",
         "sink",
         "state",
+        "trace",
     )
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: Claim, trace: TurnTrace) -> None:
         self.claim = claim
+        self.trace = trace
         self.state = TurnState.WAITING
         self.scope = trio.CancelScope()
         self.sink = EventSink(self._keep)
@@ -152,8 +161,9 @@ class OpenTurns:
     for elsewhere has to be `interruptible`, or short.
     """
 
-    def __init__(self, feed: EventFeed, *, grace_s: float) -> None:
+    def __init__(self, feed: EventFeed, traces: RequestTraces, *, grace_s: float) -> None:
         self._feed = feed
+        self._traces = traces
         self.grace_s = grace_s
         self._nursery: trio.Nursery | None = None
         self._detached: dict[Claim, StreamedTurn] = {}
@@ -177,16 +187,18 @@ class OpenTurns:
             task_status.started()
             await trio.sleep_forever()
 
-    async def stream(self, claim: Claim, work: Work, emit: Emit) -> None:
+    async def stream(self, claim: Claim, work: Work, emit: Emit, trace: RequestTrace) -> None:
         """Do `work`, or take over a detached turn, and pass its events on; raises what the work
-        raises. Cancelling the call means that the client has left.
+        raises. Cancelling the call means that the client has left. `trace` is the request's.
         """
         if self._nursery is None:
             raise RuntimeError("the open turns do not run")
         turn = self._take_over(claim) if self._detached else None
         if turn is None:
-            turn = StreamedTurn(claim)
+            turn = StreamedTurn(claim, trace.turn)
             self._nursery.start_soon(self._run_streamed, turn, work)
+        else:
+            self._traces.take_over(trace, turn.trace)
         turn.attach(emit)
         try:
             await turn.ended.wait()

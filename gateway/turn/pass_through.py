@@ -45,12 +45,14 @@ async def pass_through(
     """Have it answered. Raises `ApiError`; `connection_lost` once `respond` was called."""
     counters, task = services.counters, services.open_turns.open()
     counters.turns_started += 1
+    caller.trace.turn.num_open += 1
     is_answered = False
     try:
         await _PassThrough(services, request, caller, respond).run()
         is_answered = True
     finally:
         services.open_turns.close(task)
+        services.traces.end_turn(caller.trace.turn)
         counters.turns_finished += is_answered
         counters.turns_failed += not is_answered
 

@@ -10,12 +10,15 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Final, Literal
 
+import trio
+
 from config import FallbackConfig, ParamsConfig, ProviderConfig
 from gateway.api import ApiError, Usage, connection_lost, invalid
 from gateway.link import Overdue, RelayClient
 from gateway.routing import Lease, RouteRequest, UseProvider
+from gateway.telemetry import AttemptTrace
 from gateway.turn.relay_job import RelayJob
-from gateway.turn.retry_policy import RetryPolicy
+from gateway.turn.retry_policy import RetryPolicy, loss_reason
 from gateway.turn.services import Services
 from gateway.upstream import Provider, ProviderCut, ProviderFailed
 from protocol.ids import ID_BYTES, RequestId, WorkerId
@@ -46,6 +49,8 @@ class RelayRun:
         self._what = what
         self._exchange = exchange
         self._request_id = RequestId(services.draw(ID_BYTES))
+        self._trace = job.caller.trace.turn
+        self._step: AttemptTrace | None = None
         self._num_attempts = 0
         self._ticket: int | None = None
         self._is_complete = False
@@ -57,14 +62,20 @@ class RelayRun:
         """Have it answered; or return the providers to ask instead. Raises `ApiError`."""
         dispatcher = self._services.dispatcher
         excluded = frozenset[WorkerId]()
+        self._trace.enter(self._job.model, self._job.prompt_tokens, self._request_id, None)
         try:
             answer = await dispatcher.route(self._ask(excluded, cloud=cloud))
             while not isinstance(answer, UseProvider):
                 failure = await self._try(answer)
+                if self._step is not None:
+                    self._step.over(trio.current_time())
                 if failure is None:
                     return None
                 if failure != "lost" and not answer.is_lost:
                     self._services.counters.busy_requeued += 1
+                    if self._step is not None:
+                        self._step.end = "busy"
+                    self._trace.ask(answer.ticket, trio.current_time())
                     answer = await dispatcher.route_again(answer, failure)
                     continue
                 excluded = frozenset({answer.worker_id})
@@ -81,10 +92,13 @@ class RelayRun:
     def begin(self, lease: Lease) -> None:
         """The answer begins."""
         self.has_begun = True
+        if self._step is not None:
+            self._step.first_at = trio.current_time()
         self._services.dispatcher.started(lease.ticket)
 
     def _ask(self, excluded: frozenset[WorkerId], *, cloud: bool) -> RouteRequest:
         self._ticket = self._services.dispatcher.next_ticket()
+        self._trace.ask(self._ticket, trio.current_time())
         return self._job.route_request(self._ticket, cloud=cloud, excluded=excluded)
 
     async def _try(self, lease: Lease) -> _Failure | None:
@@ -99,6 +113,9 @@ class RelayRun:
             raise no_such_path(self._job.model, self._what)
         self._num_attempts += 1
         name = self._services.link.worker_name(lease.worker_id)
+        self._step = self._trace.begin(
+            name, trio.current_time(), lease.reason, decision=lease.decision
+        )
         first_token_s = self._services.config.gateway.first_token_s
         client = RelayClient(
             self._services.link,
@@ -148,6 +165,8 @@ class RelayRun:
                 self._policy().note_error(str(error))
         self._services.counters.sequences_resumed += 1
         lost = outcome or Overdue()
+        if self._step is not None:
+            self._step.end = loss_reason(lease, lost)
         self._policy().note_loss(lease, lost, name, is_proven=False, output_tokens=0)
         return "lost"
 

@@ -134,7 +134,7 @@ class RetryPolicy:
                 self._count_fruitless()
             elif deaths := self._dispatcher.strike(self._identity, lease, self._name, self._model):
                 raise poisoned_request(deaths)
-        loss = self._name, self._model, worker, _reason(lease, outcome)
+        loss = self._name, self._model, worker, loss_reason(lease, outcome)
         self._feed.publish(Resumed(*loss, output_tokens) if output_tokens else Rerouted(*loss))
 
     def _count_fruitless(self) -> None:
@@ -146,8 +146,8 @@ class RetryPolicy:
             raise connection_lost()
 
 
-def _reason(lease: Lease, outcome: Outcome) -> str:
-    """Why the place is lost, in fixed words, for the event."""
+def loss_reason(lease: Lease, outcome: Outcome) -> str:
+    """Why the place is lost, in fixed words, for operators."""
     match outcome:
         case Finished(reason="error"):
             return "its engine failed on the request"

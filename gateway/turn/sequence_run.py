@@ -32,8 +32,9 @@ from gateway.output import (
 )
 from gateway.output.tools import ToolParser
 from gateway.routing import PROOF_TOKENS, Lease, RouteRequest, UseProvider
+from gateway.telemetry import AttemptTrace
 from gateway.turn.preparation import Job
-from gateway.turn.retry_policy import RetryPolicy
+from gateway.turn.retry_policy import RetryPolicy, loss_reason
 from gateway.turn.services import Services
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES, RequestId, WorkerId
@@ -67,7 +68,9 @@ class SequenceRun:
         "_request_id",
         "_retry_policy",
         "_services",
+        "_step",
         "_ticket",
+        "_trace",
         "_worker_name",
         "cached_tokens",
         "has_begun",
@@ -91,6 +94,8 @@ class SequenceRun:
             max_tokens=job.sampling.max_tokens,
             end_ids=job.end_ids,
         )
+        self._trace = job.caller.trace.turn
+        self._step: AttemptTrace | None = None
         self._attempt: Attempt | None = None
         self._num_attempts = 0
         self._is_prefilling = True
@@ -118,6 +123,8 @@ class SequenceRun:
             # A preference alone would only break ties, and the prompt's blocks are there.
             excluded = self._services.link.others(prefer)
         dispatcher = self._services.dispatcher
+        prompt_tokens = 0 if self._index else self._job.prompt_tokens
+        self._trace.enter(self._job.model, prompt_tokens, self._request_id, self.output)
         try:
             ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
             answer = await dispatcher.route(ask)
@@ -130,6 +137,7 @@ class SequenceRun:
                 if isinstance(outcome, Rejected) and outcome.reason in _BUSY and not answer.is_lost:
                     # A busy worker is not a failed one.
                     self._services.counters.busy_requeued += 1
+                    self._note_busy(answer.ticket)
                     answer = await dispatcher.route_again(answer, outcome.reason)
                     continue
                 end = self._end_of(outcome, answer.ticket) or self.output.complete_already()
@@ -144,6 +152,7 @@ class SequenceRun:
             return answer
         finally:
             self._release()
+            self._trace.drop(self.output)
 
     async def until_begun(self) -> None:
         """Return once it `has_begun`."""
@@ -165,9 +174,16 @@ class SequenceRun:
         if self._beginning is not None:
             self._beginning.set()
 
+    def _note_busy(self, ticket: int) -> None:
+        if self._step is not None:
+            self._step.end = "busy"
+        self._trace.ask(ticket, trio.current_time())
+
     def _record_loss(self, attempt: Attempt, outcome: Outcome) -> frozenset[WorkerId]:
         """Record a lost lease; the worker to try last for the next one."""
         self._services.counters.sequences_resumed += 1
+        if self._step is not None:
+            self._step.end = loss_reason(attempt.lease, outcome)
         self._policy().note_loss(
             attempt.lease,
             outcome,
@@ -188,6 +204,7 @@ class SequenceRun:
         """The request for the next lease."""
         job, caller, output = self._job, self._job.caller, self.output
         self._ticket = self._services.dispatcher.next_ticket()
+        self._trace.ask(self._ticket, trio.current_time())
         num_tokens = output.num_tokens
         return RouteRequest(
             ticket=self._ticket,
@@ -260,6 +277,10 @@ class SequenceRun:
         self._num_at_start = num_tokens
         self.worker_id = lease.worker_id
         self._worker_name = self._services.link.worker_name(lease.worker_id)
+        now = trio.current_time()
+        self._step = self._trace.begin(
+            self._worker_name, now, lease.reason, choice=self._index, decision=lease.decision
+        )
         attempt = self._attempt = Attempt(
             lease,
             self._request_id,
@@ -271,7 +292,7 @@ class SequenceRun:
             on_complete=self._on_complete,
         )
         if attempt.outcome is None:
-            attempt.due_at = trio.current_time() + self._services.config.gateway.first_token_s
+            attempt.due_at = now + self._services.config.gateway.first_token_s
             if job.request.embeds:
                 attempt.on_embedding = self._on_embedding
             self._services.link.submit(attempt, self._message(job))
@@ -305,9 +326,13 @@ class SequenceRun:
         """
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
+            if self._step is not None:
+                self._step.over(trio.current_time(), self.output.num_tokens)
             self._services.link.forget(attempt)
 
     def _on_accepted(self, message: Accepted) -> None:
+        if self._step is not None:
+            self._step.cached_tokens = message.cached_tokens
         # Only the attempt that gives the first token counts: a resumed prompt is cached by our own
         # earlier work.
         if not self.output.packed:
@@ -346,6 +371,8 @@ class SequenceRun:
     def _end_prefill(self, attempt: Attempt) -> None:
         self._is_prefilling = False
         attempt.due_at = math.inf
+        if self._step is not None:
+            self._step.first_at = trio.current_time()
         self._services.dispatcher.started(attempt.lease.ticket)
         self._begin()
 

@@ -18,7 +18,7 @@ from gateway.prompt import DigestCache
 from gateway.responses import StoredResponses
 from gateway.routing import Dispatcher
 from gateway.spending import Spending
-from gateway.telemetry import Counters, EventFeed
+from gateway.telemetry import Counters, EventFeed, RequestTraces
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
@@ -43,6 +43,7 @@ class Services:
     health: ProviderHealth
     retries: RetryBudget
     open_turns: OpenTurns
+    traces: RequestTraces
     signing_key: bytes
     stored: StoredResponses
     digests: DigestCache = field(default_factory=DigestCache)

@@ -41,7 +41,7 @@ def answer_request(
     if not request.stream:
         return turn.run(emit)
     claim = Claim(caller.key, request.fingerprint, request.model)
-    return services.open_turns.stream(claim, turn.run, emit)
+    return services.open_turns.stream(claim, turn.run, emit, caller.trace)
 
 
 class Turn:
@@ -89,6 +89,7 @@ class Turn:
         services = self._services
         services.counters.turns_started += 1
         self._task = services.open_turns.open()
+        self._caller.trace.turn.num_open += 1
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         """Count the turn by how it ends; an error meant for the client is its last event."""
@@ -101,6 +102,7 @@ class Turn:
             # Cancellation; of a turn with several choices it is a group.
             counters.turns_cancelled += 1
         self._services.open_turns.close(self._task)
+        self._services.traces.end_turn(self._caller.trace.turn)
         if not isinstance(error, ApiError):
             return False
         self._emit(Failed(error))
@@ -179,6 +181,7 @@ class Turn:
             auxiliary=is_auxiliary(self._request, prompt_tokens),
             cloud=cloud and self._caller.cloud,
         )
+        self._caller.trace.turn.ask(ask.ticket, trio.current_time())
         answer = await dispatcher.route(ask)
         dispatcher.release(ask.ticket)
         return answer if isinstance(answer, UseProvider) else None

@@ -64,7 +64,8 @@ class RawClient:
         named = [(name.replace("_", "-"), value) for name, value in headers.items()]
         if body and not {"content_length", "transfer_encoding"} & headers.keys():
             named.append(("content-length", str(len(body))))
-        head = h11.Request(method=method, target=target, headers=[("host", "herma"), *named])
+        host = [] if "host" in headers else [("host", "herma")]
+        head = h11.Request(method=method, target=target, headers=[*host, *named])
         await self.send(self._parser.send(head) or b"")
         if body:
             await self.send(self._parser.send(h11.Data(data=body)) or b"")

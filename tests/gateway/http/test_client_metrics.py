@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.api import Usage
-from gateway.http.client_metrics import MAX_CLIENTS, ClientTokens, client_of
+from gateway.http.client_metrics import MAX_CLIENTS, ClientTokens, client_of, client_of_headers
 
 
 def shown(metrics: ClientTokens) -> list[str]:
@@ -17,8 +17,9 @@ def test_a_client_s_share_of_cached_tokens_is_seen() -> None:
     """By the program's name, whatever its version; without a name it is another."""
     metrics = ClientTokens(lambda: 1.5)
     for agent, cached in ((b"claude-cli/2.1 (external)", 0), (b"claude-cli/2.2", 30)):
-        metrics.count([(b"host", b"x"), (b"user-agent", agent)], Usage(40, cached, 5))
-    metrics.count([], Usage(7, 0, 1))
+        client = client_of_headers([(b"host", b"x"), (b"user-agent", agent)])
+        metrics.count(client, Usage(40, cached, 5))
+    metrics.count(client_of_headers([]), Usage(7, 0, 1))
     assert shown(metrics) == [
         'herma_client_tokens_total{client="claude-cli",kind="prompt"} 80.0',
         'herma_client_tokens_total{client="claude-cli",kind="cached"} 30.0',
@@ -34,7 +35,7 @@ def test_names_are_words_and_bounded() -> None:
     assert len(client_of(b"a" * 500)) == 32
     metrics = ClientTokens(lambda: 1.5)
     for number in range(100):
-        metrics.count([(b"user-agent", b"c%d/1" % number)], Usage(1, 0, 0))
+        metrics.count(client_of(b"c%d/1" % number), Usage(1, 0, 0))
     names = {line.partition('"')[2].partition('"')[0] for line in shown(metrics)}
     assert len(names) == MAX_CLIENTS
     assert "other" in names

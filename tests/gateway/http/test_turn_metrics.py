@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from gateway.api.events import Usage
 from gateway.http.turn_metrics import TurnMetrics
+from gateway.telemetry import RequestTrace
 
 FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 DURATION_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
@@ -74,6 +75,18 @@ turns = st.fixed_dictionaries(
 )
 
 
+def trace_of(turn: dict[str, Any]) -> RequestTrace:
+    """The same as a trace; the clock begins with the request."""
+    return RequestTrace(
+        model=turn["model"],
+        status=turn["status"],
+        served_by=turn["served_by"],
+        usage=turn["usage"],
+        first_at=turn["first_token_s"],
+        ended_at=turn["duration_s"],
+    )
+
+
 def text_of(registry: CollectorRegistry) -> str:
     """What is shown, with any one time in place of those since when something is counted."""
     shown = generate_latest(registry).decode()
@@ -85,7 +98,7 @@ def test_the_text_is_the_librarys(turns: list[dict[str, Any]]) -> None:
     """Families, order, names, labels, buckets and values are the same, byte by byte."""
     ours, reference = TurnMetrics(lambda: 1.8e9), Reference()
     for turn in turns:
-        ours.observe(**turn)
+        ours.observe(trace_of(turn))
         reference.observe(turn)
     registry = CollectorRegistry()
     registry.register(ours)
@@ -95,8 +108,7 @@ def test_the_text_is_the_librarys(turns: list[dict[str, Any]]) -> None:
 def test_it_is_told_since_when_each_is_counted() -> None:
     """A counter that begins anew with its process can be told from one that fell."""
     metrics = TurnMetrics(lambda: 1.5)
-    turn: dict[str, Any] = {"usage": None, "first_token_s": None, "duration_s": 0.1}
-    metrics.observe(model="alpha", status=200, served_by="worker", **turn)
+    metrics.observe(RequestTrace(model="alpha", status=200, served_by="worker", ended_at=0.1))
     registry = CollectorRegistry()
     registry.register(metrics)
     lines = generate_latest(registry).decode().splitlines()

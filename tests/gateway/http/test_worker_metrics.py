@@ -3,6 +3,7 @@
 from gateway.http.edge import FleetGauges
 from gateway.http.metrics import Metrics
 from gateway.routing.worker_view import Worker
+from gateway.telemetry import RequestTrace
 from protocol.messages import Fault
 from tests.fakes.fleet import W1, facts, hello
 
@@ -29,8 +30,8 @@ def test_every_sample_of_one_of_several_processes_says_which() -> None:
     """A scrape of the shared port meets any of them; alone, nothing changes."""
     alone, second = (Metrics(lambda: (), FleetGauges, process=p) for p in (None, "1"))
     for metrics in (alone, second):
-        metrics.turns.observe(
-            model="m", status=200, served_by="w", usage=None, first_token_s=0.1, duration_s=0.2
+        metrics.observe(
+            RequestTrace(model="m", status=200, served_by="w", first_at=0.1, ended_at=0.2)
         )
     samples = [line for line in second.render().decode().splitlines() if not line.startswith("#")]
     assert samples

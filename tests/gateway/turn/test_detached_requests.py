@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.api.events import Failed, Started, TextDelta, TurnEvent
+from gateway.telemetry import RequestTrace, RequestTraces
 from gateway.telemetry.event_feed import EventFeed
 from gateway.turn.open_turns import (
     MAX_DETACHED,
@@ -63,7 +64,7 @@ class Client:
     async def _run(self, work: Callable[[Emit], Awaitable[None]], claim: Claim) -> None:
         with self.scope:
             try:
-                await self._open_turns.stream(claim, work, self.events.append)
+                await self._open_turns.stream(claim, work, self.events.append, RequestTrace())
             except ValueError as error:
                 self.failure = error
             self.over = True
@@ -77,7 +78,7 @@ class Client:
 async def open_turns() -> AsyncIterator[OpenTurns]:
     """One that runs, and whose tasks all end with it."""
     async with trio.open_nursery() as nursery:
-        open_turns = OpenTurns(EventFeed(), grace_s=GRACE_S)
+        open_turns = OpenTurns(EventFeed(), RequestTraces(), grace_s=GRACE_S)
         await nursery.start(open_turns.run)
         yield open_turns
         nursery.cancel_scope.cancel()
@@ -249,7 +250,7 @@ async def test_a_detached_turn_that_was_cut_cannot_be_taken_over(
 async def test_the_end_of_the_gateway_is_an_error(autojump_clock: MockClock) -> None:
     """A client that is connected when all is cancelled gets an error on which clients retry."""
     async with trio.open_nursery() as nursery:
-        open_turns, turn = OpenTurns(EventFeed(), grace_s=GRACE_S), Turn()
+        open_turns, turn = OpenTurns(EventFeed(), RequestTraces(), grace_s=GRACE_S), Turn()
         async with trio.open_nursery() as owner:
             await owner.start(open_turns.run)
             client = Client(open_turns, nursery).ask(turn)

@@ -1,0 +1,47 @@
+"""What operators look at: an overview of the whole, the history of an hour, requests explained.
+
+Owns the rows and how they follow from the gateway's plain data. Must not know HTTP or terminals.
+"""
+
+from gateway.dashboard.dashboard import Clients, Dashboard
+from gateway.dashboard.explanation import AttemptRow, Explanation, Span, explain
+from gateway.dashboard.overview import Source, condition_of, event_row, overview_of
+from gateway.dashboard.rows import (
+    ClientRow,
+    EventRow,
+    LimitRow,
+    Log,
+    ModelRow,
+    Overview,
+    ProviderRow,
+    RequestRow,
+    SavingRow,
+    State,
+    Totals,
+    WorkerRow,
+)
+
+__all__ = [
+    "AttemptRow",
+    "ClientRow",
+    "Clients",
+    "Dashboard",
+    "EventRow",
+    "Explanation",
+    "LimitRow",
+    "Log",
+    "ModelRow",
+    "Overview",
+    "ProviderRow",
+    "RequestRow",
+    "SavingRow",
+    "Source",
+    "Span",
+    "State",
+    "Totals",
+    "WorkerRow",
+    "condition_of",
+    "event_row",
+    "explain",
+    "overview_of",
+]

@@ -1,0 +1,130 @@
+"""The gateway's data for those who look at it, and the clock behind its history.
+
+Owns the reading of all parts at one moment, one overview for all who look in that moment, and the
+sample every five seconds. Must not know HTTP, nor how the rows are shown.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+import trio
+
+from gateway.dashboard.explanation import Explanation, explain
+from gateway.dashboard.overview import Source, away_since, event_row, last_attempt, overview_of
+from gateway.dashboard.rates import Progress, Rates
+from gateway.dashboard.rows import Log, Overview
+from gateway.runtime import next_tick
+from gateway.telemetry import SAMPLE_S, History, Reading, RequestTrace, Sample
+from gateway.turn import Services
+
+Clients = Mapping[str, tuple[int, int]]
+SHARED_S: Final = 0.5
+"""An overview serves all who ask within half a second."""
+SHOWN_EVENTS: Final = 200
+
+
+@final
+class Dashboard:
+    """`process` is the index of this process, if there are several."""
+
+    def __init__(
+        self,
+        services: Services,
+        version: str,
+        process: str | None = None,
+        unix_time: Callable[[], float] = time.time,
+    ) -> None:
+        self._services = services
+        self._version = version
+        self._process = process
+        self._unix_time = unix_time
+        self._started_at = unix_time()
+        self._rates = Rates()
+        self._history = History()
+        self._shared: Overview | None = None
+        self._shared_at = float("-inf")
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Sample until cancelled."""
+        self._sample()
+        task_status.started()
+        while True:
+            await trio.sleep_until(next_tick(trio.current_time(), SAMPLE_S))
+            self._sample()
+
+    def overview(self, clients: Clients) -> Overview:
+        """As of now, or of half a second ago. `clients`: prompt tokens and cached ones by name."""
+        now = trio.current_time()
+        if self._shared is None or now - self._shared_at >= SHARED_S:
+            self._rates.look(map(_progress, self._services.traces.open.values()), now)
+            self._shared, self._shared_at = overview_of(self._source(clients)), now
+        return self._shared
+
+    def explain(self, name: str) -> Explanation | None:
+        """The request of that id, or of the name that an event gives it."""
+        trace = self._services.traces.find(name)
+        return None if trace is None else explain(trace, self._source({}))
+
+    def samples(self, number: int = 0) -> tuple[int, list[Sample]]:
+        """How many there were so far, and those after the first `number`."""
+        return self._history.number, self._history.since(number)
+
+    def log(self, after: int | None = None) -> Log:
+        """The events with numbers above `after` that are kept; by default the last ones."""
+        recent = self._services.feed.recent
+        if after is None:
+            return Log(tuple(map(event_row, list(recent)[-SHOWN_EVENTS:])))
+        kept = [one for one in recent if one.number > after]
+        num_lost = kept[0].number - after - 1 if kept else 0
+        return Log(tuple(map(event_row, kept)), num_lost)
+
+    def _source(self, clients: Clients) -> Source:
+        services = self._services
+        traces, dispatcher = services.traces, services.dispatcher
+        return Source(
+            version=self._version,
+            process=self._process,
+            unix_time=self._unix_time(),
+            started_at=self._started_at,
+            now=trio.current_time(),
+            models=dispatcher.models(),
+            workers=dispatcher.workers(),
+            places=dispatcher.places(),
+            open=tuple(traces.open.values()),
+            recent=tuple(traces.recent()),
+            rates=self._rates.by_number,
+            away_since=away_since(services.feed.recent),
+            clients=clients,
+            spending=services.spending.figures(),
+            open_breakers=services.health.open_names(),
+            ended=traces.num_ended,
+            failed=traces.num_failed,
+            by_cloud=traces.num_by_cloud,
+            prompt_tokens=traces.prompt_tokens,
+            cached_tokens=traces.cached_tokens,
+            output_tokens=traces.output_tokens,
+        )
+
+    def _sample(self) -> None:
+        traces = self._services.traces
+        reading = Reading(
+            unix_time=self._unix_time(),
+            ended=traces.num_ended,
+            failed=traces.num_failed,
+            by_cloud=traces.num_by_cloud,
+            prompt_tokens=traces.prompt_tokens,
+            cached_tokens=traces.cached_tokens,
+            output_tokens=traces.output_tokens,
+            open=len(traces.open),
+            queued=self._services.dispatcher.num_waiting,
+            firsts=tuple(traces.firsts),
+        )
+        traces.firsts.clear()
+        self._history.add(reading)
+
+
+def _progress(trace: RequestTrace) -> Progress:
+    attempt = last_attempt(trace)
+    first_at = trace.first_at if attempt is None else attempt.first_at or trace.first_at
+    return Progress(trace.number, trace.output_tokens, first_at)

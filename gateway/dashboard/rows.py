@@ -1,0 +1,193 @@
+"""What the dashboard shows: the rows of its tables, as JSON.
+
+Owns their fields and units. Must not know where the values come from, nor how they are shown.
+Amounts are micro-units of `currency`; times are Unix seconds.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from gateway.telemetry import Level, Sample
+
+Phase = Literal["preparing", "queued", "prefill", "decode", "cloud", "detached", "ended"]
+"""Where a request is. `detached`: its client has left before the first token, and may come back."""
+
+Condition = Literal["well", "starting", "cloud", "busy", "down"]
+"""Of the whole: `cloud` and `down` if that is so for any model, `busy` while requests wait."""
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """`state` as in the fleet. `phase` and `fraction` are those of a start. `running` and `waiting`
+    are the engine's, of `places` at once. Of `num_blocks` of key-value memory sequences hold
+    `held_blocks`; `cached_blocks` are those that the index knows. `is_open`: its breaker asks it
+    last. `tokens_per_s` is what this gateway gets from it.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    state: str
+    device: str
+    kind: str
+    phase: str
+    fraction: float
+    fault: str
+    is_open: bool
+    running: int
+    waiting: int
+    places: int
+    num_blocks: int
+    held_blocks: int
+    cached_blocks: int
+    kv_tokens: int
+    step_ms: float
+    prefill_tokens_per_s: float
+    tokens_per_s: float
+
+
+class ModelRow(msgspec.Struct, frozen=True):
+    """`since`: when its providers took over, if that is known."""
+
+    name: str
+    state: str
+    is_away: bool
+    since: float | None
+    ready_workers: int
+    queued: int
+    providers: tuple[str, ...]
+    context_length: int | None
+
+
+class RequestRow(msgspec.Struct, frozen=True):
+    """A request, open or over. `place` in its queue, from 1, while it waits. `age_s` is how long it
+    took so far; `tokens_per_s` of an open one is of the last moments, of another the average.
+    """
+
+    id: str
+    api: str
+    model: str
+    key: str
+    client: str
+    phase: Phase
+    server: str
+    is_cloud: bool
+    place: int
+    unix_time: float
+    age_s: float
+    first_s: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    tokens_per_s: float
+    attempts: int
+    status: int
+    error: str
+
+
+class ClientRow(msgspec.Struct, frozen=True):
+    """Prompt tokens of a client program, and how many were cached."""
+
+    name: str
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class ProviderRow(msgspec.Struct, frozen=True):
+    """`is_open`: asked last, or not at all, for now."""
+
+    name: str
+    is_open: bool
+    spent: int
+    reserved: int
+
+
+class LimitRow(msgspec.Struct, frozen=True):
+    """A spending limit and its window."""
+
+    scope: str
+    name: str
+    period: str
+    limit: int
+    spent: int
+    reserved: int
+
+
+class SavingRow(msgspec.Struct, frozen=True):
+    """What a model's own workers computed this UTC month and day, and what `provider` would have
+    charged for it, None if no price is known.
+    """
+
+    model: str
+    provider: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    month: int | None
+    day: int | None
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """`time` as in the log."""
+
+    number: int
+    kind: str
+    time: str
+    level: Level
+    text: str
+
+
+class Log(msgspec.Struct, frozen=True):
+    """Events in order. `num_lost` before them are not kept any more."""
+
+    events: tuple[EventRow, ...]
+    num_lost: int = 0
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Since the start, but for `tokens_per_s`, `open` and `queued`, which are of now, and the first
+    tokens, which are those of the last `firsts` requests.
+    """
+
+    open: int
+    queued: int
+    tokens_per_s: float
+    ended: int
+    failed: int
+    by_cloud: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    first_p50_ms: float | None
+    first_p95_ms: float | None
+    firsts: int
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """All of it at one moment. `requests` are the oldest open ones, at most `MAX_REQUESTS`;
+    `recent` the last ended ones. `process` is the index of one of several gateway processes.
+    """
+
+    version: str
+    process: str | None
+    unix_time: float
+    started_at: float
+    condition: Condition
+    words: str
+    currency: str
+    totals: Totals
+    models: tuple[ModelRow, ...]
+    workers: tuple[WorkerRow, ...]
+    requests: tuple[RequestRow, ...]
+    recent: tuple[RequestRow, ...]
+    clients: tuple[ClientRow, ...]
+    providers: tuple[ProviderRow, ...]
+    limits: tuple[LimitRow, ...]
+    savings: tuple[SavingRow, ...]
+
+
+class State(msgspec.Struct, frozen=True):
+    """An overview with the samples of the last hour and the last events."""
+
+    overview: Overview
+    history: tuple[Sample, ...]
+    events: tuple[EventRow, ...]

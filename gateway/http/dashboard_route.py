@@ -1,0 +1,87 @@
+"""GET /dashboard/...: what operators look at.
+
+Owns the paths' answers and the page's stream: `history` once, `log` as events happen, `state` each
+second. A reader that is slow gets the newest state when it reads again, and of the log what it has
+missed, as far as that is kept. Must not know where the data comes from.
+"""
+
+from typing import Final
+
+import trio
+from starlette.types import Receive, Scope, Send
+
+from gateway.api import ApiError
+from gateway.dashboard import Dashboard, Overview, State
+from gateway.http.auth import Gatekeeper
+from gateway.http.edge import Edge
+from gateway.http.metrics import Metrics
+from gateway.http.responses import SSE_HEADERS, json_bytes, send_json
+from gateway.runtime import next_tick
+from gateway.telemetry import Listener
+
+STATE_S: Final = 1.0
+LOG_S: Final = 0.25
+"""Events that come together leave together: 200 a second are four messages."""
+
+
+class DashboardRoute:
+    """Data for admins."""
+
+    def __init__(
+        self, edge: Edge, dashboard: Dashboard, gate: Gatekeeper, metrics: Metrics
+    ) -> None:
+        self._edge = edge
+        self._dashboard = dashboard
+        self._gate = gate
+        self._metrics = metrics
+
+    async def state(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """All of it, once."""
+        self._gate.check_page(scope)
+        dashboard = self._dashboard
+        _, samples = dashboard.samples()
+        await send_json(send, State(self._overview(), tuple(samples), dashboard.log().events))
+
+    async def request(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """One request, explained."""
+        self._gate.check_page(scope)
+        found = self._dashboard.explain(scope["path_params"]["name"])
+        if found is None:
+            raise ApiError(404, "No such request is open, nor among the last that were.")
+        await send_json(send, found)
+
+    async def stream(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """The page's stream."""
+        self._gate.check_page(scope)
+        with self._edge.listen() as listener:
+            head = {"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)}
+            await send(head)
+            await self._send_news(listener, send)
+
+    async def _send_news(self, listener: Listener, send: Send) -> None:
+        dashboard = self._dashboard
+        number, samples = dashboard.samples()
+        log = dashboard.log()
+        chunk = _event("history", samples) + _event("log", log) + _event("state", self._overview())
+        due, seen = next_tick(trio.current_time(), STATE_S), 0
+        while True:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            with trio.CancelScope(deadline=due):
+                await listener.wait()
+                await trio.sleep(LOG_S)
+            listener.take()
+            seen = log.events[-1].number if log.events else seen
+            log = dashboard.log(seen)
+            chunk = _event("log", log) if log.events else b""
+            if (now := trio.current_time()) >= due:
+                due = next_tick(now, STATE_S)
+                number, samples = dashboard.samples(number)
+                chunk += _event("history", samples) if samples else b""
+                chunk += _event("state", self._overview())
+
+    def _overview(self) -> Overview:
+        return self._dashboard.overview(self._metrics.clients.totals())
+
+
+def _event(name: str, value: object) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), json_bytes(value))

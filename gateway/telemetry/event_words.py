@@ -1,0 +1,92 @@
+"""Fleet events in one line for people.
+
+Owns the words and how grave each kind is. Must not know where they are shown. A kind without words
+of its own is shown by its fields.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from gateway.telemetry.fleet_events import (
+    AnswerCut,
+    BreakerClosed,
+    BreakerOpen,
+    ConfigReloaded,
+    EngineFault,
+    FallbackOff,
+    FallbackOn,
+    FleetEvent,
+    HealthProbeFailed,
+    IndexGap,
+    LimitReached,
+    PoisonedRequest,
+    ProviderFailed,
+    RequestDetached,
+    Rerouted,
+    Resumed,
+    RetryRefused,
+    SpendingThreshold,
+    TakenOver,
+    WorkerBack,
+    WorkerLost,
+    WorkerReady,
+    WorkerStarting,
+    kind_of,
+)
+
+Level = Literal["good", "info", "warning", "critical"]
+
+_WORDS: Final[dict[type[msgspec.Struct], tuple[Level, str]]] = {
+    WorkerStarting: ("info", "{worker} is starting (epoch {epoch})"),
+    WorkerReady: ("good", "{worker} is ready with {models} on {device}"),
+    WorkerBack: ("good", "{worker} is back with {models} on {device}"),
+    WorkerLost: ("warning", "{worker} is gone: {reason}"),
+    IndexGap: ("info", "{worker} sends its cached blocks anew"),
+    FallbackOn: ("critical", "{model} is answered by {providers}: {reason}"),
+    FallbackOff: ("good", "{model} is answered by its workers again"),
+    HealthProbeFailed: ("warning", "{worker} gave no tokens for {model}: {reason}"),
+    Rerouted: ("info", "request {request} moves away from {worker}: {reason}"),
+    Resumed: (
+        "info",
+        "request {request} goes on elsewhere after {output_tokens} tokens; {worker}: {reason}",
+    ),
+    RetryRefused: ("warning", "{what}: the budget for retries is spent"),
+    PoisonedRequest: ("warning", "request {request} was at {deaths} deaths of engines; refused"),
+    BreakerClosed: ("good", "{scope} {name} answers again"),
+    ProviderFailed: ("warning", "{provider} gave no answer for {model}: {reason}"),
+    AnswerCut: ("warning", "{provider} broke an answer of {model} off: {reason}"),
+    LimitReached: ("critical", "the {period} limit of {scope} {name} refuses until {resets_at}"),
+    SpendingThreshold: ("warning", "{percent} % of the {period} limit of {scope} {name} are spent"),
+    ConfigReloaded: ("info", "the configuration was reloaded: {taken}; a restart takes: {kept}"),
+    RequestDetached: ("info", "a client of {model} left before the first token"),
+    TakenOver: ("info", "a client of {model} came back after {after_s:g} s"),
+}
+
+
+def words_of(event: FleetEvent) -> tuple[Level, str]:
+    """How grave it is, and what happened."""
+    match event:
+        case EngineFault():
+            return _engine_fault(event)
+        case BreakerOpen(scope, name, open_s, reason, cooling):
+            what = "is left alone" if cooling else "is asked last"
+            return "warning", f"{scope} {name} {what} for {open_s:.0f} s: {reason}"
+        case _:
+            fields = {key: _shown(value) for key, value in msgspec.structs.asdict(event).items()}
+            if type(event) not in _WORDS:
+                return "info", ", ".join([kind_of(event), *(f"{k} {v}" for k, v in fields.items())])
+            level, words = _WORDS[type(event)]
+            return level, words.format_map(fields)
+
+
+def _engine_fault(event: EngineFault) -> tuple[Level, str]:
+    fault = event.kind.replace("_", " ")
+    code = "" if event.exit_code is None else f", exit code {event.exit_code}"
+    if event.is_final:
+        return "critical", f"{event.worker} has given up: {fault}{code}"
+    return "warning", f"{event.worker}: {fault}{code}; it starts again"
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401 - a field of any event
+    return (", ".join(map(str, value)) or "nothing") if isinstance(value, tuple) else value

@@ -1,0 +1,179 @@
+"""From the gateway's plain data to the dashboard's rows."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from config import FallbackConfig
+from gateway.api import Usage
+from gateway.dashboard import Overview, Source, condition_of, event_row, overview_of
+from gateway.dashboard.overview import MAX_REQUESTS, away_since
+from gateway.routing.worker_view import Worker
+from gateway.telemetry import EventFeed, FallbackOn, RequestTrace, WorkerLost
+from protocol.messages import Load, Progress
+from tests.fakes.asgi import model_view
+from tests.fakes.fleet import W1, W2, facts, hello
+
+LOAD = Load(
+    epoch=1, running=3, waiting=1, free_blocks=100, num_blocks=400, steps=9, preemptions=0,
+    step_ms=12.345, prefill_tokens_per_s=8123.4, places=8,
+)  # fmt: skip
+CLOUD = (FallbackConfig(provider="sky", model="sky-large"),)
+
+
+def source(**fields: Any) -> Source:
+    """Taken at 100 s of the clock of requests."""
+    return Source("1", None, unix_time=1e9, started_at=9e8, now=100.0, **fields)
+
+
+def request(name: str, *, received_at: float = 90.0, **fields: Any) -> RequestTrace:
+    return RequestTrace(id=name, received_at=received_at, **fields)
+
+
+def worker(name: str = "gpu0", load: Load | None = LOAD) -> Worker:
+    one = Worker(W1, hello(name, facts()), 0.0)
+    if load is not None:
+        one.report(load, 1.0)
+    return one
+
+
+def test_phases_follow_from_what_has_happened() -> None:
+    """Each request is in exactly one, and the next thing that happens moves it on."""
+    trace = request("a", number=1)
+
+    def phase(**fields: Any) -> tuple[str, int, str]:
+        (row,) = overview_of(source(open=[trace], **fields)).requests
+        return row.phase, row.place, row.server
+
+    assert phase() == ("preparing", 0, "")
+    trace.turn.ask(7, 91.0)
+    assert phase(places={7: 3}) == ("queued", 3, "")
+    attempt = trace.turn.begin("gpu0", 92.0, "why")
+    assert phase() == ("prefill", 0, "gpu0")
+    attempt.first_at = 93.0
+    assert phase() == ("decode", 0, "gpu0")
+    attempt.over(94.0, 5)
+    attempt.end = "its engine died"
+    trace.turn.ask(8, 94.0)
+    assert phase(places={8: 1}) == ("queued", 1, "gpu0")
+    trace.turn.begin("sky", 95.0, "no worker", is_cloud=True)
+    assert phase() == ("cloud", 0, "sky")
+    trace.ended_at, trace.status, trace.turn.num_open = 96.0, 499, 1
+    assert phase()[0] == "detached"
+    trace.turn.num_open = 0
+    assert overview_of(source(recent=[trace])).recent[0].phase == "ended"
+
+
+def test_a_request_shows_what_is_known_so_far() -> None:
+    """Of an open one the index's expectation and the tokens seen; of another its usage."""
+
+    class Output:
+        num_tokens = 40
+
+    trace = request("a", number=5, key="alice", client="hermes", api="chat", first_at=91.5)
+    trace.turn.enter("alpha", 1000, b"name", Output())
+    trace.turn.begin("gpu0", 90.5, "why").cached_tokens = 960
+    (row,) = overview_of(source(open=[trace], rates={5: 33.33})).requests
+    assert (row.model, row.key, row.client) == ("alpha", "alice", "hermes")
+    assert (row.prompt_tokens, row.cached_tokens, row.output_tokens) == (1000, 960, 40)
+    assert (row.age_s, row.first_s, row.tokens_per_s) == (10.0, 1.5, 33.3)
+    trace.usage, trace.ended_at = Usage(1000, 992, 170), 110.0
+    trace.status = 200
+    (row,) = overview_of(source(recent=[trace])).recent
+    assert (row.cached_tokens, row.output_tokens, row.status) == (992, 170, 200)
+    assert row.tokens_per_s == round(170 / 18.5, 1)
+
+
+def test_the_oldest_requests_are_shown_and_all_are_counted() -> None:
+    """A page cannot show thousands."""
+    traces = [request(str(age), received_at=100.0 - age) for age in range(MAX_REQUESTS + 20)]
+    shown = overview_of(source(open=traces))
+    assert len(shown.requests) == MAX_REQUESTS
+    assert shown.totals.open == MAX_REQUESTS + 20
+    assert shown.requests[0].age_s == MAX_REQUESTS + 19
+
+
+def test_a_worker_s_load_is_shown_beside_its_limits() -> None:
+    """Bars need both ends; its speed is what this gateway's requests get from it."""
+    traces = [request(str(number), number=number) for number in (1, 2, 3)]
+    for trace, server in zip(traces, ("gpu0", "gpu0", "other"), strict=True):
+        trace.turn.begin(server, 95.0, "why")
+    views = [worker().view(77)]
+    (row,) = overview_of(
+        source(workers=views, open=traces, rates={1: 20.0, 2: 30.5, 3: 99.0})
+    ).workers
+    assert (row.name, row.state, row.running, row.waiting) == ("gpu0", "ready", 3, 1)
+    assert (row.held_blocks, row.num_blocks, row.cached_blocks) == (300, 400, 77)
+    assert (row.step_ms, row.prefill_tokens_per_s) == (12.35, 8123)
+    assert row.tokens_per_s == 50.5
+
+
+def test_a_worker_that_starts_shows_how_far_it_is() -> None:
+    """Bars of nothing would look like an idle worker."""
+    one = Worker(W2, hello("gpu1"), 0.0)
+    one.progress = Progress(1, "weights", 0.4567)
+    (row,) = overview_of(source(workers=[one.view(0)])).workers
+    assert (row.state, row.phase, row.fraction) == ("starting", "weights", 0.457)
+    assert (row.places, row.num_blocks) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("models", "condition"),
+    [
+        ([model_view()], "well"),
+        ([model_view(), model_view("beta", state="starting")], "starting"),
+        ([model_view(), model_view("beta", state="down")], "down"),
+        ([model_view(state="down", fallback=CLOUD)], "cloud"),
+        ([model_view(is_fallback_on=True, fallback=CLOUD)], "cloud"),
+    ],
+)
+def test_the_worst_model_decides_how_the_whole_is(models: list[Any], condition: str) -> None:
+    """And the sentence names it."""
+    found, words = condition_of(models, [worker().view(0)], 0)
+    assert found == condition
+    bad = [model.name for model in models if model.state != "ready" or model.is_away]
+    assert all(name in words for name in bad)
+
+
+def test_requests_that_wait_are_no_failure() -> None:
+    """But the page says it."""
+    assert condition_of([model_view()], [worker().view(0)], 1) == (
+        "busy",
+        "All workers are ready; 1 request waits.",
+    )
+    starting = Worker(W2, hello("gpu1"), 0.0).view(0)
+    condition, words = condition_of([model_view()], [worker().view(0), starting], 0)
+    assert (condition, words) == ("busy", "All models are served; gpu1 is not ready.")
+
+
+def test_events_are_in_words_and_say_since_when_the_cloud_answers() -> None:
+    """As far as they go back."""
+    now = [1_800_000_000.0]
+    feed = EventFeed(unix_time=lambda: now[0])
+    feed.publish(FallbackOn("alpha", ("sky",), "no worker of alpha is ready"))
+    now[0] += 60
+    feed.publish(WorkerLost("gpu0", "silent"))
+    assert away_since(feed.recent) == {"alpha": 1_800_000_000.0}
+    view = model_view(state="down", fallback=CLOUD)
+    (row,) = overview_of(source(models=[view], away_since=away_since(feed.recent))).models
+    assert (row.is_away, row.since, row.providers) == (True, 1_800_000_000.0, ("sky",))
+    last = event_row(feed.recent[-1])
+    assert (last.number, last.kind, last.level) == (2, "worker lost", "warning")
+    assert last.text == "gpu0 is gone: silent"
+
+
+def test_first_tokens_are_those_of_open_and_of_recent_requests() -> None:
+    """In ms, the median and the worst of twenty."""
+    open_ones = [request("a", first_at=90.1), request("b")]
+    recent = [request("c", first_at=90.2), request("d", first_at=90.3)]
+    totals = overview_of(source(open=open_ones, recent=recent)).totals
+    assert (totals.first_p50_ms, totals.first_p95_ms, totals.firsts) == (200.0, 300.0, 3)
+
+
+def test_a_overview_comes_back_from_its_json() -> None:
+    """`herma top` reads it so."""
+    traces = [request("a", number=1, usage=Usage(1, 1, 1), ended_at=99.0, status=200)]
+    fields: dict[str, Any] = {"models": [model_view()], "workers": [worker().view(1)]}
+    shown = overview_of(source(recent=traces, clients={"x": (10, 5)}, **fields))
+    assert msgspec.json.decode(msgspec.json.encode(shown), type=Overview) == shown

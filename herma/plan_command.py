@@ -64,18 +64,26 @@ def _plans(
     config: ModelConfig, card: int, window: int | None
 ) -> Iterator[tuple[str, Choice, Forecast]]:
     for name, profile in profiles().items():
-        for fp8, fp8_kv in ((False, False), (True, False), (True, True)):
-            if not fp8 and config.stored is not Stored.DENSE:
-                continue
-            choice = Choice(fp8, fp8_kv, profile.token_budget, profile.max_context, window)
+        for weights, fp8_kv in _forms(config.stored):
+            choice = Choice(weights, fp8_kv, profile.token_budget, profile.max_context, window)
             yield name, choice, forecast(config, card, choice, _BLOCK_SIZE)
+
+
+def _forms(stored: Stored) -> tuple[tuple[str, bool], ...]:
+    """How weights, and keys and values, may be kept: those of a checkpoint in 8 or 4 bits stay."""
+    if stored.is_int4:
+        return ("int4", False), ("int4", True)
+    in_8_bits = ("fp8", False), ("fp8", True)
+    if stored.is_fp8:
+        return in_8_bits
+    return ("bfloat16", False), *in_8_bits, ("int4", False), ("int4", True)
 
 
 def _facts(config: ModelConfig, card: int, plans: list[tuple[str, Choice, Forecast]]) -> list[str]:
     mixer = config.attention
     heads = f"{mixer.num_heads} heads on {mixer.num_kv_heads} of {mixer.head_dim}"
     shape = f"{config.family}: {config.num_layers} layers of {config.hidden_size}, {heads}"
-    weights = {("fp8" if c.fp8 else "bfloat16"): f.weights_bytes for _, c, f in plans}
+    weights = {c.weights: f.weights_bytes for _, c, f in plans}
     tokens = {("fp8" if c.fp8_kv else "bfloat16"): f.token_bytes for _, c, f in plans}
     steps = {name: f.step_bytes for name, _, f in plans}
     first = plans[0][2]
@@ -118,7 +126,8 @@ def _table(plans: Sequence[tuple[str, Choice, Forecast]]) -> list[str]:
     head = _HEAD[:-1] if all(not found.state_bytes for _, _, found in plans) else _HEAD
     rows: list[tuple[str, ...]] = [head]
     for name, choice, found in plans:
-        setting = name, "fp8" if choice.fp8 else "-", "fp8" if choice.fp8_kv else "-"
+        own = "-" if choice.weights == "bfloat16" else choice.weights
+        setting = name, own, "fp8" if choice.fp8_kv else "-"
         if not found.whole_windows and not found.kv_tokens:
             rows.append((*setting, "does not fit", f"{bytes_text(found.missing_bytes)} missing"))
             continue

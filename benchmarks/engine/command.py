@@ -22,6 +22,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         model=arguments.model,
         dummy=arguments.dummy,
         fp8=arguments.fp8,
+        int4=arguments.int4,
         prefill_fp8=arguments.prefill_fp8,
         invariant=arguments.invariant,
         tests=_tests(arguments.tests),

@@ -26,16 +26,21 @@ CEILINGS: Final = {"NVIDIA H200": Ceiling(4.26e12, 790e12, 1_401e12)}
 """Measured with torch 2.11 (cu130) on random data. Other cards have no floor."""
 
 
+_INT4_BYTES: Final = 0.5 + 3 / 128
+"""Of a weight, with its share of a group's scale and zero point."""
+
+
 @dataclass(frozen=True, slots=True)
 class Floor:
     """Times in seconds for a shape on a card. `fp8`: layers in 8 bits, head and cache in 16;
-    `fp8_prompts`: those of prompts alone.
+    `fp8_prompts`: those of prompts alone; `int4`: in 4, multiplied in 16.
     """
 
     config: ModelConfig
     card: Ceiling
     fp8: bool = False
     fp8_prompts: bool = False
+    int4: bool = False
 
     @property
     def layer_weights(self) -> int:
@@ -50,7 +55,8 @@ class Floor:
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that a step reads."""
-        return self.layer_weights * (1 if self.fp8 else 2) + 2 * self.head_weights
+        each = _INT4_BYTES if self.int4 else 1 if self.fp8 else 2
+        return int(self.layer_weights * each) + 2 * self.head_weights
 
     def step(self, batch: int, context_tokens: int) -> float:
         """One decode step over `context_tokens` cached tokens of all sequences."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels.delta_rule import reference as delta_rule
 from kernels.fp8 import BLOCK, DualWeight, Fp8Weight
+from kernels.int4 import Int4Weight, in_order
 from kernels.linear import Weight
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.description import Attention, DeltaRule, Gate, ModelConfig
@@ -171,6 +172,8 @@ def _linear(x: Tensor, weight: Weight, num_rounded: int, bias: Tensor | None = N
         return torch.cat((rounded, _linear(x[num_rounded:], weight.dense, 0, bias)))
     if isinstance(weight, Tensor):
         return F.linear(x, weight.to(x.dtype), wide_bias)
+    if isinstance(weight, Int4Weight):
+        return F.linear(x, in_order(weight, x.dtype), wide_bias)
     if num_rounded:
         x = torch.cat((_rounded_rows(x[:num_rounded]), x[num_rounded:]))
     return F.linear(x, _widened(weight).to(x.dtype), wide_bias)

@@ -21,7 +21,7 @@ from benchmarks.engine.engine import Engine
 from benchmarks.engine.figure import Figure, table
 from benchmarks.engine.floor import CEILINGS, Floor
 from benchmarks.engine.grammar import grammar
-from benchmarks.engine.peer import Bar, bar
+from benchmarks.engine.peer import NO_BAR, Bar, bar
 from benchmarks.engine.scale import CARD, SMOKE, Scale
 from benchmarks.engine.soak import Soak, soak
 from benchmarks.engine.start import Started, measure_start
@@ -80,6 +80,7 @@ class Options:
     model: str
     dummy: bool = False
     fp8: bool = False
+    int4: bool = False
     prefill_fp8: bool = False
     invariant: bool = False
     tests: tuple[str, ...] = ALL
@@ -115,7 +116,7 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
     progress = Progress(len(options.tests) + 2)
     figures: list[Figure] = []
     report.note(model=options.name, fp8=options.fp8, figures=[])
-    report.note(prefill_fp8=options.prefill_fp8, invariant=options.invariant)
+    report.note(int4=options.int4, prefill_fp8=options.prefill_fp8, invariant=options.invariant)
     if "start" in options.tests:
         # First, while the card is empty.
         progress.begin("start to ready")
@@ -162,7 +163,7 @@ def worker_config(options: Options) -> WorkerConfig:
         serves=MODEL,
         gateways=(),
         device=options.device,
-        quantization="fp8" if options.fp8 else "auto",
+        quantization="int4" if options.int4 else "fp8" if options.fp8 else "auto",
         prefill="fp8" if options.prefill_fp8 else "auto",
         invariant=options.invariant,
         max_seqs=scale.max_seqs,
@@ -173,11 +174,11 @@ def worker_config(options: Options) -> WorkerConfig:
 
 
 def floor_of(
-    shape: ModelConfig, device: str, *, fp8: bool, fp8_prompts: bool = False
+    shape: ModelConfig, device: str, *, fp8: bool, fp8_prompts: bool = False, int4: bool = False
 ) -> Floor | None:
     """The floor of a shape on a known card. `fp8_prompts`: only prompts are in 8 bits."""
     ceiling = CEILINGS.get(device)
-    return None if ceiling is None else Floor(shape, ceiling, fp8, fp8_prompts)
+    return None if ceiling is None else Floor(shape, ceiling, fp8, fp8_prompts, int4)
 
 
 def _starts(
@@ -213,7 +214,7 @@ def _tests(
     made: list[Bench] = []
 
     def bars(key: str) -> Bar:
-        return bar(options.name, fp8=options.fp8, key=key)
+        return NO_BAR if options.int4 else bar(options.name, fp8=options.fp8, key=key)
 
     def act(client: Client) -> None:
         floor = floor_of(
@@ -221,6 +222,7 @@ def _tests(
             _device_name(runner),
             fp8=options.fp8,
             fp8_prompts=options.prefill_fp8,
+            int4=options.int4,
         )
         vocab_size = runner.model.config.vocab_size
         bench = Bench(client, options.scale, floor, vocab_size, bars, _reusable(runner))

@@ -24,11 +24,12 @@ from workers.model_dir import dummy_names
 
 SETTINGS: Final = (
     "quantization=fp8",
+    "quantization=int4",
     "kv_dtype=fp8",
     "quantization=fp8,kv_dtype=fp8",
     "prefill=fp8",
 )
-"""All ways to 8 bits. Prompts are in 8 bits in windows of 257 tokens and more."""
+"""All ways to 8 bits, and 4. Prompts are in 8 bits in windows of 257 tokens and more."""
 
 _SERVED: Final = "quality"
 

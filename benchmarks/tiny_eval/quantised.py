@@ -37,6 +37,7 @@ VARIANTS: Final[dict[str, dict[str, str]]] = {
     "weights": {"quantization": "fp8"},
     "keys and values": {"kv_dtype": "fp8"},
     "both": {"quantization": "fp8", "kv_dtype": "fp8"},
+    "weights in 4 bits": {"quantization": "int4"},
 }
 """Keys of a worker's configuration. The others are compared with the first."""
 

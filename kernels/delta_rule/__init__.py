@@ -1,7 +1,7 @@
 """The gated delta rule (Yang et al., 2025): attention with a state of fixed size, not a cache.
 
-Owns the checked entries: `mix` and `verify` of a layer's rows, and the rule by itself. There are
-plain-torch references only so far.
+Owns the checked entries: `mix` and `verify` of a layer's rows, and the rule by itself. `verify` is
+in plain torch only so far.
 
 Per value head the state S is [K, V], float32. A row decays it, corrects what it holds for the row's
 key, and reads it:
@@ -16,6 +16,7 @@ and `silu`; beta = sigmoid(b), g = -exp(decay) softplus(a + dt_bias).
 import torch
 from torch import Tensor
 
+from kernels.choose import uses_triton
 from kernels.delta_rule import layer, reference
 from kernels.delta_rule.plan import (
     CHUNK,
@@ -64,8 +65,10 @@ def mix(
     slots of padding too. Raises `ValueError`.
     """
     sizes = sizes_of(rows, gates, weights, state)
-    if rows.is_meta:
-        return rows.new_empty(len(rows), sizes.value_columns)
+    if uses_triton(rows):
+        from kernels.delta_rule import device
+
+        return device.mix(rows, gates, weights, eps, state, plan, sizes)
     return layer.mix(rows, gates, weights, eps, state, plan, sizes)
 
 

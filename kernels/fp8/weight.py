@@ -9,6 +9,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from kernels.int4.weight import Int4Weight
+
 FP8: Final = torch.float8_e4m3fn
 
 BLOCK: Final = 128
@@ -92,7 +94,7 @@ class DualWeight:
         return self.fp8 if num_rows >= DUAL_ROWS else self.dense
 
 
-Weight = Tensor | Fp8Weight | DualWeight
+Weight = Tensor | Fp8Weight | DualWeight | Int4Weight
 """What a product takes: [N, K], row-major."""
 
 

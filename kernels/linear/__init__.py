@@ -1,9 +1,9 @@
 """Products of rows with a weight matrix, with what stands before and after them in a layer.
 
 Owns the checked entries. Must not know layers. A weight is [N, K], row-major, as checkpoints have
-it, in x's dtype, in 8 bits (`Fp8Weight`) or both (`DualWeight`: many rows are quantised one by one
-and multiplied in 8 bits). Tensors are contiguous; a kernel is compiled again for addresses that 16
-does not divide.
+it, in x's dtype, in 4 bits (`Int4Weight`), in 8 (`Fp8Weight`), or in 16 and 8 (`DualWeight`: many
+rows are quantised one by one and multiplied in 8 bits). Tensors are contiguous; a kernel is
+compiled again for addresses that 16 does not divide.
 
 On a CUDA device weights, norms and biases are parameters: kernels may read them before the kernel
 ahead of them in the stream has ended, so no kernel just ahead may write them.
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kernels.choose import uses_triton
 from kernels.fp8 import BLOCK, DualWeight, Fp8Weight, Weight
+from kernels.int4 import Int4Weight
 from kernels.linear import reference
 from kernels.linear.choose import library_rows
 
@@ -109,7 +110,7 @@ def linear_add(
     return reference.linear_add(x, weight, residual, bias, invariant)
 
 
-def of_rows(weight: Weight, x: Tensor) -> Tensor | Fp8Weight:
+def of_rows(weight: Weight, x: Tensor) -> Tensor | Fp8Weight | Int4Weight:
     """The form of a weight in which rows like x are multiplied."""
     return weight.of_rows(x.shape[0]) if isinstance(weight, DualWeight) else weight
 

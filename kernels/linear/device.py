@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from kernels.fp8 import Fp8Weight, parts_of, quantize_rows
-from kernels.linear import library
+from kernels.int4 import Int4Weight
+from kernels.linear import int4, library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Gemv, Wide
 from kernels.linear.gemv import gemv
@@ -18,9 +19,14 @@ from kernels.rms_norm import rms_norm
 
 
 def linear(
-    x: Tensor, weight: Tensor | Fp8Weight, bias: Tensor | None, invariant: bool = False
+    x: Tensor,
+    weight: Tensor | Fp8Weight | Int4Weight,
+    bias: Tensor | None,
+    invariant: bool = False,
 ) -> Tensor:
     """See `kernels.linear.linear`."""
+    if isinstance(weight, Int4Weight):
+        return int4.product(x, weight, bias=bias, invariant=invariant)
     config = _chosen(Op.LINEAR, x, weight, bias, invariant=invariant)
     if config is None:
         return library.linear(x, weight, bias)
@@ -31,11 +37,13 @@ def norm_linear(
     x: Tensor,
     norm: Tensor,
     eps: float,
-    weight: Tensor | Fp8Weight,
+    weight: Tensor | Fp8Weight | Int4Weight,
     bias: Tensor | None,
     invariant: bool = False,
 ) -> Tensor:
     """See `kernels.linear.norm_linear`."""
+    if isinstance(weight, Int4Weight):
+        return int4.product(x, weight, norm=norm, eps=eps, bias=bias, invariant=invariant)
     config = _chosen(Op.NORM_LINEAR, x, weight, bias, invariant=invariant)
     if config is None:
         return library.norm_linear(x, norm, eps, weight, bias)
@@ -46,12 +54,16 @@ def norm_swiglu(
     x: Tensor,
     norm: Tensor,
     eps: float,
-    gate_up: Tensor | Fp8Weight,
+    gate_up: Tensor | Fp8Weight | Int4Weight,
     invariant: bool = False,
     *,
     is_gelu: bool = False,
 ) -> Tensor:
     """See `kernels.linear.norm_swiglu`."""
+    if isinstance(gate_up, Int4Weight):
+        return int4.product(
+            x, gate_up, norm=norm, eps=eps, swiglu=True, is_gelu=is_gelu, invariant=invariant
+        )
     config = _chosen(Op.NORM_SWIGLU, x, gate_up, invariant=invariant, is_gelu=is_gelu)
     if config is None:
         return library.norm_swiglu(x, norm, eps, gate_up, is_gelu=is_gelu)
@@ -60,12 +72,14 @@ def norm_swiglu(
 
 def linear_add(
     x: Tensor,
-    weight: Tensor | Fp8Weight,
+    weight: Tensor | Fp8Weight | Int4Weight,
     residual: Tensor,
     bias: Tensor | None,
     invariant: bool = False,
 ) -> Tensor:
     """See `kernels.linear.linear_add`."""
+    if isinstance(weight, Int4Weight):
+        return int4.product(x, weight, residual=residual, bias=bias, invariant=invariant)
     config = _chosen(Op.LINEAR_ADD, x, weight, bias, residual, invariant=invariant)
     if config is None:
         return library.linear_add(x, weight, residual, bias)

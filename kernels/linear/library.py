@@ -34,6 +34,11 @@ def norm_swiglu(
     return silu_mul(_product(x, gate_up, None, norm, eps), is_gelu=is_gelu)
 
 
+def swiglu(x: Tensor, gate_up: Tensor, *, is_gelu: bool = False) -> Tensor:
+    """The same of rows that are normed already."""
+    return silu_mul(F.linear(x, gate_up), is_gelu=is_gelu)
+
+
 def linear_add(
     x: Tensor, weight: Tensor | Fp8Weight, residual: Tensor, bias: Tensor | None
 ) -> Tensor:

@@ -1,9 +1,9 @@
 """Plain torch definitions of the fused products; the CPU path.
 
-A weight of 8 bits is widened for every product: exact, and slow. Of one that has both forms many
-rows are rounded to 8 bits too, as on a card. Invariant products are taken of
-`TILE_ROWS` rows at a time, the last ones padded: matrix libraries choose their order of summation
-by the number of rows.
+A weight of 8 or 4 bits is widened for every product: exact, and slow. Of one that has both forms
+many rows are rounded to 8 bits too, as on a card. Invariant products are taken of `TILE_ROWS` rows
+at a time, the last ones padded: matrix libraries choose their order of summation by the number of
+rows.
 """
 
 from typing import Final
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kernels.fp8 import DualWeight, Fp8Weight, Weight
 from kernels.fp8 import reference as fp8
+from kernels.int4 import Int4Weight, in_order
 from kernels.rms_norm import reference as norms
 from kernels.silu_mul import reference as gates
 
@@ -78,5 +79,7 @@ def _product(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool) ->
     return out[: x.shape[0]]
 
 
-def _dense(weight: Tensor | Fp8Weight, dtype: torch.dtype) -> Tensor:
+def _dense(weight: Tensor | Fp8Weight | Int4Weight, dtype: torch.dtype) -> Tensor:
+    if isinstance(weight, Int4Weight):
+        return in_order(weight, dtype)
     return weight if isinstance(weight, Tensor) else fp8.dequantise(weight, dtype)

@@ -15,7 +15,7 @@ from workers.engine.memory.forecast import Choice, forecast, kv_token_bytes, wei
 from workers.engine.models.model_config import read_model_config
 from workers.model_dir import dummy_dir
 
-PLAIN = Choice(fp8=False, fp8_kv=False, token_budget=4096, max_context=131_072)
+PLAIN = Choice(weights="bfloat16", fp8_kv=False, token_budget=4096, max_context=131_072)
 GB = 10**9
 
 
@@ -32,18 +32,18 @@ def test_the_table_names_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     names = [line.split("  ")[0] for line in out.splitlines()[:8]]
     expected = ["model", "card", "weights", "keys, values", "states", "snapshots", "graphs"]
     assert names == [*expected, "largest step"]
-    assert "15.26 GiB (bfloat16), 8.79 GiB (fp8)" in out
+    assert "15.26 GiB (bfloat16), 8.79 GiB (fp8), 5.70 GiB (int4)" in out
     assert "144 KiB (bfloat16), 72 KiB (fp8) a token" in out
     assert [line.split()[0] for line in out.splitlines()[10:]] == [
-        name for name in ("latency", "balanced", "throughput") for _ in range(3)
+        name for name in ("latency", "balanced", "throughput") for _ in range(5)
     ]
 
 
 def test_what_does_not_fit_says_how_much_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     """And the command fails if nothing fits."""
-    status, out, _ = _printed(capsys, "dummy:qwen3-32b", "--card", "24GB", "--window", "4096")
+    status, out, _ = _printed(capsys, "dummy:qwen3-32b", "--card", "16GB", "--window", "4096")
     assert status == 1
-    assert out.count("does not fit") == 9
+    assert out.count("does not fit") == 15
     assert "GiB missing" in out
 
 
@@ -96,7 +96,7 @@ def test_weights_and_tokens_are_those_of_a_start(family: str, tmp_path: Path) ->
     runner = load_tiny(write_family(tmp_path, family), kv_tokens=1024, context_length=512)
     config = read_model_config(tmp_path)
     taken = runner.model.weights.num_bytes() / 2  # float32
-    assert 0.95 * taken < weights_bytes(config, fp8=False) <= taken
+    assert 0.95 * taken < weights_bytes(config, "bfloat16") <= taken
     tokens = (runner.cache.num_blocks + 1) * runner.cache.block_size
     assert runner.cache.num_bytes() / 2 == tokens * kv_token_bytes(config, PLAIN)
     # Eight sequences, a slot for padding, and prefixes.

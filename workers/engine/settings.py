@@ -17,7 +17,7 @@ from workers.engine.load.quantize import Stored
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
-from workers.engine.models.weights import LayerWeights, doubled, quantised
+from workers.engine.models.weights import LayerWeights, doubled, quantised, quartered
 from workers.ipc import PROBE_PROMPT, PROBE_TOKENS
 from workers.scheduler import CARD_SEQS, CPU_SEQS, most_sequences
 
@@ -43,7 +43,7 @@ def compute_dtype(config: WorkerConfig, shape: ModelConfig, device: torch.device
     if name == "auto":
         name = "float32" if device.type == "cpu" else shape.dtype
     asked = config.quantization, config.kv_dtype, config.prefill
-    uses_fp8 = "fp8" in asked or shape.stored is not Stored.DENSE
+    uses_fp8 = "fp8" in asked or shape.stored.is_fp8
     if uses_fp8 and is_card(device) and not has_fp8(device):
         raise ConfigError(
             f"{config.model} would need 8-bit floats, which no card before Ada (8.9) has: take the "
@@ -70,10 +70,14 @@ def layer_change(
     """What a layer's weights become as soon as they are read or drawn, if they do. Drawn ones
     stand for those of a checkpoint in 8 bits too. Raises `ConfigError`.
     """
+    if config.quantization != "auto" and shape.stored.is_int4:
+        raise ConfigError(
+            f'{config.model} is in 4 bits already: remove quantization = "{config.quantization}"'
+        )
     if config.prefill == "fp8":
         if shape.stored is not Stored.DENSE:
             raise ConfigError(
-                f'{config.model} is in 8 bits already: remove prefill = "fp8", which is for '
+                f'{config.model} is quantised already: remove prefill = "fp8", which is for '
                 "checkpoints of 16 bits"
             )
         if device.type == "cuda" and dtype != torch.bfloat16:
@@ -83,6 +87,8 @@ def layer_change(
         return doubled
     is_stored = device.type == "meta" or config.model.startswith(DUMMY_PREFIX)
     is_stored = is_stored and shape.stored is not Stored.DENSE
+    if config.quantization == "int4" or (is_stored and shape.stored.is_int4):
+        return quartered
     return quantised if config.quantization == "fp8" or is_stored else None
 
 
@@ -183,6 +189,6 @@ def _most_seqs(device: torch.device) -> int:
 def _dtype_name(config: WorkerConfig, model: Network) -> str:
     """As `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8prefill+fp8kv`."""
     name = str(model.weights.embedding.dtype).removeprefix("torch.")
-    weights = "+fp8" if model.weights.is_fp8 else ""
+    weights = "+fp8" if model.weights.is_fp8 else "+int4" if model.weights.is_int4 else ""
     weights += "+fp8prefill" if config.prefill == "fp8" else ""
     return name + weights + ("+fp8kv" if config.kv_dtype == "fp8" else "")

@@ -27,6 +27,8 @@ _DTYPES: Final = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
+    "I32": torch.int32,
+    "I64": torch.int64,
 }
 
 
@@ -110,6 +112,12 @@ class Checkpoint:
             return
         self._check(name, tuple(out.shape))
         self._stream.put(*self._places[name], out)
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of the tensor `name`. Raises `ConfigError` if there is none."""
+        if name not in self._where:
+            raise ConfigError(f"{self._dir} has no tensor {name}: {_REMEDY}")
+        return tuple(self._files[self._where[name]].get_slice(name).get_shape())
 
     def is_fp8(self, name: str) -> bool:
         """Whether the tensor `name`, which there is, holds e4m3."""

@@ -1,4 +1,4 @@
-"""Which checkpoints with weights in 8 bits are supported.
+"""Which checkpoints with weights in 8 or 4 bits are supported.
 
 Owns the meaning of a `quantization_config`. Must not know files, nor how a product is computed.
 """
@@ -9,6 +9,7 @@ from typing import Any
 
 from kernels.fp8 import BLOCK
 from protocol.errors import ConfigError
+from workers.engine.load.int4_formats import int4_fault
 
 
 class Stored(StrEnum):
@@ -17,6 +18,18 @@ class Stored(StrEnum):
     DENSE = "dense"
     FP8_ROWS = "fp8 by row"
     FP8_BLOCKS = "fp8 by block"
+    INT4_AWQ = "int4 as AWQ"
+    INT4_GPTQ = "int4 as GPTQ"
+    INT4_GPTQ_V2 = "int4 as GPTQ v2"
+    INT4_PACKED = "int4 as compressed-tensors"
+
+    @property
+    def is_fp8(self) -> bool:
+        return self in {Stored.FP8_ROWS, Stored.FP8_BLOCKS}
+
+    @property
+    def is_int4(self) -> bool:
+        return self is not Stored.DENSE and not self.is_fp8
 
     @property
     def scale_suffix(self) -> str:
@@ -34,10 +47,53 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
             return Stored.FP8_BLOCKS
         if _is_by_row(stated):
             return Stored.FP8_ROWS
+        if (found := _int4(stated)) is not None:
+            if (fault := int4_fault(stated)) is not None:
+                raise ConfigError(f"{path}: its quantization_config asks for {fault}")
+            return found
+    method = stated.get("quant_method") if isinstance(stated, dict) else stated
     raise ConfigError(
-        f"{path}: quantised weights of this kind are not supported: take e4m3 weights with scales "
-        f"by {BLOCK} x {BLOCK} block (quant_method fp8) or by channel (compressed-tensors) and "
-        "dynamic activations, or the bf16 model with quantization = 'fp8'"
+        f"{path}: quantised weights of this kind ({method}) are not supported: take 4 bits by AWQ, "
+        "GPTQ or compressed-tensors (pack-quantized), e4m3 weights with scales by "
+        f"{BLOCK} x {BLOCK} block (quant_method fp8) or by channel (compressed-tensors) and "
+        "dynamic activations, or the bf16 model with quantization = 'fp8' or 'int4'"
+    )
+
+
+def _int4(stated: dict[str, Any]) -> Stored | None:
+    """The 4-bit format that is meant, whatever its details."""
+    match stated.get("quant_method"):
+        case "awq":
+            return Stored.INT4_AWQ
+        case "gptq":
+            is_v2 = stated.get("checkpoint_format") == "gptq_v2"
+            return Stored.INT4_GPTQ_V2 if is_v2 else Stored.INT4_GPTQ
+        case "auto-round" | "intel/auto-round":
+            packing = str(stated.get("packing_format", ""))
+            if "awq" in packing:
+                return Stored.INT4_AWQ
+            return Stored.INT4_GPTQ if "gptq" in packing else None
+        case "compressed-tensors":
+            groups = stated.get("config_groups")
+            is_packed = stated.get("format") == "pack-quantized" and isinstance(groups, dict)
+            return Stored.INT4_PACKED if is_packed and _all_int4(groups) else None
+        case _:
+            return None
+
+
+def _all_int4(groups: Any) -> bool:  # noqa: ANN401 - JSON
+    """Whether every group of layers has integers of 4 bits, and rows as they are."""
+    weights = [group.get("weights") or {} for group in groups.values() if isinstance(group, dict)]
+    plain = all(
+        isinstance(group, dict) and not group.get("input_activations") for group in groups.values()
+    )
+    return (
+        plain
+        and len(weights) == len(groups) > 0
+        and all(one.get("num_bits") == 4 and one.get("type") == "int" for one in weights)
+        and all(
+            not one.get("actorder") or one["actorder"] in {"static", "weight"} for one in weights
+        )
     )
 
 

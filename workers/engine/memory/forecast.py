@@ -8,6 +8,7 @@ by what their tensors take. Must not know files, devices nor how it is shown.
 from dataclasses import dataclass
 from typing import Final
 
+from kernels.int4 import GROUPS
 from workers.engine.memory.kv_size import CARD_SHARE
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
 from workers.engine.models.description import DeltaRule, ModelConfig
@@ -24,15 +25,20 @@ _SCALE_BYTES: Final = 4
 _SAMPLER_COPIES: Final = 4
 """Logits of one row in float32 with what filters sort: probabilities, order and cumulated sums."""
 
+_GROUP_BYTES: Final = 3
+"""A scale and a zero point of a group in 4 bits."""
+
 _RESIDUALS: Final = 3
 """Hidden states of a row at once: those before a layer, behind its mixer, and a normed copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a worker's configuration decides; `token_budget` and `max_context` are a profile's."""
+    """What a worker's configuration decides; `token_budget` and `max_context` are a profile's.
+    `weights` is "bfloat16", "fp8" or "int4".
+    """
 
-    fp8: bool
+    weights: str
     fp8_kv: bool
     token_budget: int
     max_context: int
@@ -61,7 +67,7 @@ class Forecast:
 
 def forecast(config: ModelConfig, card_bytes: int, choice: Choice, block_size: int) -> Forecast:
     """What an engine on a card of so many bytes would find."""
-    weights, token = weights_bytes(config, fp8=choice.fp8), kv_token_bytes(config, choice)
+    weights, token = weights_bytes(config, choice.weights), kv_token_bytes(config, choice)
     step, graphs = step_bytes(config, choice.token_budget), graphs_bytes(config)
     room = card_bytes - CONTEXT_BYTES - weights
     state, states = config.state_bytes(_HALF), StateMemory(0, 0, 0)
@@ -93,20 +99,31 @@ def forecast(config: ModelConfig, card_bytes: int, choice: Choice, block_size: i
     )
 
 
-def weights_bytes(config: ModelConfig, *, fp8: bool) -> int:
-    """All weights in 16 bits, or with the layers' products in 8 bits and a scale for each row;
-    those that gate a recurrent layer stay in 16.
+def weights_bytes(config: ModelConfig, form: str) -> int:
+    """All weights in 16 bits; or the layers' products in 8 bits with a scale for each row, or in 4
+    with a scale of 16 bits and a zero point of 8 for each group; what gates a recurrent layer stays
+    in 16.
     """
     vocabulary = config.vocab_size * config.hidden_size * (1 if config.tied else 2)
-    if not fp8:
+    if form == "bfloat16":
         return _HALF * (config.layer_weights + vocabulary)
+    row_bytes = _fp8_row if form == "fp8" else _int4_row
     total = _HALF * vocabulary
     for layer in config.layers:
         *products, (rows, columns) = config.matrices(layer)
         is_wide = isinstance(layer.mixer, DeltaRule)
-        total += rows * (_HALF * columns if is_wide else columns + _SCALE_BYTES)
-        total += sum(rows * (columns + _SCALE_BYTES) for rows, columns in products)
+        total += rows * (_HALF * columns if is_wide else row_bytes(columns))
+        total += sum(rows * row_bytes(columns) for rows, columns in products)
     return total
+
+
+def _fp8_row(columns: int) -> int:
+    return columns + _SCALE_BYTES
+
+
+def _int4_row(columns: int) -> int:
+    group = next((size for size in GROUPS if columns % size == 0), 0)
+    return columns // 2 + columns // group * _GROUP_BYTES if group else _HALF * columns
 
 
 def kv_token_bytes(config: ModelConfig, choice: Choice) -> int:

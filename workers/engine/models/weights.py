@@ -7,21 +7,39 @@ tensors are the description's. Must not know files (`checkpoint.py`), nor how th
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from kernels.delta_rule import DeltaWeights
 from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, dequantise, quantize_weight
+from kernels.int4 import GROUPS, Int4Weight, quantize
 from kernels.linear import Weight
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import Checkpoint, Report
 from workers.engine.load.file_stream import FileStream
+from workers.engine.load.int4_formats import (
+    Format,
+    Module,
+    joined,
+    read_awq,
+    read_gptq,
+    read_packed,
+)
 from workers.engine.load.quantize import Stored
 from workers.engine.models.angles import turned_order
 from workers.engine.models.description import Attention, DeltaRule, Layer, ModelConfig
+
+_INT4: Final[dict[Stored, tuple[str, Format]]] = {
+    Stored.INT4_AWQ: (".qweight", read_awq),
+    Stored.INT4_GPTQ: (".qweight", read_gptq),
+    Stored.INT4_GPTQ_V2: (".qweight", partial(read_gptq, is_v2=True)),
+    Stored.INT4_PACKED: (".weight_packed", read_packed),
+}
+"""What names a quantised module, and how it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +89,11 @@ class ModelWeights:
         """Whether any product is in 8 bits."""
         return any(isinstance(weight, Fp8Weight) for weight in self._tensors())
 
+    @property
+    def is_int4(self) -> bool:
+        """Whether any product is in 4 bits."""
+        return any(isinstance(weight, Int4Weight) for weight in self._tensors())
+
     def with_layers(self, chosen: Iterable[int]) -> "ModelWeights":
         """These layers only; all else is shared."""
         return replace(self, layers=tuple([self.layers[index] for index in chosen]))
@@ -99,6 +122,11 @@ def quantised(layer: LayerWeights) -> LayerWeights:
     return with_products(layer, _quantised)
 
 
+def quartered(layer: LayerWeights) -> LayerWeights:
+    """The layer with its products in 4 bits where a group divides their columns."""
+    return with_products(layer, _quartered)
+
+
 def doubled(layer: LayerWeights) -> LayerWeights:
     """The layer with its products in 8 bits too, for many rows. What is in 8 bits stays so."""
     return with_products(layer, _doubled)
@@ -118,6 +146,12 @@ def with_products(layer: LayerWeights, change: Callable[[Weight], Weight]) -> La
 
 def _quantised(weight: Weight) -> Weight:
     return quantize_weight(weight) if isinstance(weight, Tensor) else weight
+
+
+def _quartered(weight: Weight) -> Weight:
+    if not isinstance(weight, Tensor) or weight.shape[1] % GROUPS[-1]:
+        return weight
+    return quantize(weight)
 
 
 def _doubled(weight: Weight) -> Weight:
@@ -207,11 +241,19 @@ class WeightReader:
         ignored = {f"{config.names.head}.weight"} if config.tied else set()
         for name in sorted(self._checkpoint.names - self._taken - ignored):
             is_skipped = name.startswith(config.names.skipped) or not name.startswith(only)
-            if not is_skipped and not name.endswith("rotary_emb.inv_freq"):
+            if not is_skipped and not self._is_idle(name):
                 raise ConfigError(
                     f"{model_dir} has a tensor {name} that its config.json does not explain: "
                     f"take weights and config of the same {config.family} model"
                 )
+
+    def _is_idle(self, name: str) -> bool:
+        """Whether a tensor changes nothing: angles, and the zeros that GPTQ keeps as biases."""
+        if name.endswith("rotary_emb.inv_freq"):
+            return True
+        if not name.endswith(".bias") or not self._config.stored.is_int4:
+            return False
+        return not self._checkpoint.read(name, self._checkpoint.shape_of(name)).any()
 
     def _has_head(self) -> bool:
         return f"{self._config.names.head}.weight" in self._checkpoint.names
@@ -304,6 +346,8 @@ class WeightReader:
         """The weight of a product, [rows of all modules, depth], as the checkpoint holds it."""
         weights = [(f"{name}.weight", (num_rows, depth)) for name, num_rows in modules]
         stored, names = self._config.stored, self._checkpoint.names
+        if stored in _INT4:
+            return self._int4_product(depth, modules, *_INT4[stored])
         scaled = [name for name, _ in modules if name + stored.scale_suffix in names]
         if stored is Stored.DENSE or not scaled:
             return self._merge(*weights)
@@ -314,6 +358,22 @@ class WeightReader:
         suffixed = [name + stored.scale_suffix for name, _ in modules]
         scales = self._merge(*zip(suffixed, shapes, strict=True), dtype=torch.float32)
         return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
+
+    def _int4_product(
+        self, depth: int, modules: tuple[tuple[str, int], ...], suffix: str, read: Format
+    ) -> Weight:
+        """As `_product`, of a checkpoint in 4 bits; modules that it leaves in 16 stay so."""
+        missing = [name for name, _ in modules if name + suffix not in self._checkpoint.names]
+        if len(missing) == len(modules):
+            return self._merge(*((f"{name}.weight", (rows, depth)) for name, rows in modules))
+        if missing:
+            raise ConfigError(f"{missing[0]} is not in 4 bits, but its neighbours are")
+        weights = []
+        for name, num_rows in modules:
+            module = Module(self._checkpoint, name, num_rows, depth)
+            weights.append(read(module))
+            self._taken |= module.taken
+        return joined(weights, [name for name, _ in modules]).to(self._device)
 
     def _check_fp8(self, name: str, num_rows: int, *, is_last: bool) -> None:
         """Check a module that has scales, or whose neighbours in a merged matrix have some."""
@@ -391,6 +451,8 @@ def _rows_of(weight: Weight, rows: Tensor, dtype: torch.dtype) -> Weight:
     """These rows; in `dtype` where scales by block would have to move with them."""
     if isinstance(weight, Tensor):
         return weight[rows]
+    if isinstance(weight, Int4Weight):
+        return weight.rows(rows)
     if isinstance(weight, DualWeight):
         raise TypeError("rows are ordered before they are quantised")
     if weight.is_blocked:

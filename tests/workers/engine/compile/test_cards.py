@@ -21,7 +21,9 @@ IN_8_BITS = ("quantization=fp8", "kv_dtype=fp8")
 CASES = [
     *((arch, "dummy:gemma-3-12b", ()) for arch in SHARED_KIB),
     (86, "dummy:llama-3.1-8b", ()),
+    (120, "dummy:qwen3.6-27b", ()),
     *((arch, "dummy:qwen3-8b", IN_8_BITS if arch >= 89 else ()) for arch in SHARED_KIB),
+    *((arch, "dummy:qwen3-8b", ("quantization=int4",)) for arch in (80, 86, 120)),
 ]
 
 
@@ -30,7 +32,7 @@ CASES = [
 def test_all_kernels_compile_for_a_card(
     arch: int, model: str, keys: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Heads of 256 and of 128, normed or not, windows, gelu, 8 bits; half a minute each."""
+    """Heads of 256 and of 128, normed or not, windows, gelu, 8 and 4 bits; half a minute each."""
     module = "tests.workers.engine.compile.card_checks"
     found = json.loads(run_uninterpreted(module, str(arch), model, *keys, cache=tmp_path))
     assert not found["errors"]

@@ -96,7 +96,7 @@ def test_products_are_of_quantised_rows() -> None:
 def test_what_has_no_16_bits_is_refused(tmp_path: Path) -> None:
     """One line that says what to remove."""
     small, _ = quantised_twins(tmp_path, BY_ROW)
-    with pytest.raises(ConfigError, match="in 8 bits already"):
+    with pytest.raises(ConfigError, match="quantised already"):
         load_tiny(small, prefill="fp8")
     given = "check", "model", "check", ()
     for changes in ({"quantization": "fp8"}, {"invariant": True}, {"engine": "synthetic"}):

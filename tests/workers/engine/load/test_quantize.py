@@ -179,7 +179,7 @@ def test_modules_that_a_checkpoint_leaves_dense_stay_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "stated",
     [
-        {"quant_method": "awq", "bits": 4},
+        {"quant_method": "bitsandbytes", "bits": 4},
         BY_BLOCK | {"weight_block_size": [64, 128]},
         BY_BLOCK | {"weight_block_size": None},
         BY_BLOCK | {"activation_scheme": "static"},

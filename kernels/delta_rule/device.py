@@ -1,0 +1,161 @@
+"""A layer of the gated delta rule on a CUDA device, and its Triton kernels of single rows: one
+convolution step, and one step of the rule with its norm.
+
+Owns which kernel serves which rows, and both launches. The state is read and written once: a
+program holds one head's [K, V] numbers in registers, and norms what it reads of them. The
+convolution is a kernel of its own, because several value heads share the columns of a key head, and
+with them their tail.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.delta_rule.pieces import gated, log_kept, sigmoid, unit_rows
+from kernels.delta_rule.plan import DeltaPlan
+from kernels.delta_rule.prompts import prompts
+from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights
+from kernels.launch import Launch
+
+_COLUMNS = 512
+
+
+@triton.jit
+def _conv_step_kernel(
+    rows_ptr, conv_ptr, tails_ptr, starts_ptr, slots_ptr, mixed_ptr,
+    C: tl.constexpr, ROW: tl.constexpr, TAIL: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    span = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < C
+    tail_ptr = tails_ptr + tl.load(slots_ptr + span).to(tl.int64) * TAIL + columns
+    held = inside & (tl.load(starts_ptr + span) > 0)
+    x = tl.load(rows_ptr + span * ROW + columns, inside, 0.0)
+    last = tl.load(conv_ptr + columns * WIDTH + WIDTH - 1, inside, 0.0).to(tl.float32)
+    sums = x.to(tl.float32) * last
+    for back in tl.static_range(WIDTH - 1):
+        old = tl.load(tail_ptr + back * C, held, 0.0).to(tl.float32)
+        sums += old * tl.load(conv_ptr + columns * WIDTH + back, inside, 0.0).to(tl.float32)
+    tl.store(mixed_ptr + span * C + columns, sums * sigmoid(sums), inside)
+    # Each place is read before it is written over: the oldest goes first.
+    for back in tl.static_range(WIDTH - 2):
+        old = tl.load(tail_ptr + (back + 1) * C, held, 0.0)
+        tl.store(tail_ptr + back * C, old, inside)
+    tl.store(tail_ptr + (WIDTH - 2) * C, x, inside)
+
+
+@triton.jit
+def _step_kernel(
+    mixed_ptr, rows_ptr, gates_ptr, decay_ptr, dt_bias_ptr, norm_ptr, state_ptr, starts_ptr,
+    slots_ptr, out_ptr, eps,
+    C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    ROUNDS: tl.constexpr,
+):  # fmt: skip
+    span, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    keys, values = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    has_key, has_value = keys < K, values < V
+    key_at = mixed_ptr + span * C + head // (HV // HK) * K + keys
+    query = unit_rows(tl.load(key_at, has_key, 0.0).to(tl.float32)[None, :]) * (K**-0.5)
+    key = unit_rows(tl.load(key_at + HK * K, has_key, 0.0).to(tl.float32)[None, :])
+    value_at = head * V + values
+    value = tl.load(mixed_ptr + span * C + 2 * HK * K + value_at, has_value, 0.0).to(tl.float32)
+    gate_at = gates_ptr + span * 2 * HV + head
+    beta = sigmoid(tl.load(gate_at).to(tl.float32))
+    decay, dt_bias = tl.load(decay_ptr + head), tl.load(dt_bias_ptr + head)
+    kept = log_kept(tl.load(gate_at + HV).to(tl.float32), decay, dt_bias)
+    state_at = state_ptr + tl.load(slots_ptr + span).to(tl.int64) * STATE + head * K * V
+    state_at += keys[:, None] * V + values[None, :]
+    inside = has_key[:, None] & has_value[None, :]
+    held = tl.load(state_at, inside & (tl.load(starts_ptr + span) > 0), 0.0) * tl.exp(kept)
+    query, key = tl.trans(query), tl.trans(key)
+    update = beta * (value - tl.sum(held * key, 0))
+    held += key * update[None, :]
+    tl.store(state_at, held, inside)
+    read = tl.sum(held * query, 0)
+    z = tl.load(rows_ptr + span * ROW + C + value_at, has_value, 0.0).to(tl.float32)
+    weight = tl.load(norm_ptr + values, has_value, 0.0).to(tl.float32)
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    out = gated(read[None, :], z[None, :], weight[None, :], eps, V, ROUNDS, dtype)
+    tl.store(out_ptr + span * HV * V + value_at[None, :], out, has_value[None, :])
+
+
+def mix(
+    rows: Tensor,
+    gates: Tensor,
+    weights: DeltaWeights,
+    eps: float,
+    state: DeltaState,
+    plan: DeltaPlan,
+    sizes: DeltaSizes,
+) -> Tensor:
+    """See `kernels.delta_rule.mix`."""
+    out = rows.new_empty(len(rows), sizes.value_columns)
+    if plan.num_decodes:
+        decode(rows, gates, weights, eps, state, plan, sizes, out)
+    if len(plan.starts) > plan.num_decodes and len(plan.chunks):
+        prompts(rows, gates, weights, eps, state, plan, sizes, out)
+    return out
+
+
+def decode(
+    rows: Tensor,
+    gates: Tensor,
+    weights: DeltaWeights,
+    eps: float,
+    state: DeltaState,
+    plan: DeltaPlan,
+    sizes: DeltaSizes,
+    out: Tensor,
+) -> None:
+    """Row i of the first `plan.num_decodes` of a step, into `out` [T, HV V]; moves states on."""
+    num_decodes = plan.num_decodes
+    mixed = rows.new_empty(num_decodes, sizes.columns)
+    strides = rows.stride(0), state.tails.stride(0), state.matrices.stride(0)
+    rounds = weights.norm.dtype == rows.dtype
+    width = weights.conv.shape[1]
+    conv, step = _launches(rows.device, sizes, strides, width, eps, rounds)
+    places = plan.starts, plan.slots
+    blocks = triton.cdiv(sizes.columns, _COLUMNS)
+    conv((num_decodes, blocks, 1), (rows, weights.conv, state.tails, *places, mixed))
+    step(
+        (num_decodes, sizes.num_value_heads, 1),
+        (
+            mixed,
+            rows,
+            gates,
+            weights.decay,
+            weights.dt_bias,
+            weights.norm,
+            state.matrices,
+            *places,
+            out,
+        ),
+    )
+
+
+@cache
+def _launches(
+    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    sizes: DeltaSizes,
+    strides: tuple[int, int, int],
+    width: int,
+    eps: float,
+    rounds: bool,
+) -> tuple[Launch, Launch]:
+    row, tail, matrix = strides
+    keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
+    conv = {"C": sizes.columns, "ROW": row, "TAIL": tail, "WIDTH": width, "BLOCK": _COLUMNS}
+    step = {
+        "eps": eps, "C": sizes.columns, "ROW": row, "STATE": matrix, "HK": sizes.num_key_heads,
+        "HV": sizes.num_value_heads, "K": sizes.key_dim, "V": sizes.value_dim, "BLOCK_K": keys,
+        "BLOCK_V": values, "ROUNDS": rounds,
+    }  # fmt: skip
+    num_warps = max(1, min(8, keys * values // 2048))
+    return Launch(_conv_step_kernel, conv, num_warps=4), Launch(
+        _step_kernel, step, num_warps=num_warps
+    )

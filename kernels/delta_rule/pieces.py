@@ -1,0 +1,41 @@
+"""Triton pieces that the kernels of the delta rule share: gates, unit vectors, the gated norm.
+
+Owns how a number is computed where decodes and prompts must agree. Must not know launches.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def log_kept(a, decay, dt_bias):
+    """`-exp(decay) softplus(a + dt_bias)`, float32, none above 0; softplus is linear past 20."""
+    x = a + dt_bias
+    soft = tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
+    return -tl.exp(decay) * soft
+
+
+@triton.jit
+def sigmoid(x):
+    """Of float32."""
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def unit_rows(x):
+    """Rows [R, K], float32, of length 1: beside the sum of squares stands 1e-6."""
+    return x * tl.rsqrt(tl.sum(x * x, 1) + 1e-6)[:, None]
+
+
+@triton.jit
+def gated(out, z, weight, eps, V: tl.constexpr, ROUNDS: tl.constexpr, dtype: tl.constexpr):
+    """Rows [R, BLOCK_V] normed, weighed and times `silu` of z; all float32, rounded to `dtype`
+    where the reference rounds. `ROUNDS`: the norm's weights have that dtype too. Columns from V on
+    are 0.
+    """
+    out = out.to(dtype).to(tl.float32)
+    normed = out * tl.rsqrt(tl.sum(out * out, 1) / V + eps)[:, None]
+    weighed = normed.to(dtype).to(tl.float32) * weight
+    if ROUNDS:
+        weighed = weighed.to(dtype).to(tl.float32)
+    return (weighed * z * sigmoid(z)).to(dtype)

@@ -1,0 +1,129 @@
+"""The kernels of a layer of the gated delta rule are its reference, for any spans of a step."""
+
+from typing import Final
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.delta_rule import (
+    NO_SPAN,
+    DeltaPlan,
+    DeltaSizes,
+    DeltaState,
+    DeltaWeights,
+    Span,
+    plan_spans,
+)
+from kernels.delta_rule import (
+    device as on_device,
+)
+from kernels.delta_rule import (
+    layer as plain,
+)
+from kernels.delta_rule.shapes import sizes_of
+from tests.kernels.delta_cases import EPS, SIZES, Layer, drawn_rows, layer
+
+WIDE: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=40, value_dim=72)
+REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
+STEPS: Final = {
+    "decodes": ([Span(0, 1, 2), Span(7, 1, 0), Span(3, 1, 4)], ()),
+    "a prompt": ([Span(0, 130, 1)], ()),
+    "prompts that go on": ([Span(0, 64, 0), Span(10, 70, 3), Span(64, 2, 1)], (3, 1)),
+    "both": ([Span(5, 1, 0), Span(0, 1, 3), Span(0, 3, 1), Span(128, 65, 2)], (0, 2)),
+}
+
+
+def drawn(of: Layer, begun: tuple[int, ...], spans: list[Span]) -> None:
+    """Numbers in the slots of sequences that have begun; the others hold NaN."""
+    generator = torch.Generator().manual_seed(3)
+    for slot in {span.slot for span in spans if span.start > 0} | set(begun):
+        for part in of.state:
+            part[slot] = torch.randn(part[slot].shape, generator=generator).to(part.dtype) / 4
+
+
+def mixed(
+    of: Layer, rows: tuple[Tensor, Tensor], plan: DeltaPlan, device: torch.device
+) -> tuple[Tensor, DeltaState]:
+    """By the kernels."""
+    weights = DeltaWeights(*[part.to(device) for part in of.weights])
+    state = DeltaState(*[part.to(device) for part in of.state])
+    moved = plan._replace(
+        **{
+            name: getattr(plan, name).to(device)
+            for name in ("starts", "slots", "offsets", "chunks")
+        }
+    )
+    given = rows[0].to(device), rows[1].to(device)
+    sizes = sizes_of(*given, weights, state)
+    out = on_device.mix(*given, weights, EPS, state, moved, sizes)
+    return out.cpu(), DeltaState(*[part.cpu() for part in state])
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("sizes", [SIZES, WIDE], ids=["small", "wide"])
+def test_steps_are_those_of_the_reference(
+    name: str, sizes: DeltaSizes, device: torch.device
+) -> None:
+    """Out, matrices and tails; slots of others keep their bits."""
+    spans, begun = STEPS[name]
+    rows = drawn_rows(sum(span.length for span in spans), 5, sizes=sizes)
+    wanted, found = layer(5, sizes=sizes), layer(5, sizes=sizes)
+    for of in (wanted, found):
+        drawn(of, begun, spans)
+    plan = plan_spans(spans, torch.device("cpu"))
+    expected = plain.mix(*rows, wanted.weights, EPS, wanted.state, plan, sizes)
+    out, state = mixed(found, rows, plan, device)
+    assert distance(out, expected) < 1e-5
+    used = {span.slot for span in spans}
+    for part, was, own in zip(state, wanted.state, found.state, strict=True):
+        for slot in range(5):
+            if slot in used:
+                assert distance(part[slot], was[slot]) < 1e-5
+            else:
+                assert torch.equal(part[slot].isnan(), own[slot].isnan())
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_padding_changes_nothing_but_its_slot(device: torch.device) -> None:
+    """A captured step has decodes below position 0, chunks without a span and spans of no rows."""
+    spans = [Span(4, 1, 0), Span(0, 70, 1)]
+    rows = drawn_rows(71, 6)
+    alone, padded = layer(4), layer(4)
+    for of in (alone, padded):
+        drawn(of, (), spans)
+    plan = plan_spans(spans, torch.device("cpu"))
+    expected, _ = mixed(alone, rows, plan, device)
+    more = tuple(torch.cat((part[:1], part[:1], part[1:], part[:9])) for part in rows)
+    ints = lambda *values: torch.tensor(values, dtype=torch.int32)  # noqa: E731
+    chunks = torch.tensor([[2, 0], [2, 1], [NO_SPAN, 0]], dtype=torch.int32)
+    wide = DeltaPlan(ints(4, -1, 0, -1), ints(0, 3, 1, 3), ints(0, 1, 2, 72, 72), 2, chunks)
+    out, state = mixed(padded, (more[0], more[1]), wide, device)
+    assert torch.equal(out[:1], expected[:1])
+    assert torch.equal(out[2:72], expected[1:])
+    assert not state.matrices[:2].isnan().any()
+    assert state.matrices[2].isnan().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("lengths", [(1,) * 9, (700,), (1, 1, 130, 64)])
+def test_the_sizes_of_a_27b(lengths: tuple[int, ...]) -> None:
+    """In bfloat16, within what that rounds; a step that goes on behind another."""
+    cuda, dtype = torch.device("cuda"), torch.bfloat16
+    exact, rounded = layer(len(lengths), sizes=REAL), layer(len(lengths), sizes=REAL, dtype=dtype)
+    for start in (0, 1):
+        spans = [Span(start * length, length, at) for at, length in enumerate(lengths)]
+        plan = plan_spans(spans, torch.device("cpu"))
+        rows = drawn_rows(sum(lengths), start, sizes=REAL, dtype=dtype)
+        wide = rows[0].float(), rows[1].float()
+        wanted = plain.mix(*wide, exact.weights, EPS, exact.state, plan, REAL)
+        out, state = mixed(rounded, rows, plan, cuda)
+        rounded = rounded._replace(state=state)
+        assert distance(out, wanted) < 3e-2
+        assert distance(state.matrices, exact.state.matrices) < 3e-2

@@ -373,6 +373,9 @@ def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentPar
     routing.add_argument("--policies", default="all", metavar="NAMES", help="or some, by commas")
     routing.add_argument("--load", default="0.5,0.8,0.95,1.1", metavar="X,X", help="of capacity")
     routing.add_argument("--kv-tokens", type=int, metavar="N", help="per worker")
+    routing.add_argument(
+        "--states", type=int, metavar="N", help="per worker, of prefixes, as hybrids keep them"
+    )
     routing.add_argument("--limit", type=int, metavar="N", help="requests of each trace")
     routing.add_argument("--seeds", default="0,1,2", metavar="N,N", help="for generated fleets")
     routing.add_argument("--processes", type=int, default=2, metavar="N", help="side by side")

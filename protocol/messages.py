@@ -1,4 +1,4 @@
-"""The messages of protocol v7, as two closed unions.
+"""The messages of protocol v8, as two closed unions.
 
 Owns what a gateway sends to a worker and a worker to a gateway. Values are plain (int, str, bytes,
 tuples of structs); token ids travel packed (`protocol/tokens.py`). Must not know sockets, engines
@@ -11,7 +11,7 @@ import msgspec
 
 from protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION: Final = 7
+PROTOCOL_VERSION: Final = 8
 
 ENFORCES_GRAMMARS: Final = "grammars"
 """The capability of an engine that takes a `Submit` with a grammar; others refuse it by name."""
@@ -374,11 +374,32 @@ class BlocksDropped(_Message, frozen=True, tag=40):
     digests: PackedDigests
 
 
-class BlocksSnapshot(_Message, frozen=True, tag=41):
-    """All digests in the prefix cache after event `seq`."""
+class StatesSaved(_Message, frozen=True, tag=52):
+    """Of a model with recurrent layers: the states behind these blocks are kept from now on. It is
+    a block event, with their numbers. A sequence begins behind the last cached block of its prefix
+    whose state is kept.
+    """
 
     seq: Count
     digests: PackedDigests
+
+
+class StatesForgotten(_Message, frozen=True, tag=53):
+    """The states behind these blocks are no longer kept."""
+
+    seq: Count
+    digests: PackedDigests
+
+
+BlockEvent = BlocksStored | BlocksDropped | StatesSaved | StatesForgotten
+
+
+class BlocksSnapshot(_Message, frozen=True, tag=41):
+    """All digests in the prefix cache after event `seq`, and those whose states are kept."""
+
+    seq: Count
+    digests: PackedDigests
+    states: PackedDigests = b""
 
 
 class Load(_Message, frozen=True, tag=42):
@@ -519,6 +540,8 @@ FromWorker = (
     | BlocksStored
     | BlocksDropped
     | BlocksSnapshot
+    | StatesSaved
+    | StatesForgotten
     | Load
     | Pong
     | Fault

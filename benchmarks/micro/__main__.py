@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.machine import describe_machine
-from benchmarks.micro import drafting, outputs, prompts, routing, scheduling, sharing
+from benchmarks.micro import drafting, outputs, prompts, reuse, routing, scheduling, sharing
 from benchmarks.micro.figures import Figure
 
 PARTS: Final[dict[str, Callable[[bool], Iterator[Figure]]]] = {
@@ -24,6 +24,7 @@ PARTS: Final[dict[str, Callable[[bool], Iterator[Figure]]]] = {
     "scheduler": scheduling.measure,
     "sharing": sharing.measure,
     "drafts": drafting.measure,
+    "reuse": reuse.measure,
 }
 
 

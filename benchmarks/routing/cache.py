@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from protocol.ids import BlockDigest
-from workers.scheduler.block_events import BlockEvent, BlockEvents
+from protocol.messages import BlockEvent
+from workers.scheduler.block_events import BlockEvents
+from workers.scheduler.saving import PrefixStates
 
 
 class Cache(Protocol):
-    """The interface of a worker's blocks. A sequence holds named blocks and private ones."""
+    """The interface of a worker's blocks. A sequence holds named blocks and private ones. `states`
+    are those of prefixes, if the model has any.
+    """
+
+    states: PrefixStates | None
 
     @property
     def num_free(self) -> int:
@@ -40,13 +46,16 @@ class Cache(Protocol):
 
 
 class BlockCache:
-    """`num_blocks` blocks with eviction."""
+    """`num_blocks` blocks with eviction; the states behind them are forgotten with them."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, states: PrefixStates | None = None) -> None:
+        self.states = states
         self._blank = num_blocks
         self._held: dict[BlockDigest, int] = {}
         self._idle: OrderedDict[BlockDigest, None] = OrderedDict()
         self._events: Final = BlockEvents()
+        if states is not None:
+            states.pool.events = self._events
 
     @property
     def num_free(self) -> int:
@@ -73,7 +82,10 @@ class BlockCache:
         num_blank = min(num_blocks, self._blank)
         self._blank -= num_blank
         for _ in range(num_blocks - num_blank):
-            self._events.dropped(self._idle.popitem(last=False)[0])
+            digest = self._idle.popitem(last=False)[0]
+            self._events.dropped(digest)
+            if self.states is not None:
+                self.states.pool.forget(digest)
 
     def store(self, digest: BlockDigest) -> None:
         """A private block of a sequence is full. If it equals a cached one it becomes blank."""
@@ -105,6 +117,7 @@ class EndlessCache:
     """
 
     def __init__(self, num_blocks: int, known: set[BlockDigest]) -> None:
+        self.states: PrefixStates | None = None
         self._known = known
         self._held: dict[BlockDigest, int] = {}
         self._num_free = num_blocks

@@ -82,8 +82,9 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         kv_tokens < 1
         or arguments.processes < 1
         or (arguments.limit is not None and arguments.limit < 1)
+        or (arguments.states is not None and arguments.states < 1)
     ):
-        raise ConfigError("--kv-tokens, --limit and --processes are at least 1")
+        raise ConfigError("--kv-tokens, --states, --limit and --processes are at least 1")
     return Plan(
         sources=tuple(
             name if name in GENERATED else Path(name) for name in arguments.trace or ["fleet"]
@@ -92,7 +93,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         loads=_numbers("--load", arguments.load, float, least=0.01),
         seeds=_numbers("--seeds", arguments.seeds, int, least=0),
         policies=names,
-        spec=WorkerSpec(QWEN3_8B_H200, kv_tokens, MAX_SEQS, TOKEN_BUDGET),
+        spec=WorkerSpec(QWEN3_8B_H200, kv_tokens, MAX_SEQS, TOKEN_BUDGET, arguments.states),
         limit=arguments.limit,
     )
 

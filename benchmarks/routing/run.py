@@ -16,6 +16,7 @@ from benchmarks.routing.simulation import Outcome, Simulation
 from benchmarks.routing.trace import Trace
 from benchmarks.routing.worker import SimWorker, WorkerSpec
 from protocol.ids import BlockDigest
+from workers.scheduler import PrefixStates
 
 Row = dict[str, Any]
 ENDLESS = frozenset({"bound_infinite"})
@@ -76,7 +77,7 @@ def make_workers(case: Case) -> list[SimWorker]:
     def cache() -> Cache:
         if case.policy in ENDLESS:
             return EndlessCache(num_blocks, known)
-        return BlockCache(num_blocks)
+        return BlockCache(num_blocks, PrefixStates.of(case.spec.num_states, size))
 
     return [SimWorker(number, case.spec, cache(), size) for number in range(case.num_workers)]
 

@@ -8,6 +8,8 @@ simulated by itself; decode steps between two events are one stretch, summed in 
 blocks of the engine's size every first and last token, hit and preemption falls on the same step as
 in the engine's scheduler (a test compares them). Must not know policies or other workers.
 
+A model with states keeps them where the engine does, by the engine's own rules.
+
 Three simplifications: a block is that of the trace (512 tokens, the engine's are 32), so the
 reserve of one small block per running sequence is rounded up to whole large ones; a step that is
 planned while another is computed (the engine's lookahead) is not modelled; what decodes may wait
@@ -25,23 +27,28 @@ from benchmarks.routing.cache import Cache
 from benchmarks.routing.cost_model import CostModel
 from benchmarks.routing.trace import Turn, block_name
 from protocol.ids import BlockDigest
-from protocol.messages import Load
-from workers.scheduler.block_events import BlockEvent
+from protocol.messages import BlockEvent, Load
+from workers.scheduler.block_table import BlockTable
 from workers.scheduler.meters import StepMeter
+from workers.scheduler.plan import NO_SLOT
 
 ENGINE_BLOCK: Final = 32
+_ROOT: Final = block_name(b"")
 _STEP_MEMORY: Final = 0.9
 """The weight of the average step time that each step keeps: the engine's meter in closed form."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """The engine's limits; a pool of `kv_tokens`, in blocks of the trace."""
+    """The engine's limits; a pool of `kv_tokens`, in blocks of the trace, and so many states of
+    prefixes, None for a model without.
+    """
 
     cost: CostModel
     kv_tokens: int
     max_seqs: int
     token_budget: int
+    num_states: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,9 @@ class Report:
 
 
 class Running:
-    """One sequence on a worker. `num_tokens`: prompt and answer so far."""
+    """One sequence on a worker. `num_tokens`: prompt and answer so far. `table` and `saves` are the
+    engine's records of its states.
+    """
 
     __slots__ = (
         "arrival",
@@ -72,7 +81,9 @@ class Running:
         "num_awaited",
         "num_blocks",
         "num_tokens",
+        "saves",
         "stored",
+        "table",
         "turn",
     )
 
@@ -85,6 +96,8 @@ class Running:
         self.num_awaited = 0
         self.awaits: BlockDigest | None = None
         self.stored: list[BlockDigest] = []
+        self.table = BlockTable(_ROOT)
+        self.saves: list[int] = []
         self.is_new = True
         self.joined_at = 0
         self.due_at = -1
@@ -107,12 +120,15 @@ class Running:
 
 
 class _Candidate(NamedTuple):
-    """A turn that may start: the names of the blocks that it hits, what it needs beside them."""
+    """A turn that may start: the names of the blocks that it hits, what it needs beside them, and
+    how much a chunk of it computes at most.
+    """
 
     sequence: Running
     names: Sequence[BlockDigest]
     num_new: int
     num_left: int
+    most: int
 
 
 class SimWorker:
@@ -137,11 +153,14 @@ class SimWorker:
         self._context = 0
         self._began_at = 0.0
         self._chunks: list[tuple[Running, int]] = []
+        self._slots: list[int] = []
+        self._pins: list[int] = []
         self._num_single = 0
         self._ended: list[Running] = []
         self._stretch = 0
         self._budget = 0
         self._may_start = False
+        self._next: _Candidate | None = None
         self._meter = StepMeter()
         self._step_ms = 0.0
         self._admitted: list[tuple[int, int]] = []
@@ -158,7 +177,7 @@ class SimWorker:
         cost, size = self.spec.cost, self.block_size
         ahead_s = sum(cost.chunk_s(one.computed, one.num_left) for one in self.prefilling)
         for one in self.waiting:
-            cached = self.cache.match(_reusable(one, size))[0] * size
+            cached = self._match(_reusable(one, size))[0] * size
             ahead_s += cost.chunk_s(cached, one.num_tokens - cached)
         return ahead_s
 
@@ -187,13 +206,28 @@ class SimWorker:
         self._num_steps += num_steps
         # Before the chunks: a prompt completed in this step did not decode in it.
         self._context += num_steps * len(self.decoding)
-        for sequence, length in self._chunks:
+        for (sequence, length), slot in zip(self._chunks, self._slots, strict=True):
             self._computed(sequence, length)
+            self._settle(sequence, slot)
+        self._let_go()
         self._end_those_due()
         self._release_ended()
-        self._chunks, self._stretch = [], 0
+        self._chunks, self._slots, self._stretch = [], [], 0
         self._begin(now)
         return self._report(now)
+
+    def _let_go(self) -> None:
+        """Of the states that the turns of this step have begun with."""
+        if self.cache.states is not None:
+            for slot in self._pins:
+                self.cache.states.pool.unpin(slot)
+            self._pins.clear()
+
+    def _settle(self, sequence: Running, slot: int) -> None:
+        """The state behind a chunk of the step is saved, if it was to be."""
+        if slot != NO_SLOT and self.cache.states is not None:
+            sequence.table.num_stored = len(sequence.stored)
+            self.cache.states.keep(slot, sequence.table, sequence.computed)
 
     def _begin(self, now: float) -> None:
         """Plan and start the next step or stretch."""
@@ -202,13 +236,14 @@ class SimWorker:
         # A sequence that needs one token gets it, as a decode does; the others share the rest.
         self._chunks = [(one, 1) for one in self.prefilling if one.num_left == 1]
         self._num_single = len(self._chunks)
+        self._slots = [NO_SLOT] * self._num_single
         longer = [one for one in self.prefilling if one.num_left > 1]
         self._budget = self.spec.token_budget - len(self.decoding) - len(self._chunks)
-        self._may_start = num_preempted == 0
+        self._may_start, self._next = num_preempted == 0, None
         if longer:
             self._share_with_oldest(longer)
         while self._budget > 0 and (candidate := self._candidate()) is not None:
-            self._start(candidate, min(candidate.num_left, self._budget))
+            self._start(candidate, min(candidate.most, self._budget))
         self._began_at = now
         self._set_end()
 
@@ -235,15 +270,15 @@ class SimWorker:
     def _share_with_oldest(self, longer: list[Running]) -> None:
         """Half of the budget is the oldest's; of the other half the shortest comes first."""
         num_left = longer[0].num_left
-        reserved = min(num_left, self._budget - self._budget // 2)
+        reserved = min(self._most(longer[0]), self._budget - self._budget // 2)
         self._budget -= reserved
         shorter = [one for one in longer[1:] if self._num_urgent(one) < num_left]
         in_progress = deque(sorted(shorter, key=self._num_urgent))
         while self._budget > 0 and (candidate := self._candidate()) is not None:
             while in_progress and self._num_urgent(in_progress[0]) <= candidate.num_left:
                 self._go_on(in_progress.popleft())
-            length = min(candidate.num_left, self._budget)
-            if length == 0 or length < candidate.num_left >= num_left:
+            length = min(candidate.most, self._budget)
+            if length == 0 or (length < candidate.most and candidate.num_left >= num_left):
                 break
             self._start(candidate, length)
         for sequence in in_progress:
@@ -259,12 +294,32 @@ class SimWorker:
         return min(sequence.num_left, awaited) if awaited > 0 else sequence.num_left
 
     def _go_on(self, sequence: Running) -> None:
-        if (length := min(sequence.num_left, self._budget)) > 0:
-            self._chunks.append((sequence, length))
-            self._budget -= length
+        if (length := min(self._most(sequence), self._budget)) > 0:
+            self._compute(sequence, length)
+
+    def _compute(self, sequence: Running, length: int) -> None:
+        """A chunk, whose state may be saved."""
+        self._chunks.append((sequence, length))
+        self._budget -= length
+        slot = NO_SLOT
+        if (states := self.cache.states) is not None:
+            slot = states.reserve(sequence.table, sequence.saves, sequence.computed + length)
+        self._slots.append(slot)
+
+    def _most(self, sequence: Running) -> int:
+        """How much of what is left one chunk may compute."""
+        if (states := self.cache.states) is None:
+            return sequence.num_left
+        return states.most(sequence.table, sequence.saves, sequence.computed, sequence.num_left)
 
     def _candidate(self) -> _Candidate | None:
-        """The next turn to start; there is memory for it."""
+        """The next turn to start in this plan: looked for once, until it starts."""
+        if self._next is None:
+            self._next = self._find()
+        return self._next
+
+    def _find(self) -> _Candidate | None:
+        """There is memory for it."""
         if not self.waiting or not self._may_start or self.num_running >= self.spec.max_seqs:
             return None
         size, cache = self.block_size, self.cache
@@ -277,35 +332,62 @@ class SimWorker:
             if sequence.awaits in self.planned:
                 continue
             names = _reusable(sequence, size)
-            num_hits, num_idle = cache.match(names)
-            if not self._waits(sequence, names, num_hits):
+            num_hits, num_idle, num_matched = self._match(names)
+            if not self._waits(sequence, names, num_hits, num_matched):
                 break
         else:
             return None
         num_new = -(-sequence.num_tokens // size) - num_hits
         if num_new + num_idle + reserve > cache.num_free:
             return None
-        num_left = sequence.num_tokens - num_hits * size
-        return _Candidate(sequence, names[:num_hits], num_new, num_left)
+        num_left = most = sequence.num_tokens - num_hits * size
+        if (states := cache.states) is not None:
+            sequence.table.digests = list(names)
+            if (found := states.pool.hit(names[:num_hits])) is not None:
+                self._pins.append(found.slot)
+            cached, table = num_hits * size, sequence.table
+            sequence.saves = states.positions(
+                table, sequence.num_tokens, cached, num_matched * size
+            )
+            most = states.most(table, sequence.saves, cached, num_left)
+        return _Candidate(sequence, names[:num_hits], num_new, num_left, most)
 
-    def _waits(self, sequence: Running, names: Sequence[BlockDigest], num_hits: int) -> bool:
+    def _match(self, names: Sequence[BlockDigest]) -> tuple[int, int, int]:
+        """How many leading blocks are hit, how many of them no sequence holds, and how many are
+        there, whether a state is or not.
+        """
+        num_matched, num_idle = self.cache.match(names)
+        if self.cache.states is None:
+            return num_matched, num_idle, num_matched
+        num_hits = self.cache.states.depth(names[:num_matched])
+        return num_hits, self.cache.match(names[:num_hits])[1], num_matched
+
+    def _waits(
+        self, sequence: Running, names: Sequence[BlockDigest], num_hits: int, num_matched: int
+    ) -> bool:
         """Whether another turn computes a good part of it, as `workers/scheduler/starts.py`."""
         if not sequence.is_new:
             return False
-        end = num_hits
+        end, states = num_matched, self.cache.states
         while end < len(names) and names[end] in self.planned:
             end += 1
-        num_coming = (end - num_hits) * self.block_size
-        if num_coming == 0 or 4 * num_coming < sequence.num_tokens - num_hits * self.block_size:
+        if states is not None:
+            end = states.num_usable(end)
+        num_spared = (end - num_hits) * self.block_size
+        num_left = sequence.num_tokens - num_hits * self.block_size
+        if end <= num_matched or 4 * num_spared < num_left:
             return False
         owner = self.planned[names[end - 1]]
         owner.num_awaited = max(owner.num_awaited, end)
+        if states is not None:
+            owner.table.awaited_states.add(end)
         sequence.awaits = names[end - 1]
         return True
 
     def _start(self, candidate: _Candidate, length: int) -> None:
         """Admit a turn, which takes its blocks and computes its first chunk."""
-        sequence, names, num_new, _ = candidate
+        sequence, names, num_new, *_ = candidate
+        self._next = None
         self.waiting.remove(sequence)
         for name in _reusable(sequence, self.block_size)[len(names) : len(sequence.turn.digests)]:
             self.planned.setdefault(name, sequence)
@@ -321,8 +403,7 @@ class SimWorker:
             self._num_arrivals += 1
             self._admitted.append((sequence.turn.number, sequence.computed))
         self.prefilling.append(sequence)
-        self._chunks.append((sequence, length))
-        self._budget -= length
+        self._compute(sequence, length)
 
     def _computed(self, sequence: Running, length: int) -> None:
         sequence.computed += length
@@ -433,6 +514,7 @@ class SimWorker:
             if self.planned.get(name) is sequence:
                 del self.planned[name]
         sequence.num_awaited = 0
+        sequence.table.awaited_states.clear()
         self.cache.release(sequence.stored, sequence.num_blocks - len(sequence.stored))
         sequence.stored = []
         sequence.num_blocks = 0

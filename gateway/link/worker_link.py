@@ -29,6 +29,7 @@ from protocol.messages import (
     PROTOCOL_VERSION,
     Abort,
     Accepted,
+    BlockEvent,
     BlocksDropped,
     BlocksSnapshot,
     BlocksStored,
@@ -55,6 +56,8 @@ from protocol.messages import (
     RelayHead,
     RelayTaken,
     Snapshot,
+    StatesForgotten,
+    StatesSaved,
     Submit,
     Tokens,
     ToWorker,
@@ -76,7 +79,7 @@ MAX_REASON_CHARS: Final = 400
 """Both bound text that workers send; otherwise only the frame size limits it."""
 MAX_GARBAGE_LOGGED: Final = 8
 
-_BlockEvent = BlocksStored | BlocksDropped | BlocksSnapshot
+_BlockEvent = BlockEvent | BlocksSnapshot
 _Rare = Register | Rejected | Pong | Progress | _BlockEvent | Load | Fault | Bye | Files | Embedding
 _ENDED_THERE: Final = (Finished, Rejected)
 """Outcomes after which the worker has already forgotten the sequence."""
@@ -282,7 +285,15 @@ class WorkerLink:
                 self._peers[worker_id].pong = nonce
             case Register():
                 self._register(worker_id, message)
-            case Progress() | BlocksStored() | BlocksDropped() | BlocksSnapshot() | Load():
+            case (
+                Progress()
+                | BlocksStored()
+                | BlocksDropped()
+                | StatesSaved()
+                | StatesForgotten()
+                | BlocksSnapshot()
+                | Load()
+            ):
                 self._dispatcher.heard(worker_id, message)
             case Fault():
                 self._fault(worker_id, message)

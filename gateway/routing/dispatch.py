@@ -35,6 +35,7 @@ from gateway.telemetry import (
 )
 from protocol.ids import WorkerId
 from protocol.messages import (
+    BlockEvent,
     BlocksDropped,
     BlocksSnapshot,
     BlocksStored,
@@ -44,12 +45,14 @@ from protocol.messages import (
     Load,
     Progress,
     Register,
+    StatesForgotten,
+    StatesSaved,
 )
 
 FULL_AT_MOST_S: Final = 1.0
 """After this, a full worker without a new `Load` (it sends one per change) is tried again."""
 
-FleetMessage = Progress | BlocksStored | BlocksDropped | BlocksSnapshot | Load | Fault | Bye
+FleetMessage = Progress | BlockEvent | BlocksSnapshot | Load | Fault | Bye
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,13 @@ class Dispatch:
         match message:
             case Load():
                 return self._load(worker, message, now)
-            case BlocksStored() | BlocksDropped() | BlocksSnapshot():
+            case (
+                BlocksStored()
+                | BlocksDropped()
+                | StatesSaved()
+                | StatesForgotten()
+                | BlocksSnapshot()
+            ):
                 return self._block_event(worker, message, now)
             case Fault():
                 return self._fault(worker, message, now)
@@ -266,7 +275,7 @@ class Dispatch:
         )
 
     def _engine_ready(self, worker: Worker, engine: EngineFacts, now: float) -> list[Effect]:
-        self._index.add(worker.worker_id, now)
+        self._index.add(worker.worker_id, now, needs_states=engine.snapshots is not None)
         record = self.fleet.record(worker)
         kind = WorkerBack if record.was_ready else WorkerReady
         record.was_ready = True
@@ -277,7 +286,7 @@ class Dispatch:
         ]
 
     def _block_event(
-        self, worker: Worker, event: BlocksStored | BlocksDropped | BlocksSnapshot, now: float
+        self, worker: Worker, event: BlockEvent | BlocksSnapshot, now: float
     ) -> Effects:
         match self._index.apply(worker.worker_id, event, now):
             case EventResult.APPLIED:

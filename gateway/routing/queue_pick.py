@@ -77,7 +77,7 @@ def decide(
     held = index.match(digests)
     options: list[Option] = []
     for worker in workers:
-        worker_id, expected = worker.worker_id, worker.chains.depth(digests)
+        worker_id, expected = worker.worker_id, worker.coming_depth(digests)
         stored = held.get(worker_id, 0)
         matched, coming = (expected, expected - stored) if expected > stored else (stored, 0)
         promised = promised_s.get(worker_id, 0.0) if promised_s else 0.0

@@ -4,15 +4,16 @@ Owns its engine's facts, the reservations on it, and the estimates of its prefil
 and until when it is busy. Must not know other workers, models' policies or costs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
 
 from gateway.routing.breaker import Breaker
-from gateway.routing.chain_tree import ChainTree
+from gateway.routing.chain_tree import ChainTree, common_prefix
 from gateway.routing.effects import RouteRequest
-from protocol.ids import WorkerId
+from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import EngineFacts, Fault, FaultKind, Load, Progress, Register
 
 AUXILIARY_PLACES: Final = 1
@@ -337,6 +338,16 @@ class Worker:
             return False
         until = self._open_at if num_tokens <= self._most_beside else self._free_at
         return until <= now or until - now <= STEPS_AHEAD * self._step_s()
+
+    def coming_depth(self, digests: Sequence[BlockDigest]) -> int:
+        """How many leading blocks of the chain are those of prompts that run here, whatever events
+        say. An engine that keeps states saves one where a prompt parts from one in progress; of one
+        that is computed, those that its events name are all.
+        """
+        if self.engine is None or self.engine.snapshots is None:
+            return self.chains.depth(digests)
+        shared = [common_prefix(r.request.digests, digests) for r in self._prefilling.values()]
+        return max(shared, default=0)
 
     def take(self, reservation: Reservation) -> None:
         """Give the ticket its place, behind the prefills already ahead."""

@@ -5,12 +5,15 @@ from itertools import pairwise
 
 from protocol.messages import (
     Accepted,
+    BlockEvent,
     BlocksDropped,
     BlocksStored,
     Finished,
     FromWorker,
     Grammar,
     Rejected,
+    StatesForgotten,
+    StatesSaved,
     Submit,
     Tokens,
 )
@@ -97,7 +100,9 @@ def make_submit(
 
 
 class Ledger:
-    """What the messages claim: outputs and endings by request number, and the cached digests."""
+    """What the messages claim: outputs and endings by request number, the cached digests, and those
+    with states.
+    """
 
     def __init__(self) -> None:
         self.outputs: dict[int, list[int]] = {}
@@ -106,6 +111,7 @@ class Ledger:
         self.rejected: dict[int, Rejected] = {}
         self.closed: set[int] = set()
         self.cached: set[bytes] = set()
+        self.states: set[bytes] = set()
         self.seq = 0
 
     def submitted(self, submit: Submit) -> None:
@@ -115,7 +121,7 @@ class Ledger:
     def hear(self, outgoing: tuple[Outgoing, ...]) -> None:
         """Note the messages; a contradiction fails."""
         for link, message in outgoing:
-            assert (link == BROADCAST) == isinstance(message, BlocksStored | BlocksDropped)
+            assert (link == BROADCAST) == isinstance(message, BlockEvent)
             self._hear(message)
         steps = [(link, m.step) for link, m in outgoing if isinstance(m, Tokens)]
         assert len(set(steps)) == len(steps), "more than one Tokens for a link in a step"
@@ -149,10 +155,18 @@ class Ledger:
                 digests = self._digests(message)
                 assert digests <= self.cached
                 self.cached -= digests
+            case StatesSaved():
+                digests = self._digests(message)
+                assert digests <= self.cached - self.states
+                self.states |= digests
+            case StatesForgotten():
+                digests = self._digests(message)
+                assert digests <= self.states
+                self.states -= digests
             case _:
                 raise AssertionError(f"unexpected {message!r}")
 
-    def _digests(self, event: BlocksStored | BlocksDropped) -> set[bytes]:
+    def _digests(self, event: BlockEvent) -> set[bytes]:
         self.seq += 1
         assert event.seq == self.seq, "a gap in the block events"
         digests = split_digests(event.digests)

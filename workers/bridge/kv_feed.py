@@ -15,7 +15,7 @@ import trio
 
 from config import KvEventsConfig, WorkerConfig
 from protocol.ids import BlockDigest
-from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored, EngineFacts
+from protocol.messages import BlockEvent, BlocksSnapshot, EngineFacts
 from protocol.transport import Subscriber
 from workers.bridge.outbox import Outbox
 from workers.external import Copies, Expectation, Heard, HeldBlocks, VllmFeed, model_roots
@@ -91,7 +91,7 @@ class KvFeed:
                 file=sys.stderr,
             )
 
-    def take(self) -> tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...]:
+    def take(self) -> tuple[BlockEvent | BlocksSnapshot, ...]:
         """Nothing waits: changes leave as they come."""
         return ()
 

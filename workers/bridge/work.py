@@ -13,9 +13,8 @@ import trio
 
 from protocol.ids import BlockDigest
 from protocol.messages import (
-    BlocksDropped,
+    BlockEvent,
     BlocksSnapshot,
-    BlocksStored,
     RejectReason,
     Relay,
     RelayChunk,
@@ -111,7 +110,7 @@ class Holdings(Protocol):
     ) -> None:
         """The engine has computed these blocks; `cached_tokens` as it says, None if it does not."""
 
-    def take(self) -> tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...]:
+    def take(self) -> tuple[BlockEvent | BlocksSnapshot, ...]:
         """The changes since the last call."""
 
     def snapshot(self) -> BlocksSnapshot:

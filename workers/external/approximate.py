@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from protocol.ids import BlockDigest
-from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
+from protocol.messages import BlockEvent, BlocksSnapshot
 from workers.external.changes import Changes
 
 SHARE: Final = 0.9
@@ -103,7 +103,7 @@ class ApproximateBlocks:
         self._room = self._most
         self._changes.cleared()
 
-    def take(self) -> tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...]:
+    def take(self) -> tuple[BlockEvent | BlocksSnapshot, ...]:
         """The changes since the last call; after `clear` one snapshot in place of them."""
         return self._changes.take(self._used)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import final
 
 from protocol.ids import BlockDigest
-from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
+from protocol.messages import BlockEvent, BlocksSnapshot
 from workers.scheduler import BlockEvents
 
 
@@ -34,9 +34,7 @@ class Changes:
         """All that was held is gone, or unknown."""
         self._was_cleared = True
 
-    def take(
-        self, held: Iterable[BlockDigest]
-    ) -> tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...]:
+    def take(self, held: Iterable[BlockDigest]) -> tuple[BlockEvent | BlocksSnapshot, ...]:
         """The changes since the last call; after `cleared` one snapshot of `held` instead."""
         events = self._events.take()
         if not self._was_cleared:

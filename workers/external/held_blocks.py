@@ -18,7 +18,7 @@ from typing import Final, Literal, final
 
 from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
-from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
+from protocol.messages import BlockEvent, BlocksSnapshot
 from protocol.tokens import TOKEN_BYTES, pack_tokens
 from workers.external.changes import Changes
 from workers.external.vllm_events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored
@@ -119,7 +119,7 @@ class HeldBlocks:
         self._forget()
         self._group = None
 
-    def take(self) -> tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...]:
+    def take(self) -> tuple[BlockEvent | BlocksSnapshot, ...]:
         """The changes since the last call; after `clear` one snapshot in place of them."""
         return self._changes.take(self._held)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, final
 
 from protocol.errors import WireError
-from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
+from protocol.messages import BlockEvent, BlocksSnapshot
 from workers.external.event_order import Apply, AskReplay, EventOrder, Forget, Step
 from workers.external.held_blocks import HeldBlocks
 from workers.external.vllm_events import decode_batch
@@ -32,7 +32,7 @@ Oddity = Literal[
 class Heard:
     """Messages for the gateways, and the request for a replay if one is due."""
 
-    messages: tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...] = ()
+    messages: tuple[BlockEvent | BlocksSnapshot, ...] = ()
     replay_request: bytes | None = None
 
 

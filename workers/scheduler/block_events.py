@@ -1,14 +1,22 @@
 """What changed in the prefix cache, in order and numbered without gaps.
 
-Owns the numbers of block events. Must not know blocks, only their digests.
+Owns the numbers of block events. Must not know blocks nor states, only their digests.
 """
 
+from collections.abc import Iterable
 from typing import final
 
 from protocol.ids import BlockDigest
-from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
+from protocol.messages import (
+    BlockEvent,
+    BlocksDropped,
+    BlocksSnapshot,
+    BlocksStored,
+    StatesForgotten,
+    StatesSaved,
+)
 
-BlockEvent = BlocksStored | BlocksDropped
+_Kind = type[BlocksStored] | type[BlocksDropped] | type[StatesSaved] | type[StatesForgotten]
 
 
 @final
@@ -20,22 +28,24 @@ class BlockEvents:
     def __init__(self) -> None:
         self._seq = 0
         self._pending: list[BlockEvent] = []
-        self._kind: type[BlocksStored] | type[BlocksDropped] = BlocksStored
+        self._kind: _Kind = BlocksStored
         self._digests: list[BlockDigest] = []
 
     def stored(self, digest: BlockDigest) -> None:
         """A digest came into the cache."""
-        if self._kind is not BlocksStored:
-            self._close()
-            self._kind = BlocksStored
-        self._digests.append(digest)
+        self._add(BlocksStored, digest)
 
     def dropped(self, digest: BlockDigest) -> None:
         """A digest left the cache."""
-        if self._kind is not BlocksDropped:
-            self._close()
-            self._kind = BlocksDropped
-        self._digests.append(digest)
+        self._add(BlocksDropped, digest)
+
+    def saved(self, digest: BlockDigest) -> None:
+        """The state behind a block is kept."""
+        self._add(StatesSaved, digest)
+
+    def forgotten(self, digest: BlockDigest) -> None:
+        """The state behind a block is not kept any more."""
+        self._add(StatesForgotten, digest)
 
     def take(self) -> tuple[BlockEvent, ...]:
         """The events since the last call, oldest first."""
@@ -44,10 +54,20 @@ class BlockEvents:
         self._pending.clear()
         return taken
 
-    def snapshot(self, digests: list[BlockDigest]) -> BlocksSnapshot:
-        """All `digests` of the cache; events not taken yet are counted in, and not repeated."""
+    def snapshot(
+        self, digests: Iterable[BlockDigest], states: Iterable[BlockDigest] = ()
+    ) -> BlocksSnapshot:
+        """All `digests` of the cache, and those with `states`; events not taken yet are counted in,
+        and not repeated.
+        """
         self._close()
-        return BlocksSnapshot(self._seq, b"".join(digests))
+        return BlocksSnapshot(self._seq, b"".join(digests), b"".join(states))
+
+    def _add(self, kind: _Kind, digest: BlockDigest) -> None:
+        if self._kind is not kind:
+            self._close()
+            self._kind = kind
+        self._digests.append(digest)
 
     def _close(self) -> None:
         if self._digests:

@@ -21,9 +21,9 @@ from typing import Final, NamedTuple, TypeAlias, final
 
 from protocol.hashing import chained_digests, split_blocks
 from protocol.ids import BlockDigest
-from protocol.messages import BlocksSnapshot
+from protocol.messages import BlockEvent, BlocksSnapshot
 from protocol.tokens import pack_tokens
-from workers.scheduler.block_events import BlockEvent, BlockEvents
+from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
 from workers.scheduler.planned_blocks import PlannedBlocks
@@ -123,6 +123,8 @@ class BlockManager:
         self._num_taken = 0
         self.planned = PlannedBlocks()
         self.states = states
+        if states is not None:
+            states.pool.events = self._events
 
     def __repr__(self) -> str:
         return (
@@ -237,7 +239,8 @@ class BlockManager:
 
     def snapshot(self) -> BlocksSnapshot:
         """All digests of the prefix cache. Take the events first, else old ones follow it."""
-        return self._events.snapshot(list(self._by_digest))
+        states = () if self.states is None else self.states.pool.saved
+        return self._events.snapshot(self._by_digest, states)
 
     def check_integrity(self, tables: Collection[BlockTable]) -> None:
         """Raise `IntegrityError` unless `tables` are exactly what is held. O(blocks)."""

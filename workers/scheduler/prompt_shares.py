@@ -53,6 +53,10 @@ class _Shares:
         budget.take(start, reserved)
         shorter = [one for one in prefills[1:] if self._num_urgent(one) < num_left]
         self._share_among_shorter(sorted(shorter, key=self._num_urgent), num_left)
+        # By now others may wait for a state that lies before the end of its part.
+        most = self._most(oldest)
+        budget.give_back(start, most, reserved)
+        reserved = min(reserved, most)
         more = budget.fit(start + reserved, most - reserved)
         budget.take(start + reserved, more)
         self._add(oldest, reserved + more)

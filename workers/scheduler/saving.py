@@ -96,15 +96,17 @@ class PrefixStates:
         """Where a sequence that is about to begin saves states, but for those that are there; the
         first to come last.
         """
-        digests, size = table.digests, self._size
         found = positions_to_save(num_tokens, num_hit, num_matched, self.policy)
-        return [place for place in reversed(found) if digests[place // size - 1] not in self.pool]
+        return [place for place in reversed(found) if not self._is_kept(table, place)]
+
+    def _is_kept(self, table: BlockTable, end: int) -> bool:
+        return table.digests[end // self._size - 1] in self.pool
 
     def most(self, table: BlockTable, saves: list[int], start: int, num_left: int) -> int:
         """How many of the next `num_left` tokens one chunk may compute: up to the next state that
-        is saved. Those of `saves` before `start` are done.
+        is saved. Those of `saves` before `start` are done, and those that another one has saved.
         """
-        while saves and saves[-1] <= start:
+        while saves and (saves[-1] <= start or self._is_kept(table, saves[-1])):
             saves.pop()
         cuts = [end * self._size for end in table.awaited_states] + saves[-1:]
         return min([num_left, *(end - start for end in cuts if end > start)])
@@ -114,27 +116,31 @@ class PrefixStates:
         it is to be saved, if it is and there is room.
         """
         restores, sequence.restores = sequence.restores, NO_SLOT
-        end = chunk.start + chunk.length
-        slot, num_blocks = None, end // self._size
-        if end in sequence.saves[-1:] or (
-            num_blocks in sequence.table.awaited_states and end % self._size == 0
-        ):
-            slot = self.pool.reserve(sequence.table.digests[:num_blocks])
-        saves = NO_SLOT if slot is None else slot
+        saves = self.reserve(sequence.table, sequence.saves, chunk.start + chunk.length)
         if restores == saves == NO_SLOT:
             return chunk
         return msgspec.structs.replace(chunk, restores=restores, saves=saves)
 
+    def reserve(self, table: BlockTable, saves: list[int], end: int) -> int:
+        """The slot for the state behind the first `end` tokens, if it is to be saved."""
+        num_blocks = end // self._size
+        is_awaited = num_blocks in table.awaited_states and end % self._size == 0
+        if not is_awaited and end not in saves[-1:]:
+            return NO_SLOT
+        is_end = is_awaited or end % self.policy.every > 0
+        slot = self.pool.reserve(table.digests[:num_blocks], is_end=is_end)
+        return NO_SLOT if slot is None else slot
+
     def settle(self, chunk: Chunk, table: BlockTable | None) -> None:
-        """A step with this chunk is over. `table` None: without success, or its sequence is gone.
-        The state is kept if its keys and values are.
-        """
+        """A step with this chunk is over. `table` None: it failed, or its sequence is gone."""
         if chunk.restores != NO_SLOT:
             self.pool.unpin(chunk.restores)
-        if chunk.saves == NO_SLOT:
-            return
-        num_blocks = (chunk.start + chunk.length) // self._size
-        if table is not None and table.num_stored >= num_blocks:
-            self.pool.save(chunk.saves)
+        if chunk.saves != NO_SLOT:
+            self.keep(chunk.saves, table, chunk.start + chunk.length)
+
+    def keep(self, slot: int, table: BlockTable | None, end: int) -> None:
+        """The state in the slot is kept if its keys and values are."""
+        if table is not None and table.num_stored * self._size >= end:
+            self.pool.save(slot)
         else:
-            self.pool.drop(chunk.saves)
+            self.pool.drop(slot)

@@ -4,15 +4,21 @@ Owns the slots and the rule of eviction. A recurrent state exists only where it 
 is the deepest snapshot at or below the cached keys and values. A snapshot is useless without those:
 it is forgotten with them. Must not know states, devices, tokens or time.
 
-What a snapshot is worth: the tokens that it spares, times its uses, less with every snapshot that
-was saved since the last use. Where two prefixes part (a junction, Pan et al., Marconi, 2024) it is
-worth more than all others: the next fork finds it too.
+Which one goes: that which spares the fewest tokens, those beyond the snapshot before it, times how
+often it should be hit. Of the last one of a prefix that falls with every snapshot that was saved
+since it was used: whose next turn has not come for long is done. One that a longer one follows is
+hit only if a prompt parts in between, and that is rare. Where several part (a junction, Pan et al.,
+Marconi, 2024) a further one comes as often as they came.
 """
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from __future__ import annotations
 
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from protocol.ids import BlockDigest
+from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.integrity import require
 
 
@@ -23,28 +29,48 @@ class Hit(NamedTuple):
     slot: int
 
 
-@dataclass(slots=True)
-class _Snapshot:
-    """`digest` of the last block of the prefix; `children`: snapshots whose prefix goes on here."""
+_PARTS_BEFORE: Final = 0.05
+"""How often a prompt goes on before the last snapshot of its prefix, rather than behind it: agents'
+turns grow, few are taken back."""
 
-    digest: bytes
+
+@dataclass(slots=True, eq=False)
+class _Snapshot:
+    """`digest` of the last block of the prefix, whose next shorter snapshot is `parent`; `children`
+    go on behind this one. `is_end`: of a prompt, or where two part.
+    """
+
+    digest: BlockDigest
     num_blocks: int
     slot: int
-    parent: bytes | None
+    is_end: bool
+    parent: _Snapshot | None
+    saved_at: int
     used_at: int
-    uses: int = 1
-    children: int = 0
     pins: int = 1
     is_saved: bool = False
+    children: set[_Snapshot] = field(default_factory=set)
+
+    def worth(self, now: int) -> float:
+        """Blocks that it should spare the prompts that come while the next state is saved."""
+        spared = self.num_blocks - (0 if self.parent is None else self.parent.num_blocks)
+        since_use = 1 + now - self.used_at
+        if not self.children:
+            return spared * (1.0 if self.is_end else _PARTS_BEFORE) / since_use
+        parting = (len(self.children) - 1) / (1 + now - self.saved_at)
+        return spared * max(parting, _PARTS_BEFORE / since_use)
 
 
 class SnapshotPool:
-    """`num_slots` states. Prefixes are given by the digests of their blocks, first to last."""
+    """`num_slots` states. Prefixes are given by the digests of their blocks, first to last. The
+    `events` hear which ones can be hit.
+    """
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, events: BlockEvents | None = None) -> None:
+        self.events = events or BlockEvents()
         self._num_slots = num_slots
         self._free = list(range(num_slots))
-        self._snapshots: dict[bytes, _Snapshot] = {}
+        self._snapshots: dict[BlockDigest, _Snapshot] = {}
         self._by_slot: dict[int, _Snapshot] = {}
         self._num_saved = 0
 
@@ -58,51 +84,61 @@ class SnapshotPool:
         """Slots that are read or written by a step."""
         return sum(found.pins > 0 for found in self._by_slot.values())
 
-    def depths(self, digests: Sequence[bytes]) -> list[int]:
+    @property
+    def saved(self) -> list[BlockDigest]:
+        """The ends of all prefixes that can be hit."""
+        return [digest for digest, found in self._snapshots.items() if found.is_saved]
+
+    def depths(self, digests: Sequence[BlockDigest]) -> list[int]:
         """How many blocks of this prefix each of its snapshots covers, rising: what events tell."""
         found = (self._snapshots.get(digest) for digest in digests)
         return [each.num_blocks for each in found if each is not None and each.is_saved]
 
-    def __contains__(self, digest: bytes) -> bool:
+    def __contains__(self, digest: BlockDigest) -> bool:
         """Whether the state behind this block is there or on its way."""
         return digest in self._snapshots
 
-    def depth(self, digests: Sequence[bytes]) -> int:
+    def depth(self, digests: Sequence[BlockDigest]) -> int:
         """How many blocks of this prefix its deepest snapshot covers."""
         found = (self._snapshots.get(digest) for digest in reversed(digests))
         return next((each.num_blocks for each in found if each is not None and each.is_saved), 0)
 
-    def hit(self, digests: Sequence[bytes]) -> Hit | None:
+    def hit(self, digests: Sequence[BlockDigest]) -> Hit | None:
         """The deepest snapshot of the prefix, whose keys and values are all there. It stays in its
         slot until `unpin`.
         """
         for digest in reversed(digests):
             found = self._snapshots.get(digest)
             if found is not None and found.is_saved:
-                found.uses += 1
                 found.used_at = self._num_saved
                 found.pins += 1
                 return Hit(found.num_blocks, found.slot)
         return None
 
-    def reserve(self, digests: Sequence[bytes]) -> int | None:
+    def reserve(self, digests: Sequence[BlockDigest], *, is_end: bool = True) -> int | None:
         """A slot for the state behind these blocks, pinned until `save` or `drop`. None if it is
-        there or on its way, and if all others are pinned.
+        there or on its way, or if all others are pinned or worth more.
         """
-        digest = digests[-1]
-        if digest in self._snapshots or not (self._free or self._evict()):
+        now = self._num_saved
+        if digests[-1] in self._snapshots:
             return None
-        # Behind the eviction, which may have taken it.
-        parent = next((each for each in reversed(digests[:-1]) if each in self._snapshots), None)
-        made = _Snapshot(digest, len(digests), self._free.pop(), parent, self._num_saved)
-        self._snapshots[digest] = self._by_slot[made.slot] = made
-        if parent is not None:
-            self._snapshots[parent].children += 1
+        parent = self._deepest(digests[:-1])
+        made = _Snapshot(digests[-1], len(digests), 0, is_end, parent, now, now)
+        if not self._free and not self._evict_for(made):
+            return None
+        # The eviction may have taken its parent.
+        made.slot, made.parent = self._free.pop(), self._deepest(digests[:-1])
+        self._snapshots[made.digest] = self._by_slot[made.slot] = made
+        if made.parent is not None:
+            made.parent.children.add(made)
         return made.slot
 
     def save(self, slot: int) -> None:
         """The state is in the slot: from now on it is hit."""
-        self._by_slot[slot].is_saved = True
+        found = self._by_slot[slot]
+        if self._snapshots.get(found.digest) is found:
+            found.is_saved = True
+            self.events.saved(found.digest)
         self._num_saved += 1
         self.unpin(slot)
 
@@ -122,12 +158,12 @@ class SnapshotPool:
         if found.pins == 0 and self._snapshots.get(found.digest) is not found:
             self._release(found)  # it was forgotten while it was read
 
-    def forget(self, digest: bytes) -> None:
+    def forget(self, digest: BlockDigest) -> None:
         """The keys and values of this block are gone: so is the snapshot that ends in it."""
         if (found := self._snapshots.get(digest)) is not None:
             self._remove(found)
 
-    def check_integrity(self, cached: Container[bytes]) -> None:
+    def check_integrity(self, cached: Container[BlockDigest]) -> None:
         """Raise `IntegrityError` unless each slot has one owner, and each saved state its block."""
         slots = sorted([*self._free, *self._by_slot])
         require(slots == list(range(self._num_slots)), f"slots {slots} of {self._num_slots}")
@@ -135,24 +171,37 @@ class SnapshotPool:
             require(self._by_slot.get(found.slot) is found, f"two snapshots in slot {found.slot}")
             is_there = digest in cached or not found.is_saved
             require(is_there, f"the snapshot in slot {found.slot} outlived its block")
+            parent = found.parent
+            is_linked = parent is None or (
+                self._snapshots.get(parent.digest) is parent and found in parent.children
+            )
+            require(is_linked, f"the snapshot in slot {found.slot} has lost its parent")
 
-    def _evict(self) -> bool:
-        """Free the slot of what is worth least; whether there was one."""
+    def _deepest(self, digests: Sequence[BlockDigest]) -> _Snapshot | None:
+        found = map(self._snapshots.get, reversed(digests))
+        return next((each for each in found if each is not None), None)
+
+    def _evict_for(self, made: _Snapshot) -> bool:
+        """Free the slot of what is worth least; whether there was one that is worth less."""
+        now = self._num_saved
         idle = [each for each in self._snapshots.values() if each.pins == 0]
-        if not idle:
+        least = min(idle, key=lambda each: (each.worth(now), each.used_at), default=None)
+        if least is None or least.worth(now) > made.worth(now):
             return False
-        self._remove(min(idle, key=self._worth))
+        self._remove(least)
         return True
-
-    def _worth(self, found: _Snapshot) -> tuple[bool, float, int]:
-        age = self._num_saved - found.used_at
-        return found.children > 1, found.num_blocks * found.uses / (1 + age), found.used_at
 
     def _remove(self, found: _Snapshot) -> None:
         """No longer hit; its slot is free once no reader is left."""
         del self._snapshots[found.digest]
-        if found.parent is not None and (parent := self._snapshots.get(found.parent)) is not None:
-            parent.children -= 1
+        if found.is_saved:
+            self.events.forgotten(found.digest)
+        if found.parent is not None:
+            found.parent.children.remove(found)
+            found.parent.children |= found.children
+        for child in found.children:
+            child.parent = found.parent
+        found.children.clear()
         if found.pins == 0:
             self._release(found)
 

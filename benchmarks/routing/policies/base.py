@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from benchmarks.routing.trace import Turn
 from benchmarks.routing.worker import Report, SimWorker, WorkerSpec
 from protocol.ids import ID_BYTES, BlockDigest
-from protocol.messages import BlocksStored, Load
+from protocol.messages import BlocksDropped, BlocksStored, Load
 
 
 class Placed(NamedTuple):
@@ -99,9 +99,10 @@ class EventFed(Baseline):
             digests = [
                 BlockDigest(packed[at : at + ID_BYTES]) for at in range(0, len(packed), ID_BYTES)
             ]
+            # States are ours to know: peers count blocks.
             if isinstance(event, BlocksStored):
                 held.update(digests)
-            else:
+            elif isinstance(event, BlocksDropped):
                 held.difference_update(digests)
         self.loads[report.worker] = report.load
         return super().on_report(report, now)

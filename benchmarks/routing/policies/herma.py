@@ -46,6 +46,7 @@ class Herma:
             max_seqs=spec.max_seqs,
             token_budget=spec.token_budget,
             files_digest=bytes(16),
+            snapshots=spec.num_states,
         )
         for number, worker_id in enumerate(self._ids):
             register = Register(

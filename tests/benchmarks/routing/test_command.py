@@ -53,8 +53,8 @@ def test_a_file_and_fleets_make_rows_and_a_table(
         (("--workers", "2,x"), "--workers 2,x: numbers"),
         (("--load", "0"), "--load 0: each is at least 0.01"),
         (("--load", "nan"), "--load nan: each is at least 0.01"),
-        (("--kv-tokens", "0"), "--kv-tokens, --limit and --processes are at least 1"),
-        (("--limit", "0"), "--kv-tokens, --limit and --processes are at least 1"),
+        (("--kv-tokens", "0"), "--kv-tokens, --states, --limit and --processes are at least 1"),
+        (("--limit", "0"), "--kv-tokens, --states, --limit and --processes are at least 1"),
         (("--trace", "/nowhere.jsonl"), "cannot read the trace /nowhere.jsonl"),
     ],
 )

@@ -24,12 +24,14 @@ from protocol.tokens import pack_tokens
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.meters import StepMeter
 from workers.scheduler.plan import Sampled, StepPlan, StepResult
+from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 
 MODEL = "tiny"
 PREFILL_S, ATTENTION_S = 1e-4, 1e-8
 # So that a decode costs as much as a chunk of one token: the engine's plans do not tell them apart.
 COST = CostModel(0.01, PREFILL_S - ATTENTION_S, 2 * ATTENTION_S, PREFILL_S, ATTENTION_S)
+POLICY = SavePolicy(grain=64, every=128, least=64)
 
 
 @dataclass(frozen=True)
@@ -68,19 +70,21 @@ asked = st.builds(
     17,
     3,
     128,
+    None,
 )  # a decode and a prefill end in one step: whose blocks are evicted first?
 @given(
     st.lists(asked, min_size=1, max_size=10, unique_by=lambda one: one.arrival_s),
     st.integers(16, 40),
     st.integers(1, 6),
     st.sampled_from([8, 40, 128, 512]),
+    st.sampled_from([None, None, 0, 2, 9]),
 )
 def test_times_hits_and_preemptions_are_the_engines(
-    requests: list[Asked], num_blocks: int, max_seqs: int, budget: int
+    requests: list[Asked], num_blocks: int, max_seqs: int, budget: int, num_states: int | None
 ) -> None:
     """Every request gets its first and its last token when the engine's scheduler gives it."""
     requests.sort(key=lambda one: one.arrival_s)
-    spec = WorkerSpec(COST, num_blocks * ENGINE_BLOCK, max_seqs, budget)
+    spec = WorkerSpec(COST, num_blocks * ENGINE_BLOCK, max_seqs, budget, num_states)
     begins_s = requests[0].arrival_s
     theirs, num_preempted = engine(requests, spec)
     ours, worker = simulated(requests, spec)
@@ -98,7 +102,9 @@ def simulated(requests: list[Asked], spec: WorkerSpec) -> tuple[list[Outcome], S
         prompt = one.prompt(number)
         names = tuple(block_digests(root_digest(MODEL), pack_tokens(prompt), ENGINE_BLOCK))
         turns.append(Turn(number, None, one.arrival_s, len(prompt), one.output, names))
-    worker = SimWorker(0, spec, BlockCache(spec.kv_tokens // ENGINE_BLOCK), ENGINE_BLOCK)
+    states = PrefixStates.of(spec.num_states, ENGINE_BLOCK, POLICY)
+    cache = BlockCache(spec.kv_tokens // ENGINE_BLOCK, states)
+    worker = SimWorker(0, spec, cache, ENGINE_BLOCK)
     policy = RoundRobin(Setting(1, spec, ENGINE_BLOCK, 0, [worker]))
     simulation = Simulation(Trace("t", ENGINE_BLOCK, tuple(turns)), policy, [worker])
     simulation.run()
@@ -108,7 +114,8 @@ def simulated(requests: list[Asked], spec: WorkerSpec) -> tuple[list[Outcome], S
 def engine(requests: list[Asked], spec: WorkerSpec) -> tuple[list[Outcome], int]:
     """What the scheduler does when its steps take as long as the model says."""
     limits = SchedulerLimits(spec.max_seqs, spec.token_budget, 10**6, 10**6)
-    blocks = BlockManager(spec.kv_tokens // ENGINE_BLOCK, ENGINE_BLOCK)
+    states = PrefixStates.of(spec.num_states, ENGINE_BLOCK, POLICY)
+    blocks = BlockManager(spec.kv_tokens // ENGINE_BLOCK, ENGINE_BLOCK, states=states)
     scheduler = Scheduler(limits, blocks, (MODEL,), frozenset())
     scheduler.expects_growth = False
     outcomes = [Outcome() for _ in requests]

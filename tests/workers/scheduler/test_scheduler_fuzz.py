@@ -212,6 +212,7 @@ class SchedulerLife(RuleBasedStateMachine):
         snapshot = scheduler.snapshot()
         assert snapshot.seq == ledger.seq
         assert split_digests(snapshot.digests) == ledger.cached
+        assert split_digests(snapshot.states) == ledger.states <= ledger.cached
         assert all(self.parents[digest] in ledger.cached | ROOTS for digest in ledger.cached)
         load = scheduler.load(1, 0.0, 0.0)
         assert load.running + load.waiting == len(self.live)

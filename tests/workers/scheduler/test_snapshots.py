@@ -28,10 +28,10 @@ class Pool(RuleBasedStateMachine):
         self.reading: list[tuple[int, bytes]] = []
         self.gone: set[bytes] = set()
 
-    @rule(prefix=PREFIXES)
-    def reserve(self, prefix: Prefix) -> None:
+    @rule(prefix=PREFIXES, is_end=st.booleans())
+    def reserve(self, prefix: Prefix, *, is_end: bool) -> None:
         digests = _digests(prefix)
-        slot = self.pool.reserve(digests)
+        slot = self.pool.reserve(digests, is_end=is_end)
         if slot is not None:
             assert slot not in self.writing
             assert slot not in [read for read, _ in self.reading]
@@ -93,23 +93,48 @@ def _saved(pool: SnapshotPool, prefix: Prefix) -> int:
     return slot
 
 
-def test_the_one_that_spares_least_goes() -> None:
-    """Short and unused before long and used; a hit in between keeps one."""
+def test_the_next_turn_takes_the_place_of_the_last() -> None:
+    """What a longer one follows is hit only by a prompt that parts in between."""
     pool = SnapshotPool(2)
-    _saved(pool, (0, 0, 0))
-    _saved(pool, (1,))
+    _saved(pool, (0,) * 9)
+    _saved(pool, (0,) * 10)
+    _saved(pool, (1, 1))
+    assert pool.depths(_digests((0,) * 10)) == [10]
+    assert pool.depths(_digests((1, 1))) == [2]
+
+
+def test_whose_turn_has_not_come_for_long_goes() -> None:
+    """A hit keeps one; of equals the oldest goes."""
+    pool = SnapshotPool(2)
+    _saved(pool, (0, 0))
+    _saved(pool, (1, 1))
+    found = pool.hit(_digests((0, 0)))
+    assert found is not None
+    pool.unpin(found.slot)
     _saved(pool, (0, 1))
-    assert pool.depths(_digests((1,))) == []
-    assert pool.depths(_digests((0, 0, 0))) == [3]
+    assert pool.depths(_digests((1, 1))) == []
+    assert pool.depths(_digests((0, 0))) == [2]
 
 
-def test_a_junction_outlives_what_is_longer() -> None:
-    """Two prefixes go on behind it, and the third fork will."""
+def test_a_junction_outlives_what_goes_on_behind_it() -> None:
+    """Two prefixes part there, and a third will; what each has of its own is short."""
     pool = SnapshotPool(3)
-    for prefix in ((0,), (0, 0, 0), (0, 1, 1, 1)):
+    for prefix in ((0,) * 10, (*(0,) * 10, 0), (*(0,) * 10, 1)):
         _saved(pool, prefix)
     _saved(pool, (1, 1, 1, 1, 1))
-    assert pool.depths(_digests((0, 0, 0))) == [1]
+    assert pool.depths(_digests((*(0,) * 10, 0))) == [10]
+    assert pool.depths(_digests((*(0,) * 10, 1))) == [10, 11]
+
+
+def test_a_state_within_a_prompt_pushes_no_end_out() -> None:
+    """It is hit rarely; in a free slot it is kept."""
+    pool = SnapshotPool(2)
+    _saved(pool, (0, 0))
+    assert pool.reserve(_digests((1,)), is_end=False) is not None
+    full = SnapshotPool(1)
+    _saved(full, (0, 0))
+    assert full.reserve(_digests((1,)), is_end=False) is None
+    assert full.depths(_digests((0, 0))) == [2]
 
 
 def test_nothing_is_taken_from_those_who_read() -> None:

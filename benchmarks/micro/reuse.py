@@ -1,0 +1,178 @@
+"""How much of agents' prompts an engine takes from its prefix cache: full attention, which begins
+behind any block, beside hybrids, which begin behind saved states only.
+
+Owns the fleet: agents with one system prompt and turns that grow; some answer with reasoning that
+the template leaves out of the next prompt, some are forked from another in the middle of its work.
+The scheduler is the engine's; nothing is computed, every token is known.
+"""
+
+import random
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from benchmarks.micro.figures import Figure
+from protocol.messages import Accepted, Submit
+from protocol.sampling import SamplingParams
+from protocol.tokens import pack_tokens
+from workers.scheduler import (
+    BlockManager,
+    Outgoing,
+    PrefixStates,
+    Sampled,
+    Scheduler,
+    SchedulerLimits,
+    StepPlan,
+    StepResult,
+)
+
+SYSTEM_TOKENS: Final = 12_013
+"""An agent's instructions and tools; no whole number of blocks."""
+
+MOST_POINTS: Final = 5.0
+MOST_AGAIN: Final = 4096 + 256
+"""Tokens that a divergence costs a hybrid beyond full attention: up to the last state that is kept
+of every 4,096 tokens, which gives way to another one up to 256 tokens away."""
+
+_BLOCK: Final = 32
+_MODEL: Final = "model"
+_VOCABULARY: Final = 50_000
+
+
+class Card(NamedTuple):
+    """Tokens of keys and values, and states of prefixes; None for full attention."""
+
+    kv_tokens: int
+    num_states: int | None = None
+
+
+H200: Final = Card(900_000, 64)
+"""What `herma plan` finds for a 27B in bfloat16 on 141 GB."""
+
+SMALL: Final = Card(200_000, 8)
+
+
+class Turn(NamedTuple):
+    """A prompt and its answer, of which the next prompt keeps what is behind the reasoning."""
+
+    prompt: Sequence[int]
+    answer: Sequence[int]
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    """Of a fleet's prompts, the share that was cached; then of shifted prompts, the worst loss."""
+    num_agents, num_waves = (2, 2) if quick else (12, 10)
+    cards = {"H200": H200} if quick else {"H200": H200, "small card": SMALL}
+    for name, card in cards.items():
+        for strips in (False, True):
+            waves = list(fleet(num_agents, num_waves, strips=strips, seed=1))
+            full = 100 * reused(card._replace(num_states=None), waves)
+            states = 100 * reused(card, waves)
+            case = f"{name}, {'reasoning left out' if strips else 'answers kept'}"
+            yield Figure(case, "reused with full attention", full, "%")
+            yield Figure(case, "reused with states", states, "%")
+            bar = MOST_POINTS if card is H200 else None
+            yield Figure(case, "lost", full - states, "points", bar)
+    again = max(map(lost_by_a_shift, (3_000,) if quick else (3_000, 12_100, 40_001)))
+    yield Figure("a prompt that parts 100 tokens earlier", "computed again", again, "", MOST_AGAIN)
+
+
+def fleet(num_agents: int, num_waves: int, *, strips: bool, seed: int) -> Iterator[list[Turn]]:
+    """The turns of each wave. From an agent's prompt another agent may be forked."""
+    rng = random.Random(seed)
+    system = _drawn(rng, SYSTEM_TOKENS)
+    histories = [[*system, *_drawn(rng, rng.randrange(100, 600))] for _ in range(num_agents)]
+    for _ in range(num_waves):
+        turns, grown = [], []
+        for history in histories:
+            reasoning = _drawn(rng, rng.choice((0, rng.randrange(20, 80))))
+            text = _drawn(rng, rng.randrange(20, 100))
+            turns.append(Turn(tuple(history), (*reasoning, *text)))
+            said = text if strips else [*reasoning, *text]
+            found = _drawn(rng, rng.randrange(100, 3_000))
+            grown.append([*history, *said, *found])
+            if rng.random() < 0.15 and len(histories) + len(grown) < 3 * num_agents:
+                grown.append([*history, *_drawn(rng, rng.randrange(50, 300))])
+        rng.shuffle(turns)
+        histories = grown
+        yield turns
+
+
+def reused(card: Card, waves: Sequence[Sequence[Turn]]) -> float:
+    """The share of all prompts' tokens that was cached."""
+    engine = _Engine(card)
+    for turns in waves:
+        for turn in turns:
+            engine.submit(turn)
+        engine.finish()
+    return sum(engine.cached) / sum(engine.lengths)
+
+
+def lost_by_a_shift(num_tokens: int) -> int:
+    """How many tokens more than full attention a hybrid computes of a prompt that is another one's
+    up to 100 tokens before its end.
+    """
+    rng = random.Random(num_tokens)
+    first = _drawn(rng, num_tokens)
+    second = [*first[:-100], *_drawn(rng, 300)]
+    found = []
+    for card in (H200._replace(num_states=None), H200):
+        engine = _Engine(card)
+        for prompt in (first, second):
+            engine.submit(Turn(prompt, (1,)))
+            engine.finish()
+        found.append(engine.cached[1])
+    return found[0] - found[1]
+
+
+class _Engine:
+    """The engine's scheduler, whose sequences say what their turns say. `cached` and `lengths` in
+    tokens, by turn.
+    """
+
+    def __init__(self, card: Card) -> None:
+        limits = SchedulerLimits(16, 8192, 200_000, 1_000)
+        states = PrefixStates.of(card.num_states, _BLOCK)
+        blocks = BlockManager(card.kv_tokens // _BLOCK, _BLOCK, states=states)
+        self._scheduler = Scheduler(limits, blocks, (_MODEL,), frozenset())
+        self._turns: dict[int, Turn] = {}
+        self.cached: list[int] = []
+        self.lengths: list[int] = []
+
+    def submit(self, turn: Turn) -> None:
+        number = len(self.lengths)
+        self.lengths.append(len(turn.prompt))
+        self.cached.append(0)
+        sampling = SamplingParams(max_tokens=len(turn.answer), temperature=0.0)
+        prompt = pack_tokens(array("I", turn.prompt))
+        request_id = number.to_bytes(16, "little")
+        submit = Submit(request_id, 0, _MODEL, prompt, b"", sampling, seed=number)
+        self._hear(self._scheduler.submit(1, submit, 0.0))
+        self._turns[number] = turn
+
+    def finish(self) -> None:
+        by_seq: dict[int, Turn] = {}
+        while (plan := self._scheduler.plan()) is not None:
+            by_seq.update((start.seq, self._turns[start.seed]) for start in plan.started)
+            self._hear(self._scheduler.commit(plan, _result(plan, by_seq)))
+
+    def _hear(self, outgoing: Sequence[Outgoing]) -> None:
+        for _, message in outgoing:
+            if isinstance(message, Accepted):
+                number = int.from_bytes(message.request_id, "little")
+                self.cached[number] = message.cached_tokens
+
+
+def _result(plan: StepPlan, by_seq: dict[int, Turn]) -> StepResult:
+    """Each sampling chunk gets the token that its turn says there."""
+    sampled = []
+    for chunk in plan.chunks:
+        if chunk.samples:
+            turn = by_seq[chunk.seq]
+            at = chunk.start + chunk.length - len(turn.prompt)
+            sampled.append(Sampled(chunk.seq, (turn.answer[at],)))
+    return StepResult(plan.step, tuple(sampled))
+
+
+def _drawn(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(_VOCABULARY) for _ in range(count)]

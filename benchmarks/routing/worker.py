@@ -371,11 +371,13 @@ class SimWorker:
         end, states = num_matched, self.cache.states
         while end < len(names) and names[end] in self.planned:
             end += 1
+        while end > num_hits and names[end - 1] not in self.planned:
+            end -= 1
         if states is not None:
             end = states.num_usable(end)
         num_spared = (end - num_hits) * self.block_size
         num_left = sequence.num_tokens - num_hits * self.block_size
-        if end <= num_matched or 4 * num_spared < num_left:
+        if num_spared <= 0 or 4 * num_spared < num_left or names[end - 1] not in self.planned:
             return False
         owner = self.planned[names[end - 1]]
         owner.num_awaited = max(owner.num_awaited, end)

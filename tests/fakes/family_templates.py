@@ -79,11 +79,17 @@ FAMILY_TEMPLATES: Final = {
         ("<|end|>", "<|endoftext|>"),
         "phi4_mini",
     ),
+    "qwen3_5": Family(
+        "qwen3_5",
+        ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        ("<|im_end|>", "<|endoftext|>"),
+        "qwen3_coder",
+    ),
     "phi4_reasoning": Family(
         "phi_reasoning", ("<|im_start|>", "<|im_sep|>", "<|im_end|>"), ("<|im_end|>",), "hermes"
     ),
 }
-"""Qwen's is that of `text_files.py`."""
+"""That of Qwen3 and before is in `text_files.py`."""
 
 
 def family_files(name: str) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import ne
 from typing import Final, NamedTuple, TypeAlias, final
@@ -200,7 +200,7 @@ class BlockManager:
         self._num_taken += num_new + hit.num_free
         num_full = (num_tokens - 1) // self.block_size
         if num_full > table.num_stored:
-            self.planned.announce(table, num_full, self._by_digest)
+            self.planned.announce(table, num_full, self._found_at_once)
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
         """Make `table` hold `num_tokens` tokens; False, and nothing changed, if none are free."""
@@ -245,9 +245,14 @@ class BlockManager:
     def check_integrity(self, tables: Collection[BlockTable]) -> None:
         """Raise `IntegrityError` unless `tables` are exactly what is held. O(blocks)."""
         check_blocks(self._num_holders, self._cached, self._by_digest, list(self._free), tables)
-        self.planned.check_integrity(tables, self._by_digest)
+        self.planned.check_integrity(tables, self._found_at_once)
         if self.states is not None:
             self.states.pool.check_integrity(self._by_digest)
+
+    @property
+    def _found_at_once(self) -> Container[BlockDigest]:
+        """Blocks for which nobody waits: cached ones, unless it is their states that are wanted."""
+        return self._by_digest if self.states is None else ()
 
     def _store_block(self, table: BlockTable, index: int, block: bytes) -> bool:
         """False for a block whose digest is that of another one."""

@@ -1,7 +1,8 @@
 """Blocks that running sequences will compute, so that no other sequence needs to.
 
 Owns the digests that are under way, and the sequences that compute them. Must not know what is
-computed already, nor which sequences wait.
+computed already, nor which sequences wait. Where prefixes need states, a block that is cached is
+computed again for the state behind it, and others wait for that.
 
 A sequence announces the full blocks of its prompt when it starts. It is an announcement of work,
 not of content: a block can be read, and is reported to the gateways, when the step that computes it
@@ -60,12 +61,18 @@ class PlannedBlocks:
         table.num_announced = table.num_awaited = 0
         table.awaited_states.clear()
 
-    def num_coming(self, digests: Sequence[BlockDigest], first: int) -> int:
-        """How many of `digests`, from `first` on without a gap, are under way."""
-        by_digest, end = self._by_digest, first
+    def end_of_coming(
+        self, digests: Sequence[BlockDigest], num_found: int, num_matched: int
+    ) -> int:
+        """The number of leading blocks, the last of them under way, of which none beyond the
+        `num_matched` that are cached is missing; `num_found` if none behind those is under way.
+        """
+        by_digest, end = self._by_digest, num_matched
         while end < len(digests) and digests[end] in by_digest:
             end += 1
-        return end - first
+        while end > num_found and digests[end - 1] not in by_digest:
+            end -= 1
+        return end
 
     def await_until(
         self, digests: Sequence[BlockDigest], num_blocks: int, *, needs_state: bool = False

@@ -141,14 +141,15 @@ class Starts:
         if sequence.is_started:
             return False
         planned, states, digests = self._blocks.planned, self._blocks.states, sequence.table.digests
-        num_coming = hit.num_matched + planned.num_coming(digests, hit.num_matched)
+        num_found = len(hit.block_ids)
+        end = planned.end_of_coming(digests, num_found, hit.num_matched)
         if states is not None:
-            num_coming = states.num_usable(num_coming)
-        num_spared = num_coming - len(hit.block_ids)
-        if num_coming <= hit.num_matched:
+            end = states.num_usable(end)
+        num_coming = end - num_found
+        if num_coming <= 0 or _WORTH_WAITING * num_coming * self._blocks.block_size < num_left:
             return False
-        if _WORTH_WAITING * num_spared * self._blocks.block_size < num_left:
-            return False
-        planned.await_until(digests, num_coming, needs_state=states is not None)
-        sequence.awaits = digests[num_coming - 1]
+        if digests[end - 1] not in planned:
+            return False  # whoever computes it is past it
+        planned.await_until(digests, end, needs_state=states is not None)
+        sequence.awaits = digests[end - 1]
         return True

@@ -86,7 +86,7 @@ def test_the_call_of_the_history_is_read_back(name: str) -> None:
     whole = text.encoder.tokenizer.decode(_ours(text, SECOND, TOOLS), skip_special_tokens=False)
     prompt = text.encoder.tokenizer.decode(asked, skip_special_tokens=False)
     assert whole.startswith(prompt.rstrip() if name == "phi4_mini" else prompt)
-    answer = whole[len(prompt) :]
+    answer = whole[len(prompt) :].removeprefix("\n</think>\n\n")  # reasoning that is none
     end = min(at for tag in family.ends if (at := answer.find(tag)) >= 0)
     assert joined(events_of(form.name, [answer[:end]])) == [("f", ARGUMENTS)]
 
@@ -104,6 +104,27 @@ def test_phi_reasons_in_the_tags_of_its_template() -> None:
     assert form.is_reasoning_model
     assert form.reasoning is not None
     assert form.reasoning.close == "</think>"
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_qwen_3_5_reasons_from_the_first_token_on(*, thinks: bool) -> None:
+    """Its template opens the tag, or closes it too where a client wants none; earlier reasoning is
+    shown behind the last question only.
+    """
+    text = ModelText(family_files("qwen3_5"))
+    form = answer_format(text.chat_template)
+    assert form.is_reasoning_model
+    kwargs = {"chat_template_kwargs": {"enable_thinking": thinks}}
+    asked = parse_chat_request(json.dumps({"model": "m", "messages": FIRST} | kwargs).encode())
+    ids = text.encode_chat(asked.messages, asked.tools, asked.template_kwargs, NOW)
+    prompt = text.encoder.tokenizer.decode(list(ids), skip_special_tokens=False)
+    assert form.is_opened_by(prompt) == thinks
+    old = [*FIRST, _answer("warm") | {"reasoning_content": "hm"}, FIRST[1]]
+    shown = text.encoder.tokenizer.decode(_ours(text, old, None), skip_special_tokens=False)
+    assert "hm" not in shown
+    new = [*FIRST, SECOND[2] | {"reasoning_content": "hm"}, SECOND[3]]
+    shown = text.encoder.tokenizer.decode(_ours(text, new, TOOLS), skip_special_tokens=False)
+    assert "<think>\nhm\n</think>\n\n<tool_call>" in shown
 
 
 @pytest.mark.parametrize("has_system", [True, False])

@@ -105,3 +105,17 @@ def test_a_state_whose_keys_are_gone_is_gone() -> None:
     states = engine.scheduler._blocks.states
     assert states is not None
     assert 0 < len(states.pool._snapshots) <= 3
+
+
+def test_who_finds_keys_and_no_state_waits_for_one_that_does_not() -> None:
+    """The blocks of a prompt are cached, its state is gone: of two that come one computes it."""
+    engine = Engine(num_blocks=64, num_states=1, context_length=60, token_budget=8)
+    prompt = [1, 2, 3] * 10
+    for number, tokens in enumerate((prompt, [5, 6] * 12)):
+        engine.submit(make_submit(number, tokens))
+        engine.drain()
+    for number in (2, 3):
+        engine.submit(make_submit(number, prompt))
+    engine.drain()
+    hits = [engine.ledger.accepted[number].cached_tokens for number in (2, 3)]
+    assert hits == [0, 28]

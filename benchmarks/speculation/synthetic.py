@@ -13,20 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
-import msgspec
 import torch
-from torch import Tensor
 
 from protocol.errors import ConfigError
-from workers.engine.drafting.description import DFlashShape, MtpShape, read_drafter
-from workers.engine.drafting.dflash import DFlash, DFlashWeights
+from workers.engine.drafting.description import read_drafter
 from workers.engine.drafting.drafter import Capture, CapturesDrafts, Drafted, Drafter, DraftStep
-from workers.engine.drafting.mtp import MtpCell, MtpWeights
-from workers.engine.drafting.recurrent import RecurrentDrafter
+from workers.engine.drafting.dummy import drawn_drafter
 from workers.engine.models.description import ModelConfig
-from workers.engine.models.dummy import draw_weights
 from workers.engine.models.network import Network
-from workers.engine.models.weights import ModelWeights
 
 SCHEDULES: Final[dict[str, tuple[float, ...]]] = {
     # vLLM 0.26's `synthetic` rejection at a mean length of 6.3.
@@ -121,21 +115,14 @@ def dummy_drafter(kind: str, target: Network, window: int, *, fp8: bool = False)
     config = target.config
     with tempfile.TemporaryDirectory() as made:
         path = Path(made)
-        (path / "config.json").write_text(json.dumps(_config(kind, config)), encoding="utf-8")
+        (path / "config.json").write_text(
+            json.dumps(drafter_config(kind, config)), encoding="utf-8"
+        )
         shape = read_drafter(path, config)
-    if isinstance(shape, DFlashShape):
-        model = _drawn(shape.network, target)
-        fc = _matrix(target, config.hidden_size, len(shape.taps) * config.hidden_size)
-        return DFlash(shape, DFlashWeights(model, fc, model.norm), target, window, fp8=fp8)
-    assert isinstance(shape, MtpShape)
-    model = _drawn(shape.network, target)
-    fc = _matrix(target, config.hidden_size, 2 * config.hidden_size)
-    weights = MtpWeights(model, fc, model.norm, model.norm)
-    cell = MtpCell(shape, weights, target, window, fp8_head=fp8)
-    return RecurrentDrafter(cell, target)
+    return drawn_drafter(shape, target, window, fp8=fp8)
 
 
-def _config(kind: str, target: ModelConfig) -> dict[str, Any]:
+def drafter_config(kind: str, target: ModelConfig) -> dict[str, Any]:
     """The config.json of a drafter whose layers are like the target's."""
     heads, layer = target.attention, target.layers[0]
     common: dict[str, Any] = {
@@ -159,18 +146,3 @@ def _config(kind: str, target: ModelConfig) -> dict[str, Any]:
     if kind != "dflash":
         raise ConfigError(f"--drafter {kind!r}: dflash or mtp beside dummy weights")
     return {**common, **_DFLASH, "dflash_config": {"mask_token_id": target.vocab_size - 1}}
-
-
-def _drawn(config: ModelConfig, target: Network) -> ModelWeights:
-    """Drawn layers between the target's embedding and head."""
-    shared = target.weights
-    small = msgspec.structs.replace(config, vocab_size=1)  # an embedding that is thrown away
-    drawn = draw_weights(small, target.device, shared.embedding.dtype)
-    return ModelWeights(shared.embedding, drawn.layers, drawn.norm, shared.head)
-
-
-def _matrix(target: Network, rows: int, columns: int) -> Tensor:
-    """Drawn so that a row keeps its size."""
-    like = target.weights.embedding
-    empty = torch.empty((rows, columns), dtype=like.dtype, device=like.device)
-    return empty.normal_(0.0, columns**-0.5)

@@ -95,7 +95,9 @@ def block_work(
     """
     num_blocks, (num_heads, num_kv) = positions.shape[0], heads
     tokens = config.rows // (num_heads // num_kv)
-    pieces = min(_MOST_PIECES, max(1, config.target // (num_blocks * num_kv)))
+    fitting = max(1, config.target // (num_blocks * num_kv))
+    # A power of two, like the blocks of a launch: then there are few kernels to compile.
+    pieces = min(_MOST_PIECES, 1 << (fitting.bit_length() - 1))
     tiles = -(-num_rows // tokens)
     room = (num_blocks * tiles * pieces, ITEM_WORDS)
     items, ahead = (positions.new_empty(room) for _ in range(2))

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from training.attention import masked
 from training.data_loader import DataLoader, DataLoaderError
-from training.drafters.examples import Choice, Examples, examples
+from training.drafters.examples import Choice, Pool, examples, read
 from training.drafters.files import write
 from training.drafters.networks import DFlash, Drafter, Mtp
 from training.drafters.train import reached, train
@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--steps", type=int, default=10**9, help="at most so many")
     parser.add_argument("--anchors", type=int, default=384, help="of a batch, at most")
+    parser.add_argument("--batches", type=int, default=96, help="of 4,096 tokens, read before")
     parser.add_argument("--smoke", action="store_true", help="every stage, in miniature")
     parser.add_argument("--device", help="cuda or cpu (default: cuda if there is one)")
     given = parser.parse_args(arguments)
@@ -83,11 +84,14 @@ def _run(given: argparse.Namespace, device: torch.device) -> None:
         loader.next()  # which has a long row
         chosen = Choice(drafter.taps, drafter.depth, given.anchors, settings.row_length)
 
-        def draw() -> Examples:
-            return examples(model, loader.next(), chosen, random)
-
-        held_out = [draw() for _ in range(num_held_out)]
-        num_steps = train(drafter, model, draw, 60 * given.minutes, given.steps)
+        held_out = [examples(model, loader.next(), chosen, random) for _ in range(num_held_out)]
+        pool = Pool(given.batches)
+        for _ in range(given.batches):
+            pool.add(read(model, loader.next(), chosen))
+        print(f"read {given.batches} batches", flush=True)
+    # No text is made any more: it would take the cores from the training.
+    seconds = 60 * given.minutes
+    num_steps = train(drafter, model, lambda: pool.draw(chosen, random), seconds, given.steps)
     drafter.load_state_dict({k: v.bfloat16().to(v.dtype) for k, v in drafter.state_dict().items()})
     found = reached(drafter, model, held_out)
     print(f"{num_steps} steps; acceptance {found.acceptance}, length {found.length}", flush=True)

@@ -6,8 +6,9 @@ The model reads its own training data. Where its best token is the text's, the t
 say; a draft behind a token where it would say another counts no more.
 """
 
+from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -47,44 +48,86 @@ class Choice(NamedTuple):
     row_length: int
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A batch that the model has read, as in `Examples`; `is_answer` bool [T + depth] and `says`,
+    which of these tokens the model would say itself.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    documents: Tensor
+    taps: Tensor
+    last: Tensor
+    is_answer: Tensor
+    says: Tensor
+
+
 @torch.no_grad()
-def examples(model: Qwen3, batch: Batch, choice: Choice, random: torch.Generator) -> Examples:
-    """Those of a batch without a long row."""
-    taps, depth, most, row_length = choice
+def read(model: Qwen3, batch: Batch, choice: Choice) -> Read:
+    """A batch without a long row: this takes longer than to train on it."""
     tokens, positions = (torch.from_numpy(part).long() for part in (batch.tokens, batch.positions))
     device = model.model.norm.weight.device
     tokens, positions = tokens.to(device), positions.to(device)
     starts = torch.zeros_like(tokens)
     bounds = torch.from_numpy(batch.bounds).long().to(device)
     starts[bounds[bounds < len(tokens)]] = 1
-    documents = starts.cumsum(0)
     # A mask counts documents by their first positions, and positions may have gaps.
-    mask = document_mask(1 - starts, row_length)
-    layout = Layout(bounds.int(), mask, row_length, len(tokens))
+    mask = document_mask(1 - starts, choice.row_length)
+    layout = Layout(bounds.int(), mask, choice.row_length, len(tokens))
     streams = list(model.streams(tokens, positions, (layout,)))
     last = model.model.norm(streams[-1])
-    is_answer = torch.zeros(len(tokens) + depth, dtype=torch.bool, device=device)
+    is_answer = torch.zeros(len(tokens) + choice.depth, dtype=torch.bool, device=device)
     learned = torch.from_numpy(batch.targets) != IGNORED
     sources = torch.from_numpy(batch.sources)[learned].long().to(device)
     is_answer[sources + 1] = True
-    says = torch.zeros(len(tokens) + depth, dtype=torch.bool, device=device)
+    says = torch.zeros_like(is_answer)
     best = (last[sources] @ model.model.embed_tokens.weight.T).argmax(-1)
     says[sources + 1] = best == tokens[sources + 1]
-    anchors = _anchors(is_answer[: len(tokens)], documents, most, random)
-    places = anchors[:, None] + 1 + torch.arange(depth, device=device)
+    taps = torch.cat([streams[tap] for tap in choice.taps], 1) if choice.taps else last[:, :0]
+    return Read(tokens, positions, starts.cumsum(0), taps, last, is_answer, says)
+
+
+def draw(known: Read, choice: Choice, random: torch.Generator) -> Examples:
+    """Up to `choice.most` anchors."""
+    tokens, documents = known.tokens, known.documents
+    anchors = _anchors(known.is_answer[: len(tokens)], documents, choice.most, random)
+    places = anchors[:, None] + 1 + torch.arange(choice.depth, device=tokens.device)
     inside = places.clamp(max=len(tokens) - 1)
     same = (places < len(tokens)) & (documents[inside] == documents[anchors][:, None])
-    counts = (same & is_answer[places] & says[places]).long().cumprod(1).bool()
+    counts = same & known.is_answer[places] & known.says[places]
     return Examples(
         tokens=tokens,
-        positions=positions,
+        positions=known.positions,
         documents=documents,
-        taps=torch.cat([streams[tap] for tap in taps], 1) if taps else last[:, :0],
-        last=last,
+        taps=known.taps,
+        last=known.last,
         anchors=anchors,
         labels=tokens[inside],
-        counts=counts,
+        counts=counts.long().cumprod(1).bool(),
     )
+
+
+def examples(model: Qwen3, batch: Batch, choice: Choice, random: torch.Generator) -> Examples:
+    """Read a batch, and draw from it."""
+    return draw(read(model, batch, choice), choice, random)
+
+
+@final
+class Pool:
+    """The last `most` batches that were read: reading takes most of the time without a card."""
+
+    def __init__(self, most: int) -> None:
+        self._kept: deque[Read] = deque(maxlen=most)
+
+    def add(self, one: Read) -> None:
+        """Keep it; the oldest may go."""
+        self._kept.append(one)
+
+    def draw(self, choice: Choice, random: torch.Generator) -> Examples:
+        """From one of those that are kept."""
+        at = int(torch.randint(len(self._kept), (1,), generator=random))
+        return draw(self._kept[at], choice, random)
 
 
 def _anchors(is_answer: Tensor, documents: Tensor, most: int, random: torch.Generator) -> Tensor:

@@ -13,7 +13,7 @@ from protocol.messages import EngineFacts
 from protocol.sampling import SamplingParams
 from workers.engine.runner import Runner
 from workers.engine.step.batch import Follower
-from workers.scheduler import Chunk, SequenceStart, StepPlan
+from workers.scheduler import ON_CARD, Chunk, SequenceStart, StepPlan
 
 _PROMPTS: Final = (512, 512, 3)
 """Tokens. A long prompt twice, as the second one shows the rate; one of a few tokens, as the
@@ -60,6 +60,26 @@ def warm_up_plans(
         yield StepPlan(0, (start,), (prefill,), ended=())
         yield StepPlan(0, (), (decode,), ended=())
         yield StepPlan(0, (), (), ended=(seq,))
+
+
+def draft_plans(facts: EngineFacts, depth: int) -> Iterator[StepPlan]:
+    """For each power of two so many imagined sequences, whose prompts are drafted behind, then the
+    drafts verified and drafted behind again, and their end.
+    """
+    length = _PROMPTS[-1]
+    num_blocks = -(-(length + 2 * depth + 2) // facts.block_size)
+    blocks = tuple([0] * num_blocks)
+    most = min(facts.max_seqs, facts.token_budget // (depth + 1))
+    for count in [1 << bits for bits in range(most.bit_length())]:
+        tokens = array("I", bytes(4 * (length + 1)))
+        seqs = range(count)
+        starts = tuple([SequenceStart(seq, tokens, length, _SAMPLING, seed=0) for seq in seqs])
+        prompts = [Chunk(seq, 0, length, blocks, True, (), depth) for seq in seqs]
+        drafts = (ON_CARD,) * depth
+        later = [Chunk(seq, length, 1, blocks, True, drafts, depth) for seq in seqs]
+        yield StepPlan(0, starts, tuple(prompts), ended=())
+        yield StepPlan(0, (), tuple(later), ended=())
+        yield StepPlan(0, (), (), ended=tuple(seqs))
 
 
 def prepare_first(runner: Runner) -> None:

@@ -11,14 +11,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import torch
 
-from config import WorkerConfig
+from config import INDEX_DRAFTERS, WorkerConfig
+from kernels.choose import has_fp8
 from kernels.fp8 import BLOCK, FP8, Fp8Weight
 from kernels.linear import Weight
 from kernels.recorder import RecordedKernel, record_launches
 from protocol.sampling import SamplingParams
 from workers.engine.compile.shapes_only import ShapesOnly
+from workers.engine.drafting.description import MtpShape, read_drafter
+from workers.engine.drafting.drafter import Drafter
+from workers.engine.drafting.dummy import drawn_drafter
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.load.quantize import Stored
@@ -39,7 +44,8 @@ from workers.engine.settings import (
     window,
 )
 from workers.engine.step.masks import AnyToken
-from workers.engine.warm_up import DRAFTS, prepare_first, warm_up_plans
+from workers.engine.warm_up import DRAFTS, draft_plans, prepare_first, warm_up_plans
+from workers.model_dir import local_dir
 
 _NOWHERE: Final = torch.device("meta")
 
@@ -63,7 +69,7 @@ second, for which the first such request would hold up all others."""
 def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKernel]]:
     """The kernels that the start of this worker needs before its first answer, in the order of
     need; then, one list for each, those that every further graph adds; those of other prompts
-    without a graph; at last those of filters, penalties and grammars.
+    without a graph; of a drafter; at last those of filters, penalties and grammars.
 
     Triton's driver stands for a card (`kernels.recorder.pretend_device`). Raises `ConfigError`.
     """
@@ -89,6 +95,10 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
             bare.launch(plan)
         yield list(recorded.values())[known:]
         known = len(recorded)
+        if (drafter := _drafter(config, shape, model)) is not None:
+            _draft(_runner(config, model, model_dir, drafter), drafter.max_depth)
+            yield list(recorded.values())[known:]
+            known = len(recorded)
         for sampling in _OTHERS:
             for plan in islice(warm_up_plans(runner.facts, sampling), 3):  # one short life
                 runner.launch(plan)
@@ -104,14 +114,44 @@ def _model(config: WorkerConfig, shape: ModelConfig) -> Network:
     return Network(few, weights, window(config, few), invariant=config.invariant)
 
 
-def _runner(config: WorkerConfig, model: Network, model_dir: Path) -> Runner:
+def _drafter(config: WorkerConfig, shape: ModelConfig, model: Network) -> Drafter | None:
+    """The one that the configuration names, if its directory is here already."""
+    chosen = drafting(config, shape)
+    if chosen is None or chosen.drafter in INDEX_DRAFTERS:
+        return None
+    path = local_dir(chosen.drafter)
+    if path is None:
+        return None
+    drafter = read_drafter(path, shape)
+    if not isinstance(drafter, MtpShape):
+        # The layers that it reads are not among those that are here.
+        drafter = msgspec.structs.replace(drafter, taps=(0,) * len(drafter.taps))
+    fp8 = model.weights.embedding.dtype == torch.bfloat16 and has_fp8(_NOWHERE)
+    return drawn_drafter(drafter, model, window(config, model.config), fp8=fp8)
+
+
+def _draft(runner: Runner, depth: int) -> None:
+    """Steps that verify, and behind which is drafted, with graphs and without."""
+    while runner.prepare(pending_only=False):
+        pass
+    for plan in draft_plans(runner.facts, depth):
+        runner.launch(plan)
+    while runner.prepare(pending_only=True):
+        pass
+
+
+def _runner(
+    config: WorkerConfig, model: Network, model_dir: Path, drafter: Drafter | None = None
+) -> Runner:
     facts = probe_facts(config, model)
     num_blocks = facts.kv_tokens // facts.block_size
     dtype = kv_dtype(config, model.weights.embedding.dtype)
     cache = KvCache(model.config, num_blocks, facts.block_size, _NOWHERE, dtype)
-    is_drafting = drafting(config, model.config) is not None
-    steps = DeviceSteps(model, cache, facts, run_again, verifies=is_drafting)
-    return Runner(model, cache, facts, model_dir, steps, verifies=is_drafting)
+    if drafter is not None:
+        drafter.take_cache(num_blocks + 1, facts.block_size)
+    verifies = drafting(config, model.config) is not None
+    steps = DeviceSteps(model, cache, facts, run_again, drafter=drafter, verifies=verifies)
+    return Runner(model, cache, facts, model_dir, steps, verifies=verifies)
 
 
 def _weights(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> ModelWeights:

@@ -15,9 +15,9 @@ SHARED_KIB = {90: 227, 120: 99}
 @pytest.mark.parametrize("kind", ["dflash", "mtp"])
 @pytest.mark.parametrize("arch", SHARED_KIB)
 def test_drafts_compile_for_a_card(kind: str, arch: int, tmp_path: Path) -> None:
-    """In 8 bits, as on a card, in graphs and without; half a minute each."""
+    """In 8 bits, in graphs and without, as the dry run of a start finds it; a minute each."""
     module = "tests.workers.engine.drafting.card_checks"
-    found = json.loads(run_uninterpreted(module, str(arch), kind, cache=tmp_path))
+    found = json.loads(run_uninterpreted(module, str(arch), kind, str(tmp_path), cache=tmp_path))
     assert not found["errors"]
     assert "_tiles_kernel" in found["names"]
     assert ("_context_kernel" in found["names"]) == (kind == "dflash")

@@ -112,7 +112,9 @@ def _wait_ready(path: Path, name: str, epoch: int) -> int:
 
 
 def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool) -> str:
-    """A table of workers by supervisor pid, starts under way, link troubles, last engine faults."""
+    """A table of workers by supervisor pid, starts under way, what drafts bring, link troubles,
+    last engine faults.
+    """
     ordered = sorted(workers, key=lambda each: (each[1].name if each[1] else "", each[0]))
     rows = [_COLUMNS, *(_row(pid, status) for pid, status in ordered)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -124,7 +126,8 @@ def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool
     troubles = (f"\n{each.name}: {trouble}" for each in statuses for trouble in each.troubles)
     faults = (line for each in statuses for line in _fault(each, with_log))
     starts = (f"\n{each.name}: {start_line(each)}" for each in statuses if each.phase)
-    return "\n".join((*table, *starts, *troubles, *faults))
+    drafts = (f"\n{each.name}: drafts by {each.drafting}" for each in statuses if each.drafting)
+    return "\n".join((*table, *starts, *drafts, *troubles, *faults))
 
 
 def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:

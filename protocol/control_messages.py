@@ -56,8 +56,9 @@ class LastFault(msgspec.Struct, frozen=True):
 class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     """One worker. `phase` and `fraction` tell how far a start is, `uptime_s` how long the engine
     has been ready (0: it is not). `restarts` counts engines that died or were replaced. `device` is
-    that of the engine, `is_invariant` its mode; `gateways` counts those welcomed and those dialled,
-    `troubles` are the warnings of its start and the reasons of the other gateways.
+    that of the engine, `is_invariant` its mode, `drafting` what its drafts bring; `gateways` counts
+    those welcomed and those dialled, `troubles` are the warnings of its start and the reasons of
+    the other gateways.
     """
 
     name: str
@@ -74,6 +75,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     uptime_s: float = 0.0
     device: str = ""
     is_invariant: bool = False
+    drafting: str = ""
     gateways: tuple[int, int] = (0, 0)
     troubles: tuple[str, ...] = ()
     fault: LastFault | None = None

@@ -331,7 +331,8 @@ class Finished(_Message, frozen=True, tag=37):
     """The sequence is over and its blocks are free. Sent after its last tokens.
 
     `matched` is the stop token that ended it, if one did. `output_tokens` counts the outputs of all
-    attempts, including `matched`, which is never sent. `detail` explains an error.
+    attempts, including `matched`, which is never sent. `detail` explains an error. Of the
+    outputs of this attempt `accepted_tokens` were drafts, of `drafted_tokens` that were verified.
     """
 
     request_id: Id16
@@ -342,6 +343,8 @@ class Finished(_Message, frozen=True, tag=37):
     output_tokens: Count
     matched: int | None = None
     detail: str = ""
+    drafted_tokens: Count = 0
+    accepted_tokens: Count = 0
 
 
 RejectReason = Literal[
@@ -402,13 +405,28 @@ class BlocksSnapshot(_Message, frozen=True, tag=41):
     states: PackedDigests = b""
 
 
+class Drafting(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What an engine's drafts have brought since its start: `passes` of single sequences made
+    `tokens`; of the drafts at each place so many were `verified` and `accepted`. `depth` is how
+    many a pass verified lately, `gain` how many times as fast the steps with drafts were.
+    """
+
+    drafter: str
+    passes: Count
+    tokens: Count
+    verified: tuple[Count, ...]
+    accepted: tuple[Count, ...]
+    depth: Amount
+    gain: Amount
+
+
 class Load(_Message, frozen=True, tag=42):
     """The engine's own counters, at most one per 100 ms and after each change of state.
 
     `free_blocks` counts blocks that no sequence holds (cached ones included). `step_ms` and
     `prefill_tokens_per_s` are moving averages, 0 while unknown. `places` is how many sequences the
     engine takes at once now: `max_seqs` of its facts, or fewer where the answers of so many would
-    not fit into its memory; 0 while unknown.
+    not fit into its memory; 0 while unknown. `drafting` is None for an engine without drafts.
     """
 
     epoch: Count
@@ -421,6 +439,7 @@ class Load(_Message, frozen=True, tag=42):
     step_ms: Amount
     prefill_tokens_per_s: Amount
     places: Count = 0
+    drafting: Drafting | None = None
 
 
 class Pong(_Message, frozen=True, tag=43):

@@ -25,6 +25,7 @@ from benchmarks.engine.engine import Engine
 from benchmarks.machine import describe_machine
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
+from protocol.messages import Drafting
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.start import load_runner
 from workers.scheduler import Candidate, StepPlan, StepResult
@@ -53,6 +54,10 @@ class Schedule:
         self.num_passes = 0
         self._rates = rates
         self._rng = random.Random(0)
+
+    def summary(self) -> Drafting:
+        """See `Proposer`."""
+        return Drafting("schedule", 0, 0, (), (), float(self.depth or 0), 1.0)
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import final
 
+from protocol.messages import Drafting
 from workers.scheduler import Candidate, Proposer, StepPlan, StepResult
 
 
@@ -64,6 +65,10 @@ class SwitchedProposer:
         """Go on with another one, and count anew."""
         self._inner = inner
         self.counts = Counts(self._most)
+
+    def summary(self) -> Drafting:
+        """See `Proposer`."""
+        return self.inner.summary()
 
     @property
     def num_to_draft(self) -> int:

@@ -125,19 +125,27 @@ class UsageObject(msgspec.Struct):
         )
 
 
-class HermaObject(msgspec.Struct):
-    """The worker or provider of an answer, its cached tokens, and why it was chosen."""
+class HermaObject(msgspec.Struct, omit_defaults=True):
+    """The worker or provider of an answer, its cached tokens, and why it was chosen; if it drafted,
+    how many drafts were verified and accepted.
+    """
 
     worker: str
     cached_tokens: int
     route: str
     served_by: str
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @staticmethod
     def of(started: Started, usage: Usage | None = None) -> "HermaObject":
         """`usage` has the final count of cached tokens, `started` the first."""
-        cached = started.cached_tokens if usage is None else usage.cached_tokens
-        return HermaObject(started.worker, cached, started.route, started.served_by)
+        found = HermaObject(started.worker, started.cached_tokens, started.route, started.served_by)
+        if usage is not None:
+            found.cached_tokens = usage.cached_tokens
+            found.drafted_tokens = usage.drafted_tokens
+            found.accepted_tokens = usage.accepted_tokens
+        return found
 
 
 def usage_chunk(envelope: bytes, usage: Usage, started: Started | None) -> bytes:

@@ -105,12 +105,16 @@ class Finished(_Event, frozen=True, gc=False):
 
 
 class Usage(_Event, frozen=True, gc=False):
-    """Tokens of the turn, over all choices."""
+    """Tokens of the turn, over all choices. `accepted_tokens` of the completion were drafts, of
+    `drafted_tokens` that a worker verified.
+    """
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     reasoning_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @final

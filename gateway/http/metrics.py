@@ -199,6 +199,21 @@ _ENGINE_GAUGES: Final = {
 }
 
 
+_DRAFT_GAUGES: Final = {
+    "passes": "Passes of single sequences that decode since the engine's start.",
+    "tokens": "Tokens that these passes made.",
+    "depth": "Drafts that a pass verified lately.",
+    "gain": "How many times as fast the steps with drafts were.",
+}
+
+_DRAFT_PLACES: Final = {
+    "verified": "Drafts verified since the engine's start, by place.",
+    "accepted": "Drafts accepted since the engine's start, by place.",
+}
+
+_MOST_PLACES: Final = 32
+
+
 def _of_engines(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
     """The engines' own counters, of each one's last `Load`."""
     for name, help_text in _ENGINE_GAUGES.items():
@@ -206,6 +221,29 @@ def _of_engines(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
         for worker in workers:
             if worker.load is not None:
                 family.add_metric((worker.name,), getattr(worker.load, name))
+        yield family
+    yield from _of_drafts(workers)
+
+
+def _of_drafts(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
+    """What speculation brings, of engines that draft."""
+    drafting = [
+        (worker.name, worker.load.drafting)
+        for worker in workers
+        if worker.load is not None and worker.load.drafting is not None
+    ]
+    for name, help_text in _DRAFT_GAUGES.items():
+        family = GaugeMetricFamily(f"herma_engine_draft_{name}", help_text, labels=("worker",))
+        for worker, figures in drafting:
+            family.add_metric((worker,), getattr(figures, name))
+        yield family
+    for name, help_text in _DRAFT_PLACES.items():
+        family = GaugeMetricFamily(
+            f"herma_engine_drafts_{name}", help_text, labels=("worker", "place")
+        )
+        for worker, figures in drafting:
+            for place, count in enumerate(getattr(figures, name)[:_MOST_PLACES], 1):
+                family.add_metric((worker, str(place)), count)
         yield family
 
 

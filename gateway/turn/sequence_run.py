@@ -72,7 +72,9 @@ class SequenceRun:
         "_ticket",
         "_trace",
         "_worker_name",
+        "accepted_tokens",
         "cached_tokens",
+        "drafted_tokens",
         "has_begun",
         "on_end",
         "output",
@@ -108,6 +110,8 @@ class SequenceRun:
         self.has_begun = False
         self.on_end: Callable[[SequenceRun], object] | None = None
         self.cached_tokens: int | None = None
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
         self.worker_id: WorkerId | None = None
 
     async def run(
@@ -383,6 +387,8 @@ class SequenceRun:
         self._services.dispatcher.proven(attempt.lease.ticket)
 
     def _on_complete(self, finished: Finished) -> None:
+        self.drafted_tokens += finished.drafted_tokens
+        self.accepted_tokens += finished.accepted_tokens
         match finished.reason:
             case "stop" | "length" as reason:
                 if self._num_at_start == 0:

@@ -268,9 +268,14 @@ class Turn:
 
 
 def _usage_of(job: Job, choices: Sequence[SequenceRun]) -> Usage:
-    completion_tokens = reasoning_tokens = 0
+    completion_tokens = reasoning_tokens = drafted_tokens = accepted_tokens = 0
     for choice in choices:
         completion_tokens += choice.output.completion_tokens
         reasoning_tokens += choice.output.reasoning_tokens
+        drafted_tokens += choice.drafted_tokens
+        accepted_tokens += choice.accepted_tokens
     cached_tokens = choices[0].cached_tokens or 0
-    return Usage(job.prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens)
+    return Usage(
+        *(job.prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens),
+        *(drafted_tokens, accepted_tokens),
+    )

@@ -12,6 +12,7 @@ from enum import Enum
 
 import torch
 
+from protocol.messages import Drafting
 from workers.engine.drafting.drafter import Drafted, DraftStep
 from workers.scheduler import ON_CARD, Candidate, StepPlan, StepResult
 
@@ -57,6 +58,10 @@ class HostDrafts:
         self._mood = mood
         self._vary = vary
         self._rng = random.Random(depth)
+
+    def summary(self) -> Drafting:
+        """See `Proposer`."""
+        return Drafting("known", 0, 0, (), (), 0.0, 1.0)
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from herma.worker_command import duration, render
@@ -69,6 +70,13 @@ gpu1: gateway tcp://b:8090: it does not take this worker: its name is taken
 gpu0: last fault (epoch 5, 1 min 02 s ago) [file_not_found]
   exit code 127: file not found
   correct the path"""  # noqa: E501 -- as a terminal shows it
+
+
+def test_what_drafts_bring_stands_below_the_table() -> None:
+    """Of those workers whose engine drafts."""
+    drafting = msgspec.structs.replace(READY, drafting="suffix: 2.50 tokens a pass")
+    shown = render([(200, drafting), (100, STOPPED)], with_log=False)
+    assert "\n\ngpu1: drafts by suffix: 2.50 tokens a pass" in shown
 
 
 def test_the_table_is_easy_to_read() -> None:

@@ -37,7 +37,7 @@ def speculation_for(config: WorkerConfig, runner: Runner) -> Speculation | None:
         source = TextSource(odds, uses_fleet=chosen.drafter != _NGRAM)
     else:
         most = runner.drafter.max_depth
-        source = CardSource(PlaceOdds(most), min(most, depth or most))
+        source = CardSource(runner.drafter.name, PlaceOdds(most), min(most, depth or most))
     captured = runner.verified_rows
     beyond = [size for size in FINE_SIZES if not captured or size > captured[-1]]
     awaiting = TimeTable((*captured, *beyond))

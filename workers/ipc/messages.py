@@ -69,7 +69,8 @@ class EngineReady(_Control, frozen=True, tag=80):
 class Heartbeat(_Control, frozen=True, tag=81):
     """Sent every 200 ms by a thread of its own. `step` counts finished steps; `phase` names a
     declared long operation (a compile) in the current step, empty otherwise; `expected_step_s`
-    is an estimate of the current step from earlier, smaller ones.
+    is an estimate of the current step from earlier, smaller ones; `drafting` is a line for people
+    on what drafts have brought.
     """
 
     step: int
@@ -77,6 +78,7 @@ class Heartbeat(_Control, frozen=True, tag=81):
     phase: str = ""
     longest_step_s: float = 0.0
     expected_step_s: float = 0.0
+    drafting: str = ""
 
 
 class StartProgress(_Control, frozen=True, tag=82):

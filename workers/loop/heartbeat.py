@@ -9,10 +9,12 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.messages import Drafting
 from workers.ipc import SUPERVISOR, Heartbeat, StartProgress, encode_control
 from workers.loop.channel import EngineChannel
 
 BEAT_EVERY_S: Final = 0.2
+_SHOWN_PLACES: Final = 4
 
 
 @dataclass(slots=True)
@@ -24,6 +26,21 @@ class EngineStatus:
     phase: str = ""
     longest_step_s: float = 0.0
     expected_step_s: float = 0.0
+    drafting: str = ""
+
+
+def drafting_line(figures: Drafting) -> str:
+    """What an engine's drafts have brought, for people; empty before there were any."""
+    verified, accepted = sum(figures.verified), sum(figures.accepted)
+    if not verified:
+        return ""
+    places = zip(figures.accepted, figures.verified, strict=False)
+    rates = [f"{done / tried:.0%}" for done, tried in places if tried][:_SHOWN_PLACES]
+    return (
+        f"{figures.drafter}: {figures.tokens / figures.passes:.2f} tokens a pass, "
+        f"{accepted / verified:.0%} of {verified} drafts accepted ({'/'.join(rates)} by place), "
+        f"{figures.depth:.1f} a pass lately, {figures.gain:.2f} times as fast"
+    )
 
 
 class PhaseClock:
@@ -79,6 +96,7 @@ def start_heartbeats(channel: EngineChannel, status: EngineStatus) -> None:
                 status.phase,
                 status.longest_step_s,
                 status.expected_step_s,
+                status.drafting,
             )
             channel.send([(SUPERVISOR, encode_control(message))])
 

@@ -54,7 +54,7 @@ from workers.ipc import (
     encode_control,
     recover_request_id,
 )
-from workers.loop.heartbeat import EngineStatus
+from workers.loop.heartbeat import EngineStatus, drafting_line
 from workers.loop.pipeline import EngineBroken, InFlight, Pipeline, Runner
 from workers.scheduler import (
     BlockManager,
@@ -283,7 +283,10 @@ class EngineLoop(Generic[InFlight]):
             return
         self._load_was_busy, self._load_at = busy, now
         self._scheduler.revise_places()
-        self._queue([Outgoing(BROADCAST, self._load())])
+        load = self._load()
+        if load.drafting is not None:
+            self._status.drafting = drafting_line(load.drafting)
+        self._queue([Outgoing(BROADCAST, load)])
 
     def _load(self) -> Load:
         meter = self._pipeline.meter

@@ -124,6 +124,9 @@ def _sample(
         return None, None
     offset = sequence.num_outputs
     ending = sequence.take(ids)
+    if chunk.drafts:
+        sequence.num_drafted += len(chunk.drafts)
+        sequence.num_accepted += min(sequence.num_outputs - offset, len(ids) - 1)
     num_sent = sequence.num_outputs - offset
     if ending is not None and ending.matched is not None:
         num_sent -= 1

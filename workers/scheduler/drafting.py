@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, cast
 
 import msgspec
 
+from protocol.messages import Drafting
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import ON_CARD, Chunk, StepPlan, StepResult
@@ -34,6 +35,9 @@ class Grammar(Protocol):
 
 class Proposer(Protocol):
     """Proposes drafts for the sequences of one scheduler."""
+
+    def summary(self) -> Drafting:
+        """What operators see."""
 
     @property
     def num_to_draft(self) -> int:

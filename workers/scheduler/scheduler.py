@@ -237,6 +237,7 @@ class Scheduler:
             step_ms=step_ms,
             prefill_tokens_per_s=prefill_tokens_per_s,
             places=self._concurrency.places,
+            drafting=None if self._proposer is None else self._proposer.summary(),
         )
 
     def check_integrity(self) -> None:

@@ -70,7 +70,9 @@ class Sequence:
         "link",
         "max_due",
         "max_outputs",
+        "num_accepted",
         "num_cached",
+        "num_drafted",
         "num_due",
         "num_outputs",
         "num_planned",
@@ -121,6 +123,8 @@ class Sequence:
         self.num_due = len(token_ids)
         self.num_planned = 0
         self.num_cached = 0
+        self.num_drafted = 0
+        self.num_accepted = 0
         self.is_started = False
         self.is_accepted = False
         self.turn = 0
@@ -172,4 +176,6 @@ class Sequence:
             output_tokens=self.num_outputs,
             matched=ending.matched,
             detail=ending.detail,
+            drafted_tokens=self.num_drafted,
+            accepted_tokens=self.num_accepted,
         )

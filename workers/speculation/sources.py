@@ -17,8 +17,9 @@ from workers.speculation.text_drafter import TextDrafter
 
 
 class Source(Protocol):
-    """Offers drafts for sequences."""
+    """Offers drafts for sequences. `name` is for people."""
 
+    name: str
     num_to_draft: int
 
     def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:
@@ -44,6 +45,7 @@ class TextSource:
     num_to_draft = 0
 
     def __init__(self, odds: MatchOdds, *, uses_fleet: bool) -> None:
+        self.name = "suffix" if uses_fleet else "ngram"
         self.odds = odds
         self._drafter = TextDrafter(odds, uses_fleet=uses_fleet)
 
@@ -72,7 +74,8 @@ class TextSource:
 class CardSource:
     """A network on the card, which drafts up to `num_to_draft` tokens behind each step."""
 
-    def __init__(self, odds: PlaceOdds, depth: int) -> None:
+    def __init__(self, name: str, odds: PlaceOdds, depth: int) -> None:
+        self.name = name
         self.odds = odds
         self.num_to_draft = depth
         self._held: dict[int, int] = {}

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
+from protocol.messages import Drafting
 from workers.scheduler import Candidate, StepPlan, StepResult
 from workers.speculation.counters import Counters
 from workers.speculation.offers import Offer
@@ -33,6 +34,19 @@ class Speculation:
         self._depth = depth
         self._offers: dict[int, Offer] = {}
         self._had_offers = False
+
+    def summary(self) -> Drafting:
+        """See `Proposer`."""
+        seen = self.counters
+        return Drafting(
+            self.source.name,
+            seen.num_passes,
+            seen.num_tokens,
+            tuple(seen.verified),
+            tuple(seen.accepted),
+            round(seen.depth, 2),
+            round(seen.gain, 3),
+        )
 
     @property
     def num_to_draft(self) -> int:

@@ -69,6 +69,7 @@ class EngineLife:
         self.proven = trio.Event()
         self.warnings: tuple[str, ...] = ()
         self.progress = StartProgress("start", 0.0)
+        self.drafting = ""
         self.on_progress: Callable[[str, float, str], None] = _ignore
         self.starting = trio.CancelScope()
         self.drained = trio.Event()
@@ -207,6 +208,7 @@ class EngineLife:
         match message := decode_from_engine(payload):
             case Heartbeat():
                 self.hang_watch.heartbeat(message, trio.current_time())
+                self.drafting = message.drafting
             case StartProgress():
                 self._progressed(message)
             case EngineReady():

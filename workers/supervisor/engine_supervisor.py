@@ -191,6 +191,7 @@ class EngineSupervisor:
             engine_pid=life.process.pid if life is not None else None,
             uptime_s=now - life.ready_at if life is not None and life.ready_at else 0.0,
             device="" if facts is None else facts.device,
+            drafting=life.drafting if life is not None else "",
             is_invariant=facts is not None and INVARIANT in facts.capabilities,
             gateways=gateways,
             troubles=(*(life.warnings if life is not None else ()), *troubles)[:MAX_SHOWN_TROUBLES],

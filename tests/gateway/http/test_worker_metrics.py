@@ -1,10 +1,12 @@
 """What `/metrics` says of each worker, and of which process it is."""
 
+import msgspec
+
 from gateway.http.edge import FleetGauges
 from gateway.http.metrics import Metrics
 from gateway.routing.worker_view import Worker
 from gateway.telemetry import RequestTrace
-from protocol.messages import Fault
+from protocol.messages import Drafting, Fault, Load
 from tests.fakes.fleet import W1, facts, hello
 
 
@@ -38,3 +40,23 @@ def test_every_sample_of_one_of_several_processes_says_which() -> None:
     assert all('process="1"' in line for line in samples)
     assert "process=" not in alone.render().decode()
     assert second.render() == second.render()
+
+
+def test_an_engine_that_drafts_says_what_it_brings() -> None:
+    """By place of the drafts; one that does not has no such lines."""
+    worker = Worker(W1, hello("w1", facts()), 0.0)
+    worker.load = Load(1, 0, 0, 9, 9, 5, 0, 4.0, 0.0)
+    gauges = FleetGauges(workers=(worker.view(cached_blocks=0),))
+    assert "draft_gain{" not in Metrics(lambda: (), lambda: gauges).render().decode()
+    drafting = Drafting("suffix", 10, 25, (10, 8, 0), (9, 6, 0), 1.8, 1.5)
+    worker.load = msgspec.structs.replace(worker.load, drafting=drafting)
+    gauges = FleetGauges(workers=(worker.view(cached_blocks=0),))
+    lines = set(Metrics(lambda: (), lambda: gauges).render().decode().splitlines())
+    assert lines >= {
+        'herma_engine_draft_passes{worker="w1"} 10.0',
+        'herma_engine_draft_tokens{worker="w1"} 25.0',
+        'herma_engine_draft_depth{worker="w1"} 1.8',
+        'herma_engine_draft_gain{worker="w1"} 1.5',
+        'herma_engine_drafts_verified{place="1",worker="w1"} 10.0',
+        'herma_engine_drafts_accepted{place="2",worker="w1"} 6.0',
+    }

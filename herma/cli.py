@@ -346,7 +346,9 @@ def _add_bench_speculation(actions: "argparse._SubParsersAction[argparse.Argumen
     )
     add = speculation.add_argument
     add("--model", default="builtin:herma-tiny", help="directory, hub id or shape")
-    add("--drafter", required=True, metavar="PATH", help="or dflash, mtp: a shape's, not trained")
+    add(
+        "--drafter", required=True, metavar="PATH", help="or ngram, suffix; dflash, mtp: drawn ones"
+    )
     add("--acceptance", metavar="NAME|P,P", help="as often as vllm, constant, mtp, or by place")
     add("--batches", default="1,8", metavar="N,N", help="sequences at once")
     add("--depths", default="0-15", metavar="N-N", help="drafts of a pass; adaptive, too")

@@ -8,14 +8,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
+import msgspec
 import torch
 
 from benchmarks.machine import describe_machine
 from benchmarks.speculation.measure import Bench, Figure, Load
 from benchmarks.speculation.synthetic import (
     SyntheticDrafter,
+    drafter_config,
     dummy_drafter,
     expected_length,
     rates_of,
@@ -23,20 +26,24 @@ from benchmarks.speculation.synthetic import (
 )
 from benchmarks.speculation.table import ADAPTIVE, NONE, acceptances, plot, rows, verdicts
 from benchmarks.speculation.texts import loads_for
-from config import DUMMY_PREFIX, SpeculationConfig, WorkerConfig
+from config import DUMMY_PREFIX, INDEX_DRAFTERS, SpeculationConfig, WorkerConfig
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import drafts_in_fp8, load_drafter
+from workers.engine.models.model_config import read_model_config
 from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
-from workers.model_dir import dummy_names, local_dir
+from workers.model_dir import CONFIG_NAME, dummy_names, local_dir
 
 _NAME: Final = "speculation"
 _SLACK: Final = 128
 """Slots of a sequence beyond its tokens: blocks are taken whole, and drafts stand behind them."""
+
+_MOST_TEXT: Final = 64
+"""Drafts that earlier text offers behind a token, at most."""
 
 _DUMMY_DRAFTERS: Final = ("dflash", "mtp")
 
@@ -62,7 +69,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         vocab_size=runner.model.config.vocab_size,
     )
     figures = []
-    given = runner, drafter, loads, batches, depths, arguments.prompts
+    given = runner, drafter, loads, batches, depths, arguments.prompts, arguments.drafter
     for figure in _figures(*given, adapts=not arguments.fixed_only):
         figures.append(figure)
         print(_line(figure), flush=True)
@@ -73,7 +80,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     if arguments.acceptance is not None:
         length = expected_length(rates_of(arguments.acceptance), max(depths, default=0))
         print(f"synthetic acceptance {arguments.acceptance}: {length:.2f} tokens of a deep pass")
-    title = f"{arguments.model} with {drafter.name}, {device}"
+    title = f"{arguments.model} with {_shown(arguments, drafter)}, {device}"
     print(f"\n{title}; {'; '.join(machine.values())}")
     if arguments.plot is not None:
         plot(figures, title, arguments.plot)
@@ -85,11 +92,12 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 def _figures(
     runner: Runner,
-    drafter: Drafter,
+    drafter: Drafter | None,
     loads: list[Load],
     batches: list[int],
     depths: list[int],
     prompts: int,
+    name: str,
     *,
     adapts: bool,
 ) -> Iterator[Figure]:
@@ -99,29 +107,35 @@ def _figures(
         for batch in batches:
             yield plain.measure(load.of(prompts, batch), batch, NONE, None)
     drafting = _with_drafter(runner, drafter)
-    bench = Bench(drafting)
+    most = _MOST_TEXT if drafter is None else drafter.max_depth
+    bench = Bench(drafting, most)
     ways: list[tuple[str, int | Literal["adaptive"]]] = [
-        (str(depth), depth) for depth in depths if 0 < depth <= drafter.max_depth
+        (str(depth), depth) for depth in depths if 0 < depth <= most
     ]
     for load in loads:
         for batch in batches:
             for way, depth in [*ways, (ADAPTIVE, ADAPTIVE)] if adapts else ways:
-                proposer = speculation_for(_drafting_config(depth), drafting)
+                proposer = speculation_for(_drafting_config(name, depth), drafting)
                 yield bench.measure(load.of(prompts, batch), batch, way, proposer)
 
 
-def _with_drafter(runner: Runner, drafter: Drafter) -> Runner:
-    """Another runner on the same model, keys and values."""
+def _shown(arguments: argparse.Namespace, drafter: Drafter | None) -> str:
+    return arguments.drafter if drafter is None else drafter.name
+
+
+def _with_drafter(runner: Runner, drafter: Drafter | None) -> Runner:
+    """Another runner on the same model, keys and values, which verifies drafts."""
     cache = runner.cache
-    drafter.take_cache(cache.num_blocks + 1, cache.block_size)
+    if drafter is not None:
+        drafter.take_cache(cache.num_blocks + 1, cache.block_size)
     drafting = Drafting(True, drafter)
     steps = steps_on(runner.model, cache, runner.facts, drafting=drafting)
     return Runner(runner.model, cache, runner.facts, runner.model_dir, steps)
 
 
-def _drafting_config(depth: int | Literal["adaptive"]) -> WorkerConfig:
+def _drafting_config(drafter: str, depth: int | Literal["adaptive"]) -> WorkerConfig:
     """What decides who proposes: the drafter is there already."""
-    chosen = SpeculationConfig(drafter=_NAME, depth=depth)
+    chosen = SpeculationConfig(drafter=drafter, depth=depth)
     return WorkerConfig(_NAME, _NAME, _NAME, (), token_budget=1, speculation=chosen)
 
 
@@ -142,11 +156,28 @@ def _runner(arguments: argparse.Namespace, most: int) -> Runner:
         max_context=window,
         **own,
     )
-    return load_runner(config, lambda *_: None, start_compiling(config))
+    with TemporaryDirectory() as made:
+        # For the compiler alone: this worker itself knows of no drafter.
+        drafter = SpeculationConfig(_described(arguments, Path(made)))
+        ahead = start_compiling(msgspec.structs.replace(config, speculation=drafter))
+        return load_runner(config, lambda *_: None, ahead)
 
 
-def _drafter(arguments: argparse.Namespace, runner: Runner) -> Drafter:
-    """Raises `ConfigError`."""
+def _described(arguments: argparse.Namespace, room: Path) -> str:
+    """The directory of the drafter, or one in `room` that describes it."""
+    drafter: str = arguments.drafter
+    path = local_dir(_model(arguments))
+    if drafter in _DUMMY_DRAFTERS and path is not None:
+        text = json.dumps(drafter_config(drafter, read_model_config(path)))
+        (room / CONFIG_NAME).write_text(text, encoding="utf-8")
+        return str(room)
+    return drafter
+
+
+def _drafter(arguments: argparse.Namespace, runner: Runner) -> Drafter | None:
+    """None: drafts come from earlier text. Raises `ConfigError`."""
+    if arguments.drafter in INDEX_DRAFTERS and arguments.acceptance is None:
+        return None
     model, window = runner.model, runner.facts.context_length
     is_dummy = arguments.drafter in _DUMMY_DRAFTERS
     if is_dummy and arguments.acceptance is None:

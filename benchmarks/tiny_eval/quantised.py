@@ -32,12 +32,15 @@ CASES: Final = 60
 
 MOST_LOST: Final = 0.01
 
+IN_4_BITS: Final = "weights in 4 bits"
+"""Shown, and held to no bar."""
+
 VARIANTS: Final[dict[str, dict[str, str]]] = {
     "as they are": {},
     "weights": {"quantization": "fp8"},
     "keys and values": {"kv_dtype": "fp8"},
     "both": {"quantization": "fp8", "kv_dtype": "fp8"},
-    "weights in 4 bits": {"quantization": "int4"},
+    IN_4_BITS: {"quantization": "int4"},
 }
 """Keys of a worker's configuration. The others are compared with the first."""
 
@@ -74,7 +77,8 @@ def main(argv: list[str] | None = None) -> int:
             "lost": lost(shares),
         }
         arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 1 if max(lost(shares).values()) > MOST_LOST else 0
+    found = lost(shares)
+    return 1 if max(found[name] for name in found if name != IN_4_BITS) > MOST_LOST else 0
 
 
 def runner_of(changes: dict[str, Any], device: str) -> Runner:

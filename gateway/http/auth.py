@@ -7,6 +7,7 @@ Keys are compared by hash, all of them, each in constant time.
 import functools
 import hashlib
 import ipaddress
+import re
 from collections.abc import Iterable
 from hmac import compare_digest
 from typing import Final
@@ -33,6 +34,8 @@ SESSION_HEADERS: Final = (
 _SESSION_HEADERS: Final = frozenset(SESSION_HEADERS)
 
 _ADMINS_ONLY: Final = "This page needs an API key with `admin = true`."
+_PRODUCT: Final = re.compile(rb"[A-Za-z0-9._-]{1,32}")
+
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for"})
 
 
@@ -166,3 +169,18 @@ def session_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         if name in found:
             return found[name].decode("latin-1")[:MAX_SESSION_CHARS]
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def client_of(user_agent: bytes) -> str:
+    """The first word of a `user-agent`, up to its version; `other` for what is no word."""
+    match = _PRODUCT.match(user_agent)
+    return match[0].decode().lower() if match is not None else "other"
+
+
+def client_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The program that sent these `headers` (lower-case names)."""
+    for name, value in headers:
+        if name == b"user-agent":
+            return client_of(value)
+    return "other"

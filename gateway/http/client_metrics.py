@@ -1,14 +1,12 @@
 """Prompt tokens by client program, and how many of them were cached.
 
-Owns the names of programs, as their `user-agent` begins, and their bound. A program that changes
+Owns how many names of programs are counted. A program that changes
 the beginning of its prompts shows here: its share of cached tokens is small. Must not know how
 requests run.
 """
 
-import functools
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -18,23 +16,6 @@ from gateway.api import Usage
 
 MAX_CLIENTS: Final = 32
 """Names come from clients; those beyond are counted as `other`."""
-
-_PRODUCT: Final = re.compile(rb"[A-Za-z0-9._-]{1,32}")
-
-
-@functools.lru_cache(maxsize=1024)
-def client_of(user_agent: bytes) -> str:
-    """The first word of a `user-agent`, up to its version; `other` for what is no word."""
-    match = _PRODUCT.match(user_agent)
-    return match[0].decode().lower() if match is not None else "other"
-
-
-def client_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The program that sent these `headers` (lower-case names)."""
-    for name, value in headers:
-        if name == b"user-agent":
-            return client_of(value)
-    return "other"
 
 
 class ClientTokens(Collector):

@@ -11,8 +11,7 @@ from typing import Final, final
 from starlette.types import Scope, Send
 
 from gateway.api import ApiError, Started, Usage, missing_model, named_body
-from gateway.http.auth import header_of
-from gateway.http.client_metrics import client_of_headers
+from gateway.http.auth import client_of_headers, header_of
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.responses import Header, header

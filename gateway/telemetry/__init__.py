@@ -33,14 +33,14 @@ from gateway.telemetry.fleet_events import (
     kind_of,
 )
 from gateway.telemetry.history import SAMPLE_S, History, Reading, Sample, percentile
-from gateway.telemetry.request_trace import (
+from gateway.telemetry.request_traces import (
     AttemptTrace,
     Candidate,
     Decision,
     RequestTrace,
+    RequestTraces,
     TurnTrace,
 )
-from gateway.telemetry.request_traces import RequestTraces
 
 __all__ = [
     "SAMPLE_S",

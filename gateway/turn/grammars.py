@@ -28,15 +28,6 @@ class Beginning(NamedTuple):
     opening: str
 
 
-def needs_grammar(request: ChatRequest) -> bool:
-    """Whether its answer may have to follow one."""
-    if request.grammar is not None:
-        return True
-    if not request.tools:
-        return False
-    return request.tool_choice == "required" or any(map(_is_strict, request.tools))
-
-
 def grammar_of(
     request: ChatRequest, text: ModelText, form: AnswerFormat, beginning: Beginning
 ) -> Grammar | None:
@@ -103,12 +94,12 @@ def _callable(request: ChatRequest) -> list[CallableTool]:
     for at, tool in enumerate(request.tools):
         function = tool["function"]
         schema = function.get("parameters")
-        field, is_strict = f"tools[{at}].function.parameters", _is_strict(tool)
+        field, is_strict = f"tools[{at}].function.parameters", is_strict_tool(tool)
         given = schema if isinstance(schema, dict) and schema else {"type": "object"}
         source = schema_text(given, field, is_strict=is_strict, is_lenient=not is_strict)
         tools.append(CallableTool(function["name"], source))
     return tools
 
 
-def _is_strict(tool: dict[str, Any]) -> bool:
+def is_strict_tool(tool: dict[str, Any]) -> bool:
     return tool["function"].get("strict") is True

@@ -33,7 +33,7 @@ from gateway.turn.caller import Caller
 from gateway.turn.grammars import (
     Beginning,
     grammar_of,
-    needs_grammar,
+    is_strict_tool,
     not_served,
     skips_reasoning,
 )
@@ -140,7 +140,7 @@ async def prepare(
             before = form.past_reasoning(end) + opening.before
             prompt += pack_tokens(text.encode_opening(opening._replace(before=before)))
     grammar, skipped = None, b""
-    if needs_grammar(request):
+    if _needs_grammar(request):
         given = Beginning(end, is_thinking, opening.text if opening is not None else "")
         grammar, skipped = _grammar(request, view, text, form, given)
         prompt += skipped
@@ -320,3 +320,12 @@ def _message_chars(message: Message) -> int:
     for call in message.tool_calls:
         num_chars += len(call.name) + len(call.arguments)
     return num_chars
+
+
+def _needs_grammar(request: ChatRequest) -> bool:
+    """Whether its answer may have to follow one."""
+    if request.grammar is not None:
+        return True
+    if not request.tools:
+        return False
+    return request.tool_choice == "required" or any(map(is_strict_tool, request.tools))

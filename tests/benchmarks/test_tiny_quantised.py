@@ -24,8 +24,8 @@ def test_weights_keys_and_values_in_8_bits_answer_as_well() -> None:
 def test_more_than_a_point_lost_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, share: float, code: int
 ) -> None:
-    """Of the mean over skills, by any variant."""
-    shares = iter([1.0, 1.0, 1.0, share])
+    """Of the mean over skills, by any variant in 8 bits; 4 bits are shown only."""
+    shares = iter([1.0, 1.0, 1.0, share, 0.5])
     monkeypatch.setattr(quantised, "runner_of", lambda *_: None)
     monkeypatch.setattr(quantised, "right_shares", lambda *_: {"json": next(shares)})
     assert quantised.main(["--cases", "1"]) == code

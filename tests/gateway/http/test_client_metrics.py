@@ -3,7 +3,8 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.api import Usage
-from gateway.http.client_metrics import MAX_CLIENTS, ClientTokens, client_of, client_of_headers
+from gateway.http.auth import client_of, client_of_headers
+from gateway.http.client_metrics import MAX_CLIENTS, ClientTokens
 
 
 def shown(metrics: ClientTokens) -> list[str]:

@@ -7,8 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from gateway.api import Usage
 from gateway.telemetry import RequestTrace, RequestTraces
-from gateway.telemetry.request_trace import MAX_ATTEMPTS
-from gateway.telemetry.request_traces import MAX_NOTABLE, MAX_RECENT
+from gateway.telemetry.request_traces import MAX_ATTEMPTS, MAX_NOTABLE, MAX_RECENT
 
 
 @dataclass

@@ -12,7 +12,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test check format gpu bench fuzz chaos clean test-clients test-hermes test-api test-engines
+.PHONY: up install dev test check format gpu bench fuzz chaos clean test-clients test-hermes test-api test-engines test-page
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -188,6 +188,16 @@ $(CLIENTS_DIR)/codex/.$(CODEX):
 
 $(CLIENTS_DIR)/claude/.$(CLAUDE_CODE):
 	$(FRESH_NODE) @anthropic-ai/claude-code@$(CLAUDE_CODE) && touch $@
+
+# The operators' page in headless Chromium, which has to be installed, judged by axe-core too.
+AXE := 4.14.1
+
+test-page: export AXE_JS := $(abspath $(CLIENTS_DIR))/axe/node_modules/axe-core/axe.min.js
+test-page: $(DEV) $(CLIENTS_DIR)/axe/.$(AXE)
+	$(BIN)/python -m pytest -q -m 'slow or not slow' tests/dashboard $(ARGS)
+
+$(CLIENTS_DIR)/axe/.$(AXE):
+	$(FRESH_NODE) axe-core@$(AXE) && touch $@
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.serving $(ARGS)

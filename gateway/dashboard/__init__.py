@@ -1,11 +1,13 @@
 """What operators look at: an overview of the whole, the history of an hour, requests explained.
 
-Owns the rows and how they follow from the gateway's plain data. Must not know HTTP or terminals.
+Owns the rows and how they follow from the gateway's plain data, and the page. Must not know
+HTTP or terminals.
 """
 
 from gateway.dashboard.dashboard import Clients, Dashboard
 from gateway.dashboard.explanation import AttemptRow, Explanation, Span, explain
 from gateway.dashboard.overview import Source, condition_of, event_row, overview_of
+from gateway.dashboard.page_file import page
 from gateway.dashboard.rows import (
     ClientRow,
     EventRow,
@@ -44,4 +46,5 @@ __all__ = [
     "event_row",
     "explain",
     "overview_of",
+    "page",
 ]

@@ -26,7 +26,7 @@ SHOWN_EVENTS: Final = 200
 
 @final
 class Dashboard:
-    """`process` is the index of this process, if there are several."""
+    """`process` is the index of this process, if there are several; `now` is the traces' clock."""
 
     def __init__(
         self,
@@ -34,14 +34,17 @@ class Dashboard:
         version: str,
         process: str | None = None,
         unix_time: Callable[[], float] = time.time,
+        now: Callable[[], float] = trio.current_time,
     ) -> None:
         self._services = services
         self._version = version
         self._process = process
         self._unix_time = unix_time
+        self._now = now
         self._started_at = unix_time()
         self._rates = Rates()
         self._history = History()
+        self._sampled_at = float("-inf")
         self._shared: Overview | None = None
         self._shared_at = float("-inf")
 
@@ -55,7 +58,7 @@ class Dashboard:
 
     def overview(self, clients: Clients) -> Overview:
         """As of now, or of half a second ago. `clients`: prompt tokens and cached ones by name."""
-        now = trio.current_time()
+        now = self._now()
         if self._shared is None or now - self._shared_at >= SHARED_S:
             self._rates.look(map(_progress, self._services.traces.open.values()), now)
             self._shared, self._shared_at = overview_of(self._source(clients)), now
@@ -87,10 +90,10 @@ class Dashboard:
             process=self._process,
             unix_time=self._unix_time(),
             started_at=self._started_at,
-            now=trio.current_time(),
+            now=self._now(),
             models=dispatcher.models(),
             workers=dispatcher.workers(),
-            places=dispatcher.places(),
+            positions=dispatcher.positions(),
             open=tuple(traces.open.values()),
             recent=tuple(traces.recent()),
             rates=self._rates.by_number,
@@ -118,9 +121,9 @@ class Dashboard:
             output_tokens=traces.output_tokens,
             open=len(traces.open),
             queued=self._services.dispatcher.num_waiting,
-            firsts=tuple(traces.firsts),
+            firsts=traces.firsts(self._sampled_at),
         )
-        traces.firsts.clear()
+        self._sampled_at = self._now()
         self._history.add(reading)
 
 

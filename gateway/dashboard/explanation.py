@@ -69,16 +69,17 @@ class Explanation(msgspec.Struct, frozen=True):
 
 def explain(trace: RequestTrace, source: Source) -> Explanation:
     """The request's way, as of `source`."""
+    waiting = source.positions.get(trace.turn.ticket)
     return Explanation(
         request=request_row(trace, source),
         names=tuple(name.hex()[:8] for name in trace.turn.names),
-        spans=tuple(_spans(trace, source.now)),
+        spans=tuple(_spans(trace, source.now, None if waiting is None else waiting.since)),
         attempts=tuple(_attempt_row(trace, one, source.now) for one in trace.turn.attempts),
         num_missing=max(0, trace.turn.num_attempts - len(trace.turn.attempts)),
     )
 
 
-def _spans(trace: RequestTrace, now: float) -> Iterator[Span]:
+def _spans(trace: RequestTrace, now: float, waits_since: float | None = None) -> Iterator[Span]:
     """The stages of the first choice, one after the other; those that took no time are left out."""
     start, turn = trace.received_at, trace.turn
     end = now if trace.ended_at is None else trace.ended_at
@@ -104,7 +105,7 @@ def _spans(trace: RequestTrace, now: float) -> Iterator[Span]:
         )
         yield from span("decode", over, attempt.server)
     if turn.ticket and trace.ended_at is None:
-        yield from span("preparing", turn.asked_at)
+        yield from span("preparing", now if waits_since is None else waits_since)
         yield from span("queued", end)
     elif not turn.attempts:
         yield from span("preparing", end)
@@ -127,7 +128,7 @@ def _attempt_row(trace: RequestTrace, attempt: AttemptTrace, now: float) -> Atte
         first_ms=None if first_at is None else _ms(first_at - attempt.began_at),
         took_ms=_ms(end - attempt.began_at),
         end=attempt.end,
-        output_tokens=attempt.output_tokens,
+        output_tokens=attempt.output_tokens if attempt.end else trace.output_tokens,
         cached_tokens=attempt.cached_tokens,
         num_busy=attempt.num_busy,
         why=why,

@@ -3,6 +3,7 @@
 Owns the assembly, which reads no clock and changes nothing. Must not know HTTP, nor who looks.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -23,7 +24,7 @@ from gateway.dashboard.rows import (
     Totals,
     WorkerRow,
 )
-from gateway.routing import ModelView, WorkerView
+from gateway.routing import ModelView, QueuePosition, WorkerView
 from gateway.spending import SpendingFigures
 from gateway.telemetry import (
     AttemptTrace,
@@ -34,13 +35,15 @@ from gateway.telemetry import (
     words_of,
 )
 
+_DIGITS: Final = re.compile(r"(\d{1,18})", re.ASCII)
+
 MAX_REQUESTS: Final = 100
 MAX_RECENT: Final = 40
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What an overview is made of. `now` is on the clock of the traces. `places`: the place in its
-    queue of each ticket that waits. `rates`: tokens per second of open requests by number.
+    """What an overview is made of. `now` is on the clock of the traces. `positions`: of each
+    ticket that waits. `rates`: tokens per second of open requests by number.
     `away_since`: when providers took over, by model. `clients`: prompt tokens and cached ones.
     """
 
@@ -51,7 +54,7 @@ class Source(msgspec.Struct, frozen=True):
     now: float
     models: Sequence[ModelView] = ()
     workers: Sequence[WorkerView] = ()
-    places: Mapping[int, int] = {}
+    positions: Mapping[int, QueuePosition] = {}
     open: Sequence[RequestTrace] = ()
     recent: Sequence[RequestTrace] = ()
     rates: Mapping[int, float] = {}
@@ -69,7 +72,7 @@ class Source(msgspec.Struct, frozen=True):
 
 def overview_of(source: Source) -> Overview:
     """The rows of `source`."""
-    condition, words = condition_of(source.models, source.workers, len(source.places))
+    condition, words = condition_of(source.models, source.workers, len(source.positions))
     oldest = sorted(source.open, key=lambda trace: trace.received_at)
     money = source.spending
     return Overview(
@@ -115,7 +118,8 @@ def condition_of(
     unready = [worker.name for worker in workers if worker.state in {"starting", "down"}]
     waiting = f"{num_waiting} requests wait." if num_waiting != 1 else "1 request waits."
     if unready:
-        return "busy", f"All models are served; {_list(unready)} is not ready."
+        verb = "is" if len(unready) == 1 else "are"
+        return "busy", f"All models are served; {_list(unready)} {verb} not ready."
     if num_waiting:
         return "busy", f"All workers are ready; {waiting}"
     return "well", "All workers are ready." if workers else "Providers answer for all models."
@@ -124,6 +128,7 @@ def condition_of(
 def request_row(trace: RequestTrace, source: Source) -> RequestRow:
     """One request."""
     turn, attempt = trace.turn, last_attempt(trace)
+    waiting = source.positions.get(turn.ticket)
     ended_at = source.now if trace.ended_at is None else trace.ended_at
     age_s = ended_at - trace.received_at
     first_s = None if trace.first_at is None else trace.first_at - trace.received_at
@@ -141,7 +146,7 @@ def request_row(trace: RequestTrace, source: Source) -> RequestRow:
         phase=phase_of(trace),
         server="" if attempt is None else attempt.server,
         is_cloud=attempt is not None and attempt.is_cloud,
-        place=source.places.get(turn.ticket, 0) if not is_over else 0,
+        position=0 if is_over or waiting is None else waiting.number,
         unix_time=round(trace.unix_time, 3),
         age_s=round(age_s, 3),
         first_s=None if first_s is None else round(first_s, 4),
@@ -225,7 +230,7 @@ def _totals(source: Source) -> Totals:
     p50, p95 = percentile(firsts, 0.5), percentile(firsts, 0.95)
     return Totals(
         open=len(source.open),
-        queued=len(source.places),
+        queued=len(source.positions),
         tokens_per_s=round(sum(source.rates.values()), 1),
         ended=source.ended,
         failed=source.failed,
@@ -259,8 +264,14 @@ def _worker_rows(source: Source) -> Iterator[WorkerRow]:
         if attempt is not None and not attempt.is_cloud:
             rate = source.rates.get(trace.number, 0.0)
             speeds[attempt.server] = speeds.get(attempt.server, 0.0) + rate
-    for view in sorted(source.workers, key=lambda view: view.name):
+    for view in sorted(source.workers, key=lambda view: _natural(view.name)):
         yield _worker_row(view, speeds.get(view.name, 0.0))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Orders gpu2 before gpu10."""
+    parts = _DIGITS.split(name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
 def _worker_row(view: WorkerView, tokens_per_s: float) -> WorkerRow:

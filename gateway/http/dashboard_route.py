@@ -1,4 +1,4 @@
-"""GET /dashboard/...: what operators look at.
+"""GET / and /dashboard/...: the operators' page and the data behind it.
 
 Owns the paths' answers and the page's stream: `history` once, `log` as events happen, `state` each
 second. A reader that is slow gets the newest state when it reads again, and of the log what it has
@@ -11,11 +11,11 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from gateway.api import ApiError
-from gateway.dashboard import Dashboard, Overview, State
-from gateway.http.auth import Gatekeeper
+from gateway.dashboard import Dashboard, Overview, State, page
+from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
-from gateway.http.responses import SSE_HEADERS, json_bytes, send_json
+from gateway.http.responses import SSE_HEADERS, Header, header, json_bytes, send_body, send_json
 from gateway.runtime import next_tick
 from gateway.telemetry import Listener
 
@@ -23,9 +23,17 @@ STATE_S: Final = 1.0
 LOG_S: Final = 0.25
 """Events that come together leave together: 200 a second are four messages."""
 
+_HTML: Final = b"text/html; charset=utf-8"
+_PAGE_HEADERS: Final[tuple[Header, ...]] = (
+    (b"cache-control", b"no-cache"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"vary", b"Accept"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
 
 class DashboardRoute:
-    """Data for admins."""
+    """The page for browsers, its data for admins."""
 
     def __init__(
         self, edge: Edge, dashboard: Dashboard, gate: Gatekeeper, metrics: Metrics
@@ -34,6 +42,20 @@ class DashboardRoute:
         self._dashboard = dashboard
         self._gate = gate
         self._metrics = metrics
+        self._page: tuple[bytes, tuple[Header, ...]] | None = None
+
+    async def page(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """The page for a browser; it holds no data, and asks for a key where one is needed. For
+        all others there is nothing here.
+        """
+        is_read = scope["method"] in {"GET", "HEAD"}
+        if not is_read or "text/html" not in (header_of(scope, b"accept") or ""):
+            raise ApiError(404, f"There is nothing at {scope['path']}.")
+        if self._page is None:
+            body, policy = page()
+            self._page = body, (header(b"content-security-policy", policy), *_PAGE_HEADERS)
+        body, headers = self._page
+        await send_body(send, 200, body, content_type=_HTML, headers=headers)
 
     async def state(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """All of it, once."""

@@ -80,6 +80,7 @@ def edge_app(edge: Edge) -> ASGIApp:
     }
     if edge.dashboard is not None:
         shown = DashboardRoute(edge, edge.dashboard, gate, metrics)
+        fixed["/"] = shown.page
         fixed["/dashboard/state"] = Methods(GET=shown.state)
         fixed["/dashboard/stream"] = Methods(GET=shown.stream)
     named = {

@@ -137,9 +137,7 @@ class Answer:
 
     def _note_content(self) -> None:
         if self.trace.first_at is None:
-            # Written here: a call into the traces would be one more file before the first byte.
-            self.trace.first_at = now = self._edge.now()
-            self._edge.traces.firsts.append(now - self.trace.received_at)
+            self.trace.first_at = self._edge.now()
 
     def _observe(self) -> None:
         """Count the request, which is over."""

@@ -4,6 +4,7 @@ Owns every decision about workers. All of it is pure but the one actor (`dispatc
 lease that it hands out. Must not know tokens, HTTP or sockets.
 """
 
+from gateway.routing.admission_queue import QueuePosition
 from gateway.routing.breaker import Breaker, in_order
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.effects import Probe, RouteRequest, UseProvider
@@ -22,6 +23,7 @@ __all__ = [
     "ModelView",
     "Probe",
     "ProbeResult",
+    "QueuePosition",
     "RequestIdentity",
     "RoutePreview",
     "RouteRequest",

@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,8 @@ class Waiting(msgspec.Struct, eq=False):
     """A ticket without a place. `due`: its turn among the sessions of its key. `first`: it goes
     before others, because its answer began already or a worker was too busy for it. `held_since`:
     since when nothing can serve its model; None while something can. `is_on_probation`: no other
-    such request may run beside it until it is `proven`, since engines died under it.
+    such request may run beside it until it is `proven`, since engines died under it. `asked_at`:
+    when it asked for its place.
     """
 
     request: RouteRequest
@@ -32,6 +33,14 @@ class Waiting(msgspec.Struct, eq=False):
     first: bool = False
     is_on_probation: bool = False
     held_since: float | None = None
+    asked_at: float = 0.0
+
+
+class QueuePosition(NamedTuple):
+    """`number` from 1, of a ticket that waits since a time."""
+
+    number: int
+    since: float
 
 
 _Line = list[tuple[float, int, Waiting]]

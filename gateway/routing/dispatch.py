@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from config import GatewayConfig, ModelConfig
+from gateway.routing.admission_queue import QueuePosition
 from gateway.routing.effects import (
     Accept,
     AskFiles,
@@ -238,13 +239,13 @@ class Dispatch:
     def workers(self) -> tuple[WorkerView, ...]:
         return tuple(worker.view(self._index.num_blocks(worker.worker_id)) for worker in self.fleet)
 
-    def places(self) -> dict[int, int]:
-        """The place of each ticket that waits in the queue of its model, from 1."""
+    def positions(self) -> dict[int, QueuePosition]:
+        """Where each ticket that waits is in the queue of its model."""
         return {
-            waiting.request.ticket: place
+            waiting.request.ticket: QueuePosition(number, waiting.asked_at)
             for model in self._models
             if model.queue.by_ticket
-            for place, waiting in enumerate(model.queue.in_order(model.shares), start=1)
+            for number, waiting in enumerate(model.queue.in_order(model.shares), start=1)
         }
 
     @property

@@ -16,6 +16,7 @@ import trio
 
 from config import GatewayConfig, ModelConfig
 from gateway.api import ApiError
+from gateway.routing.admission_queue import QueuePosition
 from gateway.routing.dispatch import Dispatch, DispatchStatistics, FleetMessage
 from gateway.routing.effects import (
     Accept,
@@ -126,9 +127,9 @@ class Dispatcher:
         """Tickets without a place."""
         return self._core.num_waiting
 
-    def places(self) -> dict[int, int]:
-        """The place in its queue of each ticket that waits."""
-        return self._core.places()
+    def positions(self) -> dict[int, QueuePosition]:
+        """Of each ticket that waits."""
+        return self._core.positions()
 
     def relay_facts(self, worker_id: WorkerId) -> RelayFacts | None:
         """What is known of a text-level engine; None for one that takes tokens, or is gone."""
@@ -180,9 +181,12 @@ class Dispatcher:
         """What would happen to the request now; None for an unknown model."""
         return self._tickets.preview(request, trio.current_time())
 
-    def started(self, ticket: int) -> None:
-        if effects := self._tickets.started(ticket, trio.current_time()):
+    def started(self, ticket: int) -> float:
+        """The ticket's first token came. Returns the time."""
+        now = trio.current_time()
+        if effects := self._tickets.started(ticket, now):
             self._perform(effects)
+        return now
 
     def proven(self, ticket: int) -> None:
         """The ticket got enough tokens to clear its request and its worker."""
@@ -335,6 +339,8 @@ class Dispatcher:
             effect.reason,
             effect.files_digest,
             decision=effect.decision,
+            asked_at=effect.asked_at,
+            placed_at=effect.placed_at,
         )
         self._placed[ticket] = placement
         return placement

@@ -48,7 +48,8 @@ class RouteRequest(msgspec.Struct, frozen=True):
 class Assign(msgspec.Struct, frozen=True):
     """The ticket has a place on this worker until it is released or moved. `cached_tokens` is
     the index's expectation; `reason` explains the choice in one printable ASCII line, `decision` in
-    full. Token ids mean something to the model that has the files of this digest.
+    full. Token ids mean something to the model that has the files of this digest. The
+    place was asked for at `asked_at` and found at `placed_at`.
     """
 
     ticket: int
@@ -57,6 +58,8 @@ class Assign(msgspec.Struct, frozen=True):
     reason: str
     files_digest: bytes | None
     decision: Decision | None = None
+    asked_at: float = 0.0
+    placed_at: float = 0.0
 
 
 class UseProvider(msgspec.Struct, frozen=True):

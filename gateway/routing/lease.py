@@ -16,7 +16,8 @@ from protocol.ids import WorkerId
 class Lease(msgspec.Struct, eq=False):
     """The ticket's place on `worker_id`, held until it is released or lost. `files_digest`: see
     `Assign`. `died` is the epoch of an engine that is known to have died. `on_lost` is called when
-    the place is lost; set it, then look at `is_lost`. `decision`: see `Assign`.
+    the place is lost; set it, then look at `is_lost`. `decision`,
+    `asked_at` and `placed_at`: see `Assign`.
     """
 
     ticket: int
@@ -29,6 +30,8 @@ class Lease(msgspec.Struct, eq=False):
     why_lost: str = ""
     on_lost: Callable[[], None] | None = None
     decision: Decision | None = None
+    asked_at: float = 0.0
+    placed_at: float = 0.0
 
     def __repr__(self) -> str:
         state = " lost" if self.is_lost else ""

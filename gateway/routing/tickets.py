@@ -87,7 +87,7 @@ class PlacementQueue:
         session = model.conversations.recognise(
             request.key, request.session, request.digests, ticket
         )
-        waiting = self._enter(model, request, session, first=request.resumed)
+        waiting = self._enter(model, request, session, now, first=request.resumed)
         if self._quarantine.records:
             identity = request.key, request.fingerprint
             waiting.is_on_probation = self._quarantine.is_on_probation(identity, now)
@@ -194,7 +194,7 @@ class PlacementQueue:
         worker.breaker.refused()
         if reason == "draining":
             self._fleet.drain(worker)
-        waiting = self._enter(model, reservation.request, reservation.session, first=True)
+        waiting = self._enter(model, reservation.request, reservation.session, now, first=True)
         waiting.is_on_probation = was_on_probation
         # It must not fall behind requests that came later and were not sent.
         waiting.arrival = reservation.arrival
@@ -300,6 +300,8 @@ class PlacementQueue:
             choice.reason,
             model.files_digest,
             choice,
+            pick.waiting.asked_at,
+            now,
         )
 
     def _unserved(self, model: Model, now: float) -> list[Effect]:
@@ -357,12 +359,14 @@ class PlacementQueue:
         starting = self._fleet.starting(model)
         return Refuse(ticket, _unserved_error(model.name, starting, now, resumed=request.resumed))
 
-    def _enter(self, model: Model, request: RouteRequest, session: str, *, first: bool) -> Waiting:
+    def _enter(
+        self, model: Model, request: RouteRequest, session: str, now: float, *, first: bool
+    ) -> Waiting:
         """Take the ticket in; it waits or runs from now on."""
         self._num_arrivals += 1
         model.shares.enter(request.key, session)
         self._model_of[request.ticket] = model
-        return Waiting(request, session, self._num_arrivals, first=first)
+        return Waiting(request, session, self._num_arrivals, first=first, asked_at=now)
 
     def _enqueue(self, model: Model, waiting: Waiting) -> None:
         request = waiting.request

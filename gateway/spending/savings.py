@@ -4,15 +4,13 @@ Owns the tokens that they computed, by UTC day and model, and what a provider wo
 them. Must not know clocks or the ledger.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, final
 
 from config import Config
 from gateway.api import Usage
 from gateway.spending.limits import Saving, window_of
 from gateway.spending.prices import Price, tariff_of
-
-_NOTHING = Usage(0, 0, 0)
 
 
 class CloudPrice(NamedTuple):
@@ -39,22 +37,17 @@ class LocalUse:
 
     def __init__(self, prices: Mapping[str, CloudPrice]) -> None:
         self.prices = prices
-        self._days: dict[tuple[str, str], Usage] = {}
+        self._days: dict[tuple[str, str], list[int]] = {}
         self._month = ""
 
     def add(self, day: str, model: str, usage: Usage) -> None:
         """Our workers computed this on `day`."""
-        if (month := window_of("monthly", day)) > self._month:
-            self._month = month
-            for place in [place for place in self._days if place[0] < month]:
-                del self._days[place]
-        place = day, model
-        before = self._days.get(place, _NOTHING)
-        self._days[place] = Usage(
-            before.prompt_tokens + usage.prompt_tokens,
-            before.cached_tokens + usage.cached_tokens,
-            before.completion_tokens + usage.completion_tokens,
-        )
+        counts = self._days.get((day, model))
+        if counts is None:
+            counts = self._add_place(day, model)
+        counts[0] += usage.prompt_tokens
+        counts[1] += usage.cached_tokens
+        counts[2] += usage.completion_tokens
 
     def savings(self, day: str) -> tuple[Saving, ...]:
         """Of the month that `day` lies in, by model."""
@@ -62,10 +55,16 @@ class LocalUse:
         models = sorted({model for at, model in self._days if at.startswith(month)})
         return tuple(self._saving(model, day, month) for model in models)
 
+    def _add_place(self, day: str, model: str) -> list[int]:
+        if (month := window_of("monthly", day)) > self._month:
+            self._month = month
+            self._days = {place: one for place, one in self._days.items() if place[0] >= month}
+        return self._days.setdefault((day, model), [0, 0, 0])
+
     def _saving(self, model: str, day: str, month: str) -> Saving:
         days = [(at, one) for (at, name), one in self._days.items() if name == model]
-        whole = _sum(usage for at, usage in days if at.startswith(month))
-        today = _sum(usage for at, usage in days if at == day)
+        whole = _sum(one for at, one in days if at.startswith(month))
+        today = _sum(one for at, one in days if at == day)
         found = self.prices.get(model)
         return Saving(
             model=model,
@@ -78,10 +77,6 @@ class LocalUse:
         )
 
 
-def _sum(usages: Iterable[Usage]) -> Usage:
-    prompt = cached = completion = 0
-    for usage in usages:
-        prompt += usage.prompt_tokens
-        cached += usage.cached_tokens
-        completion += usage.completion_tokens
+def _sum(counts: Iterable[Sequence[int]]) -> Usage:
+    prompt, cached, completion = (sum(each) for each in zip((0, 0, 0), *counts, strict=True))
     return Usage(prompt, cached, completion)

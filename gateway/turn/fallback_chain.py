@@ -29,7 +29,7 @@ from gateway.api import (
 )
 from gateway.routing import UseProvider
 from gateway.spending import Bill, soonest_refusal
-from gateway.telemetry import AnswerCut
+from gateway.telemetry import AnswerCut, AttemptTrace
 from gateway.telemetry import ProviderFailed as ProviderFailedEvent
 from gateway.turn.caller import Caller
 from gateway.turn.services import Services
@@ -116,25 +116,24 @@ async def ask_chain(
             continue
         services.health.asked(provider.name)
         now = trio.current_time()
-        step = caller.trace.turn.begin(provider.name, now, route.reason, is_cloud=True)
+        step = AttemptTrace(provider.name, now, now, route.reason, is_cloud=True)
+        caller.trace.turn.begin(step)
         try:
             with bill:
                 await exchange(provider, target, sent, bill)
         except ProviderFailed as error:
-            step.end = str(error)
+            step.fail(trio.current_time(), str(error))
             _note_failure(services, provider.name, target.model, error)
             if error.was_kept and not any(failure.was_kept for failure in failures):
                 targets.appendleft(target)
             failures.append(error)
             continue
         except ProviderCut as error:
-            step.end = "it broke the answer off"
+            step.fail(trio.current_time(), "it broke the answer off")
             services.counters.cloud_cut += 1
             services.feed.publish(AnswerCut(provider.name, target.model, str(error)))
             services.health.failed(provider.name, "it broke an answer off")
             raise connection_lost() from error
-        finally:
-            step.over(trio.current_time())
         services.health.succeeded(provider.name)
         services.counters.cloud_answers += 1
         return None

@@ -52,6 +52,7 @@ async def pass_through(
         is_answered = True
     finally:
         services.open_turns.close(task)
+        caller.trace.turn.num_open -= 1
         services.traces.end_turn(caller.trace.turn)
         counters.turns_finished += is_answered
         counters.turns_failed += not is_answered

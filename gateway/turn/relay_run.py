@@ -62,20 +62,19 @@ class RelayRun:
         """Have it answered; or return the providers to ask instead. Raises `ApiError`."""
         dispatcher = self._services.dispatcher
         excluded = frozenset[WorkerId]()
-        self._trace.enter(self._job.model, self._job.prompt_tokens, self._request_id, None)
+        self._trace.model = self._job.model
+        self._trace.prompt_tokens += self._job.prompt_tokens
+        self._trace.names += (self._request_id,)
         try:
             answer = await dispatcher.route(self._ask(excluded, cloud=cloud))
             while not isinstance(answer, UseProvider):
                 failure = await self._try(answer)
-                if self._step is not None:
-                    self._step.over(trio.current_time())
                 if failure is None:
                     return None
                 if failure != "lost" and not answer.is_lost:
                     self._services.counters.busy_requeued += 1
-                    if self._step is not None:
-                        self._step.end = "busy"
-                    self._trace.ask(answer.ticket, trio.current_time())
+                    self._note_loss("busy")
+                    self._trace.ticket = answer.ticket
                     answer = await dispatcher.route_again(answer, failure)
                     continue
                 excluded = frozenset({answer.worker_id})
@@ -92,13 +91,17 @@ class RelayRun:
     def begin(self, lease: Lease) -> None:
         """The answer begins."""
         self.has_begun = True
+        first_at = self._services.dispatcher.started(lease.ticket)
         if self._step is not None:
-            self._step.first_at = trio.current_time()
-        self._services.dispatcher.started(lease.ticket)
+            self._step.first_at = first_at
+
+    def _note_loss(self, reason: str) -> None:
+        if self._step is not None:
+            self._step.fail(trio.current_time(), reason)
 
     def _ask(self, excluded: frozenset[WorkerId], *, cloud: bool) -> RouteRequest:
         self._ticket = self._services.dispatcher.next_ticket()
-        self._trace.ask(self._ticket, trio.current_time())
+        self._trace.ticket = self._ticket
         return self._job.route_request(self._ticket, cloud=cloud, excluded=excluded)
 
     async def _try(self, lease: Lease) -> _Failure | None:
@@ -113,9 +116,10 @@ class RelayRun:
             raise no_such_path(self._job.model, self._what)
         self._num_attempts += 1
         name = self._services.link.worker_name(lease.worker_id)
-        self._step = self._trace.begin(
-            name, trio.current_time(), lease.reason, decision=lease.decision
+        self._step = AttemptTrace(
+            name, lease.asked_at, lease.placed_at, lease.reason, lease.decision
         )
+        self._trace.begin(self._step)
         first_token_s = self._services.config.gateway.first_token_s
         client = RelayClient(
             self._services.link,
@@ -165,8 +169,7 @@ class RelayRun:
                 self._policy().note_error(str(error))
         self._services.counters.sequences_resumed += 1
         lost = outcome or Overdue()
-        if self._step is not None:
-            self._step.end = loss_reason(lease, lost)
+        self._note_loss(loss_reason(lease, lost))
         self._policy().note_loss(lease, lost, name, is_proven=False, output_tokens=0)
         return "lost"
 

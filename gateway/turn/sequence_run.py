@@ -127,8 +127,7 @@ class SequenceRun:
             # A preference alone would only break ties, and the prompt's blocks are there.
             excluded = self._services.link.others(prefer)
         dispatcher = self._services.dispatcher
-        prompt_tokens = 0 if self._index else self._job.prompt_tokens
-        self._trace.enter(self._job.model, prompt_tokens, self._request_id, self.output)
+        self._enter_trace()
         try:
             ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
             answer = await dispatcher.route(ask)
@@ -141,7 +140,7 @@ class SequenceRun:
                 if isinstance(outcome, Rejected) and outcome.reason in _BUSY and not answer.is_lost:
                     # A busy worker is not a failed one.
                     self._services.counters.busy_requeued += 1
-                    self._note_busy(answer.ticket)
+                    self._note_loss("busy")
                     answer = await dispatcher.route_again(answer, outcome.reason)
                     continue
                 end = self._end_of(outcome, answer.ticket) or self.output.complete_already()
@@ -156,7 +155,6 @@ class SequenceRun:
             return answer
         finally:
             self._release()
-            self._trace.drop(self.output)
 
     async def until_begun(self) -> None:
         """Return once it `has_begun`."""
@@ -178,16 +176,22 @@ class SequenceRun:
         if self._beginning is not None:
             self._beginning.set()
 
-    def _note_busy(self, ticket: int) -> None:
-        if self._step is not None:
-            self._step.end = "busy"
-        self._trace.ask(ticket, trio.current_time())
+    def _enter_trace(self) -> None:
+        trace, job = self._trace, self._job
+        trace.outputs.append(self.output)
+        trace.names += (self._request_id,)
+        if self._index == 0:
+            trace.model = job.model
+            trace.prompt_tokens += job.prompt_tokens
+
+    def _note_loss(self, reason: str) -> None:
+        assert self._step is not None
+        self._step.fail(trio.current_time(), reason, self.output.num_tokens)
 
     def _record_loss(self, attempt: Attempt, outcome: Outcome) -> frozenset[WorkerId]:
         """Record a lost lease; the worker to try last for the next one."""
         self._services.counters.sequences_resumed += 1
-        if self._step is not None:
-            self._step.end = loss_reason(attempt.lease, outcome)
+        self._note_loss(loss_reason(attempt.lease, outcome))
         self._policy().note_loss(
             attempt.lease,
             outcome,
@@ -208,7 +212,7 @@ class SequenceRun:
         """The request for the next lease."""
         job, caller, output = self._job, self._job.caller, self.output
         self._ticket = self._services.dispatcher.next_ticket()
-        self._trace.ask(self._ticket, trio.current_time())
+        self._trace.ticket = self._ticket
         num_tokens = output.num_tokens
         return RouteRequest(
             ticket=self._ticket,
@@ -281,10 +285,15 @@ class SequenceRun:
         self._num_at_start = num_tokens
         self.worker_id = lease.worker_id
         self._worker_name = self._services.link.worker_name(lease.worker_id)
-        now = trio.current_time()
-        self._step = self._trace.begin(
-            self._worker_name, now, lease.reason, choice=self._index, decision=lease.decision
+        self._step = AttemptTrace(
+            self._worker_name,
+            lease.asked_at,
+            lease.placed_at,
+            lease.reason,
+            lease.decision,
+            choice=self._index,
         )
+        self._trace.begin(self._step)
         attempt = self._attempt = Attempt(
             lease,
             self._request_id,
@@ -296,7 +305,7 @@ class SequenceRun:
             on_complete=self._on_complete,
         )
         if attempt.outcome is None:
-            attempt.due_at = now + self._services.config.gateway.first_token_s
+            attempt.due_at = lease.placed_at + self._services.config.gateway.first_token_s
             if job.request.embeds:
                 attempt.on_embedding = self._on_embedding
             self._services.link.submit(attempt, self._message(job))
@@ -330,8 +339,6 @@ class SequenceRun:
         """
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
-            if self._step is not None:
-                self._step.over(trio.current_time(), self.output.num_tokens)
             self._services.link.forget(attempt)
 
     def _on_accepted(self, message: Accepted) -> None:
@@ -375,9 +382,9 @@ class SequenceRun:
     def _end_prefill(self, attempt: Attempt) -> None:
         self._is_prefilling = False
         attempt.due_at = math.inf
+        first_at = self._services.dispatcher.started(attempt.lease.ticket)
         if self._step is not None:
-            self._step.first_at = trio.current_time()
-        self._services.dispatcher.started(attempt.lease.ticket)
+            self._step.first_at = first_at
         self._begin()
 
     def _prove(self, attempt: Attempt) -> None:

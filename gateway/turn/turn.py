@@ -102,7 +102,10 @@ class Turn:
             # Cancellation; of a turn with several choices it is a group.
             counters.turns_cancelled += 1
         self._services.open_turns.close(self._task)
-        self._services.traces.end_turn(self._caller.trace.turn)
+        trace = self._caller.trace
+        trace.turn.num_open -= 1
+        if trace.ended_at is not None:
+            self._services.traces.end_turn(trace.turn)
         if not isinstance(error, ApiError):
             return False
         self._emit(Failed(error))
@@ -181,7 +184,7 @@ class Turn:
             auxiliary=is_auxiliary(self._request, prompt_tokens),
             cloud=cloud and self._caller.cloud,
         )
-        self._caller.trace.turn.ask(ask.ticket, trio.current_time())
+        self._caller.trace.turn.ticket = ask.ticket
         answer = await dispatcher.route(ask)
         dispatcher.release(ask.ticket)
         return answer if isinstance(answer, UseProvider) else None

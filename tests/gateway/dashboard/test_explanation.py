@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dashboard import Source, explain
-from gateway.telemetry import Candidate, RequestTrace
+from gateway.routing import QueuePosition
+from gateway.telemetry import AttemptTrace, Candidate, RequestTrace
 
 NOW = 1_000.0
 
@@ -29,16 +30,11 @@ def test_a_resumed_request_shows_both_workers_and_why_it_moved() -> None:
     """With each decision, the place in time, and what became of it."""
     trace = RequestTrace(id="x", received_at=990.0, ended_at=998.0, status=200, first_at=993.0)
     turn = trace.turn
-    turn.names.append(bytes.fromhex("0123456789abcdef"))
-    turn.ask(1, 990.5)
-    first = turn.begin("a", 992.0, "a: why", decision=Decided("cached", "a"))
-    first.first_at = 993.0
-    first.over(995.0, 40)
-    first.end = "its engine died"
-    turn.ask(2, 995.0)
-    second = turn.begin("b", 995.25, "b: why", decision=Decided("only", "b"))
-    second.first_at = 996.0
-    second.over(998.0, 90)
+    turn.names = (bytes.fromhex("0123456789abcdef"),)
+    first = AttemptTrace("a", 990.5, 992.0, "a: why", Decided("cached", "a"), first_at=993.0)
+    turn.begin(first)
+    first.fail(995.0, "its engine died", 40)
+    turn.begin(AttemptTrace("b", 995.0, 995.25, "b: why", Decided("only", "b"), first_at=996.0))
     told = explain(trace, source())
     assert told.names == ("01234567",)
     assert [(span.stage, span.start_ms, span.end_ms, span.server) for span in told.spans] == [
@@ -65,9 +61,13 @@ def test_an_open_request_ends_now() -> None:
     assert [(one.stage, one.end_ms) for one in explain(trace, source()).spans] == [
         ("preparing", 1000.0)
     ]
-    trace.turn.ask(1, 999.25)
-    assert [one.stage for one in explain(trace, source()).spans] == ["preparing", "queued"]
-    trace.turn.begin("sky", 999.5, "no worker is ready", is_cloud=True)
+    trace.turn.ticket = 1
+    waits = Source("1", None, 1e9, 9e8, NOW, positions={1: QueuePosition(1, 999.25)})
+    assert [(one.stage, one.end_ms) for one in explain(trace, waits).spans] == [
+        ("preparing", 250.0),
+        ("queued", 1000.0),
+    ]
+    trace.turn.begin(AttemptTrace("sky", 999.25, 999.5, "no worker is ready", is_cloud=True))
     told = explain(trace, source())
     assert [one.stage for one in told.spans] == ["preparing", "queued", "cloud"]
     assert told.spans[-1].end_ms == 1000.0
@@ -83,21 +83,24 @@ def test_spans_fill_the_time_without_gaps(path: list[tuple[str, float]], is_over
     """Whatever the way: in order, one begins where another ends, and none outlasts the request."""
     trace, now = RequestTrace(received_at=0.0), 0.0
     attempt: Any = None
+    asked_at = 0.0
     for step, seconds in path:
         now += seconds
         if step == "ask":
-            trace.turn.ask(1, now)
+            trace.turn.ticket, asked_at = 1, now
         elif step in {"begin", "cloud"}:
             if attempt is not None and attempt.ended_at is None:
-                attempt.over(now)
-            attempt = trace.turn.begin("w", now, "", is_cloud=step == "cloud")
+                attempt.fail(now, "lost")
+            attempt = AttemptTrace("w", asked_at, now, "", is_cloud=step == "cloud")
+            trace.turn.begin(attempt)
         elif attempt is not None and attempt.ended_at is None:
             if step == "first" and attempt.first_at is None:
                 attempt.first_at = now
             elif step == "over":
-                attempt.over(now)
+                attempt.fail(now, "lost")
     trace.ended_at = now if is_over else None
-    spans = explain(trace, Source("1", None, 1e9, 9e8, now)).spans
+    positions = {1: QueuePosition(1, asked_at)}
+    spans = explain(trace, Source("1", None, 1e9, 9e8, now, positions=positions)).spans
     at = 0.0
     for span in spans:
         assert span.start_ms == at

@@ -9,8 +9,9 @@ from config import FallbackConfig
 from gateway.api import Usage
 from gateway.dashboard import Overview, Source, condition_of, event_row, overview_of
 from gateway.dashboard.overview import MAX_REQUESTS, away_since
+from gateway.routing import QueuePosition
 from gateway.routing.worker_view import Worker
-from gateway.telemetry import EventFeed, FallbackOn, RequestTrace, WorkerLost
+from gateway.telemetry import AttemptTrace, EventFeed, FallbackOn, RequestTrace, WorkerLost
 from protocol.messages import Load, Progress
 from tests.fakes.asgi import model_view
 from tests.fakes.fleet import W1, W2, facts, hello
@@ -31,6 +32,12 @@ def request(name: str, *, received_at: float = 90.0, **fields: Any) -> RequestTr
     return RequestTrace(id=name, received_at=received_at, **fields)
 
 
+def begin(trace: RequestTrace, server: str, at: float, **fields: Any) -> AttemptTrace:
+    attempt = AttemptTrace(server, at, at, "why", **fields)
+    trace.turn.begin(attempt)
+    return attempt
+
+
 def worker(name: str = "gpu0", load: Load | None = LOAD) -> Worker:
     one = Worker(W1, hello(name, facts()), 0.0)
     if load is not None:
@@ -44,20 +51,19 @@ def test_phases_follow_from_what_has_happened() -> None:
 
     def phase(**fields: Any) -> tuple[str, int, str]:
         (row,) = overview_of(source(open=[trace], **fields)).requests
-        return row.phase, row.place, row.server
+        return row.phase, row.position, row.server
 
     assert phase() == ("preparing", 0, "")
-    trace.turn.ask(7, 91.0)
-    assert phase(places={7: 3}) == ("queued", 3, "")
-    attempt = trace.turn.begin("gpu0", 92.0, "why")
+    trace.turn.ticket = 7
+    assert phase(positions={7: QueuePosition(3, 91.0)}) == ("queued", 3, "")
+    attempt = begin(trace, "gpu0", 92.0)
     assert phase() == ("prefill", 0, "gpu0")
     attempt.first_at = 93.0
     assert phase() == ("decode", 0, "gpu0")
-    attempt.over(94.0, 5)
-    attempt.end = "its engine died"
-    trace.turn.ask(8, 94.0)
-    assert phase(places={8: 1}) == ("queued", 1, "gpu0")
-    trace.turn.begin("sky", 95.0, "no worker", is_cloud=True)
+    attempt.fail(94.0, "its engine died", 5)
+    trace.turn.ticket = 8
+    assert phase(positions={8: QueuePosition(1, 94.0)}) == ("queued", 1, "gpu0")
+    begin(trace, "sky", 95.0, is_cloud=True)
     assert phase() == ("cloud", 0, "sky")
     trace.ended_at, trace.status, trace.turn.num_open = 96.0, 499, 1
     assert phase()[0] == "detached"
@@ -72,8 +78,9 @@ def test_a_request_shows_what_is_known_so_far() -> None:
         num_tokens = 40
 
     trace = request("a", number=5, key="alice", client="hermes", api="chat", first_at=91.5)
-    trace.turn.enter("alpha", 1000, b"name", Output())
-    trace.turn.begin("gpu0", 90.5, "why").cached_tokens = 960
+    trace.turn.model, trace.turn.prompt_tokens = "alpha", 1000
+    trace.turn.outputs.append(Output())
+    begin(trace, "gpu0", 90.5).cached_tokens = 960
     (row,) = overview_of(source(open=[trace], rates={5: 33.33})).requests
     assert (row.model, row.key, row.client) == ("alpha", "alice", "hermes")
     assert (row.prompt_tokens, row.cached_tokens, row.output_tokens) == (1000, 960, 40)
@@ -98,7 +105,7 @@ def test_a_worker_s_load_is_shown_beside_its_limits() -> None:
     """Bars need both ends; its speed is what this gateway's requests get from it."""
     traces = [request(str(number), number=number) for number in (1, 2, 3)]
     for trace, server in zip(traces, ("gpu0", "gpu0", "other"), strict=True):
-        trace.turn.begin(server, 95.0, "why")
+        begin(trace, server, 95.0)
     views = [worker().view(77)]
     (row,) = overview_of(
         source(workers=views, open=traces, rates={1: 20.0, 2: 30.5, 3: 99.0})
@@ -177,3 +184,10 @@ def test_a_overview_comes_back_from_its_json() -> None:
     fields: dict[str, Any] = {"models": [model_view()], "workers": [worker().view(1)]}
     shown = overview_of(source(recent=traces, clients={"x": (10, 5)}, **fields))
     assert msgspec.json.decode(msgspec.json.encode(shown), type=Overview) == shown
+
+
+def test_workers_are_in_the_order_in_which_people_count() -> None:
+    """gpu2 before gpu10."""
+    views = [worker(name).view(0) for name in ("gpu10", "gpu2", "a", "gpu", "gpu2b")]
+    rows = overview_of(source(workers=views)).workers
+    assert [row.name for row in rows] == ["a", "gpu", "gpu2", "gpu2b", "gpu10"]

@@ -193,3 +193,27 @@ async def _status(gateway: RunningGateway, client: Any, host: bytes, key: bytes 
         else:
             assert exchange.status == (404 if status == 200 else status)
     return status
+
+
+async def test_browsers_get_the_page_and_other_clients_what_they_got_before() -> None:
+    """The page holds no data, so that it can ask a remote browser for its key."""
+    async with open_gateway(keys=KEYS) as gateway:
+        app = edge_app(edge_of(gateway.services))
+
+        async def get_root(method: str, accept: bytes, client: Any = REMOTE) -> Exchange:
+            headers = [(b"host", b"gateway:8080"), (b"accept", accept)]
+            exchange = Exchange(app, method=method, path="/", headers=headers, client=client)
+            return await exchange.run()
+
+        page = await get_root("GET", BROWSER.encode())
+        assert page.status == 200
+        assert page.head["content-type"] == "text/html; charset=utf-8"
+        assert "default-src 'none'" in page.head["content-security-policy"]
+        assert page.content.startswith(b"<!doctype html>")
+        for method, accept in (
+            ("GET", b"*/*"),
+            ("GET", b"application/json"),
+            ("POST", b"text/html"),
+        ):
+            other = await get_root(method, accept)
+            assert (other.status, other.json["error"]["message"]) == (404, "There is nothing at /.")

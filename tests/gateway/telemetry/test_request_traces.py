@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from gateway.api import Usage
-from gateway.telemetry import RequestTrace, RequestTraces
+from gateway.telemetry import AttemptTrace, RequestTrace, RequestTraces
 from gateway.telemetry.request_traces import MAX_ATTEMPTS, MAX_NOTABLE, MAX_RECENT
 
 
@@ -53,7 +53,7 @@ def test_a_request_is_found_by_its_id_and_by_what_events_call_it() -> None:
     """Events name the first eight digits of a sequence's id."""
     traces = RequestTraces()
     trace = ended(traces, "chatcmpl-1")
-    trace.turn.enter("alpha", 10, bytes.fromhex("0123456789abcdef"), None)
+    trace.turn.names += (bytes.fromhex("0123456789abcdef"),)
     assert traces.find("chatcmpl-1") is trace
     assert traces.find("01234567") is trace
     assert traces.find("0123") is None
@@ -66,7 +66,7 @@ def test_a_detached_turn_belongs_to_the_client_that_comes_back() -> None:
     first, second = RequestTrace(id="first"), RequestTrace(id="second")
     traces.enter(first)
     first.turn.num_open += 1
-    first.turn.begin("gpu0", 1.0, "why")
+    first.turn.begin(AttemptTrace("gpu0", 1.0, 1.0, "why"))
     first.status, first.ended_at = 499, 2.0
     traces.end(first)
     assert list(traces.open.values()) == [first]
@@ -74,6 +74,7 @@ def test_a_detached_turn_belongs_to_the_client_that_comes_back() -> None:
     traces.take_over(second, first.turn)
     assert list(traces.open.values()) == [second]
     assert second.turn.attempts[0].server == "gpu0"
+    second.turn.num_open -= 1
     traces.end_turn(second.turn)
     second.status, second.ended_at = 200, 3.0
     traces.end(second)
@@ -85,11 +86,10 @@ def test_attempts_are_bounded() -> None:
     """A worker that is busy again and again is one attempt; a long odyssey keeps its beginning."""
     turn = RequestTrace().turn
     for number in range(100):
-        turn.ask(1, number)
-        turn.begin("gpu0", number + 0.5, "why").end = "busy"
+        turn.begin(AttemptTrace("gpu0", number, number + 0.5, "why", end="busy"))
     assert [(one.num_busy, one.asked_at) for one in turn.attempts] == [(99, 0.0)]
     for number in range(100):
-        turn.begin(f"gpu{number}", 200.0 + number, "why").end = "lost"
+        turn.begin(AttemptTrace(f"gpu{number}", 200.0, 200.0, "why", end="lost"))
     assert len(turn.attempts) == MAX_ATTEMPTS
     assert turn.attempts[1].server == "gpu1"
     assert turn.attempts[-1].server == "gpu99"
@@ -130,9 +130,7 @@ class TracesMachine(RuleBasedStateMachine):
     @rule(client=consumes(clients), status=st.sampled_from((200, 500, 429)))
     def finish(self, client: Client, status: int) -> None:
         trace = client.trace
-        for output in list(trace.turn.outputs):
-            trace.turn.drop(output)
-        self.traces.end_turn(trace.turn)
+        self._end_turn(trace)
         trace.usage = Usage(5, 2, client.tokens)
         trace.status, trace.ended_at = status, 1.0
         self.traces.end(trace)
@@ -146,9 +144,7 @@ class TracesMachine(RuleBasedStateMachine):
 
     @rule(client=consumes(detached))
     def grace_is_over(self, client: Client) -> None:
-        for output in list(client.trace.turn.outputs):
-            client.trace.turn.drop(output)
-        self.traces.end_turn(client.trace.turn)
+        self._end_turn(client.trace)
         self._over(client)
 
     @rule(target=clients, client=consumes(detached))
@@ -159,6 +155,10 @@ class TracesMachine(RuleBasedStateMachine):
         del self.open[id(client.trace)]
         self.open[id(again.trace)] = again
         return again
+
+    def _end_turn(self, trace: RequestTrace) -> None:
+        trace.turn.num_open -= 1
+        self.traces.end_turn(trace.turn)
 
     def _over(self, client: Client) -> None:
         del self.open[id(client.trace)]
@@ -174,8 +174,22 @@ class TracesMachine(RuleBasedStateMachine):
         assert self.traces.output_tokens == self.tokens + going_on
 
     @invariant()
+    def nothing_holds_on_to_an_output(self) -> None:
+        assert not any(trace.turn.outputs for trace in self.traces.recent() if trace.usage)
+
+    @invariant()
     def each_end_is_heard_once(self) -> None:
         assert len({id(trace) for trace in self.heard}) == len(self.heard) == self.traces.num_ended
+
+
+def test_first_tokens_are_those_since_the_last_look() -> None:
+    """Of open requests and of those that have ended since."""
+    traces = RequestTraces()
+    for number in range(4):
+        ended(traces, str(number), received_at=10.0 * number, first_at=10.0 * number + 0.5)
+    traces.enter(RequestTrace(received_at=40.0, first_at=41.0))
+    traces.enter(RequestTrace(received_at=40.0))
+    assert sorted(traces.firsts(20.0)) == [0.5, 0.5, 1.0]
 
 
 TestTraces = TracesMachine.TestCase

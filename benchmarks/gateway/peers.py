@@ -5,7 +5,8 @@ itself says little; in turns all gateways run in the same minutes. A peer is a c
 placeholders `{port}`, `{upstream}` (a port) and `{folder}`.
 
 Every gateway relays the floor's answers, whose bytes are checked. `herma, own worker` does its
-whole job instead: template, tokens, placement, and the text of the returned tokens.
+whole job instead: template, tokens, placement, and the text of the returned tokens. With prices
+each request is reserved on the disk before it is sent, which no peer does.
 """
 
 from __future__ import annotations
@@ -152,8 +153,11 @@ def _contenders(
         NUM_STREAMS,
         lambda count: stream_job(paced.port, count, CONNECTIONS, num_tokens),
     )
+    priced = Fleet(0.0, provider_port=upstream, has_price=True)
+    with_price = stack.enter_context(running(priced, LinkKind()))
     yield Contender("herma, own worker", _named(whole, streams))
     yield _relay("herma, as a relay", at_once, at_once.port, num_tokens)
+    yield _relay("herma, as a relay with prices", with_price, with_price.port, num_tokens)
     for name, command in peers:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="herma-bench-")))
         port = free_port()

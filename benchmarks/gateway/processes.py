@@ -35,11 +35,14 @@ _CPU_CLOCK: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What is behind the gateway: a synthetic worker of that pace, optionally a provider."""
+    """What is behind the gateway: a synthetic worker of that pace, optionally a provider. With a
+    price each request to it is reserved on the disk.
+    """
 
     step_ms: float = 0.0
     max_seqs: int = 64
     provider_port: int | None = None
+    has_price: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +236,7 @@ fallback = [{{ provider = "floor", model = "up" }}]
 
 [providers.floor]
 base_url = "http://127.0.0.1:{fleet.provider_port}/v1"
+{"price = { input = 1.0, output = 1.0 }" if fleet.has_price else ""}
 """
     return f"""{text}
 [[workers]]

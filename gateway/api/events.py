@@ -31,7 +31,7 @@ class Started(_Event, frozen=True, gc=False):
     cached_tokens: int
     route: str
     model: str
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[bytes, bytes], ...] = ()
     prompt_tokens: int = 0
 
 

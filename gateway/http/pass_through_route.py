@@ -14,7 +14,7 @@ from gateway.api import ApiError, Started, Usage, missing_model, named_body
 from gateway.http.auth import client_of_headers, header_of
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
-from gateway.http.responses import Header, header
+from gateway.http.responses import Header, header, passed_on
 from gateway.http.sse_writer import CLIENT_LEFT
 from gateway.telemetry import RequestTrace
 from gateway.turn import Caller, PathRequest
@@ -116,4 +116,4 @@ def _headers(started: Started) -> list[Header]:
     ]
     if started.worker:
         return [header(b"x-herma-worker", started.worker), *ours]
-    return [*ours, *(header(name.encode(), value) for name, value in started.headers)]
+    return [*ours, *passed_on(started.headers)]

@@ -83,6 +83,11 @@ def header(name: bytes, value: object) -> Header:
     return name, str(value).encode("ascii", "replace").translate(PRINTABLE)
 
 
+def passed_on(headers: Iterable[Header]) -> list[Header]:
+    """Those of another server, whose values could break the response."""
+    return [(name, value.translate(PRINTABLE)) for name, value in headers]
+
+
 async def send_error(send: Send, error: ApiError, headers: tuple[Header, ...] = ()) -> None:
     """Send `error` as the whole response."""
     await send_body(send, error.status, error.body(), headers=error_headers(error, headers))

@@ -48,6 +48,7 @@ from gateway.http.responses import (
     error_headers,
     error_of,
     header,
+    passed_on,
 )
 from gateway.turn import Caller
 
@@ -112,7 +113,7 @@ class Answer:
         )
         if started.worker:
             return _header(b"x-herma-worker", started.worker), *ours
-        return (*ours, *(header(name.encode(), value) for name, value in started.headers))
+        return (*ours, *passed_on(started.headers))
 
     def _respond_with_failure(self) -> bool:
         """Send the error, or the provider's own answer, as a whole response, if there is one."""

@@ -33,7 +33,7 @@ from protocol.messages import (
     RelayTaken,
     TokenItem,
 )
-from protocol.transport import HttpResponse
+from protocol.transport import Body, HttpResponse
 
 UPLOAD_ROOM_BYTES: Final = 2**19
 """With more bytes waiting on its link no more of an upload goes there: streams share it."""
@@ -181,7 +181,7 @@ class RelayClient:
             if not attempt.status:
                 raise _error_of(attempt)
             received = [
-                (name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
+                (name.lower().encode("latin-1", "replace"), value.encode("latin-1", "replace"))
                 for name, value in attempt.headers
             ]
             yield HttpResponse(attempt.status, received, _Body(self._link, attempt))
@@ -205,7 +205,7 @@ class RelayClient:
 
 
 @final
-class _Body(AsyncIterator[bytes]):
+class _Body(Body):
     """The response's body; what is read from it gives the worker credit for more."""
 
     def __init__(self, link: Link, attempt: RelayAttempt) -> None:

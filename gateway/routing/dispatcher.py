@@ -161,9 +161,13 @@ class Dispatcher:
         """
         ticket = request.ticket
         effects = self._tickets.ask(request, trio.current_time())
-        if len(effects) == 1 and type(first := effects[0]) is Assign and first.ticket == ticket:
+        if len(effects) == 1:
             # The usual case: no other ticket is concerned.
-            return self._place(first)
+            first = effects[0]
+            if type(first) is Assign and first.ticket == ticket:
+                return self._place(first)
+            if type(first) is UseProvider:
+                return first
         waiter = self._waiters[ticket] = _Waiter()
         self._perform(effects)
         return await self._answer(ticket, waiter)

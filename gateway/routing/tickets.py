@@ -84,6 +84,12 @@ class PlacementQueue:
         model = self._models.by_name.get(request.model)
         if model is None:
             return (Refuse(ticket, errors.model_not_found(request.model)),)
+        ready = self._fleet.ready(model)
+        if not ready and (chain := model.chain(request)):
+            # It waits for nothing, and those that wait may not use providers.
+            reason, changes = _no_worker(model), model.fallback.step(ready, now)
+            changes += model.fallback.turn_on(reason)
+            return (*changes, UseProvider(ticket, chain, reason))
         session = model.conversations.recognise(
             request.key, request.session, request.digests, ticket
         )
@@ -92,7 +98,7 @@ class PlacementQueue:
             identity = request.key, request.fingerprint
             waiting.is_on_probation = self._quarantine.is_on_probation(identity, now)
         is_quiet = not model.queue.by_ticket and not model.fallback.is_on
-        if is_quiet and (ready := self._fleet.ready(model)):
+        if is_quiet and ready:
             # Most requests find an empty queue and a free place: they never wait.
             if pick := first_that_fits(model, (waiting,), ready, self._index, now):
                 return (self._place(model, pick, now),)
@@ -315,7 +321,7 @@ class PlacementQueue:
         for waiting in model.queue:
             request = waiting.request
             if chain := model.chain(request):
-                reason = f"no worker of {model.name} is ready"
+                reason = _no_worker(model)
                 away = self._send_away(model, waiting, chain, reason)
                 effects += *model.fallback.turn_on(reason), away
             elif may_resume if request.resumed else is_awaited:
@@ -449,6 +455,10 @@ def _unserved_error(
     progress = _start_progress(starting)
     how_far = f" ({progress})" if progress else ""
     return errors.unavailable(f"The workers of {model} are still starting{how_far}.", wait_s)
+
+
+def _no_worker(model: Model) -> str:
+    return f"no worker of {model.name} is ready"
 
 
 def _start_progress(starting: Sequence[Worker]) -> str:

@@ -11,36 +11,42 @@ from typing import Final
 
 import trio
 
-from gateway.api import Usage
-from gateway.store import DayTotal, Entry, LedgerError, LedgerStore, Settlement
+from gateway.runtime import Wakeup
+from gateway.store import (
+    DayTotal,
+    Entry,
+    LedgerError,
+    LedgerStore,
+    Settlement,
+    Usages,
+    add_to,
+)
 from protocol.errors import HermaError
 
 MAX_WAITING: Final = 1024
 """Reservations that wait for the disk; each is a client's request."""
 
-LOCAL_DELAY_S: Final = 0.5
-"""Local usage is written after this delay: half of the second that a kill may lose."""
+USAGE_DELAY_S: Final = 0.5
+"""Usage is written after this delay: half of the second of it that a kill may lose."""
 
 RETRY_S: Final = 0.5
 
 _log = logging.getLogger(__name__)
-
-_Place = tuple[str, str, str]
-"""Day, key and model."""
-_Counts = tuple[int, int, int, int]
-"""Requests, prompt tokens, cached tokens, completion tokens."""
 
 
 class LedgerFull(HermaError):
     """`MAX_WAITING` requests wait for the disk already."""
 
 
-class _Waiting:
-    """A reservation on its way to the disk; `error` is why it never arrived."""
+class _Batch:
+    """Reservations that reach the disk together; `error` is why they never did."""
 
-    def __init__(self, reservation_id: int, worst: Entry) -> None:
-        self.row = reservation_id, worst
-        self.done = trio.Event()
+    __slots__ = ("error", "is_done", "rows", "written")
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, Entry]] = []
+        self.written = Wakeup()
+        self.is_done = False
         self.error: LedgerError | None = None
 
 
@@ -48,9 +54,9 @@ class LedgerWriter:
     """Queues what is to be written; `run` writes it."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Waiting] = []
+        self._waiting = _Batch()
         self._settlements: list[Settlement] = []
-        self._local: dict[_Place, _Counts] = {}
+        self._usage: Usages = {}
         self._has_work = trio.Event()
         self._thread = trio.CapacityLimiter(1)
 
@@ -83,65 +89,58 @@ class LedgerWriter:
         Raises `LedgerFull` or `LedgerError` if it will not be written. After a cancellation it may
         be, so settle it.
         """
-        if len(self._waiting) >= MAX_WAITING:
+        batch = self._waiting
+        if len(batch.rows) >= MAX_WAITING:
             raise LedgerFull("too many requests wait for the ledger")
-        waiting = _Waiting(reservation_id, worst)
-        self._waiting.append(waiting)
+        batch.rows.append((reservation_id, worst))
         self._has_work.set()
-        await waiting.done.wait()
-        if waiting.error is not None:
-            raise waiting.error
+        while not batch.is_done:
+            await batch.written.wait()
+        if batch.error is not None:
+            raise batch.error
 
     def settle(self, settlement: Settlement) -> None:
         """Write the end of a reservation soon. There are never more of these than reservations."""
         self._settlements.append(settlement)
         self._has_work.set()
 
-    def record(self, day: str, key: str, model: str, usage: Usage) -> None:
-        """Write one request of our own workers within `LOCAL_DELAY_S`, added up until then."""
-        if not self._local:
+    def record(self, usage: Entry) -> None:
+        """Write usage that was not reserved within `USAGE_DELAY_S`, added up until then."""
+        if not self._usage:
             self._has_work.set()
-        counts = 1, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
-        self._add((day, key, model), counts)
-
-    def _add(self, place: _Place, counts: _Counts) -> None:
-        a, b = self._local.get(place, (0, 0, 0, 0)), counts
-        self._local[place] = (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
+        add_to(self._usage, usage)
 
     async def _wait_for_work(self) -> None:
         await self._has_work.wait()
         self._has_work = trio.Event()
-        if not self._waiting and not self._settlements:
-            # Only local usage, for which no request waits: a reservation may come first.
-            with trio.move_on_after(LOCAL_DELAY_S):
+        if not self._waiting.rows and not self._settlements:
+            # Only usage, for which no request waits: a reservation may come first.
+            with trio.move_on_after(USAGE_DELAY_S):
                 await self._has_work.wait()
 
     async def _write(self, store: LedgerStore) -> bool:
         """Write what is queued and return whether that succeeded. Shielded from cancellation, which
         would lose what was taken off the queue.
         """
-        waiting, self._waiting = self._waiting, []
+        batch, self._waiting = self._waiting, _Batch()
         settlements, self._settlements = self._settlements, []
-        local, self._local = self._local, {}
-        if not (waiting or settlements or local):
+        usage, self._usage = self._usage, {}
+        if not (batch.rows or settlements or usage):
             return True
-        reservations = [one.row for one in waiting]
-        entries = [Entry(*place, "", True, True, *counts, 0) for place, counts in local.items()]
         failure = None
         try:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(
-                    store.write, reservations, settlements, entries, limiter=self._thread
+                    store.write, batch.rows, settlements, usage.values(), limiter=self._thread
                 )
         except LedgerError as error:
             _log.error("%s", error)
             failure = error
-            # Settlements and local usage go into the next batch; reservations are refused.
+            # Settlements and other usage go into the next batch; reservations are refused.
             self._settlements[:0] = settlements
-            for place, counts in local.items():
-                self._add(place, counts)
+            for entry in usage.values():
+                add_to(self._usage, entry)
             self._has_work.set()
-        for one in waiting:
-            one.error = failure
-            one.done.set()
+        batch.error, batch.is_done = failure, True
+        batch.written.ring()
         return failure is None

@@ -166,7 +166,8 @@ class Books:
     """What is spent and reserved, in memory; one owner. `limits` come from the configuration."""
 
     def __init__(self, limits: Mapping[Account, Limits]) -> None:
-        self._limits = limits
+        self._limits: dict[Account, Limits] = {}
+        self.set_limits(limits)
         self._next_id = 1
         self._spent: Counter[tuple[Account, str]] = Counter()
         self._reserved: Counter[tuple[Account, str]] = Counter()
@@ -180,7 +181,8 @@ class Books:
         """Judge by these from now on. Those of accounts that are gone stand: a request that began
         before may still be under way to one.
         """
-        self._limits = {**self._limits, **limits}
+        merged = {**self._limits, **limits}
+        self._limits = {one: held for one, held in merged.items() if held != Limits()}
 
     def load(self, day: str, key: str, provider: str, cost: int) -> None:
         """Add what the ledger holds of an earlier run."""
@@ -203,6 +205,8 @@ class Books:
         """Replace the reservation by `cost`, which counts on the day of the reservation."""
         self._hold(reservation, -reservation.cost)
         worst = reservation.worst
+        if not cost:
+            return
         for place in _places(worst.provider, worst.key, reservation.day):
             self._spent[place] += cost
         self._spent_by_provider[worst.provider] += cost
@@ -218,7 +222,8 @@ class Books:
 
     def _windows(self, accounts: Iterable[Account], day: str) -> Iterator[Window]:
         for account in accounts:
-            limits = self._limits.get(account, Limits())
+            if (limits := self._limits.get(account)) is None:
+                continue
             for period in _PERIODS:
                 if (limit := limits.of(period)) is not None:
                     place = account, window_of(period, day)
@@ -226,8 +231,10 @@ class Books:
                     yield Window(account, period, limit, spent, reserved)
 
     def _refusal(self, worst: WorstCase, day: str, now: float) -> Refusal | None:
+        if worst.cost == 0:
+            return None
         windows = list(self._windows(_accounts(worst.provider, worst.key), day))
-        if not windows or worst.cost == 0:
+        if not windows:
             return None
         tightest = min(windows, key=lambda window: window.left)
         cost = worst.cost if worst.is_bounded else worst.least_cost
@@ -252,6 +259,8 @@ class Books:
         return OverLimit(window, cost, left, resets_at, retry_after_s, is_news)
 
     def _hold(self, reservation: Reservation, cost: int) -> None:
+        if not cost:
+            return
         worst = reservation.worst
         for place in _places(worst.provider, worst.key, reservation.day):
             self._reserved[place] += cost
@@ -280,10 +289,14 @@ def _accounts(provider: str, key: str) -> tuple[Account, Account]:
     return Account("provider", provider), Account("key", key)
 
 
-def _places(provider: str, key: str, day: str) -> Iterator[tuple[Account, str]]:
-    for account in _accounts(provider, key):
-        for period in _PERIODS:
-            yield account, window_of(period, day)
+@functools.lru_cache(maxsize=256)
+def _places(provider: str, key: str, day: str) -> tuple[tuple[Account, str], ...]:
+    """Cached because most requests are of few keys, on one day."""
+    return tuple(
+        (account, window_of(period, day))
+        for account in _accounts(provider, key)
+        for period in _PERIODS
+    )
 
 
 def day_of(now: float) -> str:

@@ -31,6 +31,7 @@ from gateway.spending.limits import (
 from gateway.spending.prices import (
     CAP_TOKENS,
     Price,
+    Tariff,
     output_bound,
     prompt_bound,
     show_amount,
@@ -139,6 +140,7 @@ class Spending:
         self._books = Books(_limits_of(config))
         self._local = LocalUse(cloud_prices(config))
         self._writer = LedgerWriter()
+        self._tariffs: dict[tuple[str, str], Tariff] = {}
         self._is_alone = is_alone
         self._is_kept = False
 
@@ -169,6 +171,7 @@ class Spending:
         """
         self._config = config
         self._tables.update(config.providers)
+        self._tariffs.clear()
         self._books.set_limits(_limits_of(config))
         self._local.prices = cloud_prices(config)
 
@@ -176,7 +179,7 @@ class Spending:
         self, key: str, model: str, target: FallbackConfig, request: ChatRequest
     ) -> Bill | ApiError:
         """Reserve durably what `request` can cost at `target`, or return why it may not be sent."""
-        tariff = tariff_of(self._tables[target.provider], target.model)
+        tariff = self._tariff(target)
         price, bound = tariff.price, output_bound(request, tariff.max_output_tokens)
         prompt_tokens = prompt_bound(request)
         output_tokens = UNBOUNDED_OUTPUT_TOKENS * request.n if bound is None else bound
@@ -193,10 +196,18 @@ class Spending:
         )
         answer = self._books.reserve(worst, self._now())
         if isinstance(answer, Reservation):
-            return await self._make_durable(answer, price)
+            # Without a price no limit applies and no cost is recorded.
+            return await self._make_durable(answer, price) if price else Bill(self, answer, None)
         self._report(answer)
         output = 0 if price is None else price.affordable_output(answer.left, capped_prompt)
         return refusal_error(answer, target.provider, output // request.n)
+
+    def _tariff(self, target: FallbackConfig) -> Tariff:
+        named = target.provider, target.model
+        if (tariff := self._tariffs.get(named)) is None:
+            tariff = tariff_of(self._tables[target.provider], target.model)
+            self._tariffs[named] = tariff
+        return tariff
 
     def settle(self, reservation: Reservation, entry: Entry | None) -> None:
         """Replace the reservation by `entry` (None: the request cost nothing). Never waits."""
@@ -208,14 +219,18 @@ class Spending:
                 worst.provider,
             )
         self._books.settle(reservation, cost)
-        self._writer.settle(Settlement(reservation.id, entry))
+        if worst.cost is not None:
+            self._writer.settle(Settlement(reservation.id, entry))
+        elif entry is not None:
+            self._writer.record(entry)
 
     def record_local(self, key: str, model: str, usage: Usage) -> None:
         """Count a request that our own workers served. Never waits; written within 0.5 s."""
         day = day_of(self._now())
         self._local.add(day, model, usage)
         if self._is_kept:
-            self._writer.record(day, key, model, usage)
+            counts = usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
+            self._writer.record(Entry(day, key, model, "", True, True, 1, *counts, 0))
 
     def figures(self) -> SpendingFigures:
         now = self._now()
@@ -257,7 +272,7 @@ class Spending:
                 self._local.add(day, model, Usage(*counts))
         self._is_kept = True
 
-    async def _make_durable(self, reservation: Reservation, price: Price | None) -> Bill | ApiError:
+    async def _make_durable(self, reservation: Reservation, price: Price) -> Bill | ApiError:
         try:
             bound = Usage(reservation.worst.prompt_tokens, 0, reservation.worst.completion_tokens)
             entry = _entry(reservation, bound, reservation.cost, is_settled=False)

@@ -2,7 +2,15 @@
 of the Responses API: responses, the events of their streams, conversations.
 """
 
-from gateway.store.ledger import DayTotal, Entry, LedgerError, LedgerStore, Settlement
+from gateway.store.ledger import (
+    DayTotal,
+    Entry,
+    LedgerError,
+    LedgerStore,
+    Settlement,
+    Usages,
+    add_to,
+)
 from gateway.store.ledger_report import Column, Report, Row, read_report, spent_beside
 from gateway.store.response_store import (
     AddEvents,
@@ -36,6 +44,8 @@ __all__ = [
     "SetObject",
     "Settlement",
     "StoredResponse",
+    "Usages",
+    "add_to",
     "read_report",
     "spent_beside",
 ]

@@ -37,11 +37,10 @@ CREATE TABLE reservations (
 ) STRICT;
 """
 LEDGER: Final = FileKind("ledger", "[ledger] path", APPLICATION_ID, SCHEMA_VERSION, _TABLES)
-_RESERVE: Final = """
-INSERT INTO reservations VALUES
-(:id, :day, :key, :model, :provider, :prompt_tokens, :completion_tokens, :cost, :is_priced)
+_RESERVE: Final = "INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_RELEASE: Final = """
+DELETE FROM reservations WHERE id IN (SELECT value FROM json_each(?)) RETURNING id
 """
-_RELEASE: Final = "DELETE FROM reservations WHERE id = ?"
 _ADD: Final = """
 INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET
@@ -79,6 +78,32 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int
     completion_tokens: int
     cost: int
+
+
+Usages = dict[tuple[str, str, str, str, bool, bool], Entry]
+"""Usage by what names its row."""
+
+
+def add_to(total: Usages, entry: Entry) -> None:
+    """Count `entry` in `total`."""
+    named = (
+        entry.day,
+        entry.key,
+        entry.model,
+        entry.provider,
+        entry.is_settled,
+        entry.is_priced,
+    )
+    if (known := total.get(named)) is not None:
+        entry = Entry(
+            *named,
+            known.requests + entry.requests,
+            known.prompt_tokens + entry.prompt_tokens,
+            known.cached_tokens + entry.cached_tokens,
+            known.completion_tokens + entry.completion_tokens,
+            known.cost + entry.cost,
+        )
+    total[named] = entry
 
 
 class Settlement(NamedTuple):
@@ -148,18 +173,26 @@ class LedgerStore:
         """
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            rows = ({"id": number} | msgspec.structs.asdict(held) for number, held in reservations)
-            self._connection.executemany(_RESERVE, rows)
-            for number, entry in settlements:
-                released = self._connection.execute(_RELEASE, (number,))
-                if released.rowcount and entry is not None:
-                    self._connection.execute(_ADD, msgspec.structs.astuple(entry))
-            self._connection.executemany(_ADD, map(msgspec.structs.astuple, entries))
+            self._connection.executemany(_RESERVE, (_row(*one) for one in reservations))
+            ended = self._release(settlements)
+            total: Usages = {}
+            for entry in (*ended, *entries):
+                add_to(total, entry)
+            self._connection.executemany(_ADD, map(msgspec.structs.astuple, total.values()))
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
+
+    def _release(self, settlements: Iterable[Settlement]) -> list[Entry]:
+        """Delete what was reserved for them. Returns the usage of those that were."""
+        ends = dict(settlements)
+        if not ends:
+            return []
+        released = self._connection.execute(_RELEASE, (msgspec.json.encode([*ends]).decode(),))
+        entries = [ends[number] for (number,) in released.fetchall()]
+        return [entry for entry in entries if entry is not None]
 
     def close(self) -> None:
         """Close the file and release the lock."""
@@ -171,6 +204,21 @@ class LedgerStore:
         self._connection.executemany(_ADD, self._connection.execute(_LEFT_OPEN).fetchall())
         self._connection.execute("DELETE FROM reservations")
         self._connection.execute("COMMIT")
+
+
+def _row(number: int, worst: Entry) -> tuple[str | int, ...]:
+    """A reservation as its table has it."""
+    return (
+        number,
+        worst.day,
+        worst.key,
+        worst.model,
+        worst.provider,
+        worst.prompt_tokens,
+        worst.completion_tokens,
+        worst.cost,
+        worst.is_priced,
+    )
 
 
 def currency_of(connection: sqlite3.Connection) -> str:

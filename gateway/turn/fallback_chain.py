@@ -153,14 +153,16 @@ def _request_for(
     services: Services, request: ChatRequest, caller: Caller, target: FallbackConfig
 ) -> ProviderRequest:
     """The request as this provider gets it."""
-    table = services.providers[target.provider].config
+    table, session = services.providers[target.provider].config, ""
+    if table.session_hint is not None:
+        session = session_name(caller.key, caller.session or request.session, request)
     return provider_request(
         request,
         forwarded_to_provider(caller.headers),
         params=target.params,
         session_hint=table.session_hint,
         stream_usage=table.stream_usage,
-        session=session_name(caller.key, caller.session or request.session, request),
+        session=session,
     )
 
 

@@ -10,8 +10,8 @@ two clients never share one.
 """
 
 import enum
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Final, NamedTuple
 
 import trio
@@ -153,6 +153,32 @@ class StreamedTurn:
         self._emit(event)
 
 
+class Interruptible:
+    """A block that can be cancelled by its scope, which is in `scopes` meanwhile."""
+
+    __slots__ = ("_scope", "_scopes")
+
+    def __init__(self, scopes: set[trio.CancelScope]) -> None:
+        self._scopes = scopes
+        self._scope = trio.CancelScope()
+
+    def __enter__(self) -> None:
+        self._scopes.add(self._scope)
+        self._scope.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        self._scopes.remove(self._scope)
+        is_handled = self._scope.__exit__(kind, error, trace)
+        if self._scope.cancelled_caught:
+            raise connection_lost()
+        return is_handled
+
+
 class OpenTurns:
     """All turns, one per task: a turn that has other tasks within it counts once. `run` owns the
     tasks of streamed turns.
@@ -219,17 +245,9 @@ class OpenTurns:
         """The turn of that task is over."""
         self._tasks.remove(task)
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Let the block, which does not wait on a `Wakeup`, be cut too. Raises `ApiError` then."""
-        with trio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                yield
-            finally:
-                self._scopes.remove(scope)
-        if scope.cancelled_caught:
-            raise connection_lost()
+    def interruptible(self) -> "Interruptible":
+        """Let a block, which does not wait on a `Wakeup`, be cut too. It raises `ApiError` then."""
+        return Interruptible(self._scopes)
 
     async def cut(self) -> None:
         """End all turns that are open; return once they are over."""

@@ -56,16 +56,28 @@ class _Body(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(_Body).decode
 
 
-def problem_of(body: bytes) -> str | None:
-    """Why a JSON object with status 200 is not an answer, for clients to read; None if it is one.
+class NoAnswer(HermaError):
+    """A body is no answer; clients may read the text."""
+
+
+def check_answer(status: int, body: bytes) -> None:
+    """Raise `NoAnswer` for a web page, whatever its status, and for a 200 that is not an answer.
     Agents read the message of each choice, which may be empty: a model can end at once.
     """
-    answer = _decode(body)
+    try:
+        if not body.isascii():
+            body.decode()  # fields that no one reads are only skipped
+        answer = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        is_json = isinstance(error, msgspec.ValidationError)
+        raise NoAnswer("sent no JSON object" if is_json else "sent no JSON") from error
+    if status != 200:
+        return
     if answer.error:
-        return "sent an error instead of an answer"
+        raise NoAnswer("sent an error instead of an answer")
     choices = answer.choices if isinstance(answer.choices, list) else []
-    is_answer = bool(choices) and all(map(_has_message, choices))
-    return None if is_answer else "sent an answer without a message"
+    if not choices or not all(map(_has_message, choices)):
+        raise NoAnswer("sent an answer without a message")
 
 
 def _has_message(choice: object) -> bool:

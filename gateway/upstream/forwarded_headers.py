@@ -4,10 +4,11 @@ Owns the two lists of headers that are not: they belong to one connection or to 
 or the gateway sets them itself. All others are forwarded. Must not know providers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-Header = tuple[str, str]
+Header = tuple[bytes, bytes]
+"""A name in lower case, and its value, as they were received."""
 
 MAX_HEADERS: Final = 64
 MAX_HEADER_BYTES: Final = 16_384
@@ -15,89 +16,91 @@ MAX_HEADER_BYTES: Final = 16_384
 
 _ONE_CONNECTION: Final = frozenset(
     {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "http2-settings",
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
     }
 )
 
 _NOT_SENT: Final = _ONE_CONNECTION | frozenset(
     {
         # The gateway sets these in its request.
-        *("accept", "accept-encoding", "authorization", "content-encoding", "content-length"),
-        *("content-type", "expect", "host"),
+        *(b"accept", b"accept-encoding", b"authorization", b"content-encoding", b"content-length"),
+        *(b"content-type", b"expect", b"host"),
         # Accounts and location of the client.
-        *("cookie", "api-key", "openai-organization", "openai-project"),
-        *("forwarded", "via", "x-real-ip", "origin", "referer"),
+        *(b"cookie", b"api-key", b"openai-organization", b"openai-project"),
+        *(b"forwarded", b"via", b"x-real-ip", b"origin", b"referer"),
         # Conditional requests.
-        *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "range"),
+        *(b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"range"),
     }
 )
-_NOT_SENT_PREFIXES: Final = ("x-forwarded-", "sec-", "x-herma-", "cf-")
-_NOT_SENT_SUFFIXES: Final = ("-api-key", "-token", "-secret")
+_NOT_SENT_PREFIXES: Final = (b"x-forwarded-", b"sec-", b"x-herma-", b"cf-")
+_NOT_SENT_SUFFIXES: Final = (b"-api-key", b"-token", b"-secret")
 
 _NOT_RETURNED: Final = _ONE_CONNECTION | frozenset(
     {
         # The gateway sets these in its response.
-        *("cache-control", "content-encoding", "content-length", "content-type", "date", "server"),
-        *("allow", "vary", "x-accel-buffering"),
+        *(b"cache-control", b"content-encoding", b"content-length", b"content-type", b"date"),
+        *(b"server", b"allow", b"vary", b"x-accel-buffering"),
         # Account, location and policies of the provider.
-        *("alt-svc", "content-location", "link", "location", "nel", "refresh", "report-to"),
-        *("set-cookie", "set-cookie2", "strict-transport-security", "via", "www-authenticate"),
-        *("clear-site-data", "content-security-policy"),
+        *(b"alt-svc", b"content-location", b"link", b"location", b"nel", b"refresh", b"report-to"),
+        *(b"set-cookie", b"set-cookie2", b"strict-transport-security", b"via", b"www-authenticate"),
+        *(b"clear-site-data", b"content-security-policy"),
     }
 )
-_NOT_RETURNED_PREFIXES: Final = ("access-control-", "x-herma-")
+_NOT_RETURNED_PREFIXES: Final = (b"access-control-", b"x-herma-")
 
 
-def forwarded_to_provider(headers: Iterable[tuple[bytes, bytes]]) -> list[Header]:
-    """Those of a client's request `headers` (lower-case names) that a provider gets."""
-    named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+def forwarded_to_provider(headers: Sequence[Header]) -> list[Header]:
+    """Those of a client's request `headers` that a provider gets."""
+    listed = _listed(headers)
+    return _bounded([one for one in headers if _is_for_provider(one[0]) and one[0] not in listed])
+
+
+def forwarded_to_client(headers: Sequence[Header], secrets: Sequence[bytes] = ()) -> list[Header]:
+    """Those of a response's `headers` that the client gets; none contains one of `secrets`."""
+    listed = _listed(headers)
     return _bounded(
-        (name, value)
-        for name, value in _without_listed(named)
-        if name not in _NOT_SENT
+        [
+            one
+            for one in headers
+            if _is_for_client(one[0])
+            and one[0] not in listed
+            and not any(secret in one[1] for secret in secrets)
+        ]
+    )
+
+
+def _is_for_provider(name: bytes) -> bool:
+    return (
+        name not in _NOT_SENT
         and not name.startswith(_NOT_SENT_PREFIXES)
         and not name.endswith(_NOT_SENT_SUFFIXES)
     )
 
 
-def forwarded_to_client(headers: Iterable[Header], secrets: Sequence[str] = ()) -> list[Header]:
-    """Those of a response's `headers` that the client gets; none contains one of `secrets`."""
-    named = [(name.lower(), value) for name, value in headers]
-    return _bounded(
-        (name, value)
-        for name, value in _without_listed(named)
-        if name not in _NOT_RETURNED
-        and not name.startswith(_NOT_RETURNED_PREFIXES)
-        and not any(secret in value for secret in secrets)
-    )
+def _is_for_client(name: bytes) -> bool:
+    return name not in _NOT_RETURNED and not name.startswith(_NOT_RETURNED_PREFIXES)
 
 
-def _without_listed(headers: list[Header]) -> list[Header]:
-    """`headers` without those that a `Connection` header lists as belonging to one connection."""
-    listed = {
-        token.strip().lower()
-        for name, value in headers
-        if name == "connection"
-        for token in value.split(",")
-    }
-    return [(name, value) for name, value in headers if name not in listed]
+def _listed(headers: Sequence[Header]) -> frozenset[bytes]:
+    """The names that a `Connection` header lists as belonging to one connection."""
+    values = [value for name, value in headers if name == b"connection"]
+    return frozenset(token.strip().lower() for value in values for token in value.split(b","))
 
 
-def _bounded(headers: Iterable[Header]) -> list[Header]:
-    kept: list[Header] = []
+def _bounded(headers: list[Header]) -> list[Header]:
+    """The first of them that stay within the limits."""
     num_bytes = 0
-    for name, value in headers:
+    for at, (name, value) in enumerate(headers):
         num_bytes += len(name) + len(value)
-        if len(kept) == MAX_HEADERS or num_bytes > MAX_HEADER_BYTES:
-            break
-        kept.append((name, value))
-    return kept
+        if at == MAX_HEADERS or num_bytes > MAX_HEADER_BYTES:
+            return headers[:at]
+    return headers

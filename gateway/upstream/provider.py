@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Mapping,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -30,7 +27,7 @@ import trio
 
 from config import ProviderConfig
 from gateway.api import Usage
-from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed, problem_of
+from gateway.upstream.answer import Answer, NoAnswer, ProviderCut, ProviderFailed, check_answer
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import EventSplitter, EventTooLarge
@@ -45,7 +42,7 @@ from protocol.errors import (
     ReadTimeout,
     WriteTimeout,
 )
-from protocol.transport import HttpClient, HttpResponse
+from protocol.transport import Body, HttpClient, HttpResponse
 from protocol.version import VERSION
 
 if TYPE_CHECKING:
@@ -77,7 +74,11 @@ _TARGET: Final = "/%!$&'()*+,;=:@~?"
 
 _DONE: Final = b"data: [DONE]\n\n"
 _CHAT: Final = "/chat/completions"
-_JSON: Final = "application/json"
+_JSON: Final = b"application/json"
+_EVENTS: Final = b"text/event-stream"
+_USER_AGENT: Final = (b"user-agent", f"herma/{VERSION}".encode())
+
+_EXCHANGE_ERRORS: Final = (HttpError, BadStream, EventTooLarge)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -156,13 +157,13 @@ class Provider:
         """The complete answer of `model` to the request `raw`, which is sent with the client's
         `headers`. `on_usage` gets the reported usage. Raises `ProviderFailed`.
         """
-        with _failures(self.name):
-            async with self._ask_chat(
-                raw, model, headers, "application/json", self.config.answer_s
-            ) as response:
-                answer = await self._whole(response, self.config.answer_s)
-        if answer.status == 200 and (problem := problem_of(answer.body)) is not None:
-            raise ProviderFailed(f"{self.name} {problem}")
+        answer_s = self.config.answer_s
+        try:
+            async with self._ask_chat(raw, model, headers, _JSON, answer_s) as response:
+                self._check_status(response, _CHAT)
+                answer = await self._whole(response, answer_s)
+        except _EXCHANGE_ERRORS as error:
+            raise self._failure(error) from error
         if (usage := usage_of(answer.body)) is not None:
             on_usage(usage)
         return answer
@@ -200,16 +201,18 @@ class Provider:
         relay = StreamRelay(on_events, usage, may_begin)
         answer: Answer | None = None
         try:
-            with deadline, _failures(self.name):
+            with deadline:
                 async with self._ask_chat(
-                    asked, model, headers, "text/event-stream", self.config.read_s
+                    asked, model, headers, _EVENTS, self.config.read_s
                 ) as response:
+                    self._check_status(response, _CHAT)
                     on_headers(self._forwarded(response))
                     answer = await self._relay(response, relay)
-        except ProviderFailed as error:
+        except (ProviderFailed, *_EXCHANGE_ERRORS) as error:
+            failed = self._failure(error)
             if relay.has_begun:
-                raise ProviderCut(str(error)) from error
-            raise
+                raise ProviderCut(str(failed)) from failed
+            raise failed from error
         if deadline.cancelled_caught:
             first_token_s = self.config.first_token_s
             raise ProviderFailed(f"{self.name} gave no first token in {first_token_s:g} s")
@@ -258,60 +261,55 @@ class Provider:
         Raises `ProviderFailed` before `respond` is called, `ProviderCut` after it.
         """
         has_begun = False
+        kind = content_type.encode("latin-1")
         try:
-            with _failures(self.name):
-                async with self._exchange(
-                    path, headers, "*/*", content_type, body, self.config.answer_s
-                ) as response:
-                    has_begun = True
-                    pieces = _Bounded(response.body, self.config.read_s)
-                    bounded = HttpResponse(response.status, response.headers, pieces)
-                    await respond(bounded, self._forwarded(response))
-        except ProviderFailed as error:
+            async with self._exchange(
+                path, headers, b"*/*", kind, body, self.config.answer_s
+            ) as response:
+                self._check_status(response, path)
+                has_begun = True
+                pieces = _Bounded(response.body, self.config.read_s)
+                bounded = HttpResponse(response.status, response.headers, pieces)
+                await respond(bounded, self._forwarded(response))
+        except (ProviderFailed, *_EXCHANGE_ERRORS) as error:
+            failed = self._failure(error)
             if has_begun:
-                raise ProviderCut(str(error)) from error
-            raise
+                raise ProviderCut(str(failed)) from failed
+            raise failed from error
 
     def _ask_chat(
         self,
         raw: Mapping[str, Any],
         model: str,
         headers: Iterable[Header],
-        accept: str,
+        accept: bytes,
         read_s: float,
     ) -> AbstractAsyncContextManager[HttpResponse]:
         body = _encode({**raw, "model": model})
         return self._exchange(_CHAT, headers, accept, _JSON, body, read_s)
 
-    @asynccontextmanager
-    async def _exchange(
+    def _exchange(
         self,
         path: str,
         headers: Iterable[Header],
-        accept: str,
-        content_type: str,
+        accept: bytes,
+        content_type: bytes,
         body: bytes,
         read_s: float,
-    ) -> AsyncIterator[HttpResponse]:
-        # Clients may send any Latin-1 text.
-        named = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    ) -> AbstractAsyncContextManager[HttpResponse]:
+        named = [*headers, (b"accept", accept), (b"content-type", content_type), *self._headers]
         if not any(name == b"user-agent" for name, _ in named):
-            named.append((b"user-agent", f"herma/{VERSION}".encode()))
-        named += [
-            (b"accept", accept.encode()),
-            (b"content-type", content_type.encode("latin-1")),
-        ]
-        async with self._connections().exchange(
+            named.append(_USER_AGENT)
+        config = self.config
+        return self._connections().exchange(
             "POST",
             _address(self.name, self._url + path)[0],
-            [*named, *self._headers],
+            named,
             body,
-            connect_s=self.config.connect_s,
-            write_s=self.config.read_s,
+            connect_s=config.connect_s,
+            write_s=config.read_s,
             read_s=read_s,
-        ) as response:
-            self._check_status(response, path)
-            yield response
+        )
 
     def _connections(self) -> Client:
         if self._given_client is not None:
@@ -342,37 +340,51 @@ class Provider:
                 raise ProviderFailed(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
             return False
 
-        await _read_body(response.body, take, silence_s)
-        self._check_json(response.status, body)
-        whole = self._without_secrets(response.status, body)
+        if not response.body.pass_ready(take):
+            await _read_body(response.body, take, silence_s)
+        whole = bytes(body)
+        try:
+            check_answer(response.status, whole)
+        except NoAnswer as error:
+            raise ProviderFailed(f"{self.name} {error}", status=response.status) from error
+        if response.status != 200:
+            whole = self._without_secrets(whole)
         return Answer(response.status, whole, self._forwarded(response))
 
     def _forwarded(self, response: HttpResponse) -> tuple[Header, ...]:
-        named = ((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers)
-        secrets = [secret.decode("latin-1") for secret in self._secrets]
-        return tuple(forwarded_to_client(named, secrets))
+        return tuple(forwarded_to_client(response.headers, self._secrets))
 
-    def _without_secrets(self, status: int, body: bytearray) -> bytes:
+    def _without_secrets(self, body: bytes) -> bytes:
         """A refusal may quote our key or the address; answers are passed on unchanged."""
-        whole = bytes(body)
-        for secret in self._secrets if status != 200 else ():
-            whole = whole.replace(secret, b"[redacted]")
-        return whole
+        for secret in self._secrets:
+            body = body.replace(secret, b"[redacted]")
+        return body
 
-    def _check_json(self, status: int, body: bytearray) -> None:
-        """A web page is neither an answer nor a refusal, whatever its status."""
-        try:
-            value = msgspec.json.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ProviderFailed(f"{self.name} sent no JSON", status=status) from error
-        if not isinstance(value, dict):
-            raise ProviderFailed(f"{self.name} sent no JSON object", status=status)
+    def _failure(self, error: HermaError) -> ProviderFailed:
+        """The client's error in words for people: its own may name addresses."""
+        name, may_be_charged, was_kept = self.name, True, False
+        match error:
+            case ProviderFailed():
+                return error
+            case ConnectError():
+                text, may_be_charged = f"{name} cannot be reached", False
+            case ConnectTimeout():
+                text, may_be_charged = f"{name} did not take the connection in time", False
+            case ReadTimeout() | WriteTimeout():
+                text = f"{name} was silent for too long"
+            case BadStream():
+                text = f"{name} {error}"
+            case KeptConnectionClosed():
+                text, was_kept = f"{name} ended the connection", True
+            case _:
+                text = f"{name} broke the exchange off ({type(error).__name__})"
+        return ProviderFailed(text, may_be_charged=may_be_charged, was_kept=was_kept)
 
 
-class _Bounded(AsyncIterator[bytes]):
+class _Bounded(Body):
     """A body; iterating raises `ReadTimeout` after `silence_s` without a byte."""
 
-    def __init__(self, body: AsyncIterator[bytes], silence_s: float) -> None:
+    def __init__(self, body: Body, silence_s: float) -> None:
         self._body = body
         self._silence_s = silence_s
 
@@ -410,31 +422,7 @@ def client_for(url: str) -> HttpClient | ProxiedClient:
     return HttpClient(url)
 
 
-@contextmanager
-def _failures(name: str) -> Iterator[None]:
-    """Translate the client's exceptions, whose texts may hold addresses."""
-    try:
-        yield
-    except ConnectError as error:
-        raise ProviderFailed(f"{name} cannot be reached", may_be_charged=False) from error
-    except ConnectTimeout as error:
-        raise ProviderFailed(
-            f"{name} did not take the connection in time", may_be_charged=False
-        ) from error
-    except (ReadTimeout, WriteTimeout) as error:
-        raise ProviderFailed(f"{name} was silent for too long") from error
-    except BadStream as error:
-        raise ProviderFailed(f"{name} {error}") from error
-    except KeptConnectionClosed as error:
-        raise ProviderFailed(f"{name} ended the connection", was_kept=True) from error
-    except (HttpError, EventTooLarge) as error:
-        kind = type(error).__name__
-        raise ProviderFailed(f"{name} broke the exchange off ({kind})") from error
-
-
-async def _read_body(
-    body: AsyncIterable[bytes], take: Callable[[bytes], bool], silence_s: float
-) -> None:
+async def _read_body(body: Body, take: Callable[[bytes], bool], silence_s: float) -> None:
     """Call `take` with each piece of `body`. Once it returns True, nothing more is needed, and the
     end of the body is awaited for `END_S`, so that its connection can be used again. Raises what
     `take` raises, and `ReadTimeout` after `silence_s` without a byte.
@@ -447,24 +435,29 @@ async def _read_body(
     # Half the calls of `trio.current_time`.
     current_time = trio.lowlevel.current_clock().current_time
     margin_s = _LATE * silence_s
-    move_at = 0.0
-    with trio.CancelScope() as reading:
-        reading.deadline = current_time() + silence_s
-        async for data in body:
-            now = current_time()
-            if now >= move_at:
-                move_at = now + margin_s
-                reading.deadline = move_at + silence_s
-            if failure is not None:
-                continue
-            try:
-                is_done = take(data)
-            except HermaError as error:
-                failure = error
-                reading.cancel()
-            if is_done:
-                move_at = math.inf
-                reading.deadline = min(reading.deadline, now + END_S)
+    move_at = current_time() + margin_s
+    reading = trio.CancelScope(deadline=move_at + silence_s)
+
+    def pass_on(data: bytes) -> bool:
+        nonlocal failure, is_done, move_at
+        now = current_time()
+        if now >= move_at:
+            move_at = now + margin_s
+            reading.deadline = move_at + silence_s
+        if failure is not None:
+            return False
+        try:
+            is_done = take(data)
+        except HermaError as error:
+            failure = error
+            reading.cancel()
+        if is_done:
+            move_at = math.inf
+            reading.deadline = min(reading.deadline, now + END_S)
+        return is_done
+
+    with reading:
+        await body.pass_to(pass_on)
     if failure is not None:
         raise failure
     if reading.cancelled_caught and not is_done:

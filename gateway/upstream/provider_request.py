@@ -55,8 +55,8 @@ def provider_request(
         pass
     elif "-" not in session_hint:
         raw = raw if raw.get(session_hint) is not None else {**raw, session_hint: session}
-    elif session_hint.lower() not in dict(headers):
-        headers = [*headers, (session_hint.lower(), session)]
+    elif (name := session_hint.lower().encode()) not in dict(headers):
+        headers = [*headers, (name, session.encode())]
     changed = request if raw is request.raw else msgspec.structs.replace(request, raw=raw)
     return ProviderRequest(changed, tuple(headers))
 

@@ -13,7 +13,7 @@ import httpx
 
 from protocol import errors
 from protocol.errors import HttpError
-from protocol.transport import HttpResponse
+from protocol.transport import Body, HttpResponse
 
 LIMITS: Final = httpx.Limits(max_connections=512, max_keepalive_connections=64)
 
@@ -69,10 +69,18 @@ class ProxiedClient:
                 yield HttpResponse(
                     response.status_code,
                     [(name.lower(), value) for name, value in response.headers.raw],
-                    response.aiter_bytes(),
+                    _ResponseBody(response.aiter_bytes()),
                 )
             finally:
                 await response.aclose()
+
+
+class _ResponseBody(Body):
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._pieces)
 
 
 class _RequestBody(httpx.AsyncByteStream):

@@ -18,6 +18,7 @@ from protocol.transport.curve import (
     write_curve_pair,
 )
 from protocol.transport.dealer import DealerSocket, DealerStatistics
+from protocol.transport.http_body import Body
 from protocol.transport.http_client import HttpClient, HttpResponse
 from protocol.transport.inline_reads import enable_inline_reads
 from protocol.transport.local_dealer import LocalDealer
@@ -28,6 +29,7 @@ from protocol.transport.subscriber import Subscriber
 
 __all__ = [
     "MAX_BACKLOG_BYTES",
+    "Body",
     "ControlSocket",
     "CurveClient",
     "CurvePair",

@@ -12,10 +12,10 @@ import os
 import select
 import socket
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 from urllib.parse import urlsplit
 
 import certifi
@@ -32,6 +32,7 @@ from protocol.errors import (
     RemoteProtocolError,
     WriteTimeout,
 )
+from protocol.transport.http_body import Body, ConnectionBody
 from protocol.transport.http_response import Header, ResponseParser
 
 MAX_CONNECTIONS: Final = 512
@@ -48,14 +49,13 @@ _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """Header names are in lower case. `body` yields what each read brings, decompressed if it was
-    gzip or deflate; iterating raises `ReadError` or `RemoteProtocolError`. It has no deadline: one
-    scope around the whole iteration costs less than one for each read.
+    """Header names are in lower case. `body` is decompressed if it was gzip or deflate; reading it
+    raises `ReadError` or `RemoteProtocolError`.
     """
 
     status: int
     headers: list[Header]
-    body: AsyncIterator[bytes]
+    body: Body
 
 
 @final
@@ -95,7 +95,7 @@ class HttpClient:
         self._keepalive_s = keepalive_s
         self._free = trio.Semaphore(max_connections, max_value=max_connections)
         # The longest idle first. A new connection is made only when there is none.
-        self._idle: list[_Connection] = []
+        self._idle: list[Connection] = []
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -114,10 +114,9 @@ class HttpClient:
     def close(self) -> None:
         """Close idle connections now, and the others when their exchanges end."""
         self._is_closed = True
-        self._close_idle()
+        self.close_idle()
 
-    @asynccontextmanager
-    async def exchange(
+    def exchange(
         self,
         method: str,
         target: str,
@@ -128,57 +127,64 @@ class HttpClient:
         connect_s: float = math.inf,
         write_s: float = math.inf,
         read_s: float = math.inf,
-    ) -> AsyncIterator[HttpResponse]:
-        """Send a request and yield its response as soon as the head is there. On leaving, the
+    ) -> AbstractAsyncContextManager[HttpResponse]:
+        """Send a request and give its response as soon as the head is there. On leaving, the
         connection is kept if the body was read to its end, else closed.
 
         `connect_s` bounds the wait for a free connection, and again connecting; `write_s` sending
         the request (each piece of an iterable `body`), `read_s` the silence before and within the
         head. An iterable body of known length, `num_bytes`, is sent as it is, any other in chunks.
-        Raises the errors of `protocol.errors.HttpError`.
+        Entering raises the errors of `protocol.errors.HttpError`.
         """
-        is_chunked = num_bytes is None and not isinstance(body, bytes)
         if isinstance(body, bytes):
             num_bytes = len(body)
         head = _head(method, target, [self._host_header, *headers], num_bytes)
-        with _within(connect_s, ConnectTimeout, "no connection was free"):
-            await self._free.acquire()
-        parser = ResponseParser(method)
-        connection = self._take_idle()
-        is_kept = connection is not None
-        try:
-            if connection is None:
-                with _within(connect_s, ConnectTimeout, "the connection was not established"):
-                    connection = await self._connect()
-            await connection.send_request(head, body, write_s, is_chunked=is_chunked)
-            try:
-                await connection.read_head(parser, read_s)
-            except (ReadError, RemoteProtocolError) as error:
-                if not is_kept:
-                    raise
-                self._close_idle()  # they have been idle for longer
-                raise KeptConnectionClosed(str(error)) from error
-            yield HttpResponse(parser.status, parser.headers, _Body(connection, parser))
-        finally:
-            if connection is not None:
-                self._take_back(connection, can_reuse=parser.can_reuse)
-            self._free.release()
+        limits = _Limits(connect_s, write_s, read_s)
+        is_chunked = num_bytes is None
+        return _Exchange(self, ResponseParser(method), head, body, limits, is_chunked=is_chunked)
 
-    async def _connect(self) -> _Connection:
+    async def acquire(self, connect_s: float) -> Connection | None:
+        """Wait for one of the connections that there may be. Returns an idle one, None if one is to
+        be made; `release` it in any case.
+        """
+        try:
+            self._free.acquire_nowait()
+        except trio.WouldBlock:
+            with _within(connect_s, ConnectTimeout, "no connection was free"):
+                await self._free.acquire()
+        return self._take_idle()
+
+    def release(self, connection: Connection | None, *, can_reuse: bool) -> None:
+        """Keep `connection`, if its exchange allows it, and let another request have its place."""
+        if connection is not None:
+            self._take_back(connection, can_reuse=can_reuse)
+        self._free.release()
+
+    async def connect(self, connect_s: float) -> Connection:
+        """A new connection."""
+        with _within(connect_s, ConnectTimeout, "the connection was not established"):
+            return await self._connect()
+
+    def close_idle(self) -> None:
+        """Close the connections that are kept alive."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _connect(self) -> Connection:
         try:
             if self._uds is not None:
                 stream = await trio.open_unix_socket(self._uds)
             else:
                 stream = await trio.open_tcp_stream(self._host, self._port)
             # trio's stream tries to read before it waits: a failing call for each read.
-            connection = _Connection(socket.socket(fileno=stream.socket.detach()))
+            connection = Connection(socket.socket(fileno=stream.socket.detach()))
             if self._tls is not None:
                 await connection.start_tls(self._tls, self._host)
         except (OSError, UnicodeError) as error:
             raise ConnectError(str(error)) from error
         return connection
 
-    def _take_idle(self) -> _Connection | None:
+    def _take_idle(self) -> Connection | None:
         now = trio.current_time()
         while self._idle:
             connection = self._idle.pop()
@@ -187,7 +193,7 @@ class HttpClient:
             connection.close()
         return None
 
-    def _take_back(self, connection: _Connection, *, can_reuse: bool) -> None:
+    def _take_back(self, connection: Connection, *, can_reuse: bool) -> None:
         if not can_reuse or self._is_closed:
             connection.close()
             return
@@ -196,10 +202,6 @@ class HttpClient:
         self._idle.append(connection)
         while self._idle[0].expires_at <= now or len(self._idle) > self._max_idle:
             self._idle.pop(0).close()
-
-    def _close_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
 
 
 def trusting_context() -> ssl.SSLContext:
@@ -215,7 +217,7 @@ def trusting_context() -> ssl.SSLContext:
     return context
 
 
-class _Connection:
+class Connection:
     """A connected socket, closed by `close` alone."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -265,10 +267,25 @@ class _Connection:
     async def read_head(self, parser: ResponseParser, read_s: float) -> None:
         """Feed `parser` until it has the head."""
         while not parser.has_head:
-            with _within(read_s, ReadTimeout, "the server sent nothing"):
+            with trio.CancelScope(deadline=trio.current_time() + read_s) as waiting:
                 parser.feed(await self.receive())
+            if waiting.cancelled_caught:
+                raise ReadTimeout(f"the server sent nothing in {read_s:g} s")
             if not parser.has_head:
                 parser.take()  # raises what is wrong
+
+    def fileno(self) -> int:
+        """The socket's descriptor, to wait for it."""
+        return self._socket.fileno()
+
+    def receive_now(self, num_bytes: int) -> bytes | None:
+        """What has come, at most `num_bytes`; b"" at the end, None if nothing has."""
+        try:
+            return self._socket.recv(num_bytes)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except OSError as error:
+            raise ReadError(str(error)) from error
 
     async def receive(self) -> bytes:
         """What comes next; b"" at the end, which TLS need not announce: HTTP itself knows whether
@@ -286,7 +303,13 @@ class _Connection:
                 raise ReadError(str(error)) from error
 
     async def _send(self, data: bytes, write_s: float) -> None:
-        left = memoryview(data)
+        try:
+            num_sent = self._socket.send(data)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            num_sent = 0
+        if num_sent == len(data):
+            return  # as nearly always: no deadline is needed
+        left = memoryview(data)[num_sent:]
         with _within(write_s, WriteTimeout, "the server did not take the request"):
             while left:
                 try:
@@ -307,18 +330,63 @@ class _Connection:
         self._socket.close()
 
 
-class _Body(AsyncIterator[bytes]):
-    def __init__(self, connection: _Connection, parser: ResponseParser) -> None:
-        self._connection = connection
-        self._parser = parser
+class _Limits(NamedTuple):
+    """Seconds: see `HttpClient.exchange`."""
 
-    async def __anext__(self) -> bytes:
-        parser = self._parser
-        while not (data := parser.take()):
-            if parser.is_complete:
-                raise StopAsyncIteration
-            parser.feed(await self._connection.receive())
-        return data
+    connect_s: float
+    write_s: float
+    read_s: float
+
+
+@final
+class _Exchange(AbstractAsyncContextManager[HttpResponse]):
+    """One request and its response: a class, since a generator's context costs as much as ten
+    calls.
+    """
+
+    def __init__(
+        self,
+        client: HttpClient,
+        parser: ResponseParser,
+        head: bytes,
+        body: bytes | AsyncIterable[bytes],
+        limits: _Limits,
+        *,
+        is_chunked: bool,
+    ) -> None:
+        self._client = client
+        self._parser = parser
+        self._head = head
+        self._body = body
+        self._limits = limits
+        self._is_chunked = is_chunked
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> HttpResponse:
+        client, limits, parser = self._client, self._limits, self._parser
+        connection = await client.acquire(limits.connect_s)
+        is_kept = connection is not None
+        try:
+            if connection is None:
+                connection = await client.connect(limits.connect_s)
+            await connection.send_request(
+                self._head, self._body, limits.write_s, is_chunked=self._is_chunked
+            )
+            try:
+                await connection.read_head(parser, limits.read_s)
+            except (ReadError, RemoteProtocolError) as error:
+                if not is_kept:
+                    raise
+                client.close_idle()  # they have been idle for longer
+                raise KeptConnectionClosed(str(error)) from error
+            self._connection = connection
+        finally:
+            if self._connection is None:
+                client.release(connection, can_reuse=False)
+        return HttpResponse(parser.status, parser.headers, ConnectionBody(connection, parser))
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self._client.release(self._connection, can_reuse=self._parser.can_reuse)
 
 
 def _head(method: str, target: str, headers: list[Header], num_bytes: int | None) -> bytes:

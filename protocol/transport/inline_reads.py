@@ -75,8 +75,8 @@ class InlineReads:
 
     def register(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` when `fd` is readable while the loop waits. It runs in no task, must
-        neither raise nor move a deadline, and must be short. What it leaves unread, the end
-        included, wakes the task that waits for `fd`.
+        neither raise nor move a deadline to an earlier time, and must be short. What it leaves
+        unread, the end included, wakes the task that waits for `fd`.
         """
         self._epoll.register(fd, select.EPOLLIN)
         self._callbacks[fd] = callback

@@ -53,7 +53,7 @@ async def test_leaving_cancels_the_turn_at_once(autojump_clock: MockClock) -> No
 async def test_a_provider_answer_passes_unchanged(autojump_clock: MockClock) -> None:
     """A provider's body keeps its status, its bytes and its unknown fields. No worker is named."""
     body = b'{"id": "x", "unknown": {"deep": [1, 2]}}'
-    started = Started("cloud:far", "", 0, "no worker is ready", "large", (("x-their", "own"),))
+    started = Started("cloud:far", "", 0, "no worker is ready", "large", ((b"x-their", b"own"),))
     exchange = await _ask(Script(started, UpstreamBody(200, body))).run()
     assert exchange.content == body
     assert exchange.head["x-herma-served-by"] == "cloud:far"

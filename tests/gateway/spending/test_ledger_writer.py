@@ -8,7 +8,6 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.api.events import Usage
 from gateway.spending.ledger_writer import MAX_WAITING, LedgerFull, LedgerWriter
 from gateway.store import DayTotal, Entry, LedgerError, LedgerStore, Settlement, read_report
 from tests.fakes.running_gateway import wait_until
@@ -47,7 +46,7 @@ def reservation(number: int) -> tuple[int, Entry]:
 
 
 def record(writer: LedgerWriter, tokens: int = 1) -> None:
-    writer.record(DAY, "k", "m", Usage(tokens, 0, tokens))
+    writer.record(Entry(DAY, "k", "m", "", True, True, 1, tokens, 0, tokens, 0))
 
 
 async def start(nursery: trio.Nursery, path: Path) -> tuple[LedgerWriter, SlowDisk]:

@@ -59,7 +59,7 @@ class Shop:
 
     def _is_written(self) -> bool:
         writer = self.gateway.services.spending._writer
-        if writer._settlements or writer._local or writer._thread.borrowed_tokens:
+        if writer._settlements or writer._usage or writer._thread.borrowed_tokens:
             return False
         with closing(sqlite3.connect(self.ledger)) as db:
             return db.execute("SELECT 1 FROM reservations").fetchone() is None

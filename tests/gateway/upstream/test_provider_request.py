@@ -25,7 +25,7 @@ def request(system: str = "S", question: str = "U", /, *more: str, **fields: Any
     return parse_chat_request(json.dumps({"model": "m", "messages": turns, **fields}).encode())
 
 
-def sent(asked: ChatRequest, hint: str | None, *headers: tuple[str, str]) -> ProviderRequest:
+def sent(asked: ChatRequest, hint: str | None, *headers: tuple[bytes, bytes]) -> ProviderRequest:
     return provider_request(
         asked, list(headers), params=ParamsConfig(), session_hint=hint, session="named"
     )
@@ -109,12 +109,12 @@ def test_a_field_names_the_session(hint: str) -> None:
 
 def test_a_header_names_the_session() -> None:
     """As for fields; other headers stay."""
-    other = ("x-other", "1")
+    other = (b"x-other", b"1")
     assert sent(request(), "X-Session-Affinity", other).headers == (
         other,
-        ("x-session-affinity", "named"),
+        (b"x-session-affinity", b"named"),
     )
-    own = ("x-session-affinity", "own")
+    own = (b"x-session-affinity", b"own")
     assert sent(request(), "x-session-affinity", own).headers == (own,)
 
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from protocol.errors import HttpError
-from protocol.transport import HttpClient
+from protocol.transport import HttpClient, inline_reads
 from tests.fakes.certificates import certificate_for
 from tests.fakes.scripted_http import ScriptedServer, open_server
 from tests.fakes.worker import PATIENCE_S
@@ -152,16 +152,24 @@ class Heard:
     num_connections: int
 
 
-async def ask_ours(client: HttpClient, method: str) -> tuple[object, bytes]:
+async def ask_ours(client: HttpClient, method: str, *, inline: bool) -> tuple[object, bytes]:
     """The status, or the name of the error; and the body, as far as it came."""
-    body = b""
+    body = bytearray()
+
+    def take(data: bytes) -> bool:
+        body.extend(data)
+        return False
+
     try:
         async with client.exchange(method, "/v1", body=b"{}") as response:
-            async for data in response.body:
-                body += data
+            if inline:
+                await response.body.pass_to(take)
+            else:
+                async for data in response.body:
+                    body += data
     except HttpError as error:
-        return type(error).__name__, body
-    return response.status, body
+        return type(error).__name__, bytes(body)
+    return response.status, bytes(body)
 
 
 async def ask_httpx(client: httpx.AsyncClient, method: str) -> tuple[object, bytes]:
@@ -179,11 +187,13 @@ async def ask_httpx(client: httpx.AsyncClient, method: str) -> tuple[object, byt
 async def heard(
     server: ScriptedServer, method: str = "POST", tls: ssl.SSLContext | None = None
 ) -> tuple[Heard, Heard]:
-    """What our client and httpx make of two exchanges each."""
+    """What our client and httpx make of two exchanges each; of ours, the second is read inline."""
+    inline_reads.enable_inline_reads()
+    ways = iter((False, True))
     with trio.fail_after(PATIENCE_S):
         async with open_server(server):
             client = HttpClient(server.url, tls=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-            ours = await _two_exchanges(server, lambda: ask_ours(client, method))
+            ours = await _two_exchanges(server, lambda: ask_ours(client, method, inline=next(ways)))
             client.close()
             async with httpx.AsyncClient(
                 verify=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),

@@ -30,7 +30,6 @@ from protocol.ids import BlockDigest
 from protocol.messages import BlockEvent, Load
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.meters import StepMeter
-from workers.scheduler.plan import NO_SLOT
 
 ENGINE_BLOCK: Final = 32
 _ROOT: Final = block_name(b"")
@@ -120,15 +119,12 @@ class Running:
 
 
 class _Candidate(NamedTuple):
-    """A turn that may start: the names of the blocks that it hits, what it needs beside them, and
-    how much a chunk of it computes at most.
-    """
+    """A turn that may start: names of the blocks that it hits, and what it needs beside them."""
 
     sequence: Running
     names: Sequence[BlockDigest]
     num_new: int
     num_left: int
-    most: int
 
 
 class SimWorker:
@@ -153,7 +149,7 @@ class SimWorker:
         self._context = 0
         self._began_at = 0.0
         self._chunks: list[tuple[Running, int]] = []
-        self._slots: list[int] = []
+        self._slots: list[tuple[tuple[int, int], ...]] = []
         self._pins: list[int] = []
         self._num_single = 0
         self._ended: list[Running] = []
@@ -206,9 +202,9 @@ class SimWorker:
         self._num_steps += num_steps
         # Before the chunks: a prompt completed in this step did not decode in it.
         self._context += num_steps * len(self.decoding)
-        for (sequence, length), slot in zip(self._chunks, self._slots, strict=True):
+        for (sequence, length), saves in zip(self._chunks, self._slots, strict=True):
             self._computed(sequence, length)
-            self._settle(sequence, slot)
+            self._settle(sequence, saves)
         self._let_go()
         self._end_those_due()
         self._release_ended()
@@ -223,11 +219,11 @@ class SimWorker:
                 self.cache.states.pool.unpin(slot)
             self._pins.clear()
 
-    def _settle(self, sequence: Running, slot: int) -> None:
-        """The state behind a chunk of the step is saved, if it was to be."""
-        if slot != NO_SLOT and self.cache.states is not None:
+    def _settle(self, sequence: Running, saves: tuple[tuple[int, int], ...]) -> None:
+        """The states on the way of a chunk of the step are saved."""
+        if saves and self.cache.states is not None:
             sequence.table.num_stored = len(sequence.stored)
-            self.cache.states.keep(slot, sequence.table, sequence.computed)
+            self.cache.states.keep(saves, sequence.table)
 
     def _begin(self, now: float) -> None:
         """Plan and start the next step or stretch."""
@@ -236,14 +232,14 @@ class SimWorker:
         # A sequence that needs one token gets it, as a decode does; the others share the rest.
         self._chunks = [(one, 1) for one in self.prefilling if one.num_left == 1]
         self._num_single = len(self._chunks)
-        self._slots = [NO_SLOT] * self._num_single
+        self._slots = [()] * self._num_single
         longer = [one for one in self.prefilling if one.num_left > 1]
         self._budget = self.spec.token_budget - len(self.decoding) - len(self._chunks)
         self._may_start, self._next = num_preempted == 0, None
         if longer:
             self._share_with_oldest(longer)
         while self._budget > 0 and (candidate := self._candidate()) is not None:
-            self._start(candidate, min(candidate.most, self._budget))
+            self._start(candidate, min(candidate.num_left, self._budget))
         self._began_at = now
         self._set_end()
 
@@ -270,15 +266,15 @@ class SimWorker:
     def _share_with_oldest(self, longer: list[Running]) -> None:
         """Half of the budget is the oldest's; of the other half the shortest comes first."""
         num_left = longer[0].num_left
-        reserved = min(self._most(longer[0]), self._budget - self._budget // 2)
+        reserved = min(num_left, self._budget - self._budget // 2)
         self._budget -= reserved
         shorter = [one for one in longer[1:] if self._num_urgent(one) < num_left]
         in_progress = deque(sorted(shorter, key=self._num_urgent))
         while self._budget > 0 and (candidate := self._candidate()) is not None:
             while in_progress and self._num_urgent(in_progress[0]) <= candidate.num_left:
                 self._go_on(in_progress.popleft())
-            length = min(candidate.most, self._budget)
-            if length == 0 or (length < candidate.most and candidate.num_left >= num_left):
+            length = min(candidate.num_left, self._budget)
+            if length == 0 or length < candidate.num_left >= num_left:
                 break
             self._start(candidate, length)
         for sequence in in_progress:
@@ -294,23 +290,18 @@ class SimWorker:
         return min(sequence.num_left, awaited) if awaited > 0 else sequence.num_left
 
     def _go_on(self, sequence: Running) -> None:
-        if (length := min(self._most(sequence), self._budget)) > 0:
+        if (length := min(sequence.num_left, self._budget)) > 0:
             self._compute(sequence, length)
 
     def _compute(self, sequence: Running, length: int) -> None:
-        """A chunk, whose state may be saved."""
+        """A chunk, some of whose states may be saved."""
         self._chunks.append((sequence, length))
         self._budget -= length
-        slot = NO_SLOT
+        saves: tuple[tuple[int, int], ...] = ()
         if (states := self.cache.states) is not None:
-            slot = states.reserve(sequence.table, sequence.saves, sequence.computed + length)
-        self._slots.append(slot)
-
-    def _most(self, sequence: Running) -> int:
-        """How much of what is left one chunk may compute."""
-        if (states := self.cache.states) is None:
-            return sequence.num_left
-        return states.most(sequence.table, sequence.saves, sequence.computed, sequence.num_left)
+            start = sequence.computed
+            saves = states.reserve(sequence.table, sequence.saves, start, start + length)
+        self._slots.append(saves)
 
     def _candidate(self) -> _Candidate | None:
         """The next turn to start in this plan: looked for once, until it starts."""
@@ -340,7 +331,7 @@ class SimWorker:
         num_new = -(-sequence.num_tokens // size) - num_hits
         if num_new + num_idle + reserve > cache.num_free:
             return None
-        num_left = most = sequence.num_tokens - num_hits * size
+        num_left = sequence.num_tokens - num_hits * size
         if (states := cache.states) is not None:
             sequence.table.digests = list(names)
             if (found := states.pool.hit(names[:num_hits])) is not None:
@@ -349,8 +340,7 @@ class SimWorker:
             sequence.saves = states.positions(
                 table, sequence.num_tokens, cached, num_matched * size
             )
-            most = states.most(table, sequence.saves, cached, num_left)
-        return _Candidate(sequence, names[:num_hits], num_new, num_left, most)
+        return _Candidate(sequence, names[:num_hits], num_new, num_left)
 
     def _match(self, names: Sequence[BlockDigest]) -> tuple[int, int, int]:
         """How many leading blocks are hit, how many of them no sequence holds, and how many are

@@ -40,7 +40,7 @@ def mix(
     offsets, starts, slots_of = plan.offsets.tolist(), plan.starts.tolist(), plan.slots.tolist()
     for span in range(num_decodes, len(starts)):
         part, slot = slice(offsets[span], offsets[span + 1]), slots_of[span]
-        if part.start == part.stop:
+        if part.start == part.stop or starts[span] < 0:
             continue
         begun = torch.tensor([starts[span] > 0], device=rows.device)
         held, tails = _held(state, torch.tensor([slot], device=rows.device), begun)

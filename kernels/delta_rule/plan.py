@@ -36,6 +36,7 @@ class DeltaPlan(NamedTuple):
     which have a slot of their own. `offsets` [S + 1]: span s has the rows from offsets[s] to
     offsets[s + 1]; rows behind the last are padding, whose output is undefined. `chunks` [N, 2] of
     the spans behind the decodes: its span, and its number in it, in order; (`NO_SPAN`, 0) is none.
+    Rows of a span without chunks are padding, too.
     """
 
     starts: Tensor
@@ -48,7 +49,8 @@ class DeltaPlan(NamedTuple):
 def plan_spans(spans: Sequence[Span], device: torch.device) -> DeltaPlan:
     """The plan of rows that lie in the order of `spans`, of which those of one row come first.
 
-    Spans of one row behind a longer one are no decodes, and computed as chunks.
+    Spans of one row behind a longer one are no decodes, and computed as chunks. Rows of longer
+    spans that start below 0 are left out.
     """
     num_decodes = 0
     while num_decodes < len(spans) and spans[num_decodes].length == 1:
@@ -58,7 +60,7 @@ def plan_spans(spans: Sequence[Span], device: torch.device) -> DeltaPlan:
         np.array([span.start for span in spans], np.int32),
         np.array([span.slot for span in spans], np.int32),
         np.cumsum([0, *lengths], dtype=np.int32),
-        chunk_list(lengths[num_decodes:], num_decodes),
+        chunk_list([0 if s.start < 0 else s.length for s in spans[num_decodes:]], num_decodes),
     ]
     starts, slots, offsets, chunks = (torch.from_numpy(each).to(device) for each in columns)
     return DeltaPlan(starts, slots, offsets, num_decodes, chunks)

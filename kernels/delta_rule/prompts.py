@@ -74,10 +74,11 @@ def _tails_kernel(
     span = first + tl.program_id(0)
     offset = tl.load(offsets_ptr + span).to(tl.int64)
     length = tl.load(offsets_ptr + span + 1) - offset
-    if length > 0:
+    start = tl.load(starts_ptr + span)
+    if (length > 0) & (start >= 0):
         columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = columns < C
-        held = inside & (tl.load(starts_ptr + span) > 0)
+        held = inside & (start > 0)
         tail_ptr = tails_ptr + tl.load(slots_ptr + span).to(tl.int64) * TAIL + columns
         for place in tl.static_range(WIDTH - 1):
             source = length - (WIDTH - 1) + place
@@ -142,14 +143,16 @@ def _scan_kernel(
 ):  # fmt: skip
     span, head = num_decodes + tl.program_id(0), tl.program_id(1)
     first = tl.load(offsets_ptr + span).to(tl.int64)
-    end = tl.load(offsets_ptr + span + 1)
+    begun_at = tl.load(starts_ptr + span)
+    # Rows of a span that is left out have no systems.
+    end = tl.where(begun_at < 0, first, tl.load(offsets_ptr + span + 1))
     keys = tl.arange(0, BLOCK_K)
     values = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
     has_key, has_value = (keys < K)[None, :], (values < V)[None, :]
     state_at = state_ptr + tl.load(slots_ptr + span).to(tl.int64) * STATE + head * K * V
     state_at += keys[:, None] * V + values[None, :]
     inside = (keys < K)[:, None] & has_value & (end > first)
-    held = tl.load(state_at, inside & (tl.load(starts_ptr + span) > 0), 0.0)
+    held = tl.load(state_at, inside & (begun_at > 0), 0.0)
     places = tl.arange(0, CHUNK)
     is_before = places[:, None] >= places[None, :]
     dtype: tl.constexpr = u_ptr.dtype.element_ty
@@ -167,8 +170,9 @@ def _scan_kernel(
         last = tl.load(sums_ptr + (tl.minimum(start + CHUNK, end) - 1) * HV + head)
         low = held.to(dtype)
         update = u.to(tl.float32) - tl.dot(w, low, input_precision=PRECISION)
-        between = tl.exp(tl.where(is_before, total[:, None] - total[None, :], float("-inf")))
-        scores = tl.dot(q, tl.trans(k).to(dtype), input_precision=PRECISION) * between
+        # Rows behind the last have no sum, which is above all others.
+        between = tl.where(is_before & is_row, total[:, None] - total[None, :], float("-inf"))
+        scores = tl.dot(q, tl.trans(k).to(dtype), input_precision=PRECISION) * tl.exp(between)
         update = update.to(dtype)
         read = tl.dot(q, low, input_precision=PRECISION) * tl.exp(total)[:, None]
         read += tl.dot(scores.to(dtype), update, input_precision=PRECISION)

@@ -133,7 +133,8 @@ class FakeRunner:
         if chunk.seq in self._broken:
             for position in range(chunk.start, end):
                 self._slots[self._slot(chunk, position)] = next(self._poison)
-            self._move_state(chunk, next(self._poison))
+            self._states[chunk.seq] = next(self._poison)
+            self._kept.update((slot, next(self._poison)) for _, slot in chunk.saves)
             return
         prefixes = _prefixes(_SEED, self.tokens[chunk.seq][:end])
         if self._has_states:
@@ -141,7 +142,8 @@ class FakeRunner:
             assert self._state_ahead(chunk) == before, chunk
         for position in range(chunk.start, end):
             self._slots[self._slot(chunk, position)] = prefixes[position]
-        self._move_state(chunk, prefixes[-1])
+        self._states[chunk.seq] = prefixes[-1]
+        self._kept.update((slot, prefixes[position - 1]) for position, slot in chunk.saves)
         self.num_computed += chunk.length
 
     def _state_ahead(self, chunk: Chunk) -> int:
@@ -150,11 +152,6 @@ class FakeRunner:
             self.num_restored += 1
             return self._kept[chunk.restores]
         return self._states[chunk.seq] if chunk.start else _SEED
-
-    def _move_state(self, chunk: Chunk, state: int) -> None:
-        self._states[chunk.seq] = state
-        if chunk.saves != NO_SLOT:
-            self._kept[chunk.saves] = state
 
 
 def _prefixes(prefix: int, token_ids: Sequence[int]) -> list[int]:

@@ -110,6 +110,27 @@ def test_padding_changes_nothing_but_its_slot(device: torch.device) -> None:
     assert state.matrices[2].isnan().all()
 
 
+@pytest.mark.usefixtures("poisoned")
+def test_rows_that_are_left_out_can_follow(device: torch.device) -> None:
+    """A span stops where its state is kept; its rest, among the rows of others, comes after."""
+    whole = [Span(4, 1, 0), Span(0, 130, 1), Span(0, 5, 2)]
+    parts = [whole[0], Span(0, 70, 1), Span(-1, 60, 3), whole[2]]
+    rows = drawn_rows(136, 8)
+    at_once, stopped = layer(4), layer(4)
+    for of in (at_once, stopped):
+        drawn(of, (), whole)
+    cpu, rest = torch.device("cpu"), slice(71, 131)
+    expected, wanted = mixed(at_once, rows, plan_spans(whole, cpu), device)
+    out, kept = mixed(stopped, rows, plan_spans(parts, cpu), device)
+    assert kept.matrices[3].isnan().all()
+    behind = stopped._replace(state=kept)
+    cut = (rows[0][rest], rows[1][rest])
+    out[rest], state = mixed(behind, cut, plan_spans([Span(70, 60, 1)], cpu), device)
+    assert distance(out, expected) < 1e-5
+    for part, exact in zip(state, wanted, strict=True):
+        assert distance(part[:3], exact[:3]) < 1e-5
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("lengths", [(1,) * 9, (700,), (1, 1, 130, 64)])

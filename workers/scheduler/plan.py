@@ -32,7 +32,7 @@ ON_CARD: Final = -1
 
 
 NO_SLOT: Final = -1
-"""No state is restored, or saved."""
+"""No state is restored."""
 
 
 class SequenceStart(msgspec.Struct, frozen=True):
@@ -66,8 +66,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     the card makes behind the token that follows the accepted ones; the blocks cover those too.
 
     Of a model with recurrent layers, a chunk at 0 begins with no state, one that `restores` with
-    that in this slot of the prefixes', any other with that behind the chunk before. The state
-    behind it goes to the slot that it `saves`.
+    that in this slot of the prefixes', any other with that behind the chunk before. It `saves` the
+    states behind these positions, rising, in these slots; the last may be its end.
     """
 
     seq: int
@@ -78,7 +78,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     drafts: tuple[int, ...] = ()
     num_to_draft: int = 0
     restores: int = NO_SLOT
-    saves: int = NO_SLOT
+    saves: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_rows(self) -> int:

@@ -85,13 +85,6 @@ class PromptBudget:
         if self.seconds != math.inf:
             self.seconds -= self._cost.prompt_s(start, length)
 
-    def give_back(self, start: int, most: int, taken: int) -> None:
-        """Of a chunk that has `taken` its part no more than `most` tokens are computed."""
-        if taken > most:
-            self.tokens += taken - most
-            if self.seconds != math.inf:
-                self.seconds += self._cost.prompt_s(start + most, taken - most)
-
     def half(self) -> PromptBudget:
         """A budget of half of this one, rounded up."""
         return PromptBudget(self.tokens - self.tokens // 2, self.seconds / 2, self._cost)

@@ -48,16 +48,12 @@ class _Shares:
     def share_with_oldest(self, prefills: list[Sequence]) -> None:
         """`prefills` and shorter ones that wait."""
         oldest, budget = prefills[0], self._budget
-        start, num_left, most = oldest.num_planned, _num_left(oldest), self._most(oldest)
-        reserved = budget.half().fit(start, most, LEAST_TOKENS)
+        start, num_left = oldest.num_planned, _num_left(oldest)
+        reserved = budget.half().fit(start, num_left, LEAST_TOKENS)
         budget.take(start, reserved)
         shorter = [one for one in prefills[1:] if self._num_urgent(one) < num_left]
         self._share_among_shorter(sorted(shorter, key=self._num_urgent), num_left)
-        # By now others may wait for a state that lies before the end of its part.
-        most = self._most(oldest)
-        budget.give_back(start, most, reserved)
-        reserved = min(reserved, most)
-        more = budget.fit(start + reserved, most - reserved)
+        more = budget.fit(start + reserved, num_left - reserved)
         budget.take(start + reserved, more)
         self._add(oldest, reserved + more)
         for sequence in prefills:
@@ -70,7 +66,7 @@ class _Shares:
         while not budget.is_spent and (candidate := starts.candidate()) is not None:
             # Somebody must go on, whatever it costs.
             least = 0 if self.chunks else LEAST_TOKENS
-            length = budget.fit(candidate.num_cached, candidate.most, least)
+            length = budget.fit(candidate.num_cached, candidate.num_left, least)
             if length == 0:
                 break
             budget.take(candidate.num_cached, length)
@@ -86,8 +82,8 @@ class _Shares:
             start, num_left = candidate.num_cached, candidate.num_left
             while in_progress and self._num_urgent(in_progress[0]) <= num_left:
                 self._go_on(in_progress.popleft())
-            length = budget.fit(start, candidate.most)
-            if length == 0 or (length < candidate.most and num_left >= num_oldest):
+            length = budget.fit(start, num_left)
+            if length == 0 or length < num_left >= num_oldest:
                 break
             budget.take(start, length)
             self._add(starts.start(candidate), length)
@@ -103,7 +99,7 @@ class _Shares:
     def _go_on(self, sequence: Sequence) -> None:
         """As many tokens of a prompt in progress as fit."""
         start = sequence.num_planned
-        length = self._budget.fit(start, self._most(sequence))
+        length = self._budget.fit(start, _num_left(sequence))
         if length > 0:
             self._budget.take(start, length)
             self._add(sequence, length)
@@ -119,13 +115,6 @@ class _Shares:
         if self._states is not None:
             chunk = self._states.with_slots(chunk, sequence)
         self.chunks.append(chunk)
-
-    def _most(self, sequence: Sequence) -> int:
-        """How many of the tokens that are left one chunk may compute."""
-        num_left = _num_left(sequence)
-        if self._states is None:
-            return num_left
-        return self._states.most(sequence.table, sequence.saves, sequence.num_planned, num_left)
 
 
 def _num_left(sequence: Sequence) -> int:

@@ -3,8 +3,8 @@
 Owns the positions, and the slots of a chunk from its plan to its result. Must not know budgets, nor
 which snapshot goes (`snapshots.py`).
 
-A state exists only behind the last token of a step, so a prompt is cut where it is saved. A cut
-costs a step: one that spares less than that is not made.
+A step that computes more of a prompt saves the states on its way: each costs a few launches in each
+layer, and a slot that another prefix could have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EVERY: Final = 4096
 
 _LEAST: Final = 256
 """Tokens that a snapshot must spare beside the one before: a 27B in bfloat16 reads its weights, an
-H200's 12 ms, in the time in which it computes so many."""
+H200's 12 ms, in the time in which it computes so many, so fewer are computed again for nothing."""
 
 
 class SavePolicy(NamedTuple):
@@ -48,12 +48,12 @@ def positions_to_save(
     """Where a prompt of `num_tokens` tokens saves its state, rising; it begins behind `num_hit` of
     them, and keys and values behind `num_matched` are cached.
 
-    At its end, where the next turn begins: two tokens before it at the latest, so that what is left
-    is no single row. Where it parts from what is cached (a junction): the third to come this way
+    At its end, where the next turn begins: a token before it at the latest, because the last one is
+    computed anyway. Where it parts from what is cached (a junction): the third to come this way
     gains. And every so many tokens, wherever neither is near.
     """
     grain, every, least = policy
-    end = max(0, num_tokens - 2) // grain * grain
+    end = (num_tokens - 1) // grain * grain
     places = sorted({min(num_matched // grain * grain, end), end})
     kept = [place for place in places if place - num_hit >= least]
     first = num_hit // every * every + every
@@ -93,54 +93,48 @@ class PrefixStates:
     def positions(
         self, table: BlockTable, num_tokens: int, num_hit: int, num_matched: int
     ) -> list[int]:
-        """Where a sequence that is about to begin saves states, but for those that are there; the
-        first to come last.
-        """
+        """Where a sequence that is about to begin saves states, but for those that are there."""
         found = positions_to_save(num_tokens, num_hit, num_matched, self.policy)
-        return [place for place in reversed(found) if not self._is_kept(table, place)]
-
-    def _is_kept(self, table: BlockTable, end: int) -> bool:
-        return table.digests[end // self._size - 1] in self.pool
-
-    def most(self, table: BlockTable, saves: list[int], start: int, num_left: int) -> int:
-        """How many of the next `num_left` tokens one chunk may compute: up to the next state that
-        is saved. Those of `saves` before `start` are done, and those that another one has saved.
-        """
-        while saves and (saves[-1] <= start or self._is_kept(table, saves[-1])):
-            saves.pop()
-        cuts = [end * self._size for end in table.awaited_states] + saves[-1:]
-        return min([num_left, *(end - start for end in cuts if end > start)])
+        return [end for end in found if table.digests[end // self._size - 1] not in self.pool]
 
     def with_slots(self, chunk: Chunk, sequence: Sequence) -> Chunk:
-        """The chunk with the slot that its sequence begins with, and that in which the state behind
-        it is to be saved, if it is and there is room.
+        """The chunk with the slot that its sequence begins with, and those of the states that are
+        saved on its way, as far as there is room.
         """
         restores, sequence.restores = sequence.restores, NO_SLOT
-        saves = self.reserve(sequence.table, sequence.saves, chunk.start + chunk.length)
-        if restores == saves == NO_SLOT:
+        end = chunk.start + chunk.length
+        saves = self.reserve(sequence.table, sequence.saves, chunk.start, end)
+        if restores == NO_SLOT and not saves:
             return chunk
         return msgspec.structs.replace(chunk, restores=restores, saves=saves)
 
-    def reserve(self, table: BlockTable, saves: list[int], end: int) -> int:
-        """The slot for the state behind the first `end` tokens, if it is to be saved."""
-        num_blocks = end // self._size
-        is_awaited = num_blocks in table.awaited_states and end % self._size == 0
-        if not is_awaited and end not in saves[-1:]:
-            return NO_SLOT
-        is_end = is_awaited or end % self.policy.every > 0
-        slot = self.pool.reserve(table.digests[:num_blocks], is_end=is_end)
-        return NO_SLOT if slot is None else slot
+    def reserve(
+        self, table: BlockTable, positions: Iterable[int], start: int, end: int
+    ) -> tuple[tuple[int, int], ...]:
+        """The states that tokens from `start` to `end` pass and that are saved: of these positions,
+        and those that others wait for; each with its slot.
+        """
+        awaited = {num_blocks * self._size for num_blocks in table.awaited_states}
+        found = []
+        for place in sorted(awaited.union(positions)):
+            if start < place <= end:
+                is_end = place in awaited or place % self.policy.every > 0
+                digests = table.digests[: place // self._size]
+                if (slot := self.pool.reserve(digests, is_end=is_end)) is not None:
+                    found.append((place, slot))
+        return tuple(found)
 
     def settle(self, chunk: Chunk, table: BlockTable | None) -> None:
         """A step with this chunk is over. `table` None: it failed, or its sequence is gone."""
         if chunk.restores != NO_SLOT:
             self.pool.unpin(chunk.restores)
-        if chunk.saves != NO_SLOT:
-            self.keep(chunk.saves, table, chunk.start + chunk.length)
+        self.keep(chunk.saves, table)
 
-    def keep(self, slot: int, table: BlockTable | None, end: int) -> None:
-        """The state in the slot is kept if its keys and values are."""
-        if table is not None and table.num_stored * self._size >= end:
-            self.pool.save(slot)
-        else:
-            self.pool.drop(slot)
+    def keep(self, saves: Iterable[tuple[int, int]], table: BlockTable | None) -> None:
+        """States at these positions, in these slots: kept if their keys and values are."""
+        num_stored = 0 if table is None else table.num_stored * self._size
+        for end, slot in saves:
+            if end <= num_stored:
+                self.pool.save(slot)
+            else:
+                self.pool.drop(slot)

@@ -46,8 +46,8 @@ class Sequence:
     `turn` is its place among the first starts, 0 before. While the block `awaits` is under way it
     does not start, because another sequence computes a good part of its prompt.
 
-    Of a model with recurrent layers, `saves` are the positions at which the state is still to be
-    saved, the next one last, and `restores` is the slot with which the next chunk begins.
+    Of a model with recurrent layers, `saves` are the positions at which the state is saved, and
+    `restores` is the slot with which the next chunk begins.
 
     One that `embeds` ends where another one would sample its first token. The text of one that
     `is_private` is for no other.

@@ -29,15 +29,12 @@ words of a template are computed sooner than waited for."""
 
 
 class Candidate(NamedTuple):
-    """A sequence that may start; there are blocks for the whole of it. A chunk computes at most
-    `most` of the tokens that are left.
-    """
+    """A sequence that may start; there are blocks for the whole of it."""
 
     sequence: Sequence
     hit: PrefixHit
     num_cached: int
     num_left: int
-    most: int
 
 
 @final
@@ -112,24 +109,21 @@ class Starts:
                 continue
             if not blocks.can_admit(hit, num_tokens, reserve):
                 return None
-            num_left = num_tokens - num_cached
-            most = self._prepare_states(sequence, hit, num_left)
-            return Candidate(sequence, hit, num_cached, num_left, most)
+            self._prepare_states(sequence, hit)
+            return Candidate(sequence, hit, num_cached, num_tokens - num_cached)
         return None
 
-    def _prepare_states(self, sequence: Sequence, hit: PrefixHit, num_left: int) -> int:
-        """Pin the state that it begins with, and say where it saves some; how many tokens its first
-        chunk computes at most. It is not evicted by those that start before it in this plan.
+    def _prepare_states(self, sequence: Sequence, hit: PrefixHit) -> None:
+        """Pin the state that it begins with, so that it is not evicted by those that start before
+        it in this plan, and say where it saves some.
         """
-        states, size = self._blocks.states, self._blocks.block_size
+        states, size, table = self._blocks.states, self._blocks.block_size, sequence.table
         if states is None:
-            return num_left
-        num_cached, num_tokens = len(hit.block_ids) * size, len(sequence.token_ids)
-        found = states.pool.hit(sequence.table.digests[: len(hit.block_ids)])
+            return
+        found = states.pool.hit(table.digests[: len(hit.block_ids)])
         self._pinned = None if found is None else found.slot
-        matched = hit.num_matched * size
-        sequence.saves = states.positions(sequence.table, num_tokens, num_cached, matched)
-        return states.most(sequence.table, sequence.saves, num_cached, num_left)
+        matched = len(hit.block_ids) * size, hit.num_matched * size
+        sequence.saves = states.positions(table, len(sequence.token_ids), *matched)
 
     def _waits(self, sequence: Sequence, hit: PrefixHit, num_left: int) -> bool:
         """Whether another computes enough of what follows the blocks that are cached. One that was

@@ -77,8 +77,7 @@ def test_greedy_tokens_are_identical(pair: Pair, token_budget: int) -> None:
         drive.finish()
     pair.assert_greedy(drive)
     hits = [answer.cached_tokens for answer in list(drive.answers.values())[8:]]
-    unsaved = 1 if pair.runner.facts.snapshots is None else 2  # the last tokens are no state's
-    assert hits == [max(0, len(prompt) - unsaved) // 16 * 16 for prompt in pair.prompts]
+    assert hits == [(len(prompt) - 1) // 16 * 16 for prompt in pair.prompts]
 
 
 @pytest.mark.slow

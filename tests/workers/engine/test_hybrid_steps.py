@@ -1,4 +1,4 @@
-"""Steps of a network with recurrent layers: what meets in a step, and its cuts, change nothing."""
+"""Steps of a network with recurrent layers: what meets in a step changes nothing."""
 
 import random
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.workers.engine.step_cases import (
     start_of,
     without_memory_once,
 )
-from workers.engine.graphs.capture import run_again
+from workers.engine.graphs.capture import Capture, CudaCapture, run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models import network
 from workers.engine.runner import Runner
@@ -32,13 +32,25 @@ from workers.scheduler.plan import Chunk, StepPlan
 from workers.scheduler.saving import SavePolicy
 
 FINE = SavePolicy(grain=BLOCK, every=2 * BLOCK, least=BLOCK)
+ON_CARD = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    ],
+)
 GREEDY_40 = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
 
 
 @pytest.fixture(name="host", scope="module")
 def _host(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     model_dir = write_family(tmp_path_factory.mktemp("model"), "qwen3_5")
-    return load_tiny(model_dir, kv_tokens=1024, block_size=BLOCK, token_budget=1024)
+    return _load(model_dir)
+
+
+def _load(model_dir: Path, device: str = "cpu") -> Runner:
+    sizes = {"kv_tokens": 1024, "block_size": BLOCK, "token_budget": 1024}
+    return load_tiny(model_dir, device=device, dtype="float32", **sizes)
 
 
 @given(lives=LIVES)
@@ -109,34 +121,48 @@ def test_without_memory_no_state_moves_on_twice(
     runner.run(StepPlan(3, (), (), (3,)))
 
 
-@torch.inference_mode()
-def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner) -> None:
-    """At every block's end of a prompt: the next sequence begins there, in blocks of its own."""
+@pytest.mark.parametrize("on", ["cpu", "like a card", ON_CARD])
+def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner, on: str) -> None:
+    """Steps save several on their way through a prompt, while others take rows around it; the next
+    sequence begins at each, in blocks of its own.
+    """
     prompt = [2 + 7 * at % 149 for at in range(100)]
+    starts = [start_of(seq, GREEDY, prompt) for seq in range(1, 12)]
     whole = Chunk(1, 0, 100, tuple(range(7)), samples=False)
-    runner = fresh_runner(host)
-    ((_, cold),) = runner.hidden(StepPlan(1, (start_of(1, GREEDY, prompt),), (whole,), ()))
-    cuts = range(BLOCK, 100, BLOCK)
-    saving = [
-        replace(whole, seq=2, start=end - BLOCK, length=BLOCK, saves=slot)
-        for slot, end in enumerate(cuts)
-    ]
-    for at, chunk in enumerate(saving):
-        starts = () if at else (start_of(2, GREEDY, prompt),)
-        runner.hidden(StepPlan(2, starts, (chunk,), () if at else (1,)))
-    for slot, end in enumerate(cuts):
-        seq = 3 + slot
+    other = replace(whole, seq=3, start=0, length=9, block_ids=tuple(range(20, 27)))
+    if on == "cuda":
+        runner = fresh_runner(_load(host.model_dir, device="cuda"))
+    else:
+        runner = fresh_runner(host) if on == "cpu" else as_on_card(host)
+    ((_, cold),) = runner.hidden(StepPlan(1, (starts[0],), (whole,), ()))
+    places = [(16 * (slot + 1), slot) for slot in range(6)]
+    first = replace(whole, seq=2, length=40, saves=tuple(places[:2]))
+    rest = replace(whole, seq=2, start=40, length=57, saves=tuple(places[2:]))
+    last = replace(whole, seq=2, start=97, length=3)
+    steps = [first, other], [replace(other, start=9, length=1), rest], [last]
+    for step, chunks in enumerate(steps):
+        begun = tuple(starts[1:3]) if step == 0 else ()
+        found = dict(runner.hidden(StepPlan(2, begun, tuple(chunks), () if step else (1,))))
+        for chunk, rows in found.items():
+            part = slice(chunk.start, chunk.start + chunk.length)
+            torch.testing.assert_close(rows, cold[part], atol=1e-4, rtol=1e-4)
+    for end, slot in places:
+        seq = 4 + slot
         chunk = replace(whole, seq=seq, start=end, length=100 - end, restores=slot)
-        plan = StepPlan(3, (start_of(seq, GREEDY, prompt),), (chunk,), (seq - 1,))
-        ((_, found),) = runner.hidden(plan)
-        torch.testing.assert_close(found, cold[end:], atol=1e-4, rtol=1e-4)
+        ended = (seq - 1,) if slot else (2, 3)
+        ((_, behind),) = runner.hidden(StepPlan(3, (starts[seq - 1],), (chunk,), ended))
+        torch.testing.assert_close(behind, cold[end:], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("few_blocks", [False, True])
-def test_a_fleet_says_what_cold_runs_say(host: Runner, few_blocks: bool) -> None:
+@pytest.mark.parametrize("on", ["like a card", ON_CARD])
+def test_a_fleet_says_what_cold_runs_say(host: Runner, few_blocks: bool, on: str) -> None:
     """Prompts that share much and part anywhere, answers that go on, blocks that run out: a step
-    ahead, in padded steps, with few states and with many.
+    ahead, in padded steps or graphs, with few states and with many.
     """
+    capture: Capture = CudaCapture() if on == "cuda" else run_again
+    if on == "cuda":
+        host = _load(host.model_dir, device="cuda")
     rng = random.Random(5)
     prompts = [[rng.randrange(2, 150) for _ in range(50)]]
     for _ in range(14):
@@ -146,7 +172,9 @@ def test_a_fleet_says_what_cold_runs_say(host: Runner, few_blocks: bool) -> None
     answers = []
     for num_states, policy in ((0, None), (3, FINE), (40, FINE)):
         facts = replace(host.facts, snapshots=num_states)
-        steps = DeviceSteps(host.model, as_on_card(host).cache, facts, run_again)
+        steps = DeviceSteps(host.model, as_on_card(host).cache, facts, capture)
+        while steps.prepare(pending_only=False):
+            pass
         drive = Drive(
             Runner(host.model, host.cache, facts, host.model_dir, steps),
             token_budget=48,

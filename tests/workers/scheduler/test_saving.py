@@ -1,4 +1,4 @@
-"""Where states are saved, who waits for them, and that cuts cost nothing else."""
+"""Where states are saved, and which prompts wait for them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,14 +13,14 @@ POLICY = SavePolicy()
 @given(st.integers(1, 40_000), st.data())
 def test_a_divergence_computes_little_again(num_tokens: int, data: st.DataObject) -> None:
     """Wherever the next prompt parts from this one, a state lies at most 4,096 tokens before, and
-    as much as is not worth a cut; or this one began later.
+    as much as is not worth a slot; or this one began later.
     """
     num_matched = data.draw(st.integers(0, num_tokens - 1))
     num_hit = data.draw(st.integers(0, num_matched // POLICY.grain)) * POLICY.grain
     saved = positions_to_save(num_tokens, num_hit, num_matched, POLICY)
     assert saved == sorted(set(saved))
     assert all(place % POLICY.grain == 0 for place in saved)
-    assert all(num_hit + POLICY.least <= place < num_tokens - 1 for place in saved)
+    assert all(num_hit + POLICY.least <= place < num_tokens for place in saved)
     places = [num_hit, *saved]
     for parts_at in range(num_hit, num_tokens, 997):
         before = max(place for place in places if place <= parts_at)
@@ -31,7 +31,7 @@ def test_a_divergence_computes_little_again(num_tokens: int, data: st.DataObject
 def test_the_next_turn_finds_the_end_of_a_prompt(num_tokens: int) -> None:
     """A cold one saves it unless it is so short that computing it again is no matter."""
     saved = positions_to_save(num_tokens, 0, 0, POLICY)
-    end = (num_tokens - 2) // POLICY.grain * POLICY.grain
+    end = (num_tokens - 1) // POLICY.grain * POLICY.grain
     assert (end in saved) == (end >= POLICY.least)
     gaps = [after - before for before, after in zip([0, *saved], saved, strict=False)]
     assert all(gap >= POLICY.least for gap in gaps)
@@ -79,7 +79,7 @@ def test_without_slots_nothing_waits_in_vain_for_ever() -> None:
         engine.submit(make_submit(number, [1, 2, 3] * 8))
     engine.drain()
     assert {answer.cached_tokens for answer in engine.ledger.accepted.values()} == {0}
-    assert all(chunk.saves == NO_SLOT for plan in engine.plans for chunk in plan.chunks)
+    assert all(chunk.saves == () for plan in engine.plans for chunk in plan.chunks)
 
 
 def test_a_preempted_sequence_goes_on_from_a_state() -> None:

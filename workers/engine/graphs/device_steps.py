@@ -53,7 +53,7 @@ from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, first_rows
 from workers.engine.step.draws import Kind
 from workers.engine.step.sampler import Checked, Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
-from workers.engine.step.spans import SpanRoom, kept_states
+from workers.engine.step.spans import kept_states, step_on, stops_of
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
 from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow, no_updates
 from workers.scheduler import ON_CARD, Chunk
@@ -129,8 +129,7 @@ class DeviceSteps:
             CaptureOrder(0 if model.invariant else max_rows, held, shares=costs is not None),
             self._decode_step,
             self._mixed_step,
-            # Spans of states are cut on the host so far, which no graph can hold.
-            capture or (None if recurrent else _capture_on(self._device, spare_bytes)),
+            capture or _capture_on(self._device, spare_bytes),
             _capturing(drafter),
         )
 
@@ -214,9 +213,13 @@ class DeviceSteps:
     ) -> list[tuple[Chunk, Tensor]]:
         """See `Steps`."""
         self._bring_up_to_date(chunks)
+        if self._kept is not None:
+            self._kept.restore(chunks, self._slot_of)
         rows = self._rows(chunks, states)
         batch = self._batch(rows)
         hidden = self._forward(batch, rows, None)
+        if self._kept is not None:
+            self._kept.save(chunks, self._slot_of)
         parts = torch.split(hidden, [chunk.num_rows for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
 
@@ -271,7 +274,9 @@ class DeviceSteps:
         verifies = self._verifies(chunks)
         rows = self._rows(chunks, states) if verifies else self._sharing_rows(chunks, states)
         invariant = self._model.invariant
-        bucket = self._graphs.for_mixed(need_of(chunks, invariant=invariant, verifies=verifies))
+        bucket = None
+        if not any(stops_of(chunk) for chunk in chunks):  # which no graph has
+            bucket = self._graphs.for_mixed(need_of(chunks, invariant=invariant, verifies=verifies))
         if bucket is not None and not self._mixed_step.holds(bucket, rows):
             bucket = None
         self.used_graph = bucket is not None
@@ -388,10 +393,9 @@ class DeviceSteps:
         """The states that these rows move on, of a network that has some."""
         if self._kept is None:
             return None
-        states, room = self._kept.running, SpanRoom.of(planned)
-        words = room.empty(self._kept.dummy_slot)
-        room.lay_out(planned, words)
-        return StateStep(states, room.plan(to_device(words, self._device)))
+        count = planned.num_decodes
+        decodes = planned.positions[:count], planned.table_rows[:count]
+        return step_on(self._device, self._kept, decodes, planned.chunks[count:], self._slot_of)
 
     def _sample(
         self,

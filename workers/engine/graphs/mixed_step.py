@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, SegmentBucket, bucket_for
+from kernels.delta_rule import Span
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
@@ -122,7 +123,9 @@ class MixedStep:
         )
         found.segments.lay_out(found.prefills, bucket.num_decodes, words[places.work], rows.runs)
         if found.spans is not None:
-            found.spans.lay_out(rows, words[places.spans])
+            decodes = rows.positions[:num_decodes], rows.table_rows[:num_decodes]
+            spans = [Span(each.start, each.num_rows, each.table_row) for each in rows.segments]
+            found.spans.lay_out(decodes, spans, words[places.spans])
         send_into(found.words, words)
         sampled = places.sampled_positions, places.sampled_tables
         positions, table_rows = [found.words[place][:num_sampled] for place in sampled]

@@ -5,6 +5,7 @@ operation is an entry of `kernels`, and every tensor lies where the weights lie.
 """
 
 from copy import copy
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan, attend, prepared
-from kernels.delta_rule import DeltaPlan, DeltaState, mix
+from kernels.delta_rule import mix
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
 from kernels.rms_norm import norm_add, rms_norm
 from workers.engine.models.angles import cos_sin
@@ -122,12 +123,12 @@ class Network:
         """
         eps, invariant = self.config.rms_norm_eps, self.invariant
         last = self.weights.layers[-1]
-        pages, slots = iter(cache.layers), iter(() if states is None else states.states.layers)
+        pages, slots = iter(cache.layers), count()
         for index, layer in enumerate(self.weights.layers):
             attention = self._attentions[index]
             if attention is None:
                 assert states is not None
-                mixed = self._recurrent(hidden, layer, next(slots), states.plan)
+                mixed = self._recurrent(hidden, layer, next(slots), states)
             else:
                 mixed = self._attended(hidden, layer, attention, plan, next(pages))
             if layer is last and rows is not None:
@@ -176,14 +177,20 @@ class Network:
         return mixed.mul_(gates.sigmoid_())
 
     def _recurrent(
-        self, hidden: Tensor, layer: LayerWeights, state: DeltaState, plan: DeltaPlan
+        self, hidden: Tensor, layer: LayerWeights, index: int, step: StateStep
     ) -> Tensor:
-        eps = self.config.rms_norm_eps
+        """`index` among the layers that have states."""
+        eps, state = self.config.rms_norm_eps, step.states.layers[index]
         assert layer.delta is not None
         assert layer.gate is not None
         rows = norm_linear(hidden, layer.input_norm, eps, layer.qkv)
         gates = norm_linear(hidden, layer.input_norm, eps, layer.gate)
-        return mix(rows, gates, layer.delta, eps, state, plan)
+        mixed = mix(rows, gates, layer.delta, eps, state, step.plan)
+        for stop in step.stops:
+            step.keep(index, stop)
+            part = stop.rows
+            mixed[part] = mix(rows[part], gates[part], layer.delta, eps, state, stop.plan)
+        return mixed
 
     def _added(
         self, hidden: Tensor, x: Tensor, weight: Weight, bias: Tensor | None, norm: Tensor | None

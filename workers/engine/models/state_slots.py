@@ -47,8 +47,31 @@ class StateSlots:
         return self.matrices.nbytes + self.tails.nbytes
 
 
+class Stop(NamedTuple):
+    """On its way through a prompt a step keeps the state of `slot` as it is then, in slot `kept` of
+    the prefixes. Then it goes on with these rows, which are those of `plan`.
+    """
+
+    slot: int
+    kept: int
+    rows: slice
+    plan: DeltaPlan
+
+
 class StateStep(NamedTuple):
-    """The states that a forward pass moves on, and which rows move which."""
+    """The states that a forward pass moves on, and which rows move which: first those of `plan`,
+    then those behind each of the `stops`, in their order, at which `prefixes` are kept.
+    """
 
     states: StateSlots
     plan: DeltaPlan
+    prefixes: StateSlots | None = None
+    stops: tuple[Stop, ...] = ()
+
+    def keep(self, layer: int, stop: Stop) -> None:
+        """What one layer has of a state that is kept."""
+        assert self.prefixes is not None
+        for target, source in zip(
+            self.prefixes.layers[layer], self.states.layers[layer], strict=True
+        ):
+            target[stop.kept].copy_(source[stop.slot])

@@ -1,7 +1,7 @@
 """Which rows of a step move on the state of which sequence, as words for the card.
 
-Owns their layout, and the slots of sequences on a CPU; on a card the slot of a sequence is its row
-of the tables. Must not know what a state is.
+Owns their layout, where a step stops to keep a state, and the slots of sequences on a CPU; on a
+card the slot of a sequence is its row of the tables. Must not know what a state is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,20 +22,20 @@ from kernels.delta_rule import (
 )
 from protocol.messages import EngineFacts
 from workers.engine.models.network import Network
-from workers.engine.models.state_slots import StateSlots, StateStep
-from workers.engine.step.batch import PagedRows, aligned
+from workers.engine.models.state_slots import StateSlots, StateStep, Stop
+from workers.engine.step.batch import aligned, to_device
 from workers.scheduler import NO_SLOT, Chunk
 
-_Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
+_Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.integer]]
 
 
 class SpanRoom(NamedTuple):
-    """Room for so many decodes, then so many segments, which are cut into so many chunks; the words
-    of it have `starts`, `slots`, `offsets` and `chunks`, each at a multiple of 16 bytes.
+    """Room for so many decodes, then so many longer spans, which are cut into so many chunks; the
+    words of it have `starts`, `slots`, `offsets` and `chunks`, each at a multiple of 16 bytes.
     """
 
     num_decodes: int
-    num_segments: int
+    num_spans: int
     num_chunks: int
 
     @classmethod
@@ -44,10 +44,9 @@ class SpanRoom(NamedTuple):
         return cls(num_decodes, num_segments, most_chunks(segment_rows, num_segments))
 
     @classmethod
-    def of(cls, rows: PagedRows) -> "SpanRoom":
-        """For these rows and no others."""
-        chunks = chunk_list([segment.num_rows for segment in rows.segments], 0)
-        return cls(rows.num_decodes, len(rows.segments), len(chunks))
+    def of(cls, num_decodes: int, spans: Sequence[Span]) -> "SpanRoom":
+        """For so many decodes and these spans, and no others."""
+        return cls(num_decodes, len(spans), len(chunk_list(_computed(spans), 0)))
 
     @property
     def num_words(self) -> int:
@@ -63,24 +62,20 @@ class SpanRoom(NamedTuple):
         words[offsets][self.num_decodes :] = self.num_decodes
         return words
 
-    def lay_out(self, rows: PagedRows, words: _Words) -> None:
-        """Enter rows for which there is room into words that are `empty`: decodes first, then, from
-        row `num_decodes` on, segments.
+    def lay_out(self, decodes: Sequence[_Words], spans: Sequence[Span], words: _Words) -> None:
+        """Enter rows for which there is room into words that are `empty`: `decodes` are positions
+        and slots of single rows; the spans begin at row `num_decodes`.
         """
         starts, slots, offsets, chunks = self._places()
-        count, first = rows.num_decodes, self.num_decodes
-        words[starts][:count], words[slots][:count] = (
-            rows.positions[:count],
-            rows.table_rows[:count],
-        )
-        end = first + len(rows.segments)
-        words[starts][first:end] = [segment.start for segment in rows.segments]
-        words[slots][first:end] = [segment.table_row for segment in rows.segments]
-        lengths = [segment.num_rows for segment in rows.segments]
-        ends = first + np.cumsum(lengths, dtype=np.int32)
+        first, end = self.num_decodes, self.num_decodes + len(spans)
+        for place, values in zip((starts, slots), decodes, strict=True):
+            words[place][: len(values)] = values
+        words[starts][first:end] = [span.start for span in spans]
+        words[slots][first:end] = [span.slot for span in spans]
+        ends = first + np.cumsum([span.length for span in spans], dtype=np.int32)
         words[offsets][first + 1 : end + 1] = ends
-        words[offsets][end + 1 :] = ends[-1] if lengths else first
-        entries = chunk_list(lengths, first).reshape(-1)
+        words[offsets][end + 1 :] = ends[-1] if spans else first
+        entries = chunk_list(_computed(spans), first).reshape(-1)
         words[chunks][: len(entries)] = entries
 
     def plan(self, words: Tensor) -> DeltaPlan:
@@ -89,12 +84,54 @@ class SpanRoom(NamedTuple):
         return DeltaPlan(starts, slots, offsets, self.num_decodes, chunks.view(-1, 2))
 
     def _places(self) -> list[slice]:
-        num_spans = self.num_decodes + self.num_segments
+        num_spans = self.num_decodes + self.num_spans
         found, begin = [], 0
         for size in (num_spans, num_spans, num_spans + 1, 2 * self.num_chunks):
             found.append(slice(begin, begin + size))
             begin += aligned(size)
         return found
+
+
+class Rest(NamedTuple):
+    """What follows a stop: the `span` from row `first_row` on, of which the state ahead is kept in
+    slot `kept`.
+    """
+
+    first_row: int
+    span: Span
+    kept: int
+
+
+def spans_of(
+    chunks: Iterable[Chunk], slot_of: Callable[[int], int], dummy_slot: int
+) -> tuple[list[Span], list[Rest]]:
+    """The spans of chunks whose rows lie in this order, each up to its first stop; rows behind one
+    are left out, and are those of the rests, in order.
+    """
+    spans: list[Span] = []
+    rests: list[Rest] = []
+    first_row = 0
+    for chunk in chunks:
+        slot, start, end = slot_of(chunk.seq), chunk.start, chunk.start + chunk.length
+        stops = stops_of(chunk)
+        bounds = [*[position for position, _ in stops], end]
+        spans.append(Span(start, bounds[0] - start, slot))
+        if stops:
+            spans.append(Span(NO_ROW, end - bounds[0], dummy_slot))
+        for (position, kept), until in zip(stops, bounds[1:], strict=True):
+            rest = Span(position, until - position, slot)
+            rests.append(Rest(first_row + position - start, rest, kept))
+        first_row += chunk.length
+    return spans, rests
+
+
+def stops_of(chunk: Chunk) -> tuple[tuple[int, int], ...]:
+    """Where a step keeps a state on its way, with the slot, but not behind all of the chunk."""
+    return tuple([each for each in chunk.saves if each[0] < chunk.start + chunk.length])
+
+
+def _computed(spans: Iterable[Span]) -> list[int]:
+    return [0 if span.start < 0 else span.length for span in spans]
 
 
 @final
@@ -109,23 +146,24 @@ class KeptStates:
         config, dtype = model.config, model.weights.embedding.dtype
         self.running = StateSlots(config, num_slots + 1, model.device, dtype)
         self.dummy_slot = num_slots
-        self._prefixes = StateSlots(config, num_prefixes, model.device, dtype)
+        self.prefixes = StateSlots(config, num_prefixes, model.device, dtype)
 
     def restore(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
         """Before a step: what its chunks begin with; `slot_of` a sequence."""
         for chunk in chunks:
             if chunk.restores != NO_SLOT:
-                self.running.copy(slot_of(chunk.seq), self._prefixes, chunk.restores)
+                self.running.copy(slot_of(chunk.seq), self.prefixes, chunk.restores)
 
     def save(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
-        """Behind a step: what is kept of it."""
+        """Behind a step: what is kept of its end; it has kept the rest on its way."""
         for chunk in chunks:
-            if chunk.saves != NO_SLOT:
-                self._prefixes.copy(chunk.saves, self.running, slot_of(chunk.seq))
+            for position, kept in chunk.saves[-1:]:
+                if position == chunk.start + chunk.length:
+                    self.prefixes.copy(kept, self.running, slot_of(chunk.seq))
 
     def num_bytes(self) -> int:
         """What all slots take."""
-        return self.running.num_bytes() + self._prefixes.num_bytes()
+        return self.running.num_bytes() + self.prefixes.num_bytes()
 
 
 def kept_states(model: Network, num_slots: int, num_prefixes: int | None) -> KeptStates | None:
@@ -141,6 +179,36 @@ def decode_plan(positions: Tensor, table_rows: Tensor) -> DeltaPlan:
     offsets = torch.arange(num_rows + 1, dtype=torch.int32, device=device)
     nothing = torch.empty((0, 2), dtype=torch.int32, device=device)
     return DeltaPlan(positions, table_rows, offsets, num_rows, nothing)
+
+
+def step_on(
+    device: torch.device,
+    kept: KeptStates,
+    decodes: Sequence[_Words],
+    chunks: Iterable[Chunk],
+    slot_of: Callable[[int], int],
+) -> StateStep:
+    """The states that rows on a card move on: `decodes` (see `SpanRoom.lay_out`), then the rows of
+    `chunks`. One transfer has all words.
+    """
+    num_decodes = len(decodes[0])
+    spans, rests = spans_of(chunks, slot_of, kept.dummy_slot)
+    rooms = [SpanRoom.of(num_decodes, spans), *[SpanRoom.of(0, [rest.span]) for rest in rests]]
+    words = [room.empty(kept.dummy_slot) for room in rooms]
+    nothing = np.zeros(0, np.int32)
+    rooms[0].lay_out(decodes, spans, words[0])
+    for room, rest, part in zip(rooms[1:], rests, words[1:], strict=True):
+        room.lay_out((nothing, nothing), [rest.span], part)
+    padded = [np.pad(part, (0, aligned(len(part)) - len(part))) for part in words]
+    sizes = [len(part) for part in padded]
+    sent = torch.split(to_device(np.concatenate(padded), device), sizes)
+    first, *others = [room.plan(part) for room, part in zip(rooms, sent, strict=True)]
+    stops = []
+    for rest, plan in zip(rests, others, strict=True):
+        begin = num_decodes + rest.first_row
+        rows = slice(begin, begin + rest.span.length)
+        stops.append(Stop(rest.span.slot, rest.kept, rows, plan))
+    return StateStep(kept.running, first, kept.prefixes, tuple(stops))
 
 
 @final
@@ -167,9 +235,20 @@ class HostSlots:
         """The states that these chunks, in this order, move on, as they begin."""
         if self.kept is None:
             return None
-        self.kept.restore(chunks, self._by_seq.__getitem__)
-        spans = [Span(chunk.start, chunk.length, self._by_seq[chunk.seq]) for chunk in chunks]
-        return StateStep(self.kept.running, plan_spans(spans, self._device))
+        kept, slot_of = self.kept, self._by_seq.__getitem__
+        kept.restore(chunks, slot_of)
+        spans, rests = spans_of(chunks, slot_of, kept.dummy_slot)
+        stops = [
+            Stop(
+                rest.span.slot,
+                rest.kept,
+                slice(rest.first_row, rest.first_row + rest.span.length),
+                plan_spans([rest.span], self._device),
+            )
+            for rest in rests
+        ]
+        plan = plan_spans(spans, self._device)
+        return StateStep(kept.running, plan, kept.prefixes, tuple(stops))
 
     def save(self, chunks: Sequence[Chunk]) -> None:
         """Keep the states behind these chunks that are to be kept."""

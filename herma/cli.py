@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_plan(commands)
     _add_diff(commands)
     _add_boot(commands)
+    _add_top(commands)
     _add_keys(commands)
     _add_bench(commands)
     _add_usage(commands)
@@ -191,6 +192,17 @@ def _add_boot(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     drill.add_argument("--url", help="of the gateway, if none of the units is one")
     drill.add_argument("--key-env", metavar="NAME", help="variable with an API key of the gateway")
     drill.add_argument("--timeout", type=float, default=900.0, metavar="S", help="for all answers")
+
+
+def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    top = commands.add_parser("top", help="the dashboard of a running gateway in this terminal")
+    top.add_argument("--url", help="default: of the gateway on this host")
+    top.add_argument(
+        "--key-env", metavar="NAME", help="variable with an admin's API key, from another host"
+    )
+    form = top.add_mutually_exclusive_group()
+    form.add_argument("--once", action="store_true", help="one frame of plain text")
+    form.add_argument("--json", action="store_true", help="all of it once, for programs")
 
 
 def _port(text: str) -> int:

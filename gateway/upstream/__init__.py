@@ -14,11 +14,13 @@ from gateway.upstream.provider_request import (
     provider_request,
     session_name,
 )
+from gateway.upstream.sse import EventSplitter
 from gateway.upstream.usage import UsageTail
 
 __all__ = [
     "Answer",
     "ChatEvents",
+    "EventSplitter",
     "Header",
     "Provider",
     "ProviderCut",

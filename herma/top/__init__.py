@@ -1,0 +1,12 @@
+"""The dashboard's overview in a terminal.
+
+Owns the frames of text, the gateway's stream that they follow, and the terminal. Must not know how
+the gateway makes the overview.
+"""
+
+from herma.top.frame import View, draw
+from herma.top.source import GatewayPage, Shown
+from herma.top.terminal import follow
+from herma.top.text import as_plain
+
+__all__ = ["GatewayPage", "Shown", "View", "as_plain", "draw", "follow"]

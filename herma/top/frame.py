@@ -1,0 +1,187 @@
+"""A frame: which lines stand where on a screen of so many columns and rows.
+
+Owns the shares of the room. Must not know terminals, clocks or where the data comes from. Pure.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from gateway.dashboard import EventRow, Overview, WorkerRow
+from gateway.telemetry import Sample
+from herma.top.sections import (
+    REQUEST_COLUMNS,
+    WORKER_COLUMNS,
+    client_items,
+    duration,
+    header,
+    log_lines,
+    model_items,
+    money_items,
+    request_rows,
+    troubled_first,
+    worker_rows,
+)
+from herma.top.text import Line, Marks, Piece, cut, fit, flow, table
+
+WIDE: Final = 150
+"""From here on a second column stands to the right of the tables."""
+SIDE: Final = 54
+MAX_EVENTS: Final = 20
+_FLOW_LINES: Final = 2
+_ROOMY: Final = 40
+
+PARTS: Final = ("all", "workers", "requests", "log")
+"""What Tab goes through."""
+
+
+class View(NamedTuple):
+    """How a frame is drawn. `rows` None: as many as there are. `status`, to the right of the first
+    line, says whether the frame is live. `keys`: whether the last row names the keys.
+    """
+
+    columns: int
+    rows: int | None = None
+    part: str = "all"
+    url: str = ""
+    status: str = ""
+    is_stale: bool = False
+    keys: bool = False
+    marks: Marks = Marks()
+
+
+class _Section(NamedTuple):
+    """The first line is its title. `least` lines are shown if there is any room, `weight` is its
+    share of what is left. `says_more`: the last line that is shown says how many are not.
+    """
+
+    lines: list[Line]
+    least: int
+    weight: float
+    says_more: bool = False
+
+
+def draw(
+    now: Overview, samples: Sequence[Sample], events: Sequence[EventRow], view: View
+) -> list[Line]:
+    """The lines of a frame, none longer than `view.columns`, at most `view.rows` of them."""
+    marks = view.marks
+    top = [_title(now, view), *header(now, samples, view.columns, marks)]
+    foot = [_keys(view)] if view.keys else []
+    room = None if view.rows is None else max(0, view.rows - len(top) - len(foot))
+    if view.columns >= WIDE and view.part == "all":
+        body = _beside(now, events, view, room)
+    else:
+        body = _stacked(_sections(now, events, view, view.columns, room), room)
+    if foot and room is not None:
+        body += [()] * (room - len(body))
+    lines = [cut(line, view.columns, marks.more) for line in (*top, *body, *foot)]
+    return lines if view.rows is None else lines[: view.rows]
+
+
+def _title(now: Overview, view: View) -> Line:
+    process = "" if now.process is None else f", process {now.process}"
+    up = duration(1000 * (now.unix_time - now.started_at))
+    left = (Piece(f"herma {now.version}{process}", "bold"), Piece(f"  {view.url}  up {up}", "soft"))
+    right = Piece(view.status, "critical" if view.is_stale else "good")
+    return (*fit(left, view.columns - len(view.status) - 1, view.marks), Piece(" "), right)
+
+
+def _keys(view: View) -> Line:
+    parts = [Piece(f" {part}", "bold" if part == view.part else "soft") for part in PARTS]
+    return (Piece("q", "bold"), Piece(" ends   ", "soft"), Piece("Tab", "bold"), *parts)
+
+
+def _sections(
+    now: Overview, events: Sequence[EventRow], view: View, width: int, room: int | None
+) -> list[_Section]:
+    """Those of the part that is looked at, from top to bottom."""
+    marks, part = view.marks, view.part
+    requests = table(REQUEST_COLUMNS, request_rows(now), width, marks)
+    workers = _worker_table(now.workers, width, marks, room)
+    shown_events = events if part == "log" or room is None else events[-MAX_EVENTS:]
+    log = [(Piece("LOG", "bold"),), *log_lines(shown_events, marks)]
+    one_of = {
+        "workers": _Section(workers, 3, 1.0, says_more=True),
+        "requests": _Section(requests, 4, 1.0, says_more=True),
+        "log": _Section(log, 3, 0.4),
+    }
+    if part in one_of:
+        return [one_of[part]]
+    most = 1 if room is not None and room < _ROOMY else _FLOW_LINES
+    flows = [
+        _Section(flow(title, items, width, most, marks), 1, 0.2)
+        for title, items in _lists(now, marks)
+        if items
+    ]
+    return [one_of["workers"], one_of["requests"], *flows, one_of["log"]]
+
+
+def _lists(now: Overview, marks: Marks) -> list[tuple[str, list[Line]]]:
+    return [
+        ("MODELS", model_items(now, marks)),
+        ("CACHED", client_items(now)),
+        ("MONEY", money_items(now)),
+    ]
+
+
+def _worker_table(
+    workers: Sequence[WorkerRow], width: int, marks: Marks, room: int | None
+) -> list[Line]:
+    if room is not None and len(workers) > room // 3:
+        workers = troubled_first(workers)
+    rows = worker_rows(workers, marks)
+    lines = table(WORKER_COLUMNS, rows, width, marks)
+    return lines if rows else [*lines, (Piece("no worker has dialled in yet", "soft"),)]
+
+
+def _beside(now: Overview, events: Sequence[EventRow], view: View, room: int | None) -> list[Line]:
+    """Tables to the left, lists and the log to the right."""
+    marks = view.marks
+    width = view.columns - SIDE - 2
+    left = _stacked(_sections(now, events, view, width, room)[:2], room)
+    lists = [
+        _Section([(Piece(title, "bold"),), *[(Piece("  "), *item) for item in items]], 2, 0.6)
+        for title, items in _lists(now, marks)
+        if items
+    ]
+    log = _Section([(Piece("LOG", "bold"),), *log_lines(events[-100:], marks)], 3, 1.0)
+    right = _stacked([*lists, log], len(left) if room is None else room)
+    lines = []
+    for at in range(max(len(left), len(right))):
+        main = left[at] if at < len(left) else ()
+        side = right[at] if at < len(right) else ()
+        lines.append((*fit(main, width, marks), Piece("  "), *cut(side, SIDE, marks.more)))
+    return lines
+
+
+def _stacked(sections: Sequence[_Section], room: int | None) -> list[Line]:
+    """The sections one below the other; one that is cut says how many lines are not shown."""
+    if room is None:
+        room = sys.maxsize
+    shares = share_out(room, [(len(one.lines), one.least, one.weight) for one in sections])
+    lines: list[Line] = []
+    for section, share in zip(sections, shares, strict=True):
+        shown = section.lines[:share]
+        hidden = len(section.lines) - share
+        if section.says_more and hidden > 0 and share > 1:
+            shown[-1] = (Piece(f"  {hidden + 1} more", "soft"),)
+        lines += shown
+    return lines
+
+
+def share_out(room: int, wants: Sequence[tuple[int, int, float]]) -> list[int]:
+    """Lines for each of (wanted, least, weight), at most `room` in all. Each gets its least in
+    order; what is left goes, line by line, where the least was given for its weight.
+    """
+    given = []
+    for wanted, least, _ in wants:
+        given.append(min(wanted, least, room))
+        room -= given[-1]
+    while room > 0:
+        hungry = [at for at, (wanted, _, _) in enumerate(wants) if given[at] < wanted]
+        if not hungry:
+            break
+        given[min(hungry, key=lambda at: given[at] / wants[at][2])] += 1
+        room -= 1
+    return given

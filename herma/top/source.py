@@ -1,0 +1,133 @@
+"""The dashboard of a running gateway, asked over HTTP.
+
+Owns the requests, the stream and what it has brought so far. Must not know terminals or how a frame
+looks.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final, final
+
+import msgspec
+
+from gateway.dashboard import EventRow, Log, Overview, State
+from gateway.telemetry import Sample
+from gateway.upstream import EventSplitter
+from protocol.errors import ConfigError, ConnectError, HermaError
+from protocol.transport import HttpClient, HttpResponse
+
+_CONNECT_S: Final = 5.0
+_READ_S: Final = 10.0
+_REFUSED: Final = frozenset({401, 403})
+_MAX_SAMPLES: Final = 720
+_MAX_EVENTS: Final = 200
+
+_decode_state = msgspec.json.Decoder(State).decode
+_decode_overview = msgspec.json.Decoder(Overview).decode
+_decode_log = msgspec.json.Decoder(Log).decode
+_decode_samples = msgspec.json.Decoder(list[Sample]).decode
+
+
+@final
+class Shown:
+    """What the gateway has shown so far."""
+
+    def __init__(self) -> None:
+        self.overview: Overview | None = None
+        self.samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES)
+        self.events: deque[EventRow] = deque(maxlen=_MAX_EVENTS)
+
+    @classmethod
+    def of(cls, state: State) -> "Shown":
+        shown = cls()
+        shown.overview = state.overview
+        shown.samples.extend(state.history)
+        shown.events.extend(state.events)
+        return shown
+
+    def take(self, name: str, data: bytes) -> None:
+        """An event of the stream. Raises `msgspec.MsgspecError` for one of another version."""
+        match name:
+            case "state":
+                self.overview = _decode_overview(data)
+            case "history":
+                self.samples.extend(_decode_samples(data))
+            case "log":
+                last = self.events[-1].number if self.events else 0
+                self.events.extend(one for one in _decode_log(data).events if one.number > last)
+            case _:
+                pass  # of a newer gateway
+
+
+@final
+class GatewayPage:
+    """`/dashboard` of the gateway at `url`. Raises `ConfigError` if that is no address."""
+
+    def __init__(self, url: str, api_key: str | None) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        try:
+            self._client = HttpClient(self.url, max_connections=1)
+        except ValueError as error:
+            raise ConfigError(f"--url takes a URL as http://127.0.0.1:8080, not {url!r}") from error
+        self._headers = [(b"user-agent", b"herma-top")]
+        if api_key is not None:
+            self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
+
+    def close(self) -> None:
+        self._client.close()
+
+    async def state(self) -> tuple[State, bytes]:
+        """All of it, once, and as it came. Raises `HermaError`."""
+        try:
+            async with self._ask("/dashboard/state") as response:
+                body = b"".join([part async for part in response.body])
+                self._check(response, body)
+            return _decode_state(body), body
+        except ConnectError as error:
+            raise HermaError(
+                f"no gateway answers at {self.url} ({error}); start one with `herma up`, or name "
+                "another with --url"
+            ) from error
+        except msgspec.MsgspecError as error:
+            raise self._foreign(error) from error
+
+    async def follow(self, shown: Shown, on_news: Callable[[], None]) -> None:
+        """Bring `shown` up to date for as long as the stream lasts, and say so after each change.
+        Raises `HermaError`.
+        """
+        async with self._ask("/dashboard/stream") as response:
+            if response.status != 200:
+                self._check(response, b"".join([part async for part in response.body]))
+            splitter = EventSplitter()
+            shown.samples.clear()
+            shown.events.clear()
+            async for data in response.body:
+                self._take(shown, splitter.push(data))
+                on_news()
+
+    def _ask(self, path: str) -> AbstractAsyncContextManager[HttpResponse]:
+        return self._client.exchange(
+            "GET", path, self._headers, connect_s=_CONNECT_S, read_s=_READ_S
+        )
+
+    def _take(self, shown: Shown, events: bytes) -> None:
+        for block in events.split(b"\n\n"):
+            head, _, text = block.partition(b"\n")
+            try:
+                shown.take(head.removeprefix(b"event: ").decode(), text.removeprefix(b"data: "))
+            except msgspec.MsgspecError as error:
+                raise self._foreign(error) from error
+
+    def _check(self, response: HttpResponse, body: bytes) -> None:
+        if response.status in _REFUSED:
+            raise ConfigError(
+                f"the gateway at {self.url} shows this to admins only; name the environment "
+                "variable that holds an admin's API key with --key-env"
+            )
+        if response.status != 200:
+            said = body[:200].decode(errors="replace")
+            raise HermaError(f"{self.url} answers {response.status}: {said}")
+
+    def _foreign(self, error: Exception) -> HermaError:
+        return HermaError(f"{self.url} is no gateway of this version of Herma: {error}")

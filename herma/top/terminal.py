@@ -1,0 +1,158 @@
+"""The live frames: a terminal that follows a gateway until a key ends it.
+
+Owns the terminal's modes, its keys and its size, and the tasks around them. Must not know what a
+frame shows.
+"""
+
+import os
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, final
+
+import trio
+
+from herma.top.frame import PARTS, View, draw
+from herma.top.source import GatewayPage, Shown
+from herma.top.text import Line, as_ansi, as_plain
+from protocol.errors import ConfigError, HermaError
+
+_OPEN: Final = "\x1b[?1049h\x1b[?25l"
+_CLOSE: Final = "\x1b[?25h\x1b[?1049l"
+_HOME: Final = "\x1b[H"
+_TO_END_OF_LINE: Final = "\x1b[K"
+_TO_END: Final = "\x1b[J"
+
+PAUSE_S: Final = 0.2
+"""Five frames a second at most: a slow ssh keeps up."""
+RETRY_S: Final = 2.0
+STALE_S: Final = 5.0
+"""The stream brings a state each second."""
+
+_Way = Callable[[Line], str]
+
+
+async def follow(page: GatewayPage, view: View, *, has_colours: bool) -> None:
+    """Show the gateway on this terminal until q, Ctrl-C or SIGTERM. Raises `HermaError` if it does
+    not answer at the start, and `ConfigError` without a terminal.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError("this is no terminal: use --once for one frame, or --json")
+    shown = Shown.of((await page.state())[0])
+    screen = _Screen(page, shown, view, as_ansi if has_colours else _plain)
+    with _screen_mode(sys.stdin.fileno()):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(screen.read)
+            nursery.start_soon(screen.paint)
+            nursery.start_soon(screen.watch_size)
+            nursery.start_soon(screen.end_at_signal, nursery.cancel_scope)
+            await screen.watch_keys()
+            nursery.cancel_scope.cancel()
+
+
+def _plain(line: Line) -> str:
+    return as_plain([line]).rstrip("\n")
+
+
+@contextmanager
+def _screen_mode(keyboard: int) -> Iterator[None]:
+    """The other screen, keys one by one; Ctrl-Z, which would leave it as it is, is off."""
+    before = termios.tcgetattr(keyboard)
+    try:
+        tty.setcbreak(keyboard)
+        modes = termios.tcgetattr(keyboard)
+        modes[6][termios.VSUSP] = b"\x00"
+        termios.tcsetattr(keyboard, termios.TCSANOW, modes)
+        _write(_OPEN)
+        yield
+    finally:
+        _write(_CLOSE)
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+@final
+class _Screen:
+    """`_news` is set when the frame has to be drawn again."""
+
+    def __init__(self, page: GatewayPage, shown: Shown, view: View, as_text: _Way) -> None:
+        self._page = page
+        self._shown = shown
+        self._view = view
+        self._as_text = as_text
+        self._news = trio.Event()
+        self._trouble = ""
+        self._heard_at = time.monotonic()
+
+    async def read(self) -> None:
+        """Follow the stream, and again after each end of it."""
+        while True:
+            try:
+                await self._page.follow(self._shown, self._hear)
+                self._trouble = "the stream has ended"
+            except HermaError as error:
+                self._trouble = str(error)
+            self._news.set()
+            await trio.sleep(RETRY_S)
+
+    def _hear(self) -> None:
+        self._trouble, self._heard_at = "", time.monotonic()
+        self._news.set()
+
+    async def paint(self) -> None:
+        while True:
+            self._news = trio.Event()
+            self._draw()
+            await trio.sleep(PAUSE_S)
+            with trio.move_on_after(1):
+                await self._news.wait()
+
+    async def watch_size(self) -> None:
+        with trio.open_signal_receiver(signal.SIGWINCH) as changes:
+            async for _ in changes:
+                self._news.set()
+
+    async def end_at_signal(self, scope: trio.CancelScope) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as ends:
+            async for _ in ends:
+                scope.cancel()
+
+    async def watch_keys(self) -> None:
+        """Return at q, or when the keyboard is gone."""
+        keyboard = sys.stdin.fileno()
+        while True:
+            await trio.lowlevel.wait_readable(keyboard)
+            keys = os.read(keyboard, 64)
+            if not keys or keys in {b"q", b"Q", b"\x04"}:
+                return
+            if keys in {b"\t", b"\x1b[Z"}:
+                step = 1 if keys == b"\t" else -1
+                part = PARTS[(PARTS.index(self._view.part) + step) % len(PARTS)]
+                self._view = self._view._replace(part=part)
+                self._news.set()
+
+    def _draw(self) -> None:
+        overview = self._shown.overview
+        if overview is None:
+            return
+        size = os.get_terminal_size(sys.stdout.fileno())
+        silent_s = time.monotonic() - self._heard_at
+        is_stale = bool(self._trouble) or silent_s >= STALE_S
+        view = self._view._replace(
+            columns=size.columns,
+            rows=size.lines,
+            status=f"no connection for {silent_s:.0f} s" if is_stale else "live",
+            is_stale=is_stale,
+            keys=True,
+        )
+        lines = draw(overview, list(self._shown.samples), list(self._shown.events), view)
+        text = f"{_TO_END_OF_LINE}\r\n".join(map(self._as_text, lines))
+        _write(f"{_HOME}{text}{_TO_END_OF_LINE}{_TO_END}")

@@ -1,0 +1,84 @@
+"""`herma top`: the dashboard of a running gateway in a terminal.
+
+Owns its options. Knows the gateway only over HTTP, as a browser does.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from contextlib import closing
+from typing import Final
+
+import trio
+
+from herma.processes import gateways
+from herma.top import GatewayPage, Shown, View, as_plain, draw, follow
+from herma.top.text import ASCII_MARKS, Marks
+from protocol.errors import ConfigError, HermaError
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+_PIPE_COLUMNS: Final = 120
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the gateway until q, or once. Raises `HermaError` if it does not answer us."""
+    page = GatewayPage(_url(arguments.url), _key(arguments.key_env))
+    try:
+        with closing(page):
+            trio.run(_show, page, arguments)
+    except* HermaError as group:
+        found: BaseException = group
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        raise found from None
+    return 0
+
+
+async def _show(page: GatewayPage, arguments: argparse.Namespace) -> None:
+    view = View(columns=_columns(), url=page.url, marks=_marks())
+    if not arguments.once and not arguments.json:
+        await follow(page, view, has_colours=_has_colours())
+        return
+    state, body = await page.state()
+    if arguments.json:
+        sys.stdout.write(body.decode() + "\n")
+        return
+    shown = Shown.of(state)
+    assert shown.overview is not None
+    sys.stdout.write(as_plain(draw(shown.overview, shown.samples, shown.events, view)))
+
+
+def _url(given: str | None) -> str:
+    """That of the gateway on this host, unless one is given. Raises `ConfigError` for several."""
+    if given is not None:
+        return given
+    found = {one.status.url for one in gateways() if one.status is not None}
+    if len(found) > 1:
+        raise ConfigError(f"several gateways run here, name one with --url: {', '.join(found)}")
+    url = found.pop() if found else DEFAULT_URL
+    for everywhere in ("0.0.0.0", "[::]"):  # noqa: S104 - where it listens, not where we do
+        url = url.replace(f"//{everywhere}:", "//127.0.0.1:")
+    return url
+
+
+def _key(key_env: str | None) -> str | None:
+    if key_env is None:
+        return None
+    if key := os.environ.get(key_env):
+        return key
+    raise ConfigError(f"--key-env names {key_env}, which is not set in the environment")
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns
+
+
+def _marks() -> Marks:
+    is_unicode = "utf" in (sys.stdout.encoding or "").lower()
+    return Marks() if is_unicode else ASCII_MARKS
+
+
+def _has_colours() -> bool:
+    """As no-color.org asks."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

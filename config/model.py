@@ -87,6 +87,27 @@ class ResponsesConfig(_Table, frozen=True):
     max_background: Positive = 64
 
 
+class RateLimitConfig(_Table, frozen=True):
+    """`rate_limit = { ... }`: requests, and tokens of prompts and answers, in a minute. An absent
+    value limits nothing.
+    """
+
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+
+    @property
+    def any(self) -> bool:
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None
+
+    def share(self, count: int) -> "RateLimitConfig":
+        """The part of one of `count` processes, at least 1."""
+        parts = (
+            None if whole is None else max(1, whole // count)
+            for whole in (self.requests_per_minute, self.tokens_per_minute)
+        )
+        return RateLimitConfig(**dict(zip(self.__struct_fields__, parts, strict=True)))
+
+
 class GatewayConfig(_Table, frozen=True):
     """`[gateway]`: where it listens, and its time limits.
 
@@ -102,6 +123,8 @@ class GatewayConfig(_Table, frozen=True):
     ledger. `curve_worker_keys` maps worker names to their public keys. Port 0 is any free port.
     `tls_certificate_file` and `tls_key_file`, both or none, are PEM files and read again when they
     change. `spending_thresholds`, in percent of a spending limit, are events when they are passed.
+    `rate_limit` is that of each key without its own, `address_rate_limit` that of each client's
+    address beside it.
     `processes` share the port; process i takes workers at `worker_bind` + i, and alone answers on
     `process_port` + i, for metrics of each.
     """
@@ -128,6 +151,8 @@ class GatewayConfig(_Table, frozen=True):
     tls_certificate_file: str | None = None
     tls_key_file: str | None = None
     spending_thresholds: tuple[Percent, ...] = (50, 80)
+    rate_limit: RateLimitConfig | None = None
+    address_rate_limit: RateLimitConfig | None = None
     responses: ResponsesConfig = ResponsesConfig()
 
 
@@ -238,7 +263,8 @@ class ProviderConfig(_Table, frozen=True):
 class KeyConfig(_Table, frozen=True):
     """`[[keys]]`: an API key by its hash (`herma keys new` prints both). `weight` is its share
     under load; `cache = "private"` keeps its prefixes from the other keys; `store = "never"` keeps
-    its responses and conversations out of the store.
+    its responses and conversations out of the store. `rate_limit` replaces that of `[gateway]`;
+    empty, it lifts it.
     """
 
     name: Name
@@ -248,6 +274,7 @@ class KeyConfig(_Table, frozen=True):
     store: Literal["allow", "never"] = "allow"
     cloud: Literal["allow", "never"] = "allow"
     limits: LimitsConfig = LimitsConfig()
+    rate_limit: RateLimitConfig | None = None
     admin: bool = False
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """The index of a gateway process among those that share a port.
 
-Owns what differs between them: the address for workers, the ledger, the process's own port and its
-name. Must not know how processes are started or ended.
+Owns what differs between them: the address for workers, the ledger, the process's own port, its
+name and its share of rate limits. Must not know how processes are started or ended.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from config import Config, ledger_path
+from config import Config, RateLimitConfig, ledger_path
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
 
@@ -37,8 +37,8 @@ class GatewayIndex:
         return str(self.index) if self.is_shared else None
 
     def config(self, config: Config, environ: Mapping[str, str]) -> Config:
-        """`config` with this process's own addresses and ledger. Raises `ConfigError` if neither
-        the file nor `environ` gives the ledger's place.
+        """`config` with this process's own addresses, ledger and rates. Raises `ConfigError` if
+        neither the file nor `environ` gives the ledger's place.
         """
         if not self.is_shared:
             return config
@@ -51,9 +51,15 @@ class GatewayIndex:
                 gateway,
                 worker_bind=nth_address(gateway.worker_bind, self.index),
                 process_port=None if port is None else port + self.index,
+                rate_limit=self._share(gateway.rate_limit),
+                address_rate_limit=self._share(gateway.address_rate_limit),
             ),
+            keys=tuple(replace(key, rate_limit=self._share(key.rate_limit)) for key in config.keys),
             ledger=replace(config.ledger, path=str(ledger)),
         )
+
+    def _share(self, limits: RateLimitConfig | None) -> RateLimitConfig | None:
+        return None if limits is None else limits.share(self.count)
 
     def neighbours(self, worker_bind: str) -> tuple[str, ...]:
         """The addresses of the other processes, if workers dial the first one at `worker_bind`."""

@@ -18,7 +18,7 @@ from gateway.api import KEY_BYTES, ChatRequest, Signer, TurnEvent, model_not_fou
 from gateway.dashboard import Dashboard
 from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView
-from gateway.spending import SpendingFigures
+from gateway.spending import RateLimits, SpendingFigures
 from gateway.telemetry import EventFeed, Listener, RequestTraces
 from gateway.turn import Caller, KnownText, PathRequest, Respond
 from gateway.upstream import apply_params
@@ -70,12 +70,13 @@ class FleetGauges:
 @dataclass(slots=True)
 class Settings:
     """What a reload changes; only `take` writes it. `alias_params` rewrite requests by the alias
-    that they name.
+    that they name. `rate_limits`: None if there are none.
     """
 
     config: GatewayConfig
     keys: tuple[KeyConfig, ...] = ()
     alias_params: Mapping[str, ParamsConfig] = field(default_factory=dict)
+    rate_limits: RateLimits | None = None
 
     @classmethod
     def of(cls, config: Config) -> "Settings":
@@ -89,6 +90,9 @@ class Settings:
         self.alias_params = {
             alias: params for model in config.models for alias, params in model.alias_params.items()
         }
+        limits = self.rate_limits or RateLimits()
+        limits.follow(config.gateway, config.keys)
+        self.rate_limits = limits if limits.is_any else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.whole_answer import EmbeddingsAnswer, WholeAnswer
 from gateway.prompt import checked_ids, decode_raw
 from gateway.routing import ModelView
+from gateway.spending import RateLimits
 from gateway.turn import Caller, off_the_loop
 
 RESTART_S: Final = 5
@@ -43,6 +44,10 @@ PER_TURN: Final = 16
 """A short request takes a quarter of a millisecond of the loop. Many in one turn are cheaper than
 few: their submissions leave together, so that the worker wakes once.
 """
+
+
+BYTES_PER_TOKEN: Final = 4
+"""Of a request's body, to estimate its tokens for rate limits until its end tells them."""
 
 
 class Generation:
@@ -129,9 +134,23 @@ class Generation:
         body = scope["extensions"][EXTENSION].whole_body(max_bytes)
         if body is None:
             body = await read_body(receive, scope["headers"], max_bytes)
+        limits = self._edge.settings.rate_limits
+        if limits is not None:
+            caller = self._charged(limits, scope, caller, len(body))
         if not self._admission_pacer.may_pass():
             await self._admission_pacer.enter()
         return caller, body
+
+    def _charged(self, limits: RateLimits, scope: Scope, caller: Caller, num_bytes: int) -> Caller:
+        """`caller` with its charge; the response gets the headers. Raises `ApiError` 429."""
+        host, _ = scope["client"] or ("", 0)
+        tokens = num_bytes // BYTES_PER_TOKEN
+        charge, refusal = limits.charge(caller.key, host, tokens, self._edge.now())
+        writer = scope["extensions"][EXTENSION]
+        writer.extra_headers = (*writer.extra_headers, *charge.headers())
+        if refusal is not None:
+            raise refusal
+        return msgspec.structs.replace(caller, charge=charge)
 
     async def other(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Any other path: the engine or provider of the model may serve it."""

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.http.client_metrics import ClientTokens
-from gateway.http.edge import FleetGauges
+from gateway.http.edge import FleetGauges, Settings
 from gateway.http.turn_metrics import TurnMetrics
 from gateway.routing import ModelView, WorkerView
 from gateway.spending import MICRO, SpendingFigures, Window
@@ -44,6 +44,10 @@ class Metrics:
         self._registry.register(self.turns)
         self.clients = ClientTokens()
         self._registry.register(self.clients)
+
+    def show_rates(self, settings: Settings) -> None:
+        """Also the refusals by the rate limits of `settings`."""
+        self._registry.register(_Rates(settings))
 
     def observe(self, trace: RequestTrace) -> None:
         """Count a request that is over."""
@@ -245,6 +249,24 @@ def _of_drafts(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
             for place, count in enumerate(getattr(figures, name)[:_MOST_PLACES], 1):
                 family.add_metric((worker, str(place)), count)
         yield family
+
+
+class _Rates(Collector):
+    """Reads the refusals at each scrape."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def collect(self) -> Iterator[Metric]:
+        refusals = CounterMetricFamily(
+            "herma_rate_limited",
+            "Requests refused for what a key (name) or an address may use in a minute.",
+            labels=("scope", "name", "unit"),
+        )
+        limits = self._settings.rate_limits
+        for refused, count in {} if limits is None else limits.refusals.items():
+            refusals.add_metric(refused, count)
+        yield refusals
 
 
 class _Spending(Collector):

@@ -39,7 +39,7 @@ class PassThroughRoute:
             raise missing_model(scope["path"])
         if named.raw is not None:
             named = named.with_fields(self._edge.by_alias(named.raw))
-        response = _Response(send)
+        response = _Response(send, caller)
         trace = self._enter(scope, caller)
         trace.status = CLIENT_LEFT
         try:
@@ -56,6 +56,8 @@ class PassThroughRoute:
             trace.ended_at = self._edge.now()
             self._metrics.observe(trace)
             self._edge.traces.end(trace)
+            if caller.charge is not None:
+                caller.charge.settle(trace)
 
     def _enter(self, scope: Scope, caller: Caller) -> RequestTrace:
         trace = caller.trace
@@ -73,8 +75,9 @@ class _Response:
     the engine.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, caller: Caller) -> None:
         self._send = send
+        self._caller = caller
         self._is_stream = False
         self.has_begun = False
         self.status = 0
@@ -89,7 +92,7 @@ class _Response:
         content_type = received.get(b"content-type", b"application/octet-stream")
         self._is_stream = content_type.startswith(_STREAM)
         self.has_begun, self.status, self.served_by = True, response.status, started.served_by
-        head = [(b"content-type", content_type), *_headers(started)]
+        head = [(b"content-type", content_type), *_headers(started, self._caller)]
         await self._send(
             {"type": "http.response.start", "status": response.status, "headers": head}
         )
@@ -109,11 +112,11 @@ class _Response:
             await self._send({"type": "http.response.body", "body": event, "more_body": False})
 
 
-def _headers(started: Started) -> list[Header]:
+def _headers(started: Started, caller: Caller) -> list[Header]:
     ours = [
         header(b"x-herma-served-by", started.served_by),
         header(b"x-herma-route", started.route),
     ]
     if started.worker:
         return [header(b"x-herma-worker", started.worker), *ours]
-    return [*ours, *passed_on(started.headers)]
+    return [*ours, *passed_on(started.headers, has_limits=caller.charge is not None)]

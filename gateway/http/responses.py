@@ -83,9 +83,15 @@ def header(name: bytes, value: object) -> Header:
     return name, str(value).encode("ascii", "replace").translate(PRINTABLE)
 
 
-def passed_on(headers: Iterable[Header]) -> list[Header]:
-    """Those of another server, whose values could break the response."""
-    return [(name, value.translate(PRINTABLE)) for name, value in headers]
+def passed_on(headers: Iterable[Header], *, has_limits: bool = False) -> list[Header]:
+    """Those of another server, whose values could break the response. With `has_limits` the answer
+    says our own rate limits instead of those of that server.
+    """
+    return [
+        (name, value.translate(PRINTABLE))
+        for name, value in headers
+        if not (has_limits and name.startswith(b"x-ratelimit-"))
+    ]
 
 
 async def send_error(send: Send, error: ApiError, headers: tuple[Header, ...] = ()) -> None:

@@ -43,7 +43,9 @@ from gateway.routing import ModelView
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _EXPOSED_HEADERS: Final = (
-    b"x-herma-worker, x-herma-cached-tokens, x-herma-route, x-herma-served-by, retry-after"
+    b"x-herma-worker, x-herma-cached-tokens, x-herma-route, x-herma-served-by, retry-after, "
+    b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
+    b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )
 _PASSED_ON: Final = ("/v1/", "/embeddings", "/rerank", "/images/", "/audio/")
 _PREFLIGHT_S: Final = 600
@@ -54,6 +56,7 @@ def edge_app(edge: Edge) -> ASGIApp:
     """The app over `edge`."""
     gate = Gatekeeper(edge.settings)
     metrics = Metrics(edge.models, edge.gauges, edge.spending, edge.process)
+    metrics.show_rates(edge.settings)
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
     messages = Messages(edge, generation, metrics)
     responses = ResponsesRoute(edge, gate, generation, metrics)

@@ -113,7 +113,8 @@ class Answer:
         )
         if started.worker:
             return _header(b"x-herma-worker", started.worker), *ours
-        return (*ours, *passed_on(started.headers))
+        has_limits = self.caller.charge is not None
+        return (*ours, *passed_on(started.headers, has_limits=has_limits))
 
     def _respond_with_failure(self) -> bool:
         """Send the error, or the provider's own answer, as a whole response, if there is one."""
@@ -149,6 +150,8 @@ class Answer:
         trace.ended_at = self._edge.now()
         self._metrics.observe(trace)
         self._edge.traces.end(trace)
+        if self.caller.charge is not None:
+            self.caller.charge.settle(trace)
 
 
 class StreamedAnswer(Answer):

@@ -1,10 +1,11 @@
-"""What requests to providers cost and may cost: books, prices, limits, and the ledger's writer.
+"""What requests cost and may cost: books, prices, limits, the ledger's writer; rates.
 
 Must not know SQL (`gateway.store`) or HTTP.
 """
 
 from gateway.spending.limits import Period, SpendingFigures, Window, day_of, window_of
 from gateway.spending.prices import MICRO, show_amount, to_micro
+from gateway.spending.rate_limits import Charge, RateLimits
 from gateway.spending.refusals import soonest_refusal
 from gateway.spending.spending import Bill, Spending
 from gateway.spending.thresholds import Passed, Thresholds
@@ -12,8 +13,10 @@ from gateway.spending.thresholds import Passed, Thresholds
 __all__ = [
     "MICRO",
     "Bill",
+    "Charge",
     "Passed",
     "Period",
+    "RateLimits",
     "Spending",
     "SpendingFigures",
     "Thresholds",

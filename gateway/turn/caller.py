@@ -7,6 +7,7 @@ know secrets: a key is known by its configured name only.
 import msgspec
 
 from config import KeyConfig
+from gateway.spending import Charge
 from gateway.telemetry import RequestTrace
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -16,7 +17,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The sender of one request. `key` is the configured name of its API key ("" without keys);
     `private_cache` keeps its prefixes from other keys; `may_store`: its responses may be stored;
     `session` is from the headers.
-    `headers` are all that it sent, unchanged. `trace` is what operators see of it.
+    `headers` are all that it sent, unchanged. `charge`: what it counts against rate
+    limits, if there are any. `trace` is what operators see of it.
     """
 
     key: str = ""
@@ -27,6 +29,7 @@ class Caller(msgspec.Struct, frozen=True):
     admin: bool = False
     session: str | None = None
     headers: Headers = ()
+    charge: Charge | None = None
     trace: RequestTrace = msgspec.field(default_factory=RequestTrace)
 
     def __repr__(self) -> str:

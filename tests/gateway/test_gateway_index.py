@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from config import Config, GatewayConfig
+from config import Config, GatewayConfig, KeyConfig, RateLimitConfig
 from gateway.gateway_index import GatewayIndex, gateway_index_of, nth_ledger
 from protocol.errors import ConfigError
 
@@ -49,3 +49,13 @@ def test_a_seat_that_is_none_is_refused(text: str) -> None:
     """The range is named."""
     with pytest.raises(ConfigError, match="--process"):
         gateway_index_of(text)
+
+
+def test_each_process_keeps_its_part_of_a_rate_limit() -> None:
+    """All of them together let through what the file says."""
+    whole, part = RateLimitConfig(requests_per_minute=9), RateLimitConfig(requests_per_minute=3)
+    key = KeyConfig(name="k", hash="sha256:" + "0" * 64, rate_limit=whole)
+    gateway = GatewayConfig(worker_bind=BIND, rate_limit=whole, address_rate_limit=whole)
+    own = GatewayIndex(1, 3).config(Config(gateway=gateway, keys=(key,)), {"HOME": "/home/me"})
+    found = (own.gateway.rate_limit, own.gateway.address_rate_limit, own.keys[0].rate_limit)
+    assert found == (part, part, part)

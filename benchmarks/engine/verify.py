@@ -28,7 +28,7 @@ from config.model import DUMMY_PREFIX
 from protocol.messages import Drafting
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.start import load_runner
-from workers.scheduler import Candidate, StepPlan, StepResult
+from workers.scheduler import Candidate, DraftTiming, StepPlan, StepResult
 
 RATES: Final = (1.0, 1.0, 1.0, 1.0, 1.0, 0.3)
 """How often a draft is right at each place, if all before it are."""
@@ -46,8 +46,6 @@ class Schedule:
     """A `Proposer` of `depth` drafts for each sequence; None: steps do not wait. `num_passes`
     counts those of one sequence.
     """
-
-    num_to_draft = 0
 
     def __init__(self, rates: Sequence[float]) -> None:
         self.depth: int | None = None
@@ -76,7 +74,20 @@ class Schedule:
             return {}
         return {seq: self._drafts(min(self.depth, most)) for seq, most in candidates if most}
 
-    def took(self, plan: StepPlan, num_tokens: int, seconds: float, *, is_ahead: bool) -> None:
+    def num_to_draft(self, num_sequences: int, room: int) -> int:
+        """See `Proposer`. The host drafts."""
+        del num_sequences, room
+        return 0
+
+    def took(
+        self,
+        plan: StepPlan,
+        num_tokens: int,
+        seconds: float,
+        *,
+        is_ahead: bool,
+        drafting: DraftTiming,
+    ) -> None:
         """See `Proposer`."""
 
     def learn(self, plan: StepPlan, result: StepResult) -> None:

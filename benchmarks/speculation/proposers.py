@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from protocol.messages import Drafting
-from workers.scheduler import Candidate, Proposer, StepPlan, StepResult
+from workers.scheduler import Candidate, DraftTiming, Proposer, StepPlan, StepResult
 
 
 class Counts:
@@ -70,10 +70,9 @@ class SwitchedProposer:
         """See `Proposer`."""
         return self.inner.summary()
 
-    @property
-    def num_to_draft(self) -> int:
+    def num_to_draft(self, num_sequences: int, room: int) -> int:
         """See `Proposer`."""
-        return self.inner.num_to_draft
+        return self.inner.num_to_draft(num_sequences, room)
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""
@@ -99,6 +98,14 @@ class SwitchedProposer:
                 self.counts.add(len(chunk.drafts), answers[chunk.seq])
         self.inner.learn(plan, result)
 
-    def took(self, plan: StepPlan, num_tokens: int, seconds: float, *, is_ahead: bool) -> None:
+    def took(
+        self,
+        plan: StepPlan,
+        num_tokens: int,
+        seconds: float,
+        *,
+        is_ahead: bool,
+        drafting: DraftTiming,
+    ) -> None:
         """See `Proposer`."""
-        self.inner.took(plan, num_tokens, seconds, is_ahead=is_ahead)
+        self.inner.took(plan, num_tokens, seconds, is_ahead=is_ahead, drafting=drafting)

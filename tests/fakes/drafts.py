@@ -14,7 +14,7 @@ import torch
 
 from protocol.messages import Drafting
 from workers.engine.drafting.drafter import Drafted, DraftStep
-from workers.scheduler import ON_CARD, Candidate, StepPlan, StepResult
+from workers.scheduler import ON_CARD, Candidate, DraftTiming, StepPlan, StepResult
 
 Text = list[int]
 
@@ -46,8 +46,6 @@ def drafts_behind(
 
 class HostDrafts:
     """A `Proposer` of drafts behind all tokens. `accepted` counts drafts and accepted ones."""
-
-    num_to_draft = 0
 
     def __init__(self, known: Sequence[Text], depth: int, mood: Mood, vary: bool = False) -> None:
         """`vary`: drafts of any number up to `depth`, at times none."""
@@ -90,7 +88,20 @@ class HostDrafts:
                 room -= len(own)
         return found
 
-    def took(self, plan: StepPlan, num_tokens: int, seconds: float, *, is_ahead: bool) -> None:
+    def num_to_draft(self, num_sequences: int, room: int) -> int:
+        """See `Proposer`. The host drafts."""
+        del num_sequences, room
+        return 0
+
+    def took(
+        self,
+        plan: StepPlan,
+        num_tokens: int,
+        seconds: float,
+        *,
+        is_ahead: bool,
+        drafting: DraftTiming,
+    ) -> None:
         """See `Proposer`."""
 
     def learn(self, plan: StepPlan, result: StepResult) -> None:
@@ -104,10 +115,17 @@ class HostDrafts:
 class CardDrafts(HostDrafts):
     """A `Proposer` of all that the card drafts."""
 
-    def __init__(self, depth: int) -> None:
-        super().__init__((), depth, Mood.RIGHT)
-        self.num_to_draft = depth
+    def __init__(self, depth: int, vary: bool = False) -> None:
+        """`vary`: any number up to `depth` behind each step, often none."""
+        super().__init__((), depth, Mood.RIGHT, vary)
         self._held: dict[int, int] = {}
+
+    def num_to_draft(self, num_sequences: int, room: int) -> int:
+        """As many as it may, for all sequences the same."""
+        del num_sequences, room
+        if not self._vary:
+            return self._depth
+        return self._rng.randint(1, self._depth) if self._rng.random() < 0.4 else 0
 
     def waits(self, candidates: Sequence[Candidate]) -> bool:
         """Not where nothing is drafted."""

@@ -178,6 +178,7 @@ class Runner:
             *(step.step, tuple(sampled), tuple(failed.items())),
             ungrammatical=frozenset(ungrammatical),
             embeddings=embeddings,
+            drafting=step.launched.drafting(),
         )
 
     def _sample_next(self) -> None:

@@ -14,6 +14,7 @@ from workers.speculation import (
     FINE_SIZES,
     NUM_TEXT_SOURCES,
     CardSource,
+    DraftDepth,
     MatchOdds,
     PlaceOdds,
     Policy,
@@ -31,15 +32,17 @@ def speculation_for(config: WorkerConfig, runner: Runner) -> Speculation | None:
     if chosen is None:
         return None
     depth = None if chosen.depth == "adaptive" else chosen.depth
-    source: CardSource | TextSource
-    if runner.drafter is None:
-        odds = MatchOdds(NUM_TEXT_SOURCES)
-        source = TextSource(odds, uses_fleet=chosen.drafter != _NGRAM)
-    else:
-        most = runner.drafter.max_depth
-        source = CardSource(runner.drafter.name, PlaceOdds(most), min(most, depth or most))
     captured = runner.verified_rows
     beyond = [size for size in FINE_SIZES if not captured or size > captured[-1]]
     awaiting = TimeTable((*captured, *beyond))
     policy = Policy(looks_ahead=runner.lookahead > 0, awaiting=awaiting)
-    return Speculation(source, policy, depth)
+    drafter = runner.drafter
+    if drafter is None:
+        text = TextSource(MatchOdds(NUM_TEXT_SOURCES), uses_fleet=chosen.drafter != _NGRAM)
+        return Speculation(text, policy, depth)
+    most = drafter.max_depth
+    odds = PlaceOdds(most)
+    card = CardSource(drafter.name, odds)
+    if depth is not None:
+        return Speculation(card, policy, min(most, depth))
+    return Speculation(card, policy, draft_depth=DraftDepth(odds, policy, most))

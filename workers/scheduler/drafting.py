@@ -15,7 +15,7 @@ import msgspec
 from protocol.messages import Drafting
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.block_table import BlockTable
-from workers.scheduler.plan import ON_CARD, Chunk, StepPlan, StepResult
+from workers.scheduler.plan import ON_CARD, Chunk, DraftTiming, StepPlan, StepResult
 from workers.scheduler.queues import Queues
 
 
@@ -39,10 +39,9 @@ class Proposer(Protocol):
     def summary(self) -> Drafting:
         """What operators see."""
 
-    @property
-    def num_to_draft(self) -> int:
-        """How many drafts the card is to make behind each sequence's sampled tokens, for the step
-        after the next; 0 for none.
+    def num_to_draft(self, num_sequences: int, room: int) -> int:
+        """How many drafts the card is to make behind the sampled tokens of each of so many running
+        sequences, for the step after the next, which may verify `room` of them; 0 for none.
         """
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
@@ -64,9 +63,17 @@ class Proposer(Protocol):
     def learn(self, plan: StepPlan, result: StepResult) -> None:
         """What became of a step, in the order of the plans."""
 
-    def took(self, plan: StepPlan, num_tokens: int, seconds: float, *, is_ahead: bool) -> None:
-        """It is so long from the result before this step's to its own, of `num_tokens`. A step that
-        `is_ahead` was launched before that result was there.
+    def took(
+        self,
+        plan: StepPlan,
+        num_tokens: int,
+        seconds: float,
+        *,
+        is_ahead: bool,
+        drafting: DraftTiming,
+    ) -> None:
+        """It is so long from the result before this step's to its own, of `num_tokens`, `drafting`
+        among it. A step that `is_ahead` was launched before that result was there.
         """
 
 

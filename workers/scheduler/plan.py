@@ -20,7 +20,7 @@ frozen dataclass costs 0.57 us.
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -113,6 +113,19 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
+class DraftTiming(NamedTuple):
+    """A pass that drafted behind `num_sequences`, `depth` tokens each, and the `seconds` that it
+    took, which are some of the step in whose result it stands.
+    """
+
+    num_sequences: int = 0
+    depth: int = 0
+    seconds: float = 0.0
+
+
+NO_DRAFTING: Final = DraftTiming()
+
+
 class StepResult(msgspec.Struct, frozen=True):
     """The outcome of a plan: one `Sampled` for each sampling chunk, unless the sequence failed, or
     one of `embeddings` if it embeds.
@@ -120,7 +133,8 @@ class StepResult(msgspec.Struct, frozen=True):
     Answers for sequences that have ended meanwhile are ignored, and may be missing.
 
     `failed` pairs a sequence with the reason (e.g. out of memory); it ends with an error. Those of
-    `ungrammatical` are among them: their grammar allows no token.
+    `ungrammatical` are among them: their grammar allows no token. `drafting` is the draft pass that
+    the time to this result covers: a card's behind the step before, a host's behind this one.
     """
 
     step: int
@@ -128,3 +142,4 @@ class StepResult(msgspec.Struct, frozen=True):
     failed: tuple[tuple[int, str], ...] = ()
     ungrammatical: frozenset[int] = frozenset()
     embeddings: tuple[tuple[int, bytes], ...] = ()
+    drafting: DraftTiming = NO_DRAFTING

@@ -168,7 +168,10 @@ class Scheduler:
             return None
         self._expect_growth()
         drafts = self._drafts()
-        depth = 0 if self._proposer is None else self._proposer.num_to_draft
+        depth = 0
+        if self._proposer is not None:
+            num_sequences = max(1, len(self._queues.running))
+            depth = self._proposer.num_to_draft(num_sequences, self._draft_room(0))
         limits, cost = self._limits, self.step_cost
         choice = choose(self._queues, self._blocks, limits, cost, drafts, depth)
         self._num_preemptions += choice.num_preempted
@@ -208,7 +211,8 @@ class Scheduler:
         """See `Proposer`; of a step that was committed."""
         if self._proposer is not None:
             num_tokens = sum([len(item.ids) for item in result.sampled])
-            self._proposer.took(plan, num_tokens, seconds, is_ahead=is_ahead)
+            drafting = result.drafting
+            self._proposer.took(plan, num_tokens, seconds, is_ahead=is_ahead, drafting=drafting)
 
     def take_events(self) -> tuple[Outgoing, ...]:
         """Block events not handed out yet. `commit` hands out all, those of plans included."""
@@ -303,9 +307,12 @@ class Scheduler:
         if not candidates:
             return {}
         num_prompts = len(queues.running) - len(candidates) + len(queues.waiting)
-        room = self._limits.token_budget - len(queues.running)
-        room -= LEAST_TOKENS if num_prompts else 0
-        return self._proposer.propose(candidates, max(0, room))
+        return self._proposer.propose(candidates, self._draft_room(num_prompts))
+
+    def _draft_room(self, num_prompts: int) -> int:
+        """How many drafts a step of all running sequences may verify."""
+        room = self._limits.token_budget - len(self._queues.running)
+        return max(0, room - (LEAST_TOKENS if num_prompts else 0))
 
     def _find(self, key: Key) -> Sequence | None:
         queued = self._queues.find(key) or self._intake_queue.find(key)

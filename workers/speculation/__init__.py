@@ -1,6 +1,7 @@
 """Drafts for the next steps: where they come from, how likely they are right, how many pay."""
 
 from workers.speculation.counters import Counters
+from workers.speculation.draft_depth import DraftDepth, DraftTimes, Mode
 from workers.speculation.offers import MatchOdds, Offer
 from workers.speculation.pass_cost import FINE_SIZES, TimeTable
 from workers.speculation.place_odds import PlaceOdds
@@ -14,7 +15,10 @@ __all__ = [
     "NUM_TEXT_SOURCES",
     "CardSource",
     "Counters",
+    "DraftDepth",
+    "DraftTimes",
     "MatchOdds",
+    "Mode",
     "Offer",
     "PlaceOdds",
     "Policy",

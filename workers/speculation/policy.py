@@ -13,7 +13,7 @@ from typing import Final, final
 from workers.speculation.depth import Choice, choose_depths
 from workers.speculation.pass_cost import TimeTable
 
-_MARGIN: Final = 1.02
+MARGIN: Final = 1.02
 """Drafts must promise so many times the pace of none before steps wait for their tokens: chances
 and times are estimates."""
 
@@ -101,24 +101,45 @@ class Policy:
             self._hope = max(_LEAST_HOPE, self._hope + _HOPE_WEIGHT * (share - self._hope))
             self._hoped = 0.0
 
-    def choose(self, chances: Sequence[Sequence[float]], num_sequences: int, room: int) -> Choice:
+    def choose(
+        self,
+        chances: Sequence[Sequence[float]],
+        num_sequences: int,
+        room: int,
+        draft_s: float = 0.0,
+    ) -> Choice:
         """What to verify of at most `room` drafts for some of the sequences that decode; in a trial
-        something in any case. Prompts beside them make drafts cheaper, and are left out.
+        something in any case. Prompts beside them make drafts cheaper, and are left out. Drafts
+        for the step behind take `draft_s`.
         """
         bare_s = self.ahead.seconds(num_sequences)
         if bare_s is None:
             return Choice([0] * len(chances), 0, 0.0, 0.0)
         is_trial = self._num_in_vain >= _TRIAL_EVERY
-        worst_s = _NEVER_S if is_trial else bare_s / _MARGIN
+        worst_s = _NEVER_S if is_trial else bare_s / MARGIN
         times = self._drafting_s
-        known = max(num_sequences, self.awaiting.largest)
-        room = min(room, max(_FEW, _TRUST * known - num_sequences))
+        room = min(room, self.trusted_room(num_sequences))
         if is_trial:
             room = min(room, max(_FEW, num_sequences // 4))
         elif self._num_drafting % _EXPLORES_EVERY == 1:
             room, times = min(room, 2 * self._num_drafts + _FEW), self._least_s
-        seconds, sizes = partial(times, bare_s), self.awaiting.sizes
+        verify_s, sizes = partial(times, bare_s), self.awaiting.sizes
+
+        def seconds(rows: int) -> float:
+            return verify_s(rows) + draft_s
+
         return choose_depths(chances, num_sequences, room, worst_s, seconds, sizes)
+
+    def trusted_room(self, num_sequences: int) -> int:
+        """How many drafts a step of so many sequences may verify by what was measured so far."""
+        known = max(num_sequences, self.awaiting.largest)
+        return max(_FEW, _TRUST * known - num_sequences)
+
+    def verify_s(self, num_sequences: int, rows: int) -> float:
+        """What a step of so many sequences takes that verifies drafts, `rows` in all; it must be
+        known what one without drafts takes.
+        """
+        return self._drafting_s(self.ahead.seconds(num_sequences) or 0.0, rows)
 
     def planned(self, num_drafts: int, *, had_offers: bool) -> None:
         """A step with so many drafts was planned."""

@@ -20,7 +20,8 @@ class Source(Protocol):
     """Offers drafts for sequences. `name` is for people."""
 
     name: str
-    num_to_draft: int
+    drafts_behind: bool
+    """Whether drafts are made behind a step, for the next one."""
 
     def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:
         """A sequence runs, whose `tokens` grow; others may learn those from `shared_from` on."""
@@ -42,7 +43,7 @@ class Source(Protocol):
 class TextSource:
     """Earlier text."""
 
-    num_to_draft = 0
+    drafts_behind = False
 
     def __init__(self, odds: MatchOdds, *, uses_fleet: bool) -> None:
         self.name = "suffix" if uses_fleet else "ngram"
@@ -72,12 +73,13 @@ class TextSource:
 
 @final
 class CardSource:
-    """A network on the card, which drafts up to `num_to_draft` tokens behind each step."""
+    """A network on the card, which drafts behind a step."""
 
-    def __init__(self, name: str, odds: PlaceOdds, depth: int) -> None:
+    drafts_behind = True
+
+    def __init__(self, name: str, odds: PlaceOdds) -> None:
         self.name = name
         self.odds = odds
-        self.num_to_draft = depth
         self._held: dict[int, int] = {}
 
     def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:

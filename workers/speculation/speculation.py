@@ -11,11 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from protocol.messages import Drafting
-from workers.scheduler import Candidate, StepPlan, StepResult
+from workers.scheduler import Candidate, DraftTiming, StepPlan, StepResult
 from workers.speculation.counters import Counters
+from workers.speculation.draft_depth import DraftDepth, Mode
 from workers.speculation.offers import Offer
 from workers.speculation.policy import Policy
 from workers.speculation.sources import Source
+
+_MOST_UNVERIFIED: Final = 4
+"""Steps in a row whose drafts are all left aside; then they are verified all the same, or it would
+never be known that they have become better."""
 
 _ANY_ROOM: Final = 4096
 """Drafts that a step might have, before its other chunks are known."""
@@ -24,14 +29,24 @@ _ANY_ROOM: Final = 4096
 @final
 class Speculation:
     """`workers.scheduler.Proposer` over one `source` of drafts. `depth` None: as many as pay; else
-    so many of each sequence.
+    so many of each sequence. `draft_depth` says for a source that drafts behind steps how many.
     """
 
-    def __init__(self, source: Source, policy: Policy, depth: int | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        policy: Policy,
+        depth: int | None = None,
+        draft_depth: DraftDepth | None = None,
+    ) -> None:
         self.counters = Counters()
         self.source = source
         self.policy = policy
+        self.draft_depth = draft_depth
         self._depth = depth
+        self._last_depth = 0
+        self._is_trial = False
+        self._num_unverified = 0
         self._offers: dict[int, Offer] = {}
         self._had_offers = False
 
@@ -48,10 +63,13 @@ class Speculation:
             round(seen.gain, 3),
         )
 
-    @property
-    def num_to_draft(self) -> int:
+    def num_to_draft(self, num_sequences: int, room: int) -> int:
         """See `Proposer`."""
-        return self.source.num_to_draft
+        if not self.source.drafts_behind:
+            return 0
+        if self._depth is not None:
+            return self._depth
+        return 0 if self.draft_depth is None else self.draft_depth.choose(num_sequences, room)
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""
@@ -101,26 +119,53 @@ class Speculation:
             if offer is not None and chunk.drafts and num_ids:
                 self.source.verified(offer.cut(len(chunk.drafts)), num_ids - 1)
         self.source.planned(plan)
+        self._drafted(max([chunk.num_to_draft for chunk in plan.chunks], default=0))
         self.policy.planned(num_drafts, had_offers=self._had_offers)
 
-    def took(self, plan: StepPlan, num_tokens: int, seconds: float, *, is_ahead: bool) -> None:
+    def took(
+        self,
+        plan: StepPlan,
+        num_tokens: int,
+        seconds: float,
+        *,
+        is_ahead: bool,
+        drafting: DraftTiming,
+    ) -> None:
         """See `Proposer`."""
+        if drafting.depth and self.draft_depth is not None:
+            self.draft_depth.times.add(*drafting)
         if any(chunk.length != 1 for chunk in plan.chunks):
             return
         num_sequences, num_rows = len(plan.chunks), sum([chunk.num_rows for chunk in plan.chunks])
-        self.policy.took(num_rows, seconds, is_ahead=is_ahead)
+        self.policy.took(num_rows, max(0.0, seconds - drafting.seconds), is_ahead=is_ahead)
         bare_s = self.policy.ahead.seconds(num_sequences)
-        if num_rows > num_sequences and bare_s is not None:
-            self.counters.took(seconds, bare_s * num_tokens / num_sequences)
+        if bare_s is None or not (num_rows > num_sequences or drafting.depth):
+            return
+        self.counters.took(seconds, bare_s * num_tokens / num_sequences)
+        if num_rows > num_sequences and self.draft_depth is not None:
+            self.draft_depth.verified(num_sequences, num_tokens, seconds)
+
+    def _drafted(self, depth: int) -> None:
+        """So many drafts are there for each sequence now."""
+        self._last_depth = depth
+        self._is_trial = False
+        if self.draft_depth is not None:
+            self._is_trial = depth > 0 and self.draft_depth.mode is Mode.TRYING
+            self.draft_depth.planned(depth)
 
     def _depths(self, offers: Sequence[Offer], num_sequences: int, room: int) -> list[int]:
-        if self._depth is None:
+        if self._depth is None and not self._is_trial:
             chances = [offer.chances for offer in offers]
-            choice = self.policy.choose(chances, num_sequences, room)
+            times = None if self.draft_depth is None else self.draft_depth.times
+            draft_s = 0.0 if times is None else times.seconds(num_sequences, self._last_depth)
+            choice = self.policy.choose(chances, num_sequences, room, draft_s)
             self.policy.found(choice)
-            return choice.depths
-        depths = []
+            is_left = self.source.drafts_behind and offers and not choice.num_drafts
+            self._num_unverified = self._num_unverified + 1 if is_left else 0
+            if self._num_unverified < _MOST_UNVERIFIED:
+                return choice.depths
+        depths, most = [], _ANY_ROOM if self._depth is None else self._depth
         for offer in offers:
-            depths.append(min(len(offer.ids), self._depth, room))
+            depths.append(min(len(offer.ids), most, room))
             room -= depths[-1]
         return depths

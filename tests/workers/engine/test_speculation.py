@@ -15,7 +15,16 @@ from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import Runner
 from workers.engine.step.host_steps import HostSteps
-from workers.speculation import NUM_TEXT_SOURCES, MatchOdds, Policy, Speculation, TextSource
+from workers.speculation import (
+    NUM_TEXT_SOURCES,
+    CardSource,
+    DraftDepth,
+    MatchOdds,
+    PlaceOdds,
+    Policy,
+    Speculation,
+    TextSource,
+)
 
 DEPTHS = (1, 3, 7, 15)
 FEW_BLOCKS = 11
@@ -189,3 +198,26 @@ def test_drafts_from_earlier_text(runner: Runner, on_card: bool, depth: int | No
     assert counters.num_tokens == 2 * 4 * 59
     assert counters.num_tokens == counters.num_passes + counters.num_accepted
     assert counters.num_passes < 0.6 * counters.num_tokens
+
+
+@pytest.mark.parametrize("mood", [Mood.RIGHT, Mood.WRONG])
+@pytest.mark.parametrize("on_card", [False, True])
+def test_a_network_drafts_where_that_pays(runner: Runner, on_card: bool, mood: Mood) -> None:
+    """Every step takes a second, with drafts or without: good ones are made behind most of them. Of
+    bad ones it may have fewer at once, or others, and no text changes.
+    """
+    asked = _asked(4, max_tokens=60)
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    drafter = KnownDrafter(_texts(asked, expected), 7, mood)
+    policy, odds = Policy(looks_ahead=on_card), PlaceOdds(7)
+    depth = DraftDepth(odds, policy, 7)
+    speculation = Speculation(CardSource("known", odds), policy, draft_depth=depth)
+    stepping = _steps(runner, drafter, on_card=on_card)
+    drive = Drive(stepping, proposer=speculation, looks_ahead=on_card)
+    assert serve(drive, asked) == expected
+    num_drafts = speculation.counters.num_drafts
+    assert num_drafts > 0
+    if mood is Mood.RIGHT:
+        assert drive.num_steps < 40
+        assert speculation.counters.num_accepted == num_drafts
+    assert depth.times.export()

@@ -10,8 +10,17 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from workers.scheduler import Candidate, Chunk, Sampled, StepPlan, StepResult
-from workers.speculation import Offer, Policy, Speculation
+from workers.scheduler import Candidate, Chunk, DraftTiming, Sampled, StepPlan, StepResult
+from workers.speculation import (
+    FINE_SIZES,
+    CardSource,
+    DraftDepth,
+    Offer,
+    PlaceOdds,
+    Policy,
+    Speculation,
+    TimeTable,
+)
 
 Seconds = Callable[[int], float]
 """Of a step, by its rows."""
@@ -20,12 +29,13 @@ Seconds = Callable[[int], float]
 @dataclass
 class Costs:
     """Seconds of steps by rows: planned ahead, and waiting for tokens; an engine that does not look
-    ahead has the latter only. A card takes `draft_s` for each place that it drafts.
+    ahead has the latter only. A card takes `draft` for that many sequences and drafts of each.
     """
 
     ahead: Seconds
     awaiting: Seconds
     looks_ahead: bool = True
+    draft: Callable[[int, int], float] = lambda _sequences, _depth: 0.0
 
     def bare(self, num_sequences: int) -> float:
         """Without drafts."""
@@ -35,11 +45,20 @@ class Costs:
 class FairSource:
     """Offers `depth` drafts of each sequence, which are right by `rates`; says `told` chances."""
 
-    num_to_draft = 0
+    name = "fair"
+    drafts_behind = False
 
     def __init__(self, rates: Sequence[float], told: Sequence[float] | None = None) -> None:
         self.rates = list(rates)
         self.told = tuple(rates if told is None else told)
+
+    def length(self, depth: int) -> float:
+        """Tokens of a pass that verifies so many drafts, on the average."""
+        tokens, reached = 1.0, 1.0
+        for rate in self.rates[:depth]:
+            reached *= rate
+            tokens += reached
+        return tokens
 
     def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:
         """Nothing to keep."""
@@ -61,8 +80,9 @@ class FairSource:
 
 @dataclass
 class Simulation:
-    """Steps of `num_sequences` that decode for ever. `depths` are the most drafts of a sequence in
-    each step.
+    """Steps of `num_sequences` that decode for ever, whose drafts are right as `source` has it;
+    `speculation` may have another one. `depths` are the most drafts of a sequence in each step,
+    `expected` the tokens of all steps on the average of such drafts.
     """
 
     speculation: Speculation
@@ -73,6 +93,7 @@ class Simulation:
     seed: int = 0
     seconds: float = 0.0
     num_tokens: int = 0
+    expected: float = 0.0
     depths: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -85,6 +106,11 @@ class Simulation:
         """Tokens a second."""
         return self.num_tokens / self.seconds
 
+    @property
+    def fair_pace(self) -> float:
+        """Tokens a second, without luck."""
+        return self.expected / self.seconds
+
     def run(self, num_steps: int) -> Simulation:
         """So many more."""
         for _ in range(num_steps):
@@ -93,7 +119,7 @@ class Simulation:
 
     def forget(self) -> Simulation:
         """Begin to count anew."""
-        self.seconds, self.num_tokens, self.depths = 0.0, 0, []
+        self.seconds, self.num_tokens, self.expected, self.depths = 0.0, 0, 0.0, []
         return self
 
     def _turn(self) -> None:
@@ -102,24 +128,34 @@ class Simulation:
         is_ahead = (
             self.costs.looks_ahead
             and before is not None
-            and not any(chunk.drafts for chunk in before.chunks)
+            and not any(chunk.drafts or chunk.num_to_draft for chunk in before.chunks)
             and not self.speculation.waits(candidates)
         )
         drafts = {} if is_ahead else self.speculation.propose(candidates, 4096)
+        depth = self.speculation.num_to_draft(self.num_sequences, 4096)
         self._step += 1
-        chunks = [Chunk(seq, 0, 1, (), True, drafts.get(seq, ())) for seq, _ in candidates]
+        chunks = [Chunk(seq, 0, 1, (), True, drafts.get(seq, ()), depth) for seq, _ in candidates]
         plan = StepPlan(self._step, (), tuple(chunks), ())
         rows = sum(chunk.num_rows for chunk in chunks)
         took = self.costs.ahead(rows) if is_ahead else self.costs.awaiting(rows)
         took *= 1 + self.noise * (2 * self._rng.random() - 1)
+        drafting = self._drafting(before if self.costs.looks_ahead else plan)
+        took += drafting.seconds
         result = StepResult(self._step, tuple(self._sampled(chunk) for chunk in chunks))
         tokens = sum(len(item.ids) for item in result.sampled)
         self.speculation.learn(plan, result)
-        self.speculation.took(plan, tokens, took, is_ahead=is_ahead)
+        self.speculation.took(plan, tokens, took, is_ahead=is_ahead, drafting=drafting)
         self.seconds += took
         self.num_tokens += tokens
+        self.expected += sum(self.source.length(len(chunk.drafts)) for chunk in chunks)
         self.depths.append(max(len(chunk.drafts) for chunk in chunks))
         self._in_flight = plan
+
+    def _drafting(self, plan: StepPlan | None) -> DraftTiming:
+        """What the drafts behind that step take: of a card in the time of the next one."""
+        depth = 0 if plan is None else plan.chunks[0].num_to_draft
+        seconds = self.costs.draft(self.num_sequences, depth) if depth else 0.0
+        return DraftTiming(self.num_sequences, depth, seconds)
 
     def _sampled(self, chunk: Chunk) -> Sampled:
         num = 0
@@ -144,6 +180,25 @@ def simulate(
     return Simulation(speculation, source, costs, num_sequences, noise, seed)
 
 
+def simulate_card(
+    rates: Sequence[float],
+    costs: Costs,
+    num_sequences: int,
+    *,
+    noise: float = 0.0,
+    seed: int = 0,
+    sizes: Sequence[int] = FINE_SIZES,
+) -> Simulation:
+    """With a policy, and drafts of a network that are right by `rates`. Steps that verify take as
+    long up to each of `sizes`.
+    """
+    policy = Policy(looks_ahead=costs.looks_ahead, awaiting=TimeTable(sizes))
+    odds = PlaceOdds(len(rates))
+    depth = DraftDepth(odds, policy, len(rates))
+    speculation = Speculation(CardSource("network", odds), policy, draft_depth=depth)
+    return Simulation(speculation, FairSource(rates), costs, num_sequences, noise, seed)
+
+
 def pace_without(costs: Costs, num_sequences: int) -> float:
     """Tokens a second of no speculation."""
     return num_sequences / costs.bare(num_sequences)
@@ -151,13 +206,11 @@ def pace_without(costs: Costs, num_sequences: int) -> float:
 
 def pace_of(depth: int, rates: Sequence[float], costs: Costs, num_sequences: int) -> float:
     """Tokens a second that `depth` drafts of each sequence give, on the average."""
-    tokens, reached = 1.0, 1.0
-    for rate in rates[:depth]:
-        reached *= rate
-        tokens += reached
     if not depth:
         return pace_without(costs, num_sequences)
-    return num_sequences * tokens / costs.awaiting(num_sequences * (1 + depth))
+    tokens = num_sequences * FairSource(rates).length(depth)
+    seconds = costs.awaiting(num_sequences * (1 + depth)) + costs.draft(num_sequences, depth)
+    return tokens / seconds
 
 
 def best_pace(rates: Sequence[float], costs: Costs, num_sequences: int) -> float:

@@ -179,8 +179,25 @@ class DeviceSteps:
             else:
                 row.next_position = chunk.start + chunk.length if chunk.samples else -1
         if picked is None:
-            return Unsampled(lambda: _finished(work, work.draw()))
-        return _finished(work, picked)
+            return Unsampled(lambda: self._finished(work, work.draw()))
+        return self._finished(work, picked)
+
+    def _finished(self, work: _Work, picked: Picked) -> Launched:
+        """Launch the copy of the tokens, ahead of the drafts, which nothing waits for. It comes
+        behind the drafts of the step before, whose time is this step's.
+        """
+        launched = _fetched(picked)
+        if self._draft_pass is None or work.draft is None:
+            return launched
+        drafting = self._draft_pass.timing
+        try:
+            work.draft(picked)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            # The step itself is done. What the next one verifies instead are old drafts.
+            print(f"no memory to draft: {error}", file=sys.stderr)
+        return replace(launched, drafting=drafting)
 
     @property
     def state_bytes(self) -> int:
@@ -468,20 +485,6 @@ def _awaits_token(chunk: Chunk, state: SequenceState) -> bool:
     """Whether the chunk samples behind a token that the host does not know, and a grammar must."""
     is_known = chunk.start + chunk.length <= len(state.tokens)
     return state.grammar is not None and chunk.samples and not is_known
-
-
-def _finished(work: _Work, picked: Picked) -> Launched:
-    """Launch the copy of the tokens, ahead of the drafts, which nothing waits for."""
-    launched = _fetched(picked)
-    if work.draft is not None:
-        try:
-            work.draft(picked)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            # The step itself is done. What the next one verifies instead are old drafts.
-            print(f"no memory to draft: {error}", file=sys.stderr)
-    return launched
 
 
 def _fetched(picked: Picked) -> Launched:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from time import perf_counter
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -21,7 +23,7 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network, Taps
 from workers.engine.step.batch import Numbers, SequenceState, to_device
 from workers.engine.step.sampler import Picked
-from workers.scheduler import Chunk
+from workers.scheduler import Chunk, DraftTiming
 
 PlanRows: TypeAlias = Callable[[Sequence[Chunk], Tensor, int], AttentionPlan | PagedPlan]
 """Of these sequences' chunks so many rows each, from these positions int64 [S] on."""
@@ -51,9 +53,12 @@ class Kept(NamedTuple):
 
 @final
 class DraftPass:
-    """The forward passes of a model, and a drafter that takes them in."""
+    """The forward passes of a model, and a drafter that takes them in. `timing` is how long the
+    last pass took that drafted, to be called when it is over; of none if the last one did not.
+    """
 
     def __init__(self, model: Network, cache: KvCache, drafter: Drafter) -> None:
+        self.timing: Callable[[], DraftTiming] = DraftTiming
         self._drafter = drafter
         self._model = model
         self._cache = cache
@@ -121,9 +126,34 @@ class DraftPass:
             plan_rows=lambda num_rows, offset: plan_rows(chunks, positions + offset, num_rows),
             in_place=rows.in_place,
         )
+        self.timing, begin = DraftTiming, _mark(ids.device)
         drafted = self._drafter.draft(step)
+        if step.depth:
+            self.timing = partial(_timing, len(chunks), step.depth, begin, _mark(ids.device))
         # A drafter of another vocabulary must not make the embedding read past its end.
         return chunks, replace(drafted, ids=drafted.ids.clamp(0, self._model.config.vocab_size - 1))
+
+
+def _mark(device: torch.device) -> torch.cuda.Event | float:
+    """A moment: on a card that in which it has computed what was launched so far."""
+    if device.type != "cuda":
+        return perf_counter()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _timing(
+    num_sequences: int,
+    depth: int,
+    begin: torch.cuda.Event | float,
+    end: torch.cuda.Event | float,
+) -> DraftTiming:
+    if isinstance(begin, float) or isinstance(end, float):
+        seconds = float(end) - float(begin)  # type: ignore[arg-type]
+    else:
+        seconds = 1e-3 * begin.elapsed_time(end)
+    return DraftTiming(num_sequences, depth, seconds)
 
 
 def anchor_rows(picked: Picked) -> Tensor:

@@ -88,7 +88,7 @@ class HostSteps:
         drafting, drafted = draft_pass.draft(rows, kept, picked, batch.sampling, self._plan_rows)
         for chunk, ids in zip(drafting, drafted.ids.tolist(), strict=True):
             self._drafts[chunk.seq] = tuple(ids)
-        return Launched(picked)
+        return Launched(picked, drafting=draft_pass.timing)
 
     def _plan_rows(
         self, chunks: Sequence[Chunk], positions: Tensor, num_rows: int

@@ -14,7 +14,7 @@ from protocol.errors import HermaError
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.sampler import Picked
-from workers.scheduler import Chunk
+from workers.scheduler import Chunk, DraftTiming
 
 
 class TokensLost(HermaError):
@@ -78,10 +78,13 @@ class Steps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A step on its way. `done` is None if its tokens are there already."""
+    """A step on its way. `done` is None if its tokens are there already. `drafting`: the draft pass
+    that the time to these tokens covers, which may be asked for when they are there.
+    """
 
     picked: Picked
     done: torch.cuda.Event | None = None
+    drafting: Callable[[], DraftTiming] = DraftTiming
 
     def wait(self) -> Picked:
         """The tokens, on the host."""

@@ -159,6 +159,25 @@ def _check(
     assert num_wrong <= (0.2 * len(drafts) if is_stale else 0)
 
 
+@pytest.mark.parametrize(
+    "on_card", [pytest.param(False, marks=pytest.mark.slow), True], ids=["host", "as on a card"]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_drafts_behind_steps_without_drafts_know_these(
+    name: str, runner: Runner, asked: list[Asked], tmp_path: Path, *, on_card: bool
+) -> None:
+    """Steps run ahead where none are made, and their rows are taken in all the same."""
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
+    drafting, watched, naive = _watching(name, runner, texts, tmp_path, on_card=on_card)
+    proposer = CardDrafts(DEPTH, vary=True)
+    drive = Drive(drafting, proposer=proposer, looks_ahead=on_card, token_budget=40)
+    assert serve(drive, asked) == expected
+    depths = {len(draft.ids) for draft in watched.drafts}
+    assert depths == set(range(1, DEPTH + 1))
+    _check(watched, texts, naive, runner.model, is_stale=False)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", NAMES)

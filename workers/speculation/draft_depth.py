@@ -1,0 +1,162 @@
+"""How many drafts the card makes behind a step, perhaps none.
+
+Owns what draft passes take, the choice of one depth for all sequences of a step, and when a depth
+is tried that does not seem to pay, so that it is known if it ever does. Must not know which of the
+drafts are verified (`policy.py`), nor the network.
+
+A step without a draft pass takes its rows in all the same, so there is nothing to catch up with
+when drafts begin to pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from itertools import accumulate
+from operator import mul
+from typing import Final, final
+
+from workers.speculation.pass_cost import TimeTable
+from workers.speculation.place_odds import FADED_TRIES, PlaceOdds
+from workers.speculation.policy import MARGIN, Policy
+
+_TRIAL_EVERY: Final = 96
+"""Steps without drafts behind which there is a trial."""
+
+_DEEPER_EVERY: Final = 64
+"""Among so many steps with drafts one has more of them than seem to pay."""
+
+_BARE_EVERY: Final = 192
+_MOST_BARE_EVERY: Final = 8 * _BARE_EVERY
+_BARE_STEPS: Final = 4
+"""Among so many steps with drafts so many without, ever fewer while those with drafts are faster:
+the first verifies the last drafts, and the next one waits for its tokens."""
+
+_STAYS: Final = 1.01
+"""Another depth must promise so many times the pace of the last one."""
+
+
+@final
+class DraftTimes:
+    """Seconds of draft passes by sequences and depth. `known`: of an earlier engine, as `export`
+    returned them.
+    """
+
+    def __init__(self, known: Mapping[int, Mapping[int, float]] | None = None) -> None:
+        self._by_depth = {depth: TimeTable(known=times) for depth, times in (known or {}).items()}
+        self._depths = sorted(self._by_depth)
+
+    def export(self) -> dict[int, dict[int, float]]:
+        """By depth, what `TimeTable.export` returns."""
+        return {depth: table.export() for depth, table in self._by_depth.items()}
+
+    def add(self, num_sequences: int, depth: int, seconds: float) -> None:
+        """A pass took so long."""
+        if depth not in self._by_depth:
+            self._by_depth[depth] = TimeTable()
+            self._depths = sorted(self._by_depth)
+        self._by_depth[depth].add(num_sequences, seconds)
+
+    def seconds(self, num_sequences: int, depth: int) -> float:
+        """Between two known depths and from none on in proportion, which is too little for a
+        network that drafts all at once: so fewer drafts are tried, and then they are known. Beyond
+        the deepest as long for each draft as up to there. 0 while nothing is known.
+        """
+        below, below_s = 0, 0.0
+        for known in self._depths:
+            known_s = self._by_depth[known].seconds(num_sequences) or 0.0
+            if known >= depth:
+                return below_s + (known_s - below_s) * (depth - below) / (known - below)
+            below, below_s = known, known_s
+        return below_s * depth / below if below else 0.0
+
+
+class Mode(Enum):
+    """Why a step drafts as it does."""
+
+    RESTING = "drafts do not pay"
+    DRAFTING = "they do"
+    TRYING = "they do not seem to pay, or not so many"
+    MEASURING = "what a step without drafts takes is looked at again"
+
+
+@final
+class DraftDepth:
+    """The depth of each draft pass, up to `most`, by what `policy` knows of passes that verify and
+    `odds` of drafts.
+    """
+
+    def __init__(
+        self, odds: PlaceOdds, policy: Policy, most: int, times: DraftTimes | None = None
+    ) -> None:
+        self.times = times or DraftTimes()
+        self.mode = Mode.RESTING
+        self._odds = odds
+        self._policy = policy
+        self._most = most
+        self._last = 0
+        self._num_resting = _TRIAL_EVERY  # the first trial is soon
+        self._num_drafting = 0
+        self._bare_every = _BARE_EVERY
+        self._num_bare = 0
+
+    def choose(self, num_sequences: int, room: int) -> int:
+        """How many drafts to make behind a step of so many sequences, of which the next one may
+        verify `room`. `mode` says why.
+        """
+        bare_s = self._policy.ahead.seconds(num_sequences)
+        if bare_s is None:
+            self.mode = Mode.RESTING
+            return 0
+        if self._num_bare:
+            self.mode = Mode.MEASURING
+            return 0
+        room = min(room, self._policy.trusted_room(num_sequences))
+        depth, pace = self._best(num_sequences, min(self._most, max(1, room // num_sequences)))
+        if pace > MARGIN * num_sequences / bare_s:
+            self.mode = Mode.DRAFTING
+            if self._num_drafting % _DEEPER_EVERY == _DEEPER_EVERY - 1 and depth < self._most:
+                self.mode = Mode.TRYING
+                return min(self._most, depth + max(1, depth // 2))
+            return depth
+        self.mode = Mode.TRYING if self._num_resting >= _TRIAL_EVERY else Mode.RESTING
+        return depth if self.mode is Mode.TRYING else 0
+
+    def planned(self, depth: int) -> None:
+        """A step was computed behind which so many drafts were made."""
+        self._num_bare = max(0, self._num_bare - 1)
+        if not depth:
+            self._num_resting += 1
+            return
+        if self.mode is Mode.TRYING and self._num_resting >= _TRIAL_EVERY:
+            self._odds.fade(FADED_TRIES)
+        self._num_resting = 0
+        self._num_drafting += 1
+        self._last = depth
+        if self._num_drafting >= self._bare_every:
+            self._bare_every = min(_MOST_BARE_EVERY, 2 * self._bare_every)
+            self._num_drafting, self._num_bare = 0, _BARE_STEPS
+
+    def verified(self, num_sequences: int, num_tokens: int, seconds: float) -> None:
+        """A step that verified drafts took so long, with the draft pass. A trial that pays is
+        repeated at once.
+        """
+        bare_s = self._policy.ahead.seconds(num_sequences)
+        if bare_s is not None and self.mode in (Mode.RESTING, Mode.TRYING):
+            if num_tokens / seconds > MARGIN * num_sequences / bare_s:
+                self._num_resting = _TRIAL_EVERY
+            else:
+                self._bare_every = _BARE_EVERY
+
+    def _best(self, num_sequences: int, most: int) -> tuple[int, float]:
+        """The depth from 1 on with the most tokens a second, and these."""
+        reached = accumulate(self._odds.chances(None, most), mul)
+        tokens, best, best_pace = 1.0, 1, 0.0
+        for depth, chance in enumerate(reached, 1):
+            tokens += chance
+            seconds = self._policy.verify_s(num_sequences, num_sequences * (1 + depth))
+            pace = num_sequences * tokens / (seconds + self.times.seconds(num_sequences, depth))
+            pace *= _STAYS if depth == self._last else 1.0
+            if pace > best_pace:
+                best, best_pace = depth, pace
+        return best, best_pace / (_STAYS if best == self._last else 1.0)

@@ -295,13 +295,29 @@ class LaunchConfig(_Table, frozen=True):
     """`launch = { ... }`: how a worker starts somebody else's engine. `argv` is its command line,
     one word each, never a shell's; `env` is added to the environment. `stop` is a command that ends
     what outlives the process, as `["docker", "rm", "-f", "NAME"]`: it runs before the first start
-    and after each end.
+    and after each end. `{version}` in these words stands for the version of `installation` that is
+    current on the host: the directory of an environment, or the reference of an image. `base` is
+    the one that stands there until `herma upgrade` has installed another.
     """
 
     argv: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     env: dict[str, str] = {}
     cwd: str | None = None
     stop: tuple[str, ...] = ()
+    installation: Name | None = None
+    base: str | None = None
+
+    def __post_init__(self) -> None:
+        words = (*self.argv, *self.stop, *self.env.values(), self.cwd or "")
+        has_place = any("{version}" in word for word in words)
+        if self.installation == "herma":
+            raise ValueError("the installation `herma` is Herma itself; choose another name")
+        if has_place and self.installation is None:
+            raise ValueError("`{version}` needs `installation`, the name of what is installed")
+        if self.installation is not None and not has_place:
+            raise ValueError("an `installation` needs `{version}` in argv, where its version goes")
+        if self.base is not None and self.installation is None:
+            raise ValueError("`base` is the first version of an `installation`, which is missing")
 
 
 class KvEventsConfig(_Table, frozen=True):

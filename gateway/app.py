@@ -62,6 +62,7 @@ from protocol.control_messages import (
     AskReload,
     AskStatus,
     GatewayStatus,
+    ModelCover,
 )
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES
@@ -278,13 +279,21 @@ async def _serve(
         announce(f"ready {url}/v1")
 
 
+def _status(process: _Process, url: str) -> GatewayStatus:
+    models = (
+        ModelCover(model.name, model.ready_workers, model.cloud and bool(model.fallback))
+        for model in process.services.dispatcher.models()
+    )
+    return GatewayStatus(os.getpid(), url, VERSION, process.index.name or "", tuple(models))
+
+
 async def _answer_commands(process: _Process, url: str) -> None:
     """Answer this user's commands on this host until cancelled."""
 
     async def answer(ask: Ask) -> Answer:
         match ask:
             case AskStatus():
-                return GatewayStatus(os.getpid(), url, VERSION, process.index.name or "")
+                return _status(process, url)
             case AskReload():
                 return await process.reload.take()
             case _:

@@ -17,6 +17,7 @@ from typing import Final
 import trio
 
 from herma import EXIT_EXPLAINED
+from protocol.own_code import module_argv
 from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop, hangups, outlive_hangups
 
@@ -27,11 +28,15 @@ MIN_BACKOFF_S: Final = 0.2
 MAX_BACKOFF_S: Final = 10.0
 HEALTHY_S: Final = 30.0
 """A child that ran this long restarts with the shortest back-off."""
+EXPLAINED_S: Final = 5.0
+"""A child that explains what is wrong at its start does so within this time. One that ends so later
+has become another version, which does not understand its command line.
+"""
 
 
 def herma_argv(words: list[str]) -> list[str]:
     """The argv of a child that runs `herma WORDS` and ends with this process."""
-    return [sys.executable, "-m", "herma", "--parent", str(os.getpid()), *words]
+    return [*module_argv("herma"), "--parent", str(os.getpid()), *words]
 
 
 class Child:
@@ -175,10 +180,11 @@ async def _keep_running(child: Child, stop_all: Callable[[int], None]) -> None:
     for num_starts in itertools.count():
         started_at = trio.current_time()
         status = await child.run()
-        if status == EXIT_EXPLAINED and num_starts == 0:
+        lasted_s = trio.current_time() - started_at
+        if status == EXIT_EXPLAINED and num_starts == 0 and lasted_s < EXPLAINED_S:
             stop_all(status)
             return
-        if trio.current_time() - started_at > HEALTHY_S:
+        if lasted_s > HEALTHY_S:
             backoff_s = MIN_BACKOFF_S
         how = _signal_name(-status) if status < 0 else f"exit code {status}"
         print(f"herma: {child.name} ended: {how}; again in {backoff_s:g} s", file=sys.stderr)

@@ -5,6 +5,7 @@ config check` does not load torch. A `HermaError` is printed as one line with ex
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -13,15 +14,21 @@ from typing import Final
 
 from herma import EXIT_EXPLAINED
 from protocol.errors import HermaError
+from protocol.own_code import HELD
 from protocol.version import VERSION
 
 MAX_PORT = 65_535
 MAX_PROCESSES = 64
 EXIT_INTERRUPTED = 130
+EXIT_ON_TRIAL = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    if argv is None:
+        from herma.entry import become_current
+
+        become_current(sys.argv[1:], os.environ)
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -31,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except HermaError as error:
         print(f"herma: {error}", file=sys.stderr)
-        return EXIT_EXPLAINED
+        # A version on trial must be followed by the one before: no manager may take this as final.
+        return EXIT_ON_TRIAL if HELD in os.environ else EXIT_EXPLAINED
     except KeyboardInterrupt:  # before the command handles its signals itself
         return EXIT_INTERRUPTED
 
@@ -44,7 +52,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
         die_with_parent(arguments.parent, signal.SIGTERM)
     command: Callable[[argparse.Namespace], int]
-    command = import_module(f"herma.{arguments.command}_command").run
+    module = "upgrade" if arguments.command == "rollback" else arguments.command
+    command = import_module(f"herma.{module}_command").run
     return command(arguments)
 
 
@@ -63,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_diff(commands)
     _add_boot(commands)
     _add_top(commands)
+    _add_upgrade(commands)
     _add_keys(commands)
     _add_bench(commands)
     _add_usage(commands)
@@ -203,6 +213,40 @@ def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     form = top.add_mutually_exclusive_group()
     form.add_argument("--once", action="store_true", help="one frame of plain text")
     form.add_argument("--json", action="store_true", help="all of it once, for programs")
+
+
+def _add_upgrade(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    upgrade = commands.add_parser("upgrade", help="another version, tried before it serves")
+    rollback = commands.add_parser("rollback", help="back to the version before the last upgrade")
+    for command in (upgrade, rollback):
+        command.add_argument(
+            "installation",
+            nargs="?",
+            default="herma",
+            metavar="NAME",
+            help="of a launch's `installation`; default: Herma itself",
+        )
+        command.add_argument("--list", action="store_true", help="the versions of this host")
+        command.add_argument("--drain", type=float, default=600.0, metavar="S", help="at most")
+        command.add_argument(
+            "--bound", type=float, default=900.0, metavar="S", help="until a version is ready"
+        )
+        command.add_argument(
+            "--pause", action="store_true", help="although requests of a model wait meanwhile"
+        )
+    upgrade.add_argument("--wheel", type=Path, metavar="FILE", help="install this wheel")
+    upgrade.add_argument("--package", metavar="NAME==VERSION", help="of the --index")
+    upgrade.add_argument("--index", metavar="URL", help="where packages come from")
+    upgrade.add_argument("--image", metavar="REF", help="pull this image")
+    upgrade.add_argument("--constraints", type=Path, metavar="FILE", help="for the installation")
+    upgrade.add_argument(
+        "--share-packages", action="store_true", help="see the packages of the current version"
+    )
+    upgrade.add_argument("--python", default=sys.executable, metavar="FILE", help="for it")
+    upgrade.add_argument(
+        "--smoke", metavar="COMMAND", help="must succeed; {version} is the directory or image"
+    )
+    upgrade.add_argument("--stage", action="store_true", help="install and prove, no more")
 
 
 def _port(text: str) -> int:

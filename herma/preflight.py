@@ -24,6 +24,7 @@ from config import (
 )
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
+from workers.versions import resolved
 
 _PORT: Final = "[gateway] port, --port"
 
@@ -104,7 +105,12 @@ def launch_problems(config: Config, environ: Mapping[str, str]) -> Iterator[str]
                 f"worker `{worker.name}`: the environment variable {worker.api_key_env}, named by "
                 "api_key_env, is not set"
             )
-        if (launch := worker.launch) is None:
+        try:
+            launch = resolved(worker, environ)[0].launch
+        except ConfigError as error:
+            yield f"worker `{worker.name}`: {error}"
+            continue
+        if launch is None:
             continue
         folder = Path(launch.cwd or ".")
         if not folder.is_dir():

@@ -7,12 +7,14 @@ import argparse
 import os
 import pwd
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from config import Config, builtin_config, load_config
 from herma.boot import UnitOptions, enabling, needed_variables, unit_files
 from protocol.errors import ConfigError
+from workers.versions import HERMA, installation_of
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
 
@@ -24,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
         if config.worker(name) is None:
             raise ConfigError(f"no [[workers]] table is named `{name}`")
     options = UnitOptions(
-        python=sys.executable,
+        python=lasting_python(os.environ),
         config=path,
         user=None if arguments.user else user().pw_name,
         folder=Path.cwd() if path is None else path.parent,
@@ -40,6 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.user:
         print("HERMA_RUNTIME_DIR=/run/herma herma worker status   # the units' workers")
     return 0
+
+
+def lasting_python(environ: Mapping[str, str]) -> str:
+    """This process's Python. Of an environment that an upgrade may replace: the current one's, by a
+    path that stays. Raises `ConfigError` without a home.
+    """
+    installation = installation_of(HERMA, environ)
+    if installation.has_environment(Path(sys.prefix)):
+        return str(installation.current_environment / "bin" / "python")
+    return sys.executable
 
 
 def read_config(path: Path | None) -> tuple[Config, Path | None]:

@@ -24,22 +24,67 @@ MAX_SHOWN_LINES: Final = 20
 
 MAX_SHOWN_TROUBLES: Final = 8
 
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+
 
 class AskStatus(msgspec.Struct, frozen=True, tag="status", forbid_unknown_fields=True):
     """Asks for the worker's status."""
 
 
 class AskRestart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=True):
-    """Restart the engine with the file's current configuration; `force`: without draining."""
+    """Restart the engine with the file's current configuration; `force`: without draining. A worker
+    that is held starts the `version` of its launch's installation, "" is the current one.
+    """
 
     force: bool = False
+    version: str = ""
 
 
 class AskReload(msgspec.Struct, frozen=True, tag="reload", forbid_unknown_fields=True):
     """Take what has changed in the file."""
 
 
-Ask = AskStatus | AskRestart | AskReload
+class AskHold(msgspec.Struct, frozen=True, tag="hold", forbid_unknown_fields=True):
+    """Take no more work, finish what runs in `drain_s`, then keep the engine for these messages.
+    After `lease_s` without another of them the worker serves again, with the version that it had.
+    """
+
+    drain_s: Seconds
+    lease_s: Seconds
+
+
+class ProbeQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A prompt: its ids, or its `text` for an engine that takes text."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=4096)]
+    ids: tuple[Annotated[int, msgspec.Meta(ge=0, lt=2**32)], ...] = ()
+    text: str = ""
+
+
+class AskProbe(msgspec.Struct, frozen=True, tag="probe", forbid_unknown_fields=True):
+    """Ask the engine of a worker that is held. The report with that `number` is in the status.
+    `has_leads`: how far each token led over the next best is asked too.
+    """
+
+    number: int
+    questions: tuple[ProbeQuestion, ...]
+    has_leads: bool = True
+
+
+class AskServe(msgspec.Struct, frozen=True, tag="serve", forbid_unknown_fields=True):
+    """Hold the worker no longer."""
+
+
+class AskReplace(msgspec.Struct, frozen=True, tag="replace", forbid_unknown_fields=True):
+    """Have the process of a worker that is held become the one of `entry`, the first words of a
+    command line, which goes on by the same options, and is held for `lease_s`; 0: it serves.
+    """
+
+    entry: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    lease_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 0.0
+
+
+Ask = AskStatus | AskRestart | AskReload | AskHold | AskProbe | AskServe | AskReplace
 
 
 class LastFault(msgspec.Struct, frozen=True):
@@ -53,12 +98,35 @@ class LastFault(msgspec.Struct, frozen=True):
     last_log: tuple[str, ...] = ()
 
 
+class ProbedAnswer(msgspec.Struct, frozen=True):
+    """`leads`: by how much, in log probability, each token led over the next best; empty if that is
+    not known. `text` is that of an engine that gives text. Speeds are 0 where they are not known.
+    """
+
+    tokens: tuple[int, ...] = ()
+    leads: tuple[float, ...] = ()
+    text: str = ""
+    first_token_s: float = 0.0
+    tokens_per_s: float = 0.0
+
+
+class ProbeReport(msgspec.Struct, frozen=True):
+    """How far the probe of that number is; `failure` says why it ended early."""
+
+    number: int
+    is_over: bool
+    failure: str = ""
+    answers: tuple[ProbedAnswer, ...] = ()
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     """One worker. `phase` and `fraction` tell how far a start is, `uptime_s` how long the engine
     has been ready (0: it is not). `restarts` counts engines that died or were replaced. `device` is
     that of the engine, `is_invariant` its mode, `drafting` what its drafts bring; `gateways` counts
     those welcomed and those dialled, `troubles` are the warnings of its start and the reasons of
-    the other gateways.
+    the other gateways. `is_held`: it is kept from gateways, `probe` is its last. `installation` and
+    `base` are those of its launch, `version` is the one that runs; `entry` the program of its own
+    process, of the version `build`. `rank` is that of a `group`.
     """
 
     name: str
@@ -79,6 +147,16 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     gateways: tuple[int, int] = (0, 0)
     troubles: tuple[str, ...] = ()
     fault: LastFault | None = None
+    is_held: bool = False
+    warnings: tuple[str, ...] = ()
+    probe: ProbeReport | None = None
+    installation: str = ""
+    base: str = ""
+    version: str = ""
+    entry: tuple[str, ...] = ()
+    build: str = ""
+    group: str = ""
+    rank: int = 0
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -96,6 +174,14 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     changed: tuple[str, ...] = ()
 
 
+class ModelCover(msgspec.Struct, frozen=True):
+    """Who answers for a model: its ready workers, and whether providers may."""
+
+    name: str
+    ready_workers: int
+    has_providers: bool
+
+
 class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
     """One gateway process. `process` is which of several on one port, as 0/4; "" if it is alone."""
 
@@ -103,6 +189,8 @@ class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
     url: str
     build: str
     process: str = ""
+    models: tuple[ModelCover, ...] = ()
+    entry: tuple[str, ...] = ()
 
 
 class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):

@@ -486,6 +486,10 @@ class Fault(_Message, frozen=True, tag=44):
     kind: FaultKind = "unknown"
 
 
+REPLACED: Final = "its process is replaced"
+"""The reason of a worker that leaves and is back in a moment."""
+
+
 class Bye(_Message, frozen=True, tag=45):
     """The worker leaves on purpose."""
 

@@ -38,6 +38,19 @@ class ServiceManager:
         watchdog_s = int(interval_us) / _MICROSECONDS if interval_us.isdigit() else None
         return cls(address, watchdog_s if is_meant else None)
 
+    @property
+    def environ(self) -> dict[str, str]:
+        """The variables by which another program that this process becomes finds the manager."""
+        if self._address is None:
+            return {}
+        found = {"NOTIFY_SOCKET": self._address}
+        if self.watchdog_s is not None:
+            found |= {
+                "WATCHDOG_PID": str(os.getpid()),
+                "WATCHDOG_USEC": str(int(self.watchdog_s * _MICROSECONDS)),
+            }
+        return found
+
     def ready(self, status: str) -> None:
         """The service has begun. `status` is one line for people."""
         self._status = status

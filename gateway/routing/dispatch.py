@@ -36,6 +36,7 @@ from gateway.telemetry import (
 )
 from protocol.ids import WorkerId
 from protocol.messages import (
+    REPLACED,
     BlockEvent,
     BlocksDropped,
     BlocksSnapshot,
@@ -171,6 +172,8 @@ class Dispatch:
                 return self._fault(worker, message, now)
             case Progress():
                 return self._progress(worker, message)
+            case Bye(reason=reason) if reason == REPLACED:
+                return self.lost(worker_id, now, reason)
             case Bye():
                 return self._leave(worker_id, now, f"left: {message.reason}")
             case _:

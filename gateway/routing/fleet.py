@@ -320,6 +320,12 @@ class Fleet:
         """The workers of the model whose engine is starting."""
         return [worker for worker in self.serving(model) if worker.state == "starting"]
 
+    def is_coming(self, model: Model) -> bool:
+        """Whether a worker of the model starts, or drains: most that drain are back with another
+        engine, and the others take their leave within seconds.
+        """
+        return any(worker.state in ("starting", "draining") for worker in self.serving(model))
+
     def has_given_up(self, model: Model, now: float, patience_s: float) -> bool:
         """Whether all workers of the model have reported that they stop restarting. A worker that
         left without that may be back within `patience_s`. False for a model without workers.

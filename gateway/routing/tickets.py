@@ -312,11 +312,11 @@ class PlacementQueue:
 
     def _unserved(self, model: Model, now: float) -> list[Effect]:
         """No worker of the model is ready: each waiting request goes to a provider, is held or is
-        refused. One whose answer has begun is held even if no worker is starting, unless all
-        workers have given up.
+        refused. One whose answer has begun is held even if no worker is coming, unless all workers
+        have given up.
         """
         effects: list[Effect] = []
-        is_awaited = bool(self._fleet.starting(model)) or now < model.awaited_until
+        is_awaited = self._fleet.is_coming(model) or now < model.awaited_until
         may_resume = is_awaited or not self._fleet.has_given_up(model, now, self._resume_wait_s)
         for waiting in model.queue:
             request = waiting.request

@@ -200,6 +200,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         settings = self.settings
+        due_at = time.monotonic()
         for number, event in enumerate(events):
             data = event if isinstance(event, str) else json.dumps(event)
             if number == settings.half_after:
@@ -210,7 +211,10 @@ class Handler(BaseHTTPRequestHandler):
             if number == settings.die_after:
                 os.kill(os.getpid(), signal.SIGKILL)
             self._chunk(f"data: {data}\n\n".encode())
-            time.sleep(settings.token_ms / 1e3)
+            # On a grid, so that late wake-ups do not add up.
+            due_at = max(due_at, time.monotonic() - settings.token_ms / 1e3)
+            due_at += settings.token_ms / 1e3
+            time.sleep(max(0.0, due_at - time.monotonic()))
         self.wfile.write(b"0\r\n\r\n")
 
     def _chunk(self, data: bytes) -> None:

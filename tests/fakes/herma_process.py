@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,17 +20,24 @@ T = TypeVar("T")
 READY_S = 120.0
 STOP_S = 40.0
 POLL_S = 0.05
+OURS = (sys.executable, "-m", "herma")
 
 
 class HermaProcess:
     """`herma up` as a child; `base_url` ends in `/v1`."""
 
-    def __init__(self, config: Path | None, env: dict[str, str], port: int = 0) -> None:
-        argv = [sys.executable, "-m", "herma", "up", "--port", str(port)]
+    def __init__(
+        self,
+        config: Path | None,
+        env: dict[str, str],
+        port: int = 0,
+        argv: Sequence[str] = OURS,
+    ) -> None:
+        words = [*argv, "up", "--port", str(port)]
         if config is not None:
-            argv += ["--config", str(config)]
+            words += ["--config", str(config)]
         self.process = subprocess.Popen(
-            argv,
+            words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -109,14 +116,20 @@ class HermaProcess:
 
 
 @contextmanager
-def herma_up(config: Path | None, *, port: int = 0, **env: str) -> Iterator[HermaProcess]:
-    """`herma up` for the length of the block; whatever is left of it afterwards is killed."""
+def herma_up(
+    config: Path | None, *, port: int = 0, argv: Sequence[str] = OURS, **env: str
+) -> Iterator[HermaProcess]:
+    """`herma up` for the length of the block; whatever is left of it afterwards is killed. `argv`
+    are the first words of Herma's commands.
+    """
     with TemporaryDirectory() as state:
-        yield from _herma_up(config, {"XDG_STATE_HOME": state, **env}, port)
+        yield from _herma_up(config, {"XDG_STATE_HOME": state, **env}, port, argv)
 
 
-def _herma_up(config: Path | None, env: dict[str, str], port: int) -> Iterator[HermaProcess]:
-    herma = HermaProcess(config, env, port)
+def _herma_up(
+    config: Path | None, env: dict[str, str], port: int, argv: Sequence[str]
+) -> Iterator[HermaProcess]:
+    herma = HermaProcess(config, env, port, argv)
     family = [herma.process.pid]
     try:
         herma.base_url = herma.wait_ready()

@@ -2,6 +2,7 @@
 sockets.
 """
 
+from workers.ipc.answer_probe import AnswerProbe
 from workers.ipc.framing import (
     BROADCAST,
     MAX_LINK,
@@ -45,6 +46,7 @@ __all__ = [
     "PROBE_PROMPT",
     "PROBE_TOKENS",
     "SUPERVISOR",
+    "AnswerProbe",
     "DrainEngine",
     "Drained",
     "DropLink",

@@ -4,7 +4,7 @@ Owns the record, the reading of its facts from a host, the file in the state dir
 comparison in words. Must not know processes, engines' APIs or torch.
 """
 
-from workers.starts.compare import Difference, differences, slower_than
+from workers.starts.compare import SLOWER, Difference, differences, slower_than
 from workers.starts.deep import deep_differences, hashes_path
 from workers.starts.gather import (
     Origin,
@@ -27,6 +27,7 @@ from workers.starts.store import (
 from workers.starts.withheld import WITHHELD
 
 __all__ = [
+    "SLOWER",
     "WITHHELD",
     "Difference",
     "Library",

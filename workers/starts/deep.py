@@ -12,10 +12,10 @@ import msgspec
 import xxhash
 
 from protocol.errors import ConfigError
+from protocol.state_file import write_atomically
 from workers.starts.compare import Difference
 from workers.starts.gather import drop_read_pages
 from workers.starts.record import StartRecord, WeightFile
-from workers.starts.store import write_atomically
 
 _CHUNK_BYTES: Final = 8 * 2**20
 

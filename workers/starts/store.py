@@ -5,7 +5,6 @@ than the last good one serves as before, but would be the measure of the next, s
 good. The supervisor is the one writer. Blocks.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from config import state_dir
 from protocol.errors import ConfigError
+from protocol.state_file import write_atomically
 from workers.starts.compare import Difference, differences, slower_than
 from workers.starts.record import StartRecord, Starts
 
@@ -70,14 +70,6 @@ def save_starts(path: Path, starts: Starts) -> None:
         write_atomically(path, msgspec.json.encode(starts))
     except OSError as error:
         raise ConfigError(f"this start cannot be recorded: {error}") from error
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """A reader sees the old content or the new one. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    new.write_bytes(content)
-    new.replace(path)
 
 
 def judged(starts: Starts, record: StartRecord, path: Path) -> tuple[Starts, Verdict]:

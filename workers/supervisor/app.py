@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
 
+import msgspec
 import trio
 from setproctitle import setproctitle
 
@@ -17,15 +18,20 @@ from protocol.control_messages import (
     WORKER_SOCKET,
     Answer,
     Ask,
+    AskHold,
+    AskProbe,
     AskReload,
+    AskReplace,
     AskRestart,
+    AskServe,
     AskStatus,
     Done,
     Reloaded,
 )
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES, WorkerId
-from protocol.messages import Bye
+from protocol.messages import REPLACED, Bye
+from protocol.own_code import own_entry
 from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop, hangups, outlive_hangups
 from protocol.transport import ControlSocket, CurveClient, load_curve_client
@@ -35,8 +41,10 @@ from workers.supervisor.engine_supervisor import EngineSupervisor
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gateway_link import GatewayLink
 from workers.supervisor.group import open_group
+from workers.supervisor.hold import Hold
 from workers.supervisor.identity import changed_keys, take_changes, worker_identity
 from workers.supervisor.log import Log
+from workers.supervisor.successor import HeldStart, Successor, successor_of
 
 MAX_GATEWAYS: Final = 64
 
@@ -71,8 +79,18 @@ class Worker:
         self._drain_s = config.drain_s
         self._drain_wanted = trio.Event()
         self._group = open_group(config, log)
+        self._held_start = HeldStart.take(os.environ)
+        lease_s = None if self._held_start is None else self._held_start.lease_s
+        self._hold = Hold(trio.current_time(), lease_s)
+        self._lease = trio.CancelScope()
+        self.successor: Successor | None = None
         self._engine = EngineSupervisor(
-            config, log, command=engine_command, group=self._group, arguments=arguments
+            config,
+            log,
+            command=engine_command,
+            group=self._group,
+            arguments=arguments,
+            hold=self._hold,
         )
         self._relay = FrameRelay(
             worker_identity(config, VERSION),
@@ -81,6 +99,8 @@ class Worker:
             on_drain=self.drain,
             on_siblings=self._dial_siblings,
         )
+        if self._hold.is_on:
+            self._relay.hold()
 
     def drain(self, deadline_s: float) -> None:
         """Finish what runs, for at most `deadline_s`, then end."""
@@ -107,6 +127,8 @@ class Worker:
             if (control := self._open_control()) is not None:
                 nursery.start_soon(control.run)
             nursery.start_soon(self._reload_at_signals)
+            if self._hold.is_on:
+                nursery.start_soon(self._watch_hold)
             nursery.start_soon(self._manager.keep_alive, self._status_line)
             self._manager.ready("starting")
             await self._drain_wanted.wait()
@@ -138,22 +160,88 @@ class Worker:
                     for link in self._links.values()
                     if link.number is None and link.trouble
                 )
-                return self._engine.status((self._num_welcomed, len(self._links)), troubles)
-            case AskRestart(force=force):
-                return await self._restart(force=force)
+                status = self._engine.status((self._num_welcomed, len(self._links)), troubles)
+                return msgspec.structs.replace(status, entry=_entry(), build=VERSION)
+            case AskRestart():
+                return await self._restart(ask)
             case AskReload():
                 return await self._reload()
+            case AskHold() | AskProbe() | AskServe() | AskReplace():
+                return self._held(ask)
 
-    async def _restart(self, *, force: bool) -> Done:
+    def _held(self, ask: AskHold | AskProbe | AskServe | AskReplace) -> Done:
+        """What is asked while another version is tried. Raises `ConfigError`."""
+        now = trio.current_time()
+        match ask:
+            case AskHold(drain_s=drain_s, lease_s=lease_s):
+                if not self._hold.is_on:
+                    self._engine.keep(drain_s)
+                    assert self._nursery is not None
+                    self._nursery.start_soon(self._watch_hold)
+                self._hold.begin(now, lease_s)
+            case AskProbe(number=number, questions=questions, has_leads=has_leads):
+                self._hold.check("be probed")
+                self._hold.renew(now)
+                self._engine.ask(number, questions, has_leads=has_leads)
+            case AskServe():
+                self._hold.check("be released")
+                self._held_start = None
+                self._engine.serve()
+            case AskReplace(entry=entry, lease_s=lease_s):
+                self._hold.check("be replaced")
+                self._become(successor_of(entry, self._environ, lease_s))
+        self._lease.deadline = self._hold.until
+        return Done(self._relay.epoch)
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        return {**os.environ, **self._manager.environ}
+
+    def _become(self, successor: Successor) -> None:
+        """End this program in good order, for another in its place."""
+        self._log.info(f"this process becomes {successor.argv[0]}")
+        self.successor = successor
+        self._drain_s = 0.0
+        self._drain_wanted.set()
+
+    async def _watch_hold(self) -> None:
+        """Go back to what served before if nobody renews the lease."""
+        while self._hold.is_on:
+            with trio.CancelScope(deadline=self._hold.until) as self._lease:
+                await trio.sleep_forever()
+            if self._drain_wanted.is_set():
+                return
+            if not self._hold.is_over(trio.current_time()):
+                continue
+            self._log.info("the trial of another version is over: nobody has accepted it")
+            if self._held_start is None:
+                self._engine.go_back()
+                return
+            try:
+                self._become(successor_of(self._held_start.back, self._environ))
+            except ConfigError as error:
+                self._log.info(f"the version from before is gone, so this one serves: {error}")
+                self._engine.serve()
+            return
+
+    async def _restart(self, ask: AskRestart) -> Done:
         """Restart the engine with the file's current configuration. Raises `ConfigError` and
         changes nothing if that is impossible.
         """
+        if ask.version:
+            self._hold.check("start a version")
         try:
             config = await trio.to_thread.run_sync(self._reread, abandon_on_cancel=True)
             changed = changed_keys(self._config, config)
         except ConfigError as error:
             raise ConfigError(f"not restarted: {error}") from error
-        epoch = self._engine.restart(config, force=force)
+        if self._hold.is_on:
+            self._hold.renew(trio.current_time())
+            self._hold.version = ask.version
+        if self._hold.is_on and config.rank:
+            epoch = self._relay.epoch  # its head begins the next run
+        else:
+            epoch = self._engine.restart(config, force=ask.force)
         self._config = config
         self._relay.reconfigured(worker_identity(config, VERSION))
         if changed:
@@ -189,11 +277,11 @@ class Worker:
                 self._log.info(f"nothing is reloaded: {error}")
 
     async def _leave(self) -> None:
-        if self._num_welcomed:  # without a gateway nothing runs
+        if self._num_welcomed and self._drain_s:  # without a gateway nothing runs
             self._log.info(f"draining for at most {self._drain_s:g} s")
         self._relay.drains()
         await self._engine.drain(self._drain_s)
-        self._relay.broadcast(Bye("drained"))
+        self._relay.broadcast(Bye("drained" if self.successor is None else REPLACED))
         for link in self._links.values():
             link.close()
         await self._engine.stop()
@@ -235,10 +323,11 @@ async def run_worker(
     engine_command: Sequence[str],
     reread: Callable[[], WorkerConfig],
     arguments: Sequence[str] = (),
-) -> int:
+) -> int | Successor:
     """Serve until SIGTERM or SIGINT and the drain after it; a second signal ends it at once.
 
-    Returns the exit status: 0 after a drain, 130 or 143 if it was cut short.
+    Returns the exit status: 0 after a drain, 130 or 143 if it was cut short; or the program that
+    this process is to become.
     """
     status = 0
     served = trio.CancelScope()
@@ -252,7 +341,7 @@ async def run_worker(
     worker.dial()
     with graceful_stop(lambda: worker.drain(config.drain_s), leave_now), served:
         await worker.run()
-    return status
+    return status or worker.successor or 0
 
 
 def serve(
@@ -276,9 +365,18 @@ def serve(
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
-        return trio.run(run_worker, config, log, engine_command, read, arguments)
+        ended = trio.run(run_worker, config, log, engine_command, read, arguments)
     finally:
         log.close()
+    return ended if isinstance(ended, int) else ended.become()
+
+
+def _entry() -> tuple[str, ...]:
+    """The program of this process; none if it cannot be replaced by another version's."""
+    try:
+        return own_entry()[0]
+    except ConfigError:
+        return ()
 
 
 def _curve_keys(config: WorkerConfig) -> CurveClient | None:

@@ -15,10 +15,11 @@ import trio
 from config import WorkerConfig
 from protocol import wire
 from protocol.errors import ConfigError, WireError
-from protocol.messages import EngineFacts
+from protocol.messages import EngineFacts, FromWorker
 from workers.ipc import (
     FIRST_CONTROL_TAG,
     SUPERVISOR,
+    AnswerProbe,
     Drained,
     DrainEngine,
     EngineFailed,
@@ -46,7 +47,8 @@ _TERMINATED_S: Final = 1.0
 @final
 class EngineLife:
     """One process. `failure` is its own report of its end, `loaded` its report that the model is.
-    Once it is ready `facts` are set, the scope `starting` is cancelled and `proven` is set.
+    Once it is ready `facts` are set, the scope `starting` is cancelled and `proven` is set; once it
+    serves, `accepted` is.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class EngineLife:
         self.facts: EngineFacts | None = None
         self.loaded: EngineReady | None = None
         self.proven = trio.Event()
+        self.accepted = trio.Event()
         self.warnings: tuple[str, ...] = ()
         self.progress = StartProgress("start", 0.0)
         self.drafting = ""
@@ -81,6 +84,7 @@ class EngineLife:
         self._log = log
         self._on_ready = on_ready
         self._health_probe: HealthProbe | None = None
+        self._answer_probe: AnswerProbe | None = None
         self._files: ModelFiles | None = None
         self._nursery: trio.Nursery | None = None
         self.process = EngineProcess(
@@ -118,6 +122,7 @@ class EngineLife:
         """Wait until no sequence is left, for at most `deadline_s`."""
         if not self.is_ready or self.ended.is_set():
             return
+        self.drained = trio.Event()
         self.send_control(DrainEngine())
         with trio.move_on_after(deadline_s):
             await self.drained.wait()
@@ -131,6 +136,19 @@ class EngineLife:
         """Something outside the engine shows that its start goes on."""
         if not self.is_ready:
             self._progressed(StartProgress(self.progress.phase, self.progress.fraction, detail))
+
+    def ask(self, probe: AnswerProbe) -> None:
+        """Put its questions to the engine, which must be ready."""
+        self._answer_probe = probe
+        self._ask_on(probe)
+
+    def _take_answer(self, probe: AnswerProbe, message: FromWorker) -> None:
+        if probe.receive(message, trio.current_time()):
+            self._ask_on(probe)
+
+    def _ask_on(self, probe: AnswerProbe) -> None:
+        self.hang_watch.work_sent(trio.current_time())
+        self.process.send(SUPERVISOR, wire.encode(probe.request))
 
     def group_serves(self) -> None:
         """The engine that this rank is a part of answers."""
@@ -201,6 +219,8 @@ class EngineLife:
             elif self._health_probe is not None and not self.is_ready:
                 self._health_probe.receive(wire.decode_from_worker(payload))
                 self._judge_health_probe(self._health_probe)
+            elif self._answer_probe is not None and not self._answer_probe.is_over:
+                self._take_answer(self._answer_probe, wire.decode_from_worker(payload))
         except WireError as error:
             self.process.kill(f"the engine's stream is broken: {error}")
 

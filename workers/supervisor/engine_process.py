@@ -21,10 +21,11 @@ import trio
 
 from protocol.errors import WireError
 from protocol.leftovers import is_exiting
+from protocol.own_code import module_argv
 from workers.ipc import FrameDecoder, encode_frame
 from workers.supervisor.diagnosis import KEPT_LINES, MAX_LINE_CHARS, clean_line, shell_code
 
-NATIVE_ENGINE: Final = (sys.executable, "-m", "workers.engine")
+NATIVE_ENGINE: Final = tuple(module_argv("workers.engine"))
 
 _RECEIVE_BYTES: Final = 1 << 18
 _MAX_BACKLOG_BYTES: Final = 64 * 2**20

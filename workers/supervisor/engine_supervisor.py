@@ -7,6 +7,7 @@ not know gateways, nor how a running engine is judged (`engine_life.py`).
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,24 +21,29 @@ from protocol.control_messages import (
     MAX_SHOWN_LINES,
     MAX_SHOWN_TROUBLES,
     LastFault,
+    ProbeQuestion,
+    ProbeReport,
     State,
     WorkerStatus,
 )
 from protocol.errors import ConfigError
 from protocol.leftovers import engine_folders, make_scratch, remove, sweep
 from protocol.messages import INVARIANT, FaultKind
+from workers.ipc import AnswerProbe
 from workers.supervisor.diagnosis import Ending, count_oom_kills, diagnose, fault_cause, last_log
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gpu_memory import GpuMemory
 from workers.supervisor.group import Group, Run
+from workers.supervisor.hold import Hold
 from workers.supervisor.log import Log
 from workers.supervisor.port_holder import port_holder
 from workers.supervisor.prepare import prepare
 from workers.supervisor.restart_policy import RestartPolicy
 from workers.supervisor.start_journal import StartJournal
 from workers.supervisor.stop_command import run_stop
+from workers.versions import resolved
 
 _NOT_FOUND: Final = 127
 _NOT_STARTED: Final = 126
@@ -73,8 +79,13 @@ class EngineSupervisor:
         policy: RestartPolicy | None = None,
         group: Group | None = None,
         arguments: Sequence[str] = (),
+        hold: Hold | None = None,
     ) -> None:
         self._config = self._next_config = config
+        # As the engine of now was started: with the version of its installation.
+        self._started, self._version = config, ""
+        self.hold = Hold(0.0) if hold is None else hold
+        self._probe: tuple[int, AnswerProbe] | None = None
         self._log = log
         self._command = command
         self._policy = RestartPolicy() if policy is None else policy
@@ -104,7 +115,9 @@ class EngineSupervisor:
         self._relay = relay
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await run_stop(self._config.launch, self._log.info)
+            with suppress(ConfigError):  # the first start reports it
+                self._resolve()
+                await run_stop(self._started.launch, self._log.info)
             if self._memory is not None:
                 await self._memory.free_own(self._log.info)
             await self._prepare()
@@ -131,6 +144,57 @@ class EngineSupervisor:
         if self._life is not None:
             await self._life.leave()
 
+    def keep(self, drain_s: float) -> None:
+        """Keep the engine from gateways; what runs is finished, for at most `drain_s`. Raises
+        `ConfigError` if it cannot be.
+        """
+        assert self._relay is not None
+        assert self._nursery is not None
+        if self._is_leaving or self._state == "draining":
+            raise ConfigError(f"the worker is {'leaving' if self._is_leaving else 'draining'}")
+        self._relay.hold()
+        if self._life is not None and self._life.is_ready and not self._config.rank:
+            self._nursery.start_soon(self._finish_for_hold, self._life, drain_s)
+
+    def serve(self) -> None:
+        """Hold the engine no longer. One that has died is started again, by the current version."""
+        assert self._relay is not None
+        self.hold.end()
+        self._finishing.cancel()
+        if self._life is not None and self._life.is_ready:
+            self._life.accepted.set()
+        self._relay.serve()
+        if self._state == "stopped":
+            self._policy.reset()
+            self._wake.set()
+
+    def go_back(self) -> None:
+        """The lease of the hold is over: the current version serves again."""
+        if self._config.rank:
+            self.hold.end()
+            return
+        if not self._has_other_version():
+            self.serve()
+            return
+        assert self._relay is not None
+        self.hold.end()
+        self._relay.serve(drops_engine=True)
+        if not self._is_leaving:
+            self.restart(self._next_config, force=True)
+
+    def ask(self, number: int, questions: Sequence[ProbeQuestion], *, has_leads: bool) -> None:
+        """Put questions to the engine. Raises `ConfigError` unless it is ready and idle."""
+        life = self._life
+        if life is None or not life.is_ready or life.facts is None or self._state != "starting":
+            raise ConfigError("its engine is not ready")
+        request_id, now = os.urandom(16), trio.current_time()
+        relay = life.facts.relay
+        probe = AnswerProbe(
+            request_id, self._config.serves, questions, now, relay, has_leads=has_leads
+        )
+        self._probe = number, probe
+        life.ask(probe)
+
     def restart(self, config: WorkerConfig, *, force: bool) -> int:
         """Start the engine anew, by `config`, also after giving up, when what runs is finished or
         at once.
@@ -141,7 +205,7 @@ class EngineSupervisor:
         assert self._nursery is not None
         if self._is_leaving:
             raise ConfigError("the worker is leaving")
-        if self._state == "draining" and not force:
+        if self._state == "draining" and (self.hold.is_on or not force):
             raise ConfigError("it is draining and restarts then; --force restarts at once")
         self._next_config = config
         self._policy.reset()
@@ -177,6 +241,7 @@ class EngineSupervisor:
         is_starting = life is not None and state == "starting"
         progress = life.progress if life is not None and is_starting else None
         facts = life.facts if life is not None else None
+        launch = self._config.launch
         return WorkerStatus(
             name=self._config.name,
             pid=os.getpid(),
@@ -196,7 +261,41 @@ class EngineSupervisor:
             gateways=gateways,
             troubles=(*(life.warnings if life is not None else ()), *troubles)[:MAX_SHOWN_TROUBLES],
             fault=self._last_fault(now),
+            is_held=self.hold.is_on,
+            warnings=life.warnings if life is not None else (),
+            probe=self._probe_report(),
+            installation=(launch.installation if launch is not None else None) or "",
+            base=(launch.base if launch is not None else None) or "",
+            version=self._version,
+            group=self._config.group or "",
+            rank=self._config.rank,
         )
+
+    def _probe_report(self) -> ProbeReport | None:
+        if self._probe is None:
+            return None
+        number, probe = self._probe
+        return ProbeReport(number, probe.is_over, probe.failure, tuple(probe.answers))
+
+    def _has_other_version(self) -> bool:
+        """Whether the engine of now is not of the current version."""
+        try:
+            return self._version != resolved(self._config, os.environ)[1]
+        except ConfigError:
+            return True
+
+    def _resolve(self) -> None:
+        """Find the version that the next engine is of. Raises `ConfigError` if it is missing."""
+        wanted = self.hold.version or None
+        self._started, self._version = resolved(self._config, os.environ, wanted)
+
+    async def _finish_for_hold(self, life: EngineLife, drain_s: float) -> None:
+        self._log.info(f"held for another version; draining for at most {drain_s:g} s")
+        self._state = "draining"
+        with trio.CancelScope() as self._finishing:
+            await life.finish(drain_s)
+        if not life.ended.is_set() and self._state == "draining":
+            self._state = "starting"
 
     async def _sweep_and_measure(self) -> None:
         """Remove what earlier supervisors left; read the GPU memory in use before our engine."""
@@ -237,9 +336,11 @@ class EngineSupervisor:
         try:
             try:
                 scratch = make_scratch(f"engine-{relay.epoch}")
+                self._resolve()
                 life = self._spawn(relay, scratch)
-            except OSError as error:
-                code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+            except (OSError, ConfigError) as error:
+                is_missing = isinstance(error, FileNotFoundError | ConfigError)
+                code = _NOT_FOUND if is_missing else _NOT_STARTED
                 ending = Ending(exit_code=code, spawn_error=str(error))
                 self._tell_group(ending)
             else:
@@ -248,7 +349,7 @@ class EngineSupervisor:
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(_clean_up, scratch)
-                await run_stop(self._config.launch, self._log.info)
+                await run_stop(self._started.launch, self._log.info)
         is_replaced = life is not None and life is self._replaced
         self._life = self._replaced = None
         own = frozenset(() if life is None else (life.process.pid,))
@@ -266,7 +367,11 @@ class EngineSupervisor:
             holder = await trio.to_thread.run_sync(port_holder, port)
             ending = replace(ending, port_holder=holder)
         now = trio.current_time()
-        delay_s = self._policy.exited(now, is_permanent=diagnosis.is_permanent)
+        # A version on trial is tried once.
+        is_permanent = diagnosis.is_permanent or self.hold.is_on
+        delay_s = self._policy.exited(now, is_permanent=is_permanent)
+        if self.hold.is_on:
+            delay_s = None  # also one that was ready before
         if self._config.rank:
             delay_s = 0.0  # its head counts the tries of all
         if delay_s is None and self._wake.is_set():
@@ -310,7 +415,7 @@ class EngineSupervisor:
         cache = Path(tempfile.gettempdir()) / f"torchinductor_{os.geteuid()}"
         environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         life = EngineLife(
-            self._config, relay, self._log, self._ready, command=self._command, environ=environ
+            self._started, relay, self._log, self._ready, command=self._command, environ=environ
         )
         if self._group is not None:
             life.on_progress = self._group.progress
@@ -327,7 +432,7 @@ class EngineSupervisor:
                 nursery.start_soon(self._watch_gpu, life)
                 if self._group is not None:
                     self._group.began(self._run_of(life))
-                nursery.start_soon(self._journal.follow, life, self._config)
+                nursery.start_soon(self._journal.follow, life, self._started)
                 known_code = await life.run()
                 nursery.cancel_scope.cancel()
             self._tell_group(life.ending(known_code, 0))
@@ -379,6 +484,8 @@ class EngineSupervisor:
 
     def _ready(self) -> None:
         self._policy.ready(trio.current_time())
+        if self._life is not None and not self.hold.is_on:
+            self._life.accepted.set()
         if self._group is not None:
             self._group.ready()
 

@@ -73,6 +73,7 @@ class EngineState(Enum):
     STARTING = auto()
     READY = auto()
     DRAINING = auto()
+    HELD = auto()
     STOPPED = auto()
 
 
@@ -80,6 +81,7 @@ _REFUSALS: Final[dict[EngineState, tuple[RejectReason, str]]] = {
     EngineState.STARTING: ("not_ready", "the engine is starting"),
     EngineState.STOPPED: ("not_ready", "the engine is stopped; the worker's log says why"),
     EngineState.DRAINING: ("draining", "the worker is leaving"),
+    EngineState.HELD: ("draining", "the worker is held for another version"),
 }
 
 
@@ -112,6 +114,9 @@ class FrameRelay:
         self._files: ModelFiles | None = None
         self._fault: Fault | None = None
         self._engine: Engine | None = None
+        self._is_held = False
+        # Gateways know of the engine of this epoch, so they must hear of its end.
+        self._is_known = False
         # The last engine, also while it ends: one that is held could not read its shutdown.
         self._holdable: Engine | None = None
         self._has_put_work = False
@@ -130,8 +135,12 @@ class FrameRelay:
     def engine_ready(self, facts: EngineFacts, files: ModelFiles) -> None:
         """The health probe has passed: notify every gateway."""
         self._facts, self._files, self._fault = facts, files, None
+        if self._is_held:
+            self.state = EngineState.HELD
+            return
         if self.state is not EngineState.DRAINING:
             self.state = EngineState.READY
+        self._is_known = True
         self.broadcast(self._registration())
 
     def engine_gone(
@@ -147,9 +156,11 @@ class FrameRelay:
         name = self._identity.worker
         self._fault = Fault(name, self.epoch, cause, exit_code, last_log, is_final, kind)
         self._facts = self._files = self._engine = None
-        if self.state is EngineState.READY:
+        if self.state in (EngineState.READY, EngineState.HELD):
             self.state = EngineState.STARTING
-        self.broadcast(self._fault)
+        if self._is_known or not self._is_held:
+            self.broadcast(self._fault)
+        self._is_known = False
 
     def engine_restarts(self) -> None:
         """The next epoch begins; an engine will follow. What still ran on the one before is lost,
@@ -158,7 +169,28 @@ class FrameRelay:
         self.epoch += 1
         self.state = EngineState.STARTING
         self._facts = self._files = self._fault = self._engine = None
+        self._is_known = False
         self.broadcast(self._registration())
+
+    def hold(self) -> None:
+        """Keep the engine from gateways: they get no other work done, and hear of none that is
+        ready. To them the worker drains, then starts.
+        """
+        self._is_held = True
+        self.state = EngineState.HELD
+
+    def serve(self, *, drops_engine: bool = False) -> None:
+        """Hold no longer: notify every gateway of what the engine is now. `drops_engine`: it is not
+        to serve, and another follows.
+        """
+        self._is_held = False
+        if drops_engine:
+            self._facts = self._files = self._fault = None
+        if self._facts is not None:
+            self.state = EngineState.READY
+            self._is_known = True
+        for message in self.greeting():
+            self.broadcast(message)
 
     def reconfigured(self, identity: WorkerIdentity) -> None:
         """The next engines have another configuration."""
@@ -199,7 +231,7 @@ class FrameRelay:
 
     def greeting(self) -> tuple[FromWorker, ...]:
         """The registration; after the last failed start also the fault."""
-        if self._fault is None:
+        if self._fault is None or self._is_held:
             return (self._registration(),)
         return (self._registration(), self._fault)
 
@@ -290,5 +322,5 @@ class FrameRelay:
             build=self._identity.build,
             config_hash=self._identity.config_hash,
             epoch=self.epoch,
-            engine=self._facts,
+            engine=None if self._is_held else self._facts,
         )

@@ -50,10 +50,14 @@ class StartJournal:
             record = await trio.to_thread.run_sync(self._begun, path, config)
             await life.proven.wait()
             assert life.loaded is not None
-            verdict = await trio.to_thread.run_sync(_proved, path, record, life.loaded)
+            starts, verdict = await trio.to_thread.run_sync(_proved, path, record, life.loaded)
+            life.warnings = verdict.warnings
+            # An engine on trial may be rejected, and would be the measure of the next.
+            await life.accepted.wait()
+            await trio.to_thread.run_sync(save_starts, path, starts)
         except ConfigError as error:
             verdict = Verdict((f"starts are not compared: {error}",))
-        life.warnings = verdict.warnings
+            life.warnings = verdict.warnings
         for warning in verdict.warnings:
             self._log.info(f"warning: {warning}")
         if verdict.changes:
@@ -75,9 +79,9 @@ class StartJournal:
         return record
 
 
-def _proved(path: Path, record: StartRecord, loaded: EngineReady) -> Verdict:
-    """What is said of a start that has generated tokens. Only the engine knows where the files
-    of a model of the hub are.
+def _proved(path: Path, record: StartRecord, loaded: EngineReady) -> tuple[Starts, Verdict]:
+    """The starts with one that has generated tokens, and what is said of it. Only the engine knows
+    where the files of a model of the hub are.
     """
     folder = record.model_dir or loaded.model_dir
     whole = msgspec.structs.replace(
@@ -87,6 +91,4 @@ def _proved(path: Path, record: StartRecord, loaded: EngineReady) -> Verdict:
         model_dir=folder,
         weights=record.weights or read_weights(this_origin(), folder),
     )
-    starts, verdict = judged(load_starts(path), whole, path)
-    save_starts(path, starts)
-    return verdict
+    return judged(load_starts(path), whole, path)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, final
 import msgspec
 
 from config import WorkerConfig
+from protocol.own_code import module_argv
 from workers.engine.compile.compiler_messages import (
     CompilerMessage,
     Listed,
@@ -57,7 +58,7 @@ def start_compiling(config: WorkerConfig) -> "CompileAhead | None":
 
 def compiler_command(arch: int) -> list[str]:
     """What starts a compiler for cards of that capability, as a child of this process."""
-    command = [sys.executable, "-m", "workers.engine.compile.compiler"]
+    command = module_argv("workers.engine.compile.compiler")
     return [*command, "--arch", str(arch), "--parent", str(os.getpid())]
 
 

@@ -1,0 +1,104 @@
+"""Carries a plan out, and writes down where it is.
+
+Owns the file of the plan and the order of writing: before a step and after it. Must not decide what
+follows a step; the plan does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from herma.upgrade.plan import (
+    Action,
+    Check,
+    HandOver,
+    Move,
+    Plan,
+    Return,
+    Switch,
+    action_of,
+    begun,
+    failed,
+    given_up,
+    succeeded,
+)
+from herma.upgrade.workers import Mover
+from protocol.errors import ConfigError, HermaError
+from protocol.state_file import write_atomically
+from workers.versions import Installation
+
+
+class Interrupted(BaseException):
+    """A person, or the system, wants the command to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`check` proves the new version, `hand_over` has the gateways be of a version; both raise
+    `HermaError`.
+    """
+
+    installation: Installation
+    mover: Mover
+    check: Callable[[Plan], None]
+    hand_over: Callable[[str], None]
+
+    def take(self, action: Action, plan: Plan) -> None:
+        """Carry one step out. Raises `HermaError` if it fails."""
+        match action:
+            case Check():
+                self.check(plan)
+            case Move(worker=worker):
+                self.mover.move(worker, plan.new)
+            case Return(worker=worker):
+                self.mover.bring_back(worker, plan.old)
+            case HandOver(to=to):
+                self.hand_over(to)
+            case Switch(to=to, previous=previous):
+                self.installation.switch(to, previous)
+
+
+def carry_out(plan: Plan, steps: Steps, say: Callable[[str], None]) -> Plan:
+    """The plan at its end. An interruption makes it go back; on the way back it raises
+    `Interrupted`, and the next command goes on.
+    """
+    folder = steps.installation.folder
+    save_plan(folder, plan)
+    while (action := action_of(plan)) is not None:
+        plan = begun(plan, action)
+        save_plan(folder, plan)
+        try:
+            steps.take(action, plan)
+        except HermaError as error:
+            say(str(error))
+            plan = failed(plan, action, str(error))
+        except Interrupted:
+            if plan.is_going_back:
+                raise
+            say("interrupted: going back; once more leaves it to the next command")
+            plan = given_up(plan, "interrupted")
+        else:
+            plan = succeeded(plan, action)
+        save_plan(folder, plan)
+    return plan
+
+
+def save_plan(folder: Path, plan: Plan) -> None:
+    """Raises `ConfigError`: without it a crash could not be mended."""
+    try:
+        write_atomically(folder / "plan.json", msgspec.json.encode(plan))
+    except OSError as error:
+        raise ConfigError(f"{folder}: the plan cannot be written down: {error}") from error
+
+
+def load_plan(folder: Path) -> Plan | None:
+    """The latest plan; None if there was none. Raises `ConfigError` if it cannot be read."""
+    path = folder / "plan.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; remove it") from error

@@ -1,0 +1,212 @@
+"""The plan of an upgrade: which step is next, and what a step's success or failure leads to.
+
+Owns the states. The plan is written down before a step begins and after it has ended, so whatever
+happens between, the one who reads it knows what may have changed. Must not do anything.
+
+    check ─► move ─► switch ─► hand over ─► done
+      │        │        │          │
+      ▼        └────────┴──────────┴──────┐
+    undone ◄─ hand back ◄─ return ◄─ unswitch
+
+A step that fails leads to the lower line, whose steps go on whatever fails. Gateways hand over
+after the switch, because a process that ends is followed by one of the current version.
+"""
+
+from collections.abc import Iterable
+from typing import Final, Literal, assert_never
+
+import msgspec
+
+Phase = Literal[
+    "check",
+    "move",
+    "switch",
+    "hand over",
+    "done",
+    "unswitch",
+    "return",
+    "hand back",
+    "undone",
+]
+_FORWARD: Final = frozenset(("check", "move", "switch", "hand over"))
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Prove what can be proved of the new version, which is installed, before it runs."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """Have a worker drain, and serve by the new version once that has proved good."""
+
+    worker: str
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """Have gateway processes of the version `to` take over."""
+
+    to: str
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """Make the version `to` the current one, for all later starts, and `previous` ("": none) the
+    one before it.
+    """
+
+    to: str
+    previous: str
+
+
+class Return(msgspec.Struct, frozen=True):
+    """Have a worker serve by the old version again, whatever it does now."""
+
+    worker: str
+
+
+Action = Check | Move | HandOver | Switch | Return
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """From the version `old` to `new` of an installation. `workers` move in this order; the first
+    is the trial. `touched` are those that may have another version than `old`; of those `moved`
+    serve by `new`. `has_gateways`: gateway processes are of the installation too; `handed_over`:
+    some may be of `new`. `reason` says why it goes back, `troubles` what failed on the way.
+    `earlier` was current before `old`: a later rollback leads to it if this plan goes back.
+    """
+
+    installation: str
+    old: str
+    new: str
+    phase: Phase = "check"
+    workers: tuple[str, ...] = ()
+    has_gateways: bool = False
+    touched: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    handed_over: bool = False
+    reason: str = ""
+    troubles: tuple[str, ...] = ()
+    earlier: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in ("done", "undone")
+
+    @property
+    def is_going_back(self) -> bool:
+        return self.phase not in _FORWARD and self.phase != "done"
+
+
+def action_of(plan: Plan) -> Action | None:
+    """The next step; None once the plan is over."""
+    match plan.phase:
+        case "move":
+            return Move(next(name for name in plan.workers if name not in plan.moved))
+        case "return":
+            return Return(plan.touched[-1])
+        case _:
+            steps: dict[Phase, Action] = {
+                "check": Check(),
+                "hand over": HandOver(plan.new),
+                "switch": Switch(plan.new, plan.old),
+                "unswitch": Switch(plan.old, plan.earlier),
+                "hand back": HandOver(plan.old),
+            }
+            return steps.get(plan.phase)
+
+
+def begun(plan: Plan, action: Action) -> Plan:
+    """To be written down before the step is taken: what it may change counts as changed."""
+    match action:
+        case Move(worker=worker) if worker not in plan.touched:
+            return msgspec.structs.replace(plan, touched=(*plan.touched, worker))
+        case HandOver():
+            return msgspec.structs.replace(plan, handed_over=True)
+        case _:
+            return plan
+
+
+def succeeded(plan: Plan, action: Action) -> Plan:
+    """The step is done."""
+    match action:
+        case Check():
+            return _forward(plan, "move")
+        case Move(worker=worker):
+            return _forward(msgspec.structs.replace(plan, moved=(*plan.moved, worker)), "move")
+        case HandOver() if plan.is_going_back:
+            return _at(msgspec.structs.replace(plan, handed_over=False), "undone")
+        case HandOver():
+            return _at(plan, "done")
+        case Switch() if plan.is_going_back:
+            return _backward(plan, "return")
+        case Switch():
+            return _forward(plan, "hand over")
+        case Return(worker=worker):
+            left = tuple(name for name in plan.touched if name != worker)
+            moved = tuple(name for name in plan.moved if name != worker)
+            return _backward(msgspec.structs.replace(plan, touched=left, moved=moved), "return")
+        case _:
+            assert_never(action)
+
+
+def failed(plan: Plan, action: Action, why: str) -> Plan:
+    """The step has failed: go back. What fails on the way back is noted, and passed over."""
+    if plan.is_going_back:
+        return succeeded(msgspec.structs.replace(plan, troubles=(*plan.troubles, why)), action)
+    return given_up(plan, why)
+
+
+def given_up(plan: Plan, why: str) -> Plan:
+    """Go back from wherever the plan is."""
+    if plan.is_over or plan.is_going_back:
+        return plan
+    plan = msgspec.structs.replace(plan, reason=why)
+    if plan.phase == "check":
+        return _at(plan, "undone")
+    # The link first: what is started from now on is of the old version.
+    return _at(plan, "unswitch")
+
+
+def resumed(plan: Plan) -> Plan:
+    """The plan of a command that was killed. One that had not yet moved its trial goes back."""
+    if plan.phase == "check" or (plan.phase == "move" and not plan.moved):
+        return given_up(plan, "the command ended before the first worker was on the new version")
+    return plan
+
+
+def rollback(
+    installation: str, current: str, previous: str, workers: Iterable[str], *, has_gateways: bool
+) -> Plan:
+    """From `current` back to `previous`, for all."""
+    names = tuple(workers)
+    return Plan(
+        installation=installation,
+        old=previous,
+        new=current,
+        phase="unswitch",
+        workers=names,
+        has_gateways=has_gateways,
+        touched=names,
+        moved=names,
+        handed_over=has_gateways,
+        reason="herma rollback",
+    )
+
+
+def _at(plan: Plan, phase: Phase) -> Plan:
+    return msgspec.structs.replace(plan, phase=phase)
+
+
+def _forward(plan: Plan, phase: Phase) -> Plan:
+    """At `phase`, or the next that has something to do."""
+    if phase == "move" and set(plan.workers) <= set(plan.moved):
+        phase = "switch"
+    if phase == "hand over" and not plan.has_gateways:
+        phase = "done"
+    return _at(plan, phase)
+
+
+def _backward(plan: Plan, phase: Phase) -> Plan:
+    if phase == "return" and not plan.touched:
+        phase = "hand back"
+    if phase == "hand back" and not plan.handed_over:
+        phase = "undone"
+    return _at(plan, phase)

@@ -1,0 +1,170 @@
+"""What can be proved of a version before anything is stopped for it.
+
+Owns the commands and the reading of their output: its program, its imports, the configuration and
+the host as it sees them, its ranks. Must not know workers that run.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from herma.upgrade import collectives
+from herma.upgrade.workers import Rejected
+from protocol.messages import PROTOCOL_VERSION
+from protocol.own_code import CODE_VARIABLES, HELD
+
+_PATIENCE_S: Final = 300.0
+_MODULES: Final = {"vllm": "vllm", "sglang": "sglang"}
+"""What an engine's environment must import, by the kind of engine."""
+_RANK_FLAGS: Final = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size")
+_TORCH: Final = """
+import json
+try:
+    import torch
+except ImportError:
+    print("null")
+else:
+    found = torch.cuda.is_available(), torch.cuda.device_count()
+    print(json.dumps([torch.__version__, *found]))
+"""
+_PROTOCOL: Final = "from protocol.messages import PROTOCOL_VERSION; print(PROTOCOL_VERSION)"
+
+
+@dataclass(frozen=True, slots=True)
+class Smoke:
+    """`say` gets a line for each proof; `environ` is that of the commands."""
+
+    say: Callable[[str], None]
+    environ: Mapping[str, str]
+
+    def herma(self, new: Path, old: Path, configs: Sequence[Path]) -> None:
+        """Herma's environment `new`, against `old`, which runs. Raises `Rejected`."""
+        entry, python = str(new / "bin" / "herma"), str(new / "bin" / "python")
+        self.say(f"it is {self._run([entry, '--version'], 'it does not start')}")
+        spoken = self._run([python, "-c", _PROTOCOL], "its protocol is not known")
+        if spoken != str(PROTOCOL_VERSION):
+            raise Rejected(
+                f"it speaks protocol {spoken}, what runs here {PROTOCOL_VERSION}: they cannot "
+                "serve side by side; stop everything and start it anew"
+            )
+        for path in configs:
+            self._run([entry, "config", "check", str(path)], f"it does not take {path}")
+        self._torch(new, old)
+        self.doctor(entry, str(old / "bin" / "herma"), configs)
+
+    def environment(self, new: Path, old: Path | None, kind: str, argv: Sequence[str]) -> None:
+        """An engine's environment. Raises `Rejected`."""
+        if kind in _MODULES:
+            module, python = _MODULES[kind], str(new / "bin" / "python")
+            code = f"import {module}; print({module}.__version__)"
+            version = self._run([python, "-c", code], f"it cannot import {module}")
+            self.say(f"{module} {version} can be imported")
+        if old is not None:
+            self._torch(new, old)
+        if (ranks := ranks_of(argv)) > 1:
+            self.collectives(new, ranks)
+
+    def image(self, runner: str, reference: str, kind: str) -> None:
+        """An engine's image. Raises `Rejected`."""
+        if kind in _MODULES:
+            code = f"import {_MODULES[kind]}"
+            words = [runner, "run", "--rm", "--entrypoint", "python3", reference, "-c", code]
+            self._run(words, f"it cannot import {_MODULES[kind]}")
+            self.say(f"{_MODULES[kind]} can be imported")
+
+    def command(self, words: Sequence[str]) -> None:
+        """A command of the operator's. Raises `Rejected` if it fails."""
+        self._run(words, f"`{' '.join(words)}` failed")
+
+    def collectives(self, new: Path, ranks: int) -> None:
+        """Several ranks on this host. Raises `Rejected`; full cards prove nothing."""
+        with TemporaryDirectory() as folder:
+            # A folder of its own: Python finds modules beside a script before all others.
+            script = shutil.copy(collectives.__file__, folder)
+            done = self._done([str(new / "bin" / "python"), script, str(ranks)])
+        line = (done.stdout or done.stderr).strip().rpartition("\n")[2]
+        if done.returncode == collectives.FULL:
+            self.say(f"not proved, for the cards are full: {line}")
+        elif done.returncode:
+            raise Rejected(f"its ranks do not work together: {line}")
+        else:
+            self.say(line)
+
+    def _torch(self, new: Path, old: Path) -> None:
+        """A build without CUDA would run on the CPU, or not at all."""
+        before, now = (self._torch_of(each) for each in (old, new))
+        if before is not None and before[1] and (now is None or not now[1]):
+            raise Rejected(
+                f"its torch {now[0] if now else '(none)'} finds no card, and the {before[0]} that "
+                f"runs finds {before[2]}: it is a build for CPUs, or for another driver"
+            )
+
+    def _torch_of(self, environment: Path) -> list[Any] | None:
+        python = environment / "bin" / "python"
+        if not python.exists():
+            return None
+        output = self._run([str(python), "-c", _TORCH], "its torch is broken")
+        found: list[Any] | None = json.loads(output.splitlines()[-1])
+        return found
+
+    def doctor(self, new: str, old: str, configs: Sequence[Path]) -> None:
+        """What `new` calls an error of this host must be one to `old`, too. Raises `Rejected`."""
+        for words in [["--config", str(path)] for path in configs] or [[]]:
+            known = set(self._errors([old, "doctor", "--json", *words]))
+            for check, what in self._errors([new, "doctor", "--json", *words]):
+                if (check, what) not in known:
+                    raise Rejected(f"its doctor finds an error: {check}: {what}")
+
+    def _errors(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
+        done = self._done(words)
+        try:
+            findings = json.loads(done.stdout)
+        except ValueError as error:
+            raise Rejected(f"`{' '.join(words)}` failed: {done.stderr.strip()[-400:]}") from error
+        for finding in findings:
+            if finding["level"] == "error":
+                yield finding["check"], finding["what"]
+
+    def _run(self, words: Sequence[str], failure: str) -> str:
+        done = self._done(words)
+        if done.returncode:
+            lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            raise Rejected(f"{failure}: {lines[-1] if lines else f'status {done.returncode}'}")
+        return done.stdout.strip()
+
+    def _done(self, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        """Run it where no checkout is found by chance, and as the version that it is."""
+        environ = {
+            name: value for name, value in self.environ.items() if name not in CODE_VARIABLES
+        }
+        environ[HELD] = ""
+        try:
+            return subprocess.run(
+                words,
+                check=False,
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                env=environ,
+                cwd=os.sep,
+                timeout=_PATIENCE_S,
+            )
+        except OSError as error:
+            raise Rejected(f"{words[0]} cannot run: {error.strerror}") from error
+        except subprocess.TimeoutExpired as error:
+            raise Rejected(f"`{' '.join(words)}` has not ended in {_PATIENCE_S:g} s") from error
+
+
+def ranks_of(argv: Sequence[str]) -> int:
+    """How many ranks an engine's command line starts on this host, as far as flags say it."""
+    for flag, value in zip(argv, (*argv[1:], ""), strict=False):
+        name, _, given = flag.partition("=")
+        if name in _RANK_FLAGS and (given or value).isdigit():
+            return int(given or value)
+    return 1

@@ -1,0 +1,372 @@
+"""Moves this host's workers between versions, one at a time, without a lost stream.
+
+Owns the order: what else can answer, drain, what the old version answers, the new one, what that
+answers, serve. A worker is held by a lease meanwhile, so it goes back by itself if this process is
+gone. Must not know how a version is made.
+"""
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, final
+
+from herma.processes import Supervisor, ask, gateways, supervisors
+from herma.upgrade.judge import questions, speed_of, too_slow, wrong_answers
+from protocol.control_messages import (
+    Ask,
+    AskHold,
+    AskProbe,
+    AskReplace,
+    AskRestart,
+    AskServe,
+    Done,
+    ProbedAnswer,
+    ProbeQuestion,
+    Refused,
+    WorkerStatus,
+)
+from protocol.errors import ConfigError, HermaError
+from workers.versions import HERMA, Installation
+
+LEASE_S: Final = 30.0
+_RENEW_S: Final = 5.0
+_POLL_S: Final = 0.1
+_PROBE_S: Final = 120.0
+_COME_S: Final = 60.0
+"""How long a worker that is gone may take to be back: its parent starts it again within seconds."""
+_END_S: Final = 5.0
+_MEASUREMENTS: Final = 3
+
+
+class Rejected(HermaError):
+    """A version is not good, or a worker cannot be moved; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`drain_s`: how long what runs may take. `ready_s`: how long a version may take until it is
+    ready. `may_pause`: go on although nothing else can answer for a model meanwhile.
+    """
+
+    drain_s: float = 600.0
+    ready_s: float = 900.0
+    may_pause: bool = False
+
+
+Encode = Callable[[str], Sequence[int]]
+
+
+@dataclass(slots=True)
+class Mover:
+    """`tokenizer` gives that of a worker, None if it has none. `say` gets a line for people."""
+
+    installation: Installation
+    bounds: Bounds
+    tokenizer: Callable[[WorkerStatus], Encode | None]
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    numbers: "itertools.count[int]" = field(
+        default_factory=lambda: itertools.count(int(time.time()))
+    )
+    pids: dict[str, int] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        """The workers of this host that run the installation. Ranks move with their head."""
+        found = [each.status for each in supervisors() if each.status is not None]
+        mine = [status for status in found if self._is_mine(status) and status.rank == 0]
+        return sorted(status.name for status in mine)
+
+    def move(self, name: str, to: str) -> None:
+        """Have the worker serve by version `to`. Raises `HermaError`; then it may be held, by any
+        of the two.
+        """
+        trial = _Trial(self, name, to)
+        status = trial.find()
+        if self.runs(status, to) and not status.is_held:
+            return
+        self._check_cover(status)
+        self.pids[name] = status.pid
+        self.say(f"{name}: draining")
+        status = trial.hold(status)
+        asked = questions(self.tokenizer(status))
+        before = trial.baseline(status, asked)
+        self.say(f"{name}: starting version {to}")
+        trial.start()
+        trial.judge(asked, before)
+        trial.serve()
+        self.say(f"{name}: serves by version {to}")
+
+    def bring_back(self, name: str, to: str) -> None:
+        """Have the worker serve by version `to`, which it did before. Raises `HermaError`."""
+        trial = _Trial(self, name, to)
+        status = self._find_again(trial, name)
+        if self.runs(status, to) and not status.is_held and status.state != "stopped":
+            trial.wait_ready()
+            return
+        self.say(f"{name}: back to version {to}")
+        trial.hold(status)
+        trial.start(lease_s=0.0)
+        if self.installation.name != HERMA:
+            trial.serve()
+        trial.wait_ready()
+        self.say(f"{name}: serves by version {to}")
+
+    def runs(self, status: WorkerStatus, version: str) -> bool:
+        """Whether the worker's process, or its engine, is of that version."""
+        if self.installation.name != HERMA:
+            return status.version == version
+        environment = self.installation.environment(version)
+        return bool(status.entry) and Path(status.entry[0]).parent.parent == environment
+
+    def _is_mine(self, status: WorkerStatus) -> bool:
+        return self.installation.name in (HERMA, status.installation)
+
+    def _check_cover(self, status: WorkerStatus) -> None:
+        """Raise `Rejected` if nothing else can answer for the worker's model."""
+        if self.bounds.may_pause:
+            return
+        for gateway in gateways():
+            for model in gateway.status.models if gateway.status is not None else ():
+                others = model.ready_workers - (status.state == "ready")
+                if model.name == status.serves and (others > 0 or model.has_providers):
+                    return
+        raise Rejected(
+            f"{status.name}: no gateway on this host knows another worker or a provider for "
+            f"{status.serves}, so its requests would wait; --pause accepts that"
+        )
+
+    def _find_again(self, trial: "_Trial", name: str) -> WorkerStatus:
+        """The worker, which may hang in the new version: then its parent starts it again."""
+        pid = self.pids.get(name)
+        if pid is None or not _is_alive(pid):
+            return trial.find(_COME_S)
+        try:
+            return trial.find(_END_S)
+        except Rejected:
+            self._end(pid)
+            return trial.find(_COME_S)
+
+    def _end(self, pid: int) -> None:
+        """End a process that does not answer; its parent starts what is current."""
+        self.say(f"ending process {pid}, which does not answer")
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+            deadline = self.clock() + _END_S
+            while _is_alive(pid) and self.clock() < deadline:
+                self.sleep(_POLL_S)
+
+
+@final
+class _Trial:
+    """One worker and the version that it shall have."""
+
+    def __init__(self, mover: Mover, name: str, to: str) -> None:
+        self._mover = mover
+        self._name = name
+        self._to = to
+        self._renew_at = float("-inf")
+
+    def find(self, patience_s: float = 0.0) -> WorkerStatus:
+        """The worker's status, which may take `patience_s` to be there."""
+        deadline = self._mover.clock() + patience_s
+        while (found := self._look()) is None or found.status is None:
+            if self._mover.clock() >= deadline:
+                raise Rejected(f"{self._name}: no such worker answers on this host")
+            self._mover.sleep(_POLL_S)
+        return found.status
+
+    def hold(self, status: WorkerStatus) -> WorkerStatus:
+        """Hold the worker and its ranks, once it has finished what runs."""
+        drain_s = self._mover.bounds.drain_s
+        for each in self._members():
+            self._ask(each, AskHold(drain_s, LEASE_S))
+        if status.state == "stopped":
+            return self.find()
+        return self._wait(
+            lambda now: now.is_held and now.state in ("ready", "stopped"),
+            drain_s + _RENEW_S,
+            "what runs was not finished",
+        )
+
+    def baseline(
+        self, status: WorkerStatus, asked: Sequence[ProbeQuestion]
+    ) -> list[list[ProbedAnswer]]:
+        """What the version answers that has served until now; none if it does not run."""
+        if status.state != "ready":
+            self._mover.say(f"{self._name}: it did not run, so its answers cannot be compared")
+            return []
+        return [[*self._probe(asked), *self._measure_again(asked, _MEASUREMENTS - 1)]]
+
+    def start(self, lease_s: float = LEASE_S) -> None:
+        """Start the version, and return once it is ready."""
+        mover = self._mover
+        what = f"version {self._to} was not ready"
+        if mover.installation.name == HERMA:
+            entry = str(mover.installation.environment(self._to) / "bin" / "herma")
+            self._ask(self._here(), AskReplace((entry,), lease_s))
+            self._wait(
+                lambda now: mover.runs(now, self._to) and now.state == "ready",
+                mover.bounds.ready_s,
+                what,
+                is_held=lease_s > 0,
+            )
+            return
+        members = self._members()
+        for each in members[1:]:
+            self._ask(each, AskRestart(force=True, version=self._to))
+        epoch = self._ask(members[0], AskRestart(force=True, version=self._to)).epoch
+        self._wait(
+            lambda now: now.epoch >= epoch and now.state == "ready",
+            mover.bounds.ready_s,
+            what,
+            is_held=True,
+        )
+
+    def judge(self, asked: Sequence[ProbeQuestion], before: list[list[ProbedAnswer]]) -> None:
+        """Raise `Rejected` for wrong answers, or too slow ones."""
+        now = self._probe(asked)
+        for answers in before:
+            for problem in wrong_answers(answers[: len(asked)], now):
+                raise Rejected(f"{self._name}: version {self._to} answers otherwise: {problem}")
+            old = speed_of(answers)
+            if too_slow(old, speed_of(now)) is not None:
+                now += self._measure_again(asked, _MEASUREMENTS - 1)
+            if (slow := too_slow(old, speed_of(now))) is not None:
+                raise Rejected(f"{self._name}: version {self._to} {slow}")
+        if not before:
+            slower = [line for line in self.find().warnings if "slower than" in line]
+            if slower:
+                raise Rejected(f"{self._name}: version {self._to} {slower[0]}")
+
+    def serve(self) -> None:
+        """Release the worker, and return once a gateway has it."""
+        for each in self._members():
+            self._ask(each, AskServe())
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Return once the worker serves."""
+        self._wait(
+            lambda now: now.state == "ready" and not now.is_held and _has_gateway(now),
+            self._mover.bounds.ready_s,
+            "it did not serve",
+        )
+
+    def _measure_again(self, asked: Sequence[ProbeQuestion], times: int) -> list[ProbedAnswer]:
+        """More answers to the last question, of which the fastest counts: a host that is busy with
+        other things for a moment makes any version slow.
+        """
+        return [answer for _ in range(times) for answer in self._probe(asked[-1:])]
+
+    def _probe(self, asked: Sequence[ProbeQuestion]) -> list[ProbedAnswer]:
+        """The answers; without leads if the engine does not give them. Raises `Rejected`."""
+        failure = ""
+        for has_leads in (True, False):
+            number = next(self._mover.numbers)
+            self._ask(self._here(), AskProbe(number, tuple(asked), has_leads))
+            status = self._wait(
+                lambda now, number=number: (  # type: ignore[misc]
+                    now.probe is not None and now.probe.number == number and now.probe.is_over
+                ),
+                _PROBE_S,
+                "the fixed questions were not answered",
+            )
+            assert status.probe is not None
+            if not status.probe.failure:
+                return list(status.probe.answers)
+            failure = status.probe.failure
+        raise Rejected(f"{self._name}: the fixed questions failed: {failure}")
+
+    def _wait(
+        self,
+        accepts: Callable[[WorkerStatus], bool],
+        bound_s: float,
+        what: str,
+        *,
+        is_held: bool = False,
+    ) -> WorkerStatus:
+        """The status, once `accepts` takes it; renews the lease. `is_held`: it must stay held."""
+        mover = self._mover
+        deadline = mover.clock() + bound_s
+        while mover.clock() < deadline:
+            found = self._look()
+            status = None if found is None else found.status
+            if found is not None and status is not None:
+                if accepts(status):
+                    return status
+                self._check(status, is_held=is_held)
+                self._renew(found, status)
+            mover.sleep(_POLL_S)
+        raise Rejected(f"{self._name}: {what} in {bound_s:g} s")
+
+    def _check(self, status: WorkerStatus, *, is_held: bool) -> None:
+        if is_held and not status.is_held and status.state != "leaving":
+            raise Rejected(
+                f"{self._name}: version {self._to} ended, and the one before serves again"
+            )
+        if status.state == "stopped":
+            cause = status.fault.cause if status.fault is not None else "no cause is known"
+            raise Rejected(f"{self._name}: {cause.partition('; stopped after')[0]}")
+
+    def _renew(self, found: Supervisor, status: WorkerStatus) -> None:
+        now = self._mover.clock()
+        if status.is_held and now >= self._renew_at:
+            self._renew_at = now + _RENEW_S
+            for each in [found, *self._members()[1:]]:
+                self._ask(each, AskHold(self._mover.bounds.drain_s, LEASE_S))
+
+    def _members(self) -> list[Supervisor]:
+        """The worker, and the ranks of its group on this host."""
+        found = [each for each in supervisors() if each.status is not None]
+        heads = [
+            each for each in found if each.status is not None and each.status.name == self._name
+        ]
+        if not heads:
+            raise Rejected(f"{self._name}: no such worker answers on this host")
+        head = heads[0].status
+        assert head is not None
+        return [heads[0], *(_ranks(found, head.group) if head.group else ())]
+
+    def _here(self) -> Supervisor:
+        return self._members()[0]
+
+    def _look(self) -> Supervisor | None:
+        found = (each for each in supervisors() if each.status is not None)
+        return next((one for one in found if one.status and one.status.name == self._name), None)
+
+    def _ask(self, supervisor: Supervisor, question: Ask) -> Done:
+        """Raises `Rejected` if it is refused."""
+        match ask(supervisor.path, question):
+            case Done() as done:
+                return done
+            case Refused(reason=reason):
+                raise Rejected(f"{self._name}: {reason}")
+            case _:
+                raise ConfigError(f"{self._name} sent an unexpected answer")
+
+
+def _ranks(found: Sequence[Supervisor], group: str) -> Iterator[Supervisor]:
+    for each in found:
+        if each.status is not None and each.status.group == group and each.status.rank > 0:
+            yield each
+
+
+def _has_gateway(status: WorkerStatus) -> bool:
+    """Whether a gateway has welcomed it, or it knows none."""
+    welcomed, dialled = status.gateways
+    return bool(welcomed) or not dialled
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""Upgrades of somebody else's engine under load: no client sees an error or a wrong byte."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.ports import free_ports
+from tests.fakes.upgrades import Upgrades, upgrades
+from tests.fakes.wheels import stub_engine_base, stub_engine_wheel
+from workers.starts import load_starts
+
+pytestmark = pytest.mark.slow
+
+TOKEN_MS = 40.0
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "cannot be imported": ({"broken": True}, "it cannot import vllm: ImportError"),
+    "crashes": ({"die_after": 2}, "killed"),
+    "is slower": ({"token_ms": 1.3 * TOKEN_MS}, "slower than the"),
+    "answers otherwise": ({"answer": [7, 8, 9]}, "answers otherwise: question 1"),
+}
+
+WORKER = """
+[[workers]]
+name = "{name}"
+model = "builtin:herma-tiny"
+engine = "vllm"
+url = "http://127.0.0.1:{port}"
+probe_context = 0
+serves = "m"
+max_seqs = 16
+[workers.launch]
+argv = ["{{version}}/bin/stub-engine", "{port}"]
+installation = "stub"
+base = "{base}"
+"""
+
+
+def _workers(base: Path, count: int) -> str:
+    first = free_ports(count)
+    return "".join(WORKER.format(name=f"w{at}", port=first + at, base=base) for at in range(count))
+
+
+def _wheel(folder: Path, version: str, **settings: Any) -> str:
+    return str(stub_engine_wheel(folder, version, **{"token_ms": TOKEN_MS, **settings}))
+
+
+@pytest.mark.parametrize("count", [2, 1])
+async def test_a_good_version_and_the_way_back(tmp_path: Path, count: int) -> None:
+    """Two workers stand in for each other; for one the provider does."""
+    base = stub_engine_base(tmp_path / "base", token_ms=TOKEN_MS)
+    workers = _workers(base, count)
+    async with upgrades(tmp_path, workers, count, has_provider=count == 1) as fleet:
+        wheel = _wheel(tmp_path / "wheels", "2.0")
+        upgraded = await fleet.run("upgrade", "stub", "--wheel", wheel, "--share-packages")
+        assert upgraded.status == 0, upgraded.said
+        assert "vllm 2.0 can be imported" in upgraded.said
+        assert await _versions(fleet) == {"2.0"}
+        back = await fleet.run("rollback", "stub")
+        assert back.status == 0, back.said
+        assert "version base is current" in back.said
+        assert await _versions(fleet) == {"1.0"}
+
+
+@pytest.mark.parametrize("how", BAD)
+@pytest.mark.parametrize("count", [2, 1])
+async def test_a_bad_version_goes_by_itself(tmp_path: Path, count: int, how: str) -> None:
+    """The first worker that has it is back on the old one when the command ends."""
+    settings, says = BAD[how]
+    base = stub_engine_base(tmp_path / "base", token_ms=TOKEN_MS)
+    workers = _workers(base, count)
+    async with upgrades(tmp_path, workers, count, has_provider=count == 1) as fleet:
+        wheel = _wheel(tmp_path / "wheels", "2.0", **settings)
+        upgraded = await fleet.run("upgrade", "stub", "--wheel", wheel, "--share-packages")
+        assert upgraded.status == 1, upgraded.said
+        assert says in upgraded.said
+        assert "version base is current" in upgraded.said
+        assert await _versions(fleet) == {"1.0"}
+
+
+async def _versions(fleet: Upgrades) -> set[str]:
+    """The versions that the running engines have said of themselves."""
+    folder = Path(fleet.environ["XDG_STATE_HOME"]) / "herma" / "starts"
+    latest = [load_starts(path).latest for path in folder.glob("w?.json")]
+    assert latest
+    return {record.engine_version for record in latest if record is not None}

@@ -1,0 +1,48 @@
+"""Whether a worker is held: kept from gateways while its version changes.
+
+Owns the lease, which ends the hold by itself if what asked for it is gone, and the version that is
+on trial. Times are arguments, in seconds. Must not know engines or gateways.
+"""
+
+from typing import Final, final
+
+from protocol.errors import ConfigError
+
+CURRENT: Final = ""
+"""The version that is current at the next start of an engine."""
+
+
+@final
+class Hold:
+    """`lease_s`, if it is given: held from the start, by the process that this one has replaced."""
+
+    def __init__(self, now: float, lease_s: float | None = None) -> None:
+        self.is_on = lease_s is not None
+        self.version = CURRENT
+        self.until = now + (lease_s or 0.0)
+        self._lease_s = lease_s or 0.0
+
+    def begin(self, now: float, lease_s: float) -> bool:
+        """Hold for `lease_s` from now; whether that is news."""
+        is_news, self.is_on = not self.is_on, True
+        self._lease_s = lease_s
+        self.renew(now)
+        return is_news
+
+    def renew(self, now: float) -> None:
+        """What holds the worker is still there."""
+        self.until = now + self._lease_s
+
+    def check(self, what: str) -> None:
+        """Raise `ConfigError` unless the worker is held."""
+        if not self.is_on:
+            raise ConfigError(f"only a worker that is held can {what}; its lease may have ended")
+
+    def is_over(self, now: float) -> bool:
+        """Whether the lease has ended without a message."""
+        return self.is_on and now >= self.until
+
+    def end(self) -> None:
+        """Serve. The version on trial is that of this engine alone: the next has the current."""
+        self.is_on = False
+        self.version = CURRENT

@@ -1,0 +1,64 @@
+"""This process becomes another version's: the same number, the same options, the same parent.
+
+Owns the words and the environment of that, on both sides. A process manager sees no change, and a
+version that cannot run at all ends with the number that its parent watches: the parent then starts
+what it always starts, which is the version from before. Must not know engines or gateways.
+"""
+
+import os
+import signal
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import msgspec
+
+from protocol.errors import ConfigError
+from protocol.own_code import CODE_VARIABLES, HELD, own_entry
+
+
+class HeldStart(msgspec.Struct, frozen=True):
+    """How this process was begun by one that it replaced: held for `lease_s`, and the program that
+    serves if nobody accepts it meanwhile.
+    """
+
+    lease_s: float
+    back: tuple[str, ...]
+
+    @classmethod
+    def take(cls, environ: MutableMapping[str, str]) -> "HeldStart | None":
+        """That of `environ`, whose variable is removed: children are not held."""
+        text = environ.pop(HELD, None)
+        return None if text is None else msgspec.json.decode(text, type=cls)
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The program that this process becomes."""
+
+    argv: tuple[str, ...]
+    environ: dict[str, str]
+
+    def become(self) -> NoReturn:
+        """Run it in place of this program. Raises `OSError`."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # What is ignored stays ignored in the new program.
+            signal.signal(number, signal.SIG_DFL)
+        os.execve(self.argv[0], self.argv, self.environ)  # noqa: S606
+
+
+def successor_of(
+    entry: Sequence[str],
+    environ: Mapping[str, str],
+    lease_s: float = 0.0,
+) -> Successor:
+    """`entry` with the options of this process, held for `lease_s`. Raises `ConfigError` if there
+    is no such program.
+    """
+    own, words = own_entry()
+    if not os.access(entry[0], os.X_OK):
+        raise ConfigError(f"{entry[0]} is no program of this host")
+    changed = {name: value for name, value in environ.items() if name not in CODE_VARIABLES}
+    if lease_s:
+        changed[HELD] = msgspec.json.encode(HeldStart(lease_s, own)).decode()
+    return Successor((*entry, *words), changed)

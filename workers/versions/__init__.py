@@ -1,0 +1,28 @@
+"""Versions of Herma and of foreign engines on this host, beside one another.
+
+Owns the folder of an installation, its links and records, and what stands for `{version}` in a
+worker's launch. Must not install, start or judge anything.
+"""
+
+from workers.versions.installation import (
+    HERMA,
+    Installation,
+    Version,
+    VersionKind,
+    installation_of,
+    versions_dir,
+)
+from workers.versions.resolve import BASE, PLACEHOLDER, launch_version, resolved
+
+__all__ = [
+    "BASE",
+    "HERMA",
+    "PLACEHOLDER",
+    "Installation",
+    "Version",
+    "VersionKind",
+    "installation_of",
+    "launch_version",
+    "resolved",
+    "versions_dir",
+]

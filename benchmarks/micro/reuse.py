@@ -30,9 +30,8 @@ SYSTEM_TOKENS: Final = 12_013
 """An agent's instructions and tools; no whole number of blocks."""
 
 MOST_POINTS: Final = 5.0
-MOST_AGAIN: Final = 4096 + 256
-"""Tokens that a divergence costs a hybrid beyond full attention: up to the last state that is kept
-of every 4,096 tokens, which gives way to another one up to 256 tokens away."""
+MOST_AGAIN: Final = 4096
+"""Tokens that a divergence costs a hybrid beyond full attention."""
 
 _BLOCK: Final = 32
 _MODEL: Final = "model"
@@ -73,8 +72,12 @@ def measure(quick: bool) -> Iterator[Figure]:
             yield Figure(case, "reused with states", states, "%")
             bar = MOST_POINTS if card is H200 else None
             yield Figure(case, "lost", full - states, "points", bar)
-    again = max(map(lost_by_a_shift, (3_000,) if quick else (3_000, 12_100, 40_001)))
+    lengths = (3_000,) if quick else (3_000, 12_100, 40_001)
+    again = max(lost_by_parting((length,), length - 100) for length in lengths)
     yield Figure("a prompt that parts 100 tokens earlier", "computed again", again, "", MOST_AGAIN)
+    rng = random.Random(1)
+    again = max(_lost_anywhere(rng) for _ in range(2 if quick else 200))
+    yield Figure("one that parts anywhere", "computed again", again, "", MOST_AGAIN)
 
 
 def fleet(num_agents: int, num_waves: int, *, strips: bool, seed: int) -> Iterator[list[Turn]]:
@@ -108,21 +111,26 @@ def reused(card: Card, waves: Sequence[Sequence[Turn]]) -> float:
     return sum(engine.cached) / sum(engine.lengths)
 
 
-def lost_by_a_shift(num_tokens: int) -> int:
-    """How many tokens more than full attention a hybrid computes of a prompt that is another one's
-    up to 100 tokens before its end.
+def lost_by_parting(ends: Sequence[int], parts_at: int) -> int:
+    """How many tokens more than full attention a hybrid computes of a prompt that is the last one's
+    up to `parts_at` tokens; `ends` are the lengths of the turns that led there.
     """
-    rng = random.Random(num_tokens)
-    first = _drawn(rng, num_tokens)
-    second = [*first[:-100], *_drawn(rng, 300)]
+    rng = random.Random(f"{ends} {parts_at}")
+    last = _drawn(rng, ends[-1])
+    prompts = [*[last[:end] for end in ends], [*last[:parts_at], *_drawn(rng, 300)]]
     found = []
     for card in (H200._replace(num_states=None), H200):
         engine = _Engine(card)
-        for prompt in (first, second):
+        for prompt in prompts:
             engine.submit(Turn(prompt, (1,)))
             engine.finish()
-        found.append(engine.cached[1])
+        found.append(engine.cached[-1])
     return found[0] - found[1]
+
+
+def _lost_anywhere(rng: random.Random) -> int:
+    ends = sorted(rng.randrange(100, 30_000) for _ in range(rng.randrange(1, 5)))
+    return lost_by_parting(ends, rng.randrange(ends[-1]))
 
 
 class _Engine:

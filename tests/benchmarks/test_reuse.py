@@ -1,8 +1,10 @@
 """What agents find again of their prompts on engines that keep states, beside full attention."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.micro.reuse import H200, MOST_AGAIN, MOST_POINTS, fleet, lost_by_a_shift, reused
+from benchmarks.micro.reuse import H200, MOST_AGAIN, MOST_POINTS, fleet, lost_by_parting, reused
 
 
 @pytest.mark.parametrize("strips", [False, True])
@@ -15,7 +17,13 @@ def test_agents_find_nearly_as_much_as_with_full_attention(strips: bool) -> None
     assert 100 * (full - states) <= MOST_POINTS
 
 
-@pytest.mark.parametrize("num_tokens", [700, 12_100])
-def test_a_prompt_that_parts_a_little_earlier_loses_little(num_tokens: int) -> None:
-    """Off the grid of blocks and of states."""
-    assert 0 <= lost_by_a_shift(num_tokens) <= min(num_tokens, MOST_AGAIN)
+@given(st.lists(st.integers(1, 20_000), min_size=1, max_size=3).map(sorted), st.data())
+def test_a_prompt_that_parts_earlier_loses_little(ends: list[int], data: st.DataObject) -> None:
+    """Off the grid of blocks and of states, behind turns of any length."""
+    parts_at = data.draw(st.integers(0, ends[-1]))
+    assert 0 <= lost_by_parting(ends, parts_at) <= MOST_AGAIN
+
+
+def test_no_state_lies_within_a_short_prompt() -> None:
+    """What full attention has of it is lost whole."""
+    assert lost_by_parting((250,), 150) == 128

@@ -24,8 +24,9 @@ from workers.scheduler.snapshots import SnapshotPool
 _GRAIN: Final = 64
 """Tokens; a state is saved where a chunk of the delta rule ends, and a block."""
 
-_EVERY: Final = 4096
-"""Tokens; a prompt that diverges anywhere computes at most so many again."""
+_EVERY: Final = 3584
+"""Tokens. A state gives way to others up to `_LEAST` tokens before and behind it, so two lie at
+most 4,096 tokens apart: no more is computed again of a prompt that diverges anywhere."""
 
 _LEAST: Final = 256
 """Tokens that a snapshot must spare beside the one before: a 27B in bfloat16 reads its weights, an

@@ -1,6 +1,8 @@
 """Where states are saved, and which prompts wait for them."""
 
-from hypothesis import given
+from itertools import pairwise
+
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.fakes.scheduling import Engine, make_submit
@@ -10,21 +12,19 @@ from workers.scheduler.saving import SavePolicy, positions_to_save
 POLICY = SavePolicy()
 
 
-@given(st.integers(1, 40_000), st.data())
-def test_a_divergence_computes_little_again(num_tokens: int, data: st.DataObject) -> None:
-    """Wherever the next prompt parts from this one, a state lies at most 4,096 tokens before, and
-    as much as is not worth a slot; or this one began later.
+@given(st.lists(st.integers(0, 40_000), min_size=3, max_size=3).map(sorted))
+@example([POLICY.every - 192, POLICY.every - 192, 2 * POLICY.every + 192])  # near two of the grid
+def test_a_divergence_computes_little_again(places: list[int]) -> None:
+    """Wherever the next prompt parts from this one, a state lies at most 4,096 tokens before; or
+    this one began later.
     """
-    num_matched = data.draw(st.integers(0, num_tokens - 1))
-    num_hit = data.draw(st.integers(0, num_matched // POLICY.grain)) * POLICY.grain
+    num_hit, num_matched, num_tokens = places[0] // 64 * 64, places[1], places[2] + 1
     saved = positions_to_save(num_tokens, num_hit, num_matched, POLICY)
     assert saved == sorted(set(saved))
     assert all(place % POLICY.grain == 0 for place in saved)
     assert all(num_hit + POLICY.least <= place < num_tokens for place in saved)
-    places = [num_hit, *saved]
-    for parts_at in range(num_hit, num_tokens, 997):
-        before = max(place for place in places if place <= parts_at)
-        assert parts_at - before < POLICY.every + POLICY.least
+    for before, after in pairwise([num_hit, *saved, num_tokens]):
+        assert after - before <= 4096
 
 
 @given(st.integers(2, 40_000))

@@ -126,7 +126,7 @@ class GatewayConfig(_Table, frozen=True):
     `rate_limit` is that of each key without its own, `address_rate_limit` that of each client's
     address beside it.
     `processes` share the port; process i takes workers at `worker_bind` + i, and alone answers on
-    `process_port` + i, for metrics of each.
+    `process_port` + i, for metrics of each. `log` "requests" adds a line for each request.
     """
 
     host: str = "127.0.0.1"
@@ -153,6 +153,7 @@ class GatewayConfig(_Table, frozen=True):
     spending_thresholds: tuple[Percent, ...] = (50, 80)
     rate_limit: RateLimitConfig | None = None
     address_rate_limit: RateLimitConfig | None = None
+    log: Literal["events", "requests"] = "events"
     responses: ResponsesConfig = ResponsesConfig()
 
 

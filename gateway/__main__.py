@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--serves", metavar="NAME", help="without a file: the model's public name")
     parser.add_argument("--port", type=int, metavar="N", help="instead of [gateway] port")
     parser.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
+    parser.add_argument("--log", choices=("events", "requests"), help="instead of [gateway] log")
     parser.add_argument(
         "--process", metavar="I/N", help="which of several; `herma gateway --processes N` says it"
     )
@@ -90,6 +91,7 @@ def _config(arguments: argparse.Namespace) -> Config:
         processes=None if arguments.process is None else gateway_index_of(arguments.process).count,
         port=arguments.port,
         worker_bind=arguments.worker_bind,
+        log=arguments.log,
     )
 
 

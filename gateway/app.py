@@ -41,7 +41,7 @@ from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.worker_view import WorkerView
 from gateway.signing_key import signing_key
 from gateway.spending.spending import Spending
-from gateway.telemetry import RequestTraces
+from gateway.telemetry import RequestTraces, log_request
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed
 from gateway.turn import (
@@ -107,7 +107,8 @@ def build_services(
         rejoin_s=gateway.rejoin_wait_s,
         recovery_probes=gateway.recovery_probes,
     )
-    feed, traces = EventFeed(process=gateway_index.name), RequestTraces()
+    feed = EventFeed(process=gateway_index.name)
+    traces = RequestTraces(*([log_request] if gateway.log == "requests" else []))
     dispatcher = Dispatcher(core, feed)
     # Milliseconds since 1970: a larger epoch tells a worker that the gateway was restarted.
     epoch = time.time_ns() // 1_000_000

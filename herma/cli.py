@@ -94,6 +94,9 @@ def _add_servers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
             metavar="N",
             help="gateway processes on one port; instead of [gateway] processes",
         )
+        role.add_argument(
+            "--log", choices=("events", "requests"), help="requests: also a line for each of them"
+        )
     up.add_argument(
         "--model",
         metavar="DIR",

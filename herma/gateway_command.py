@@ -16,7 +16,7 @@ from config import Config, builtin_config, load_config, with_gateway
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.preflight import check_process_ports, check_providers, claim_port
 
-_GATEWAY_KEYS: Final = ("port", "worker_bind", "server", "processes")
+_GATEWAY_KEYS: Final = ("port", "worker_bind", "processes", "log")
 """Options of the command line that override a key of `[gateway]`."""
 
 

@@ -11,6 +11,7 @@ from gateway.api import (
     ApiError,
     Embedded,
     Failed,
+    Finished,
     ResponseStream,
     Started,
     TurnEvent,
@@ -65,6 +66,9 @@ class BackgroundAnswer(Answer):
                 self.started = event
             case Usage():
                 self.usage = event
+            case Finished():
+                self._note_content()
+                self.trace.finish = event.reason
             case _:
                 self._note_content()
         if self._error is None:

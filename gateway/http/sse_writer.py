@@ -224,7 +224,10 @@ class StreamedAnswer(Answer):
             case UpstreamUsage():
                 self.usage = event.usage
                 return b""
-            case Finished() if self.request.n == 1:
+            case Finished():
+                self.trace.finish = event.reason
+                if self.request.n != 1:
+                    return self._formatter.format(event)
                 self._note_content()
                 self._is_finished = True
                 self._keep_for_end(event)

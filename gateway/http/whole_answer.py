@@ -68,7 +68,9 @@ class WholeAnswer(Answer):
             case _:
                 self._note_content()
                 self._builder.add(event)
-                self._num_unfinished -= type(event) is Finished
+                if type(event) is Finished:
+                    self._num_unfinished -= 1
+                    self.trace.finish = event.reason
 
     def _respond(self) -> None:
         self._has_responded = True

@@ -33,6 +33,7 @@ from gateway.telemetry.fleet_events import (
     kind_of,
 )
 from gateway.telemetry.history import SAMPLE_S, History, Reading, Sample, percentile
+from gateway.telemetry.request_log import log_request, request_line
 from gateway.telemetry.request_traces import (
     AttemptTrace,
     Candidate,
@@ -82,6 +83,8 @@ __all__ = [
     "WorkerReady",
     "WorkerStarting",
     "kind_of",
+    "log_request",
     "percentile",
+    "request_line",
     "words_of",
 ]

@@ -135,7 +135,8 @@ class TurnTrace(msgspec.Struct):
 
 class RequestTrace(msgspec.Struct):
     """One request. `client` is the program that sent it. `served_by` is "worker", "cloud:NAME" or
-    "none". `unix_time` is when it came, as `received_at`. `num_seen_tokens` is counted at the end.
+    "none". `unix_time` is when it came, as `received_at`. `finish`: why the answer ended, unless a
+    provider's bytes were passed on. `num_seen_tokens` is counted at the end.
     """
 
     number: int = 0
@@ -152,6 +153,7 @@ class RequestTrace(msgspec.Struct):
     status: int = 0
     error: str = ""
     served_by: str = "none"
+    finish: str = ""
     usage: Usage | None = None
     num_seen_tokens: int = 0
     turn: TurnTrace = msgspec.field(default_factory=TurnTrace)

@@ -271,11 +271,11 @@ def client_items(now: Overview) -> list[Line]:
 
 
 def money_items(now: Overview) -> list[Line]:
-    """Limits, providers, and what was saved."""
+    """Limits, providers, and what was saved where a price is known."""
     return [
         *(_limit_item(one, now.currency) for one in now.limits),
         *(_provider_item(one, now.currency) for one in now.providers),
-        *(_saving_item(one, now.currency) for one in now.savings),
+        *(_saving_item(one, now.currency) for one in now.savings if one.month is not None),
     ]
 
 
@@ -297,8 +297,7 @@ def _provider_item(one: ProviderRow, currency: str) -> Line:
 
 
 def _saving_item(one: SavingRow, currency: str) -> Line:
-    saved = "no price known" if one.month is None else amount(one.month, currency)
-    return (*plain(f"{one.model} saved "), Piece(saved, "good" if one.month else "soft"))
+    return (*plain(f"{one.model} saved "), Piece(amount(one.month or 0, currency), "good"))
 
 
 def log_lines(events: Sequence[EventRow], marks: Marks) -> list[Line]:

@@ -37,10 +37,10 @@ class WholeGateway:
 
 @asynccontextmanager
 async def whole_gateway(
-    worker: FakeWorker | None = None, patience_s: float = PATIENCE_S
+    worker: FakeWorker | None = None, patience_s: float = PATIENCE_S, **options: Any
 ) -> AsyncIterator[WholeGateway]:
-    """All of it, ready, for the length of the block."""
-    async with open_gateway() as gateway, open_worker(gateway.address, worker) as fake:
+    """All of it, ready, for the length of the block; `options` are those of `open_gateway`."""
+    async with open_gateway(**options) as gateway, open_worker(gateway.address, worker) as fake:
         await gateway.wait_state("ready")
         async with served(edge_app(edge_of(gateway.services)), patience_s) as url:
             yield WholeGateway(url, gateway, fake)

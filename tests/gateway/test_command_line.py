@@ -31,6 +31,12 @@ def test_the_command_line_decides_how_many_there_are(tmp_path: Path) -> None:
     assert (gateway.processes, gateway.worker_bind) == (1, bind)
 
 
+def test_the_command_line_asks_for_lines_of_requests(tmp_path: Path) -> None:
+    """They are off otherwise."""
+    assert _read(tmp_path, "--process", "0/4").gateway.log == "events"
+    assert _read(tmp_path, "--process", "0/4", "--log", "requests").gateway.log == "requests"
+
+
 def test_a_seat_that_is_none_is_refused(tmp_path: Path) -> None:
     """With the form that it takes."""
     with pytest.raises(ConfigError, match="0/4"):

@@ -47,13 +47,6 @@ def process_mistakes(config: Config) -> Iterator[Mistake]:
     gateway = config.gateway
     if gateway.processes == 1:
         return
-    for place, limited in _limited(config):
-        yield Mistake(
-            place,
-            f"{limited} has a spending limit, which only a single process can keep: each of "
-            f"{gateway.processes} would spend that much; run one ([gateway] processes, "
-            "--processes), or remove the limits",
-        )
     last = gateway.processes - 1
     try:
         nth_address(gateway.worker_bind, last)
@@ -65,15 +58,6 @@ def process_mistakes(config: Config) -> Iterator[Mistake]:
             f"[gateway] process_port = {gateway.process_port} leaves no port for each of "
             f"{gateway.processes} processes; it is 1 to {MAX_PORT - last}",
         )
-
-
-def _limited(config: Config) -> Iterator[tuple[Place, str]]:
-    for name, provider in config.providers.items():
-        if provider.limits.any:
-            yield ("providers", name, "limits"), f"provider `{name}`"
-    for at, key in enumerate(config.keys):
-        if key.limits.any:
-            yield ("keys", at, "limits"), f"key `{key.name}`"
 
 
 def _name_mistakes(config: Config) -> Iterator[Mistake]:

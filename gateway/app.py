@@ -90,7 +90,7 @@ def build_services(
     """
     check_aliases(config.models)
     neighbours = gateway_index.neighbours(config.gateway.worker_bind)
-    config = gateway_index.config(config, environ)
+    config = gateway_index.config(config)
     providers = {
         name: upstream.Provider(name, table, provider_api_key(name, table, environ))
         for name, table in config.providers.items()
@@ -129,7 +129,7 @@ def build_services(
         files=files,
         providers=providers,
         counters=counters,
-        spending=Spending(config, environ, feed.publish, is_alone=not gateway_index.is_shared),
+        spending=Spending(config, environ, feed.publish),
         feed=feed,
         health=ProviderHealth(config.providers, feed),
         retries=RetryBudget(feed, counters),
@@ -228,7 +228,7 @@ async def run_gateway(
         services.draining.set()
 
     edge = edge_of(services, gateway_index.name)
-    read = functools.partial(_read_again, reread, gateway_index, environ)
+    read = functools.partial(_read_again, reread, gateway_index)
     reload = Reload(services, edge.settings, read, environ)
     process = _Process(services, edge, gateway_index, manager, alerting, reload)
     with graceful_stop(drain, lambda _number: root.cancel()):
@@ -249,12 +249,10 @@ class _Process:
     reload: Reload
 
 
-def _read_again(
-    reread: Callable[[], Config] | None, gateway_index: GatewayIndex, environ: Mapping[str, str]
-) -> Config:
+def _read_again(reread: Callable[[], Config] | None, gateway_index: GatewayIndex) -> Config:
     if reread is None:
         raise ConfigError("the gateway was started without --config FILE: nothing can be reloaded")
-    return gateway_index.config(reread(), environ)
+    return gateway_index.config(reread())
 
 
 async def _serve(

@@ -1,18 +1,16 @@
 """The index of a gateway process among those that share a port.
 
-Owns what differs between them: the address for workers, the ledger, the process's own port, its
-name and its share of rate limits. Must not know how processes are started or ended.
+Owns what differs between them: the address for workers, the process's own port, its name and its
+share of rate limits. Must not know how processes are started or ended.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
-from config import Config, RateLimitConfig, ledger_path
+from config import Config, RateLimitConfig
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
 
@@ -36,13 +34,10 @@ class GatewayIndex:
         """Its name in logs and metrics; None if it is alone."""
         return str(self.index) if self.is_shared else None
 
-    def config(self, config: Config, environ: Mapping[str, str]) -> Config:
-        """`config` with this process's own addresses, ledger and rates. Raises `ConfigError` if
-        neither the file nor `environ` gives the ledger's place.
-        """
+    def config(self, config: Config) -> Config:
+        """`config` with this process's own addresses and rates."""
         if not self.is_shared:
             return config
-        ledger = nth_ledger(ledger_path(config.ledger, environ), self.index)
         gateway = config.gateway
         port = gateway.process_port
         return replace(
@@ -55,7 +50,6 @@ class GatewayIndex:
                 address_rate_limit=self._share(gateway.address_rate_limit),
             ),
             keys=tuple(replace(key, rate_limit=self._share(key.rate_limit)) for key in config.keys),
-            ledger=replace(config.ledger, path=str(ledger)),
         )
 
     def _share(self, limits: RateLimitConfig | None) -> RateLimitConfig | None:
@@ -77,8 +71,3 @@ def gateway_index_of(text: str) -> GatewayIndex:
         if index < count:
             return GatewayIndex(index, count)
     raise ConfigError(f"--process takes which of how many, as 0/4, not {text!r}")
-
-
-def nth_ledger(first: Path, index: int) -> Path:
-    """The ledger of process `index`: ledger.sqlite, ledger.1.sqlite, ledger.2.sqlite ..."""
-    return first if index == 0 else first.with_name(f"{first.stem}.{index}{first.suffix}")

@@ -2,21 +2,24 @@
 
 Owns the queue before the disk. What arrives during a commit waits for the next one, so 40 requests
 cost two or three syncs and not 40. The event loop never waits for SQLite: each batch is one call in
-a thread, one at a time. Must not know limits or prices.
+a thread, one at a time. Twice a second it looks at what other processes have written. Must not know
+limits or prices.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import trio
 
 from gateway.runtime import Wakeup
 from gateway.store import (
-    DayTotal,
+    Balances,
+    Claim,
     Entry,
     LedgerError,
     LedgerStore,
+    Place,
     Settlement,
     Usages,
     add_to,
@@ -28,6 +31,11 @@ MAX_WAITING: Final = 1024
 
 USAGE_DELAY_S: Final = 0.5
 """Usage is written after this delay: half of the second of it that a kill may lose."""
+
+LOOK_S: Final = 0.5
+"""What another process has spent or released counts here after at most this time, and the next
+reservation looks anyway.
+"""
 
 RETRY_S: Final = 0.5
 
@@ -41,50 +49,60 @@ class LedgerFull(HermaError):
 class _Batch:
     """Reservations that reach the disk together; `error` is why they never did."""
 
-    __slots__ = ("error", "is_done", "rows", "written")
+    __slots__ = ("error", "is_done", "refused", "rows", "written")
 
     def __init__(self) -> None:
-        self.rows: list[tuple[int, Entry]] = []
+        self.rows: list[Claim] = []
+        self.refused: frozenset[int] = frozenset()
         self.written = Wakeup()
         self.is_done = False
         self.error: LedgerError | None = None
 
 
 class LedgerWriter:
-    """Queues what is to be written; `run` writes it."""
+    """Queues what is to be written; `run` writes it. `see` gets what all other processes have spent
+    and reserved in `places`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, places: Callable[[], Iterable[Place]], see: Callable[[Balances], None]
+    ) -> None:
+        self._places = places
+        self._see = see
         self._waiting = _Batch()
         self._settlements: list[Settlement] = []
         self._usage: Usages = {}
         self._has_work = trio.Event()
+        self._looks_at = 0.0
         self._thread = trio.CapacityLimiter(1)
 
     async def run(
         self,
         open_store: Callable[[], LedgerStore],
-        first_day: str,
         *,
-        task_status: trio.TaskStatus[list[DayTotal]] = trio.TASK_STATUS_IGNORED,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Open the ledger, report what was spent from `first_day` on, then write until cancelled;
-        what is queued by then is written too. Raises `ConfigError` if the ledger cannot be opened.
+        """Open the ledger, look, then write until cancelled; what is queued by then is written too.
+        Raises `ConfigError` if the ledger cannot be opened.
         """
         store = await trio.to_thread.run_sync(open_store, limiter=self._thread)
         try:
-            totals = await trio.to_thread.run_sync(store.totals, first_day, limiter=self._thread)
-            task_status.started(totals)
+            await self._look(store)
+            task_status.started()
             while True:
                 await self._wait_for_work()
                 if not await self._write(store):
                     await trio.sleep(RETRY_S)
+                if trio.current_time() >= self._looks_at:
+                    await self._look(store)
         finally:
             await self._write(store)
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(store.close, limiter=self._thread)
 
-    async def reserve(self, reservation_id: int, worst: Entry) -> None:
-        """Return once the reservation is on the disk, with the most that it can cost.
+    async def reserve(self, claim: Claim) -> bool:
+        """Return once the reservation is on the disk, with the most that it can cost, or False if
+        it would exceed a cap, because of what another process has spent or reserved.
 
         Raises `LedgerFull` or `LedgerError` if it will not be written. After a cancellation it may
         be, so settle it.
@@ -92,12 +110,13 @@ class LedgerWriter:
         batch = self._waiting
         if len(batch.rows) >= MAX_WAITING:
             raise LedgerFull("too many requests wait for the ledger")
-        batch.rows.append((reservation_id, worst))
+        batch.rows.append(claim)
         self._has_work.set()
         while not batch.is_done:
             await batch.written.wait()
         if batch.error is not None:
             raise batch.error
+        return claim.number not in batch.refused
 
     def settle(self, settlement: Settlement) -> None:
         """Write the end of a reservation soon. There are never more of these than reservations."""
@@ -111,7 +130,10 @@ class LedgerWriter:
         add_to(self._usage, usage)
 
     async def _wait_for_work(self) -> None:
-        await self._has_work.wait()
+        with trio.move_on_at(self._looks_at):
+            await self._has_work.wait()
+        if not self._has_work.is_set():
+            return
         self._has_work = trio.Event()
         if not self._waiting.rows and not self._settlements:
             # Only usage, for which no request waits: a reservation may come first.
@@ -130,9 +152,11 @@ class LedgerWriter:
         failure = None
         try:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(
+                batch.refused = await trio.to_thread.run_sync(
                     store.write, batch.rows, settlements, usage.values(), limiter=self._thread
                 )
+            if batch.refused:
+                await self._look(store)
         except LedgerError as error:
             _log.error("%s", error)
             failure = error
@@ -144,3 +168,12 @@ class LedgerWriter:
         batch.error, batch.is_done = failure, True
         batch.written.ring()
         return failure is None
+
+    async def _look(self, store: LedgerStore) -> None:
+        self._looks_at = trio.current_time() + LOOK_S
+        try:
+            with trio.CancelScope(shield=True):
+                places = tuple(self._places())
+                self._see(await trio.to_thread.run_sync(store.look, places, limiter=self._thread))
+        except LedgerError as error:
+            _log.error("%s", error)

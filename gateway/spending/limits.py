@@ -2,8 +2,9 @@
 
 Owns the books in memory: what every provider and every key has spent in the UTC day and month, and
 what requests under way have reserved. A request is admitted only if its worst case fits every limit
-that applies, so no order of events can exceed one. Must not know disks, clocks or prices of tokens;
-time is an argument, in seconds since 1970.
+that applies, so no order of events can exceed one. What other processes have spent and reserved
+counts as it was last seen; the ledger judges again, by the same limits. Must not know disks, clocks
+or prices of tokens; time is an argument, in seconds since 1970.
 """
 
 import functools
@@ -11,9 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
+
+from gateway.store import NOTHING, Balance, Balances, Cap, Place, places_of
 
 MAX_RETRY_AFTER_S: Final = 3600
 """A client that sleeps for the whole Retry-After must not miss a raised limit."""
@@ -163,14 +166,17 @@ class SpendingFigures(msgspec.Struct, frozen=True):
 
 
 class Books:
-    """What is spent and reserved, in memory; one owner. `limits` come from the configuration."""
+    """What is spent and reserved by this process, in memory, beside what others were seen to have;
+    one owner. `limits` come from the configuration.
+    """
 
     def __init__(self, limits: Mapping[Account, Limits]) -> None:
         self._limits: dict[Account, Limits] = {}
         self.set_limits(limits)
         self._next_id = 1
-        self._spent: Counter[tuple[Account, str]] = Counter()
-        self._reserved: Counter[tuple[Account, str]] = Counter()
+        self._spent: Counter[Place] = Counter()
+        self._reserved: Counter[Place] = Counter()
+        self._elsewhere: dict[Place, Balance] = {}
         self._reported: set[tuple[Account, str]] = set()
         self._day = ""
         self._spent_by_provider: Counter[str] = Counter()
@@ -184,10 +190,18 @@ class Books:
         merged = {**self._limits, **limits}
         self._limits = {one: held for one, held in merged.items() if held != Limits()}
 
-    def load(self, day: str, key: str, provider: str, cost: int) -> None:
-        """Add what the ledger holds of an earlier run."""
-        for place in _places(provider, key, day):
-            self._spent[place] += cost
+    def see(self, elsewhere: Balances) -> None:
+        """Count this too: what all but this process have spent and reserved, as it is now."""
+        self._elsewhere.update(elsewhere)
+
+    def watched(self, now: float) -> Iterator[Place]:
+        """The windows with a limit: what happens elsewhere in them matters here."""
+        return (cap.place for cap in self._caps(self._limits, day_of(now)))
+
+    def caps_of(self, reservation: Reservation) -> tuple[Cap, ...]:
+        """The limits that all processes together must keep."""
+        worst = reservation.worst
+        return tuple(self._caps(_accounts(worst.provider, worst.key), reservation.day))
 
     def reserve(self, worst: WorstCase, now: float) -> Reservation | Refusal:
         """Hold the worst case, or say which limit forbids it."""
@@ -207,7 +221,7 @@ class Books:
         worst = reservation.worst
         if not cost:
             return
-        for place in _places(worst.provider, worst.key, reservation.day):
+        for place in places_of(worst.provider, worst.key, reservation.day):
             self._spent[place] += cost
         self._spent_by_provider[worst.provider] += cost
 
@@ -221,14 +235,19 @@ class Books:
         )
 
     def _windows(self, accounts: Iterable[Account], day: str) -> Iterator[Window]:
+        for place, limit in self._caps(accounts, day):
+            period: Period = "daily" if len(place.window) == len(day) else "monthly"
+            spent, reserved = self._elsewhere.get(place, NOTHING)
+            spent, reserved = spent + self._spent[place], reserved + self._reserved[place]
+            yield Window(Account(place.kind, place.name), period, limit, spent, reserved)
+
+    def _caps(self, accounts: Iterable[Account], day: str) -> Iterator[Cap]:
         for account in accounts:
             if (limits := self._limits.get(account)) is None:
                 continue
             for period in _PERIODS:
                 if (limit := limits.of(period)) is not None:
-                    place = account, window_of(period, day)
-                    spent, reserved = self._spent[place], self._reserved[place]
-                    yield Window(account, period, limit, spent, reserved)
+                    yield Cap(Place(*account, window_of(period, day)), limit)
 
     def _refusal(self, worst: WorstCase, day: str, now: float) -> Refusal | None:
         if worst.cost == 0:
@@ -262,7 +281,7 @@ class Books:
         if not cost:
             return
         worst = reservation.worst
-        for place in _places(worst.provider, worst.key, reservation.day):
+        for place in places_of(worst.provider, worst.key, reservation.day):
             self._reserved[place] += cost
         self._reserved_by_provider[worst.provider] += cost
 
@@ -272,9 +291,10 @@ class Books:
             return
         self._day = day
         kept = month_before(day)
-        for books in (self._spent, self._reserved):
-            for place in [place for place in books if window_of("monthly", place[1]) < kept]:
-                del books[place]
+        books: tuple[dict[Place, Any], ...] = self._spent, self._reserved, self._elsewhere
+        for one in books:
+            for place in [place for place in one if window_of("monthly", place.window) < kept]:
+                del one[place]
         self._reported = {one for one in self._reported if window_of("monthly", one[1]) >= kept}
 
 
@@ -287,16 +307,6 @@ def _rank(window: Window, cost: int) -> tuple[bool, int, bool]:
 
 def _accounts(provider: str, key: str) -> tuple[Account, Account]:
     return Account("provider", provider), Account("key", key)
-
-
-@functools.lru_cache(maxsize=256)
-def _places(provider: str, key: str, day: str) -> tuple[tuple[Account, str], ...]:
-    """Cached because most requests are of few keys, on one day."""
-    return tuple(
-        (account, window_of(period, day))
-        for account in _accounts(provider, key)
-        for period in _PERIODS
-    )
 
 
 def day_of(now: float) -> str:

@@ -41,6 +41,7 @@ from gateway.spending.prices import (
 from gateway.spending.refusals import refusal_error
 from gateway.spending.savings import LocalUse, cloud_prices
 from gateway.store import (
+    Claim,
     Column,
     Entry,
     LedgerError,
@@ -58,6 +59,9 @@ output that providers offer.
 """
 
 _RETRY_AFTER_S: Final = 5
+_MOST_TRIES: Final = 3
+"""Each means that another process was faster; then what is left is nearly nothing."""
+
 _LOCAL_BY: Final[tuple[Column, ...]] = ("day", "model", "provider")
 
 _log = logging.getLogger(__name__)
@@ -119,8 +123,7 @@ class Spending:
     """The books of one gateway, with the ledger that `run` writes.
 
     `publish` takes events for operators, `unix_time` returns seconds since 1970, `environ` gives
-    the ledger's default path. `is_alone`: no other process shares the port, so this one also
-    counts what further processes have spent in earlier runs.
+    the ledger's default path. Other processes may keep books by the same ledger.
     """
 
     def __init__(
@@ -129,8 +132,6 @@ class Spending:
         environ: Mapping[str, str],
         publish: Callable[[FleetEvent], None],
         unix_time: Callable[[], float] = time.time,
-        *,
-        is_alone: bool = True,
     ) -> None:
         self._config = config
         self._environ = environ
@@ -139,9 +140,8 @@ class Spending:
         self._tables = dict(config.providers)
         self._books = Books(_limits_of(config))
         self._local = LocalUse(cloud_prices(config))
-        self._writer = LedgerWriter()
+        self._writer = LedgerWriter(lambda: self._books.watched(self._now()), self._books.see)
         self._tariffs: dict[tuple[str, str], Tariff] = {}
-        self._is_alone = is_alone
         self._is_kept = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -194,13 +194,17 @@ class Spending:
             cost=None if price is None else price.worst(prompt_tokens, output_tokens),
             least_cost=None if price is None else price.worst(capped_prompt, request.n),
         )
-        answer = self._books.reserve(worst, self._now())
-        if isinstance(answer, Reservation):
-            # Without a price no limit applies and no cost is recorded.
-            return await self._make_durable(answer, price) if price else Bill(self, answer, None)
-        self._report(answer)
-        output = 0 if price is None else price.affordable_output(answer.left, capped_prompt)
-        return refusal_error(answer, target.provider, output // request.n)
+        for _ in range(_MOST_TRIES):
+            answer = self._books.reserve(worst, self._now())
+            if not isinstance(answer, Reservation):
+                self._report(answer)
+                output = 0 if price is None else price.affordable_output(answer.left, capped_prompt)
+                return refusal_error(answer, target.provider, output // request.n)
+            if price is None:
+                return Bill(self, answer, None)  # no limit applies, and no cost is recorded
+            if (bill := await self._make_durable(answer, price)) is not None:
+                return bill
+        return _unrecorded()
 
     def _tariff(self, target: FallbackConfig) -> Tariff:
         named = target.provider, target.model
@@ -255,15 +259,12 @@ class Spending:
         path = ledger_path(self._config.ledger, self._environ)
         today = day_of(self._now())
         first_day = f"{month_before(today)}-01"
-        totals = await nursery.start(
-            self._writer.run,
-            lambda: LedgerStore(path, self._config.ledger.currency),
-            first_day,
-        )
-        if self._is_alone:
-            totals += await trio.to_thread.run_sync(spent_beside, path, first_day)
-        for total in totals:
-            self._books.load(*total)
+        currency = self._config.ledger.currency
+
+        def open_store() -> LedgerStore:
+            return LedgerStore(path, currency, first_day, spent_beside(path, first_day))
+
+        await nursery.start(self._writer.run, open_store)
         report = await trio.to_thread.run_sync(read_report, path, _LOCAL_BY, f"{today[:7]}-01")
         for row in () if report is None else report.rows:
             day, model, provider = row.group
@@ -272,18 +273,27 @@ class Spending:
                 self._local.add(day, model, Usage(*counts))
         self._is_kept = True
 
-    async def _make_durable(self, reservation: Reservation, price: Price) -> Bill | ApiError:
+    async def _make_durable(self, reservation: Reservation, price: Price) -> Bill | ApiError | None:
+        """None if another process has taken what was left; the books have seen that now."""
         try:
             bound = Usage(reservation.worst.prompt_tokens, 0, reservation.worst.completion_tokens)
             entry = _entry(reservation, bound, reservation.cost, is_settled=False)
-            await self._writer.reserve(reservation.id, entry)
+            claim = Claim(reservation.id, entry, self._books.caps_of(reservation))
+            is_reserved = await self._writer.reserve(claim)
         except (LedgerError, LedgerFull):
             self._books.settle(reservation, 0)
-            return unavailable("Spending cannot be recorded now; the log says why.", _RETRY_AFTER_S)
+            return _unrecorded()
         except trio.Cancelled:
             self.settle(reservation, None)
             raise
-        return Bill(self, reservation, price)
+        if is_reserved:
+            return Bill(self, reservation, price)
+        self._books.settle(reservation, 0)
+        return None
+
+
+def _unrecorded() -> ApiError:
+    return unavailable("Spending cannot be recorded now; the log says why.", _RETRY_AFTER_S)
 
 
 def _entry(held: Reservation, usage: Usage, cost: int, *, is_settled: bool) -> Entry:

@@ -2,7 +2,9 @@
 of the Responses API: responses, the events of their streams, conversations.
 """
 
+from gateway.store.balances import NOTHING, Balance, Balances, Cap, Place, add_cost, places_of
 from gateway.store.ledger import (
+    Claim,
     DayTotal,
     Entry,
     LedgerError,
@@ -26,16 +28,22 @@ from gateway.store.response_store import (
 )
 
 __all__ = [
+    "NOTHING",
     "AddEvents",
     "AddItems",
+    "Balance",
+    "Balances",
     "Bounds",
+    "Cap",
     "Change",
+    "Claim",
     "Column",
     "DayTotal",
     "Entry",
     "Insert",
     "LedgerError",
     "LedgerStore",
+    "Place",
     "Remove",
     "Report",
     "ResponseStore",
@@ -45,7 +53,9 @@ __all__ = [
     "Settlement",
     "StoredResponse",
     "Usages",
+    "add_cost",
     "add_to",
+    "places_of",
     "read_report",
     "spent_beside",
 ]

@@ -1,20 +1,29 @@
 """The ledger: usage and cost in one SQLite file.
 
-Owns the tables, the statements, and the lock that keeps a second gateway out. Days are UTC dates as
-text (2026-11-21), amounts micro-units of the ledger's currency. Every call blocks, so it belongs in
-a thread, one call at a time. Must not know limits or tasks.
+Owns the tables and the transactions of all gateway processes that share the file. Days are UTC
+dates as text (2026-11-21), amounts micro-units of the ledger's currency. Every call blocks, so it
+belongs in a thread, one call at a time. Must not know tasks, nor why a window has a cap.
 """
 
 import os
 import sqlite3
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.store.sqlite_file import FileKind, lock, open_file
+from gateway.store.balances import (
+    Balance,
+    Cap,
+    Place,
+    SharedBalances,
+    add_cost,
+    places_of,
+)
+from gateway.store.gateway_slot import GatewaySlot
+from gateway.store.sqlite_file import FileKind, open_file
 from protocol.errors import ConfigError, HermaError
 
 APPLICATION_ID: Final = 0x4845_524D
@@ -39,8 +48,11 @@ CREATE TABLE reservations (
 LEDGER: Final = FileKind("ledger", "[ledger] path", APPLICATION_ID, SCHEMA_VERSION, _TABLES)
 _RESERVE: Final = "INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _RELEASE: Final = """
-DELETE FROM reservations WHERE id IN (SELECT value FROM json_each(?)) RETURNING id
+DELETE FROM reservations WHERE id IN (SELECT value FROM json_each(?))
+RETURNING id, day, key, provider, cost
 """
+_SLOT_BITS: Final = 40
+"""Above them a reservation's id has the slot of its process."""
 _ADD: Final = """
 INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET
@@ -53,8 +65,9 @@ ON CONFLICT DO UPDATE SET
 _LEFT_OPEN: Final = """
 SELECT day, key, model, provider, 0, is_priced, COUNT(*), SUM(prompt_tokens), 0,
        SUM(completion_tokens), SUM(cost)
-FROM reservations GROUP BY day, key, model, provider, is_priced
+FROM reservations WHERE id BETWEEN ? AND ? GROUP BY day, key, model, provider, is_priced
 """
+_SLOTS: Final = "SELECT DISTINCT id >> 40 FROM reservations"
 _TOTALS: Final = """
 SELECT day, key, provider, SUM(cost) FROM usage
 WHERE day >= ? AND provider != '' GROUP BY day, key, provider
@@ -113,6 +126,14 @@ class Settlement(NamedTuple):
     entry: Entry | None
 
 
+class Claim(NamedTuple):
+    """A reservation to be made, unless it would exceed one of `caps`."""
+
+    number: int
+    worst: Entry
+    caps: tuple[Cap, ...] = ()
+
+
 class DayTotal(NamedTuple):
     """What one key has spent at one provider on one day, unsettled requests included."""
 
@@ -127,98 +148,167 @@ class LedgerError(HermaError):
 
 
 class LedgerStore:
-    """The ledger at `path`, held open by one process at a time.
+    """The ledger at `path`, which several processes may hold open.
 
-    Reservations that an earlier run left open become unsettled usage, because they may have been
-    charged. Raises `ConfigError` with one line if the ledger cannot be opened.
+    Reservations that a process left open when it ended become unsettled usage, because they may
+    have been charged. The first process counts what was spent from `first_day` on, in this file and
+    `beside` it. Raises `ConfigError` with one line if the ledger cannot be opened.
     """
 
-    def __init__(self, path: Path, currency: str) -> None:
+    def __init__(
+        self, path: Path, currency: str, first_day: str = "", beside: Iterable[DayTotal] = ()
+    ) -> None:
         self._path = path
         with ExitStack() as stack:
             try:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._lock = lock(path, LEDGER)
-                stack.callback(os.close, self._lock)
+                self._slot = GatewaySlot(path, LEDGER)
+                stack.callback(self._slot.close)
                 self._connection = open_file(path, LEDGER)
                 stack.callback(self._connection.close)
                 # What a bill rests on is on the disk when its commit returns.
                 self._connection.execute("PRAGMA synchronous = FULL")
                 _check_currency(self._connection, path, currency)
-                self._keep_left_open()
+                self._balances = SharedBalances(self._connection)
+                self._prepare(first_day, beside)
+                self._slot.admit_others()
             except (OSError, sqlite3.Error) as error:
                 raise LEDGER.cannot_open(path, error) from error
             stack.pop_all()
 
-    def totals(self, first_day: str) -> list[DayTotal]:
-        """What was spent at providers from `first_day` on, by day, key and provider.
-
-        Raises `ConfigError` if the ledger cannot be read.
-        """
-        try:
-            return [DayTotal(*row) for row in self._connection.execute(_TOTALS, (first_day,))]
-        except sqlite3.Error as error:
-            raise LEDGER.cannot_open(self._path, error) from error
-
     def write(
         self,
-        reservations: Iterable[tuple[int, Entry]],
+        claims: Iterable[Claim],
         settlements: Iterable[Settlement],
         entries: Iterable[Entry],
-    ) -> None:
-        """Write everything in one transaction, which is on the disk when this returns.
+    ) -> frozenset[int]:
+        """Write everything in one transaction, which is on the disk when this returns. Returns the
+        numbers of the claims that would exceed a cap, and are not written.
 
         A settlement whose reservation does not exist (any more) changes nothing, so writing one
-        twice is safe. Raises `LedgerError` if nothing was written.
+        twice is safe; that of a claim takes it back. Raises `LedgerError` if nothing was written.
+        """
+        ends = dict(settlements)
+        try:
+            with self._transaction(is_own=True):
+                ended = self._release(ends)
+                new = [one for one in claims if one.number not in ends]
+                refused = frozenset(one.number for one in new if not self._reserve(one))
+                rows = (self._row(one) for one in new if one.number not in refused)
+                self._connection.executemany(_RESERVE, rows)
+                total: Usages = {}
+                for entry in (*ended, *entries):
+                    self._change(entry.provider, entry.key, entry.day, Balance(entry.cost))
+                    add_to(total, entry)
+                self._connection.executemany(_ADD, map(msgspec.structs.astuple, total.values()))
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
+        return refused
+
+    def look(self, places: Iterable[Place]) -> dict[Place, Balance]:
+        """Release what ended processes have reserved, and return what all but this process have
+        spent and reserved in `places`. Raises `LedgerError`.
         """
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany(_RESERVE, (_row(*one) for one in reservations))
-            ended = self._release(settlements)
-            total: Usages = {}
-            for entry in (*ended, *entries):
-                add_to(total, entry)
-            self._connection.executemany(_ADD, map(msgspec.structs.astuple, total.values()))
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
-
-    def _release(self, settlements: Iterable[Settlement]) -> list[Entry]:
-        """Delete what was reserved for them. Returns the usage of those that were."""
-        ends = dict(settlements)
-        if not ends:
-            return []
-        released = self._connection.execute(_RELEASE, (msgspec.json.encode([*ends]).decode(),))
-        entries = [ends[number] for (number,) in released.fetchall()]
-        return [entry for entry in entries if entry is not None]
+            for (slot,) in self._connection.execute(_SLOTS).fetchall():
+                if slot != self._slot.index:
+                    self._bury(slot)
+            self._balances.begin()
+            return self._balances.elsewhere(places)
+        except (OSError, sqlite3.Error) as error:
+            raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
 
     def close(self) -> None:
-        """Close the file and release the lock."""
+        """Close the file; what is still reserved may be charged."""
         self._connection.close()
-        os.close(self._lock)
+        self._slot.close()
 
-    def _keep_left_open(self) -> None:
+    @contextmanager
+    def _transaction(self, *, is_own: bool = False) -> Iterator[None]:
         self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany(_ADD, self._connection.execute(_LEFT_OPEN).fetchall())
-        self._connection.execute("DELETE FROM reservations")
-        self._connection.execute("COMMIT")
+        with ExitStack() as stack:
+            stack.callback(self._roll_back)
+            self._balances.begin()
+            yield
+            self._balances.write()
+            self._connection.execute("COMMIT")
+            stack.pop_all()
+        self._balances.committed(is_own=is_own)
 
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
-def _row(number: int, worst: Entry) -> tuple[str | int, ...]:
-    """A reservation as its table has it."""
-    return (
-        number,
-        worst.day,
-        worst.key,
-        worst.model,
-        worst.provider,
-        worst.prompt_tokens,
-        worst.completion_tokens,
-        worst.cost,
-        worst.is_priced,
-    )
+    def _prepare(self, first_day: str, beside: Iterable[DayTotal]) -> None:
+        with self._transaction():
+            if not self._slot.is_first:
+                self._keep_left_open(self._slot.index)
+                return
+            for (slot,) in self._connection.execute(_SLOTS).fetchall():
+                self._keep_left_open(slot)
+            totals: dict[Place, Balance] = {}
+            rows = self._connection.execute(_TOTALS, (first_day,))
+            for day, key, provider, cost in (*rows, *beside):
+                add_cost(totals, places_of(provider, key, day), Balance(cost))
+            self._balances.rebuild(totals)
+
+    def _bury(self, slot: int) -> None:
+        lock = self._slot.take_over(slot)
+        if lock is None:
+            return
+        try:
+            with self._transaction():
+                self._keep_left_open(slot)
+        finally:
+            os.close(lock)
+
+    def _keep_left_open(self, slot: int) -> None:
+        """Turn the reservations of an ended process into unsettled usage."""
+        span = slot << _SLOT_BITS, (slot + 1 << _SLOT_BITS) - 1
+        left = [Entry(*row) for row in self._connection.execute(_LEFT_OPEN, span).fetchall()]
+        for one in left:
+            self._change(one.provider, one.key, one.day, Balance(one.cost, -one.cost))
+        self._connection.executemany(_ADD, map(msgspec.structs.astuple, left))
+        self._connection.execute("DELETE FROM reservations WHERE id BETWEEN ? AND ?", span)
+
+    def _release(self, ends: dict[int, Entry | None]) -> list[Entry]:
+        """Delete what was reserved for them. Returns the usage of those that were."""
+        if not ends:
+            return []
+        ids = [self._id(number) for number in ends]
+        released = self._connection.execute(_RELEASE, (msgspec.json.encode(ids).decode(),))
+        entries = []
+        for number, day, key, provider, cost in released.fetchall():
+            self._change(provider, key, day, Balance(0, -cost))
+            entries.append(ends[number - self._id(0)])
+        return [entry for entry in entries if entry is not None]
+
+    def _reserve(self, claim: Claim) -> bool:
+        worst = claim.worst
+        places = places_of(worst.provider, worst.key, worst.day)
+        return self._balances.reserve(places, worst.cost, claim.caps)
+
+    def _change(self, provider: str, key: str, day: str, change: Balance) -> None:
+        if provider:
+            self._balances.change(places_of(provider, key, day), change)
+
+    def _id(self, number: int) -> int:
+        return (self._slot.index << _SLOT_BITS) + number
+
+    def _row(self, claim: Claim) -> tuple[str | int, ...]:
+        """A reservation as its table has it."""
+        worst = claim.worst
+        return (
+            self._id(claim.number),
+            worst.day,
+            worst.key,
+            worst.model,
+            worst.provider,
+            worst.prompt_tokens,
+            worst.completion_tokens,
+            worst.cost,
+            worst.is_priced,
+        )
 
 
 def currency_of(connection: sqlite3.Connection) -> str:

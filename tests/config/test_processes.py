@@ -22,9 +22,6 @@ hash = "sha256:{sha256(b"k").hexdigest()}"
 @pytest.mark.parametrize(
     ("tables", "says"),
     [
-        (PROVIDER + "limits = { daily = 1 }", "provider `p` has a spending limit"),
-        (PROVIDER + "limits = { monthly = 0 }", "provider `p` has a spending limit"),
-        (KEY + "limits = { daily = 1 }", "key `k` has a spending limit"),
         ('[gateway]\nworker_bind = "tcp://127.0.0.1:*"', "name a port"),
         ("[gateway]\nprocess_port = 65535", "1 to 65534"),
         ("[gateway]\nprocess_port = 0", "1 to 65534"),
@@ -40,13 +37,14 @@ def test_what_one_process_alone_can_do_is_refused_to_several(tables: str, says: 
 
 def test_the_file_itself_is_held_to_it() -> None:
     """Not only the command line."""
-    with pytest.raises(ConfigError, match="spending limit"):
-        parse_config(f"[gateway]\nprocesses = 4\n{PROVIDER}limits = {{ daily = 1 }}", "herma.toml")
+    with pytest.raises(ConfigError, match="1 to 65532"):
+        parse_config("[gateway]\nprocesses = 4\nprocess_port = 65535", "herma.toml")
 
 
-def test_prices_without_limits_are_no_hindrance() -> None:
-    """What is only recorded, each process records by itself."""
-    config = parse_config(f"[gateway]\nprocesses = 4\n{PROVIDER}", "herma.toml")
+def test_several_processes_may_have_limits() -> None:
+    """They share one ledger."""
+    limited = f"{PROVIDER}limits = {{ daily = 1 }}\n{KEY}limits = {{ monthly = 1 }}"
+    config = parse_config(f"[gateway]\nprocesses = 4\n{limited}", "herma.toml")
     assert config.gateway.processes == 4
 
 

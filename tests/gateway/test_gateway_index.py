@@ -1,42 +1,33 @@
 """What differs between the processes that share a port."""
 
-from pathlib import Path
-
 import pytest
 
 from config import Config, GatewayConfig, KeyConfig, RateLimitConfig
-from gateway.gateway_index import GatewayIndex, gateway_index_of, nth_ledger
+from gateway.gateway_index import GatewayIndex, gateway_index_of
 from protocol.errors import ConfigError
 
 BIND = "tcp://127.0.0.1:8090"
-LEDGER = Path("/state/ledger.sqlite")
 
 
 def test_a_process_of_its_own_changes_nothing() -> None:
     """One gateway runs by its file as it stands, and needs no name."""
     config, gateway_index = Config(), GatewayIndex()
-    assert gateway_index.config(config, {}) is config
+    assert gateway_index.config(config) is config
     assert (gateway_index.name, gateway_index.neighbours(BIND)) == (None, ())
 
 
 def test_processes_have_nothing_in_common_but_the_port() -> None:
-    """Worker addresses, ledgers and own ports differ; each lists all the others."""
+    """Worker addresses and own ports differ; each lists all the others. The ledger is shared."""
     config = Config(gateway=GatewayConfig(worker_bind=BIND, port=80, process_port=9100))
     gateway_indexes = [GatewayIndex(index, 3) for index in range(3)]
-    own = [gateway_index.config(config, {"HOME": "/home/me"}) for gateway_index in gateway_indexes]
+    own = [gateway_index.config(config) for gateway_index in gateway_indexes]
     binds = [one.gateway.worker_bind for one in own]
     assert binds == ["tcp://127.0.0.1:8090", "tcp://127.0.0.1:8091", "tcp://127.0.0.1:8092"]
     assert [one.gateway.process_port for one in own] == [9100, 9101, 9102]
     assert {one.gateway.port for one in own} == {80}
-    assert len({one.ledger.path for one in own}) == 3
+    assert {one.ledger for one in own} == {config.ledger}
     for gateway_index, bind in zip(gateway_indexes, binds, strict=True):
         assert {bind, *gateway_index.neighbours(BIND)} == set(binds)
-
-
-def test_the_first_process_keeps_the_ledger_of_one() -> None:
-    """What one process has recorded is not lost when there are several."""
-    assert nth_ledger(LEDGER, 0) == LEDGER
-    assert nth_ledger(LEDGER, 2) == Path("/state/ledger.2.sqlite")
 
 
 def test_a_seat_is_read_from_the_command_line() -> None:
@@ -56,6 +47,6 @@ def test_each_process_keeps_its_part_of_a_rate_limit() -> None:
     whole, part = RateLimitConfig(requests_per_minute=9), RateLimitConfig(requests_per_minute=3)
     key = KeyConfig(name="k", hash="sha256:" + "0" * 64, rate_limit=whole)
     gateway = GatewayConfig(worker_bind=BIND, rate_limit=whole, address_rate_limit=whole)
-    own = GatewayIndex(1, 3).config(Config(gateway=gateway, keys=(key,)), {"HOME": "/home/me"})
+    own = GatewayIndex(1, 3).config(Config(gateway=gateway, keys=(key,)))
     found = (own.gateway.rate_limit, own.gateway.address_rate_limit, own.keys[0].rate_limit)
     assert found == (part, part, part)

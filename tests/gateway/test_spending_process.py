@@ -1,10 +1,11 @@
-"""A gateway process that is killed while it spends, and started again on the same ledger."""
+"""Gateway processes that are killed while they spend, alone and with another on the same ledger."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from subprocess import PIPE
 
@@ -14,6 +15,7 @@ import trio
 from gateway.spending.prices import show_amount
 from gateway.store import Row, read_report
 from tests.fakes.provider import FakeProvider, open_provider
+from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker import PATIENCE_S
 from tests.gateway.test_app import gateway_argv, read_line
 
@@ -34,7 +36,7 @@ USED = {"prompt_tokens": WORST - MAX_TOKENS, "completion_tokens": MAX_TOKENS}
 CONFIG = """
 [gateway]
 port = 0
-worker_bind = "ipc://{folder}/workers"
+worker_bind = "ipc://{folder}/workers{number}"
 drain_s = 5.0
 
 [ledger]
@@ -50,6 +52,10 @@ base_url = "{provider}"
 price = {{ input = 1.0, output = 1.0 }}
 limits = {{ daily = {limit} }}
 """
+
+
+def config_text(folder: Path, fake: FakeProvider, limit: str, number: int = 0) -> str:
+    return CONFIG.format(folder=folder, number=number, provider=fake.base_url, limit=limit)
 
 
 @asynccontextmanager
@@ -91,6 +97,13 @@ def total_of(folder: Path) -> Row:
     return report.total
 
 
+def reserved_by(slot: int, folder: Path) -> int:
+    """How many requests of the gateway that came as number `slot` are reserved."""
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        sql = "SELECT COUNT(*) FROM reservations WHERE id >> 40 = ?"
+        return int(db.execute(sql, (slot,)).fetchone()[0])
+
+
 def usage_command(config: Path, *more: str) -> str:
     argv = [sys.executable, "-m", "herma", "usage", "--config", str(config), *more]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
@@ -108,7 +121,9 @@ async def test_a_kill_in_the_middle_exceeds_no_limit(tmp_path: Path) -> None:
         async with open_provider(FakeProvider(usage=USED)) as fake:
             limit = WORTH * WORST / 1e6
             config.write_text(
-                CONFIG.format(folder=tmp_path, provider=fake.base_url, limit=f"{limit:.6f}")
+                CONFIG.format(
+                    folder=tmp_path, number=0, provider=fake.base_url, limit=f"{limit:.6f}"
+                )
             )
             answered = trio.Event()
             slow: list[int] = []
@@ -146,12 +161,42 @@ async def test_a_kill_in_the_middle_exceeds_no_limit(tmp_path: Path) -> None:
     assert (tmp_path / "ledger.sqlite").stat().st_mode & 0o077 == 0
 
 
+async def test_two_gateways_share_a_limit(tmp_path: Path) -> None:
+    """40 requests to each against a limit worth 10, one killed while they are out: the provider
+    sees 10 of them, and what the dead one had reserved is spent, which the other soon knows.
+    """
+    configs = [tmp_path / f"herma{number}.toml" for number in range(2)]
+    async with open_provider(FakeProvider(usage=USED)) as fake:
+        fake.ends, fake.linger_s = False, 60.0
+        limit = f"{WORTH * WORST / 1e6:.6f}"
+        for number, config in enumerate(configs):
+            config.write_text(config_text(tmp_path, fake, limit, number))
+        with trio.fail_after(5 * PATIENCE_S):
+            async with (
+                gateway_process(configs[0]) as (killed, first_url),
+                gateway_process(configs[1]) as (_, url),
+                trio.open_nursery() as clients,
+            ):
+                refused: list[int] = []
+                clients.start_soon(ask_all, first_url, refused)
+                clients.start_soon(ask_all, url, refused)
+                await wait_until(lambda: len(refused) + len(fake.requests) == 2 * CLIENTS)
+                assert refused == [429] * (2 * CLIENTS - WORTH)
+                killed.kill()
+                await killed.wait()
+                await wait_until(lambda: reserved_by(0, tmp_path) == 0)
+                assert len(fake.requests) == WORTH
+                clients.cancel_scope.cancel()
+    total = total_of(tmp_path)
+    assert total.cost + total.unsettled_cost == WORTH * WORST
+
+
 async def test_the_ledger_equals_what_clients_were_told(tmp_path: Path) -> None:
     """Over completed requests, to the token; also in what the command prints for programs."""
     config = tmp_path / "herma.toml"
     with trio.fail_after(5 * PATIENCE_S):
         async with open_provider(FakeProvider(usage=USED)) as fake:
-            config.write_text(CONFIG.format(folder=tmp_path, provider=fake.base_url, limit="100.0"))
+            config.write_text(config_text(tmp_path, fake, "100.0"))
             assert "no usage is recorded yet" in usage_command(config)
             statuses: list[int] = []
             async with gateway_process(config) as (process, url):

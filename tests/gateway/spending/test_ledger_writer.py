@@ -9,7 +9,15 @@ import trio
 import trio.testing
 
 from gateway.spending.ledger_writer import MAX_WAITING, LedgerFull, LedgerWriter
-from gateway.store import DayTotal, Entry, LedgerError, LedgerStore, Settlement, read_report
+from gateway.store import (
+    Balances,
+    Claim,
+    Entry,
+    LedgerError,
+    LedgerStore,
+    Settlement,
+    read_report,
+)
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker import PATIENCE_S
 
@@ -28,21 +36,21 @@ class SlowDisk(LedgerStore):
 
     def write(
         self,
-        reservations: Iterable[tuple[int, Entry]],
+        claims: Iterable[Claim],
         settlements: Iterable[Settlement],
         entries: Iterable[Entry],
-    ) -> None:
+    ) -> frozenset[int]:
         assert self.gate.wait(PATIENCE_S)
         if self.num_failures:
             self.num_failures -= 1
             raise LedgerError("The disk is full.")
-        rows = list(reservations)
+        rows = list(claims)
         self.batches.append(len(rows))
-        super().write(rows, settlements, entries)
+        return super().write(rows, settlements, entries)
 
 
-def reservation(number: int) -> tuple[int, Entry]:
-    return number, Entry(DAY, "k", "m", "cloud", False, True, 1, 10, 0, 10, 5)
+def reservation(number: int) -> Claim:
+    return Claim(number, Entry(DAY, "k", "m", "cloud", False, True, 1, 10, 0, 10, 5))
 
 
 def record(writer: LedgerWriter, tokens: int = 1) -> None:
@@ -50,9 +58,10 @@ def record(writer: LedgerWriter, tokens: int = 1) -> None:
 
 
 async def start(nursery: trio.Nursery, path: Path) -> tuple[LedgerWriter, SlowDisk]:
-    writer, disk = LedgerWriter(), SlowDisk(path)
-    totals: list[DayTotal] = await nursery.start(writer.run, lambda: disk, "2026-11-01")
-    assert totals == []
+    seen: list[Balances] = []
+    writer, disk = LedgerWriter(lambda: (), seen.append), SlowDisk(path)
+    await nursery.start(writer.run, lambda: disk)
+    assert seen == [{}]
     return writer, disk
 
 
@@ -63,7 +72,7 @@ async def test_forty_reservations_share_few_commits(tmp_path: Path) -> None:
         disk.gate.clear()
         async with trio.open_nursery() as clients:
             for number in range(40):
-                clients.start_soon(writer.reserve, *reservation(number))
+                clients.start_soon(writer.reserve, reservation(number))
             await trio.testing.wait_all_tasks_blocked(0.05)
             # The loop runs on while the thread waits for the disk.
             writer.settle(Settlement(99, None))
@@ -81,10 +90,10 @@ async def test_a_reservation_returns_only_once_it_is_written(tmp_path: Path) -> 
         writer, disk = await start(nursery, path)
         disk.gate.clear()
         with trio.move_on_after(0.05) as impatient:
-            await writer.reserve(*reservation(1))
+            await writer.reserve(reservation(1))
         assert impatient.cancelled_caught
         disk.gate.set()
-        await writer.reserve(*reservation(2))
+        await writer.reserve(reservation(2))
         report = read_report(path, (), DAY)
         assert report is not None
         assert report.total is not None
@@ -134,7 +143,7 @@ async def test_what_could_not_be_written_is_added_to_what_came_since(tmp_path: P
 
 async def fails(writer: LedgerWriter) -> None:
     with pytest.raises(LedgerError):
-        await writer.reserve(*reservation(1))
+        await writer.reserve(reservation(1))
 
 
 async def test_what_is_queued_at_the_end_is_written(tmp_path: Path) -> None:
@@ -142,7 +151,7 @@ async def test_what_is_queued_at_the_end_is_written(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     async with trio.open_nursery() as nursery:
         writer, _ = await start(nursery, path)
-        await writer.reserve(*reservation(1))
+        await writer.reserve(reservation(1))
         entry = Entry(DAY, "k", "m", "cloud", True, True, 1, 5, 0, 5, 4)
         writer.settle(Settlement(1, entry))
         record(writer)
@@ -162,11 +171,11 @@ async def test_the_queue_has_an_end(tmp_path: Path) -> None:
         disk.gate.clear()
         async with trio.open_nursery() as clients:
             for number in range(MAX_WAITING + 1):
-                clients.start_soon(writer.reserve, *reservation(number))
+                clients.start_soon(writer.reserve, reservation(number))
                 if number == 0:
                     await trio.testing.wait_all_tasks_blocked(0.05)
             await trio.testing.wait_all_tasks_blocked(0.05)
             with pytest.raises(LedgerFull):
-                await writer.reserve(*reservation(MAX_WAITING + 1))
+                await writer.reserve(reservation(MAX_WAITING + 1))
             disk.gate.set()
         nursery.cancel_scope.cancel()

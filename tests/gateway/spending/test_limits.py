@@ -24,6 +24,7 @@ from gateway.spending.limits import (
     WorstCase,
 )
 from gateway.spending.refusals import refusal_error, soonest_refusal
+from tests.gateway.spending.test_limits_machine import balances
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 DAY_S = 86_400.0
@@ -163,7 +164,7 @@ def test_of_several_limits_the_one_that_leaves_least_is_told() -> None:
     books = Books({CLOUD: Limits(daily=5, monthly=5), ALICE: Limits(daily=3)})
     told = refused(books, 6)
     assert (told.window.account, told.window.period, told.left) == (ALICE, "daily", 3)
-    books.load("2026-11-21", "bob", "cloud", 4)
+    books.see(balances([("2026-11-21", "bob", "cloud", 4)]))
     told = refused(books, 2)
     assert (told.window.account, told.window.period, told.left) == (CLOUD, "monthly", 1)
 
@@ -171,7 +172,7 @@ def test_of_several_limits_the_one_that_leaves_least_is_told() -> None:
 def test_what_is_waited_for_in_vain_is_told_first() -> None:
     """The month has less left, but no day would ever hold it."""
     books = Books({CLOUD: Limits(daily=5, monthly=50)})
-    books.load("2026-11-20", "bob", "cloud", 48)
+    books.see(balances([("2026-11-20", "bob", "cloud", 48)]))
     assert refused(books, 5).window.period == "monthly"
     told = refused(books, 6)
     assert (told.window.period, told.left) == ("daily", 2)
@@ -189,8 +190,8 @@ def test_without_price_or_bound_a_limit_refuses() -> None:
 def test_what_an_earlier_run_spent_counts() -> None:
     """Of this day and this month, by key and by provider."""
     books = Books({CLOUD: Limits(daily=10, monthly=12), ALICE: Limits(daily=100)})
-    books.load("2026-11-20", "bob", "cloud", 5)
-    books.load("2026-11-21", "alice", "cloud", 4)
+    earlier = ("2026-11-20", "bob", "cloud", 5), ("2026-11-21", "alice", "cloud", 4)
+    books.see(balances(earlier))
     assert refused(books, 4).window.period == "monthly"
     assert reserved(books, 3)
     figures = books.figures("EUR", NOON)

@@ -4,6 +4,7 @@ The model is the content of a ledger: settled amounts by day, and open reservati
 the books away; what was open then counts as spent.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from hypothesis import settings
@@ -19,6 +20,7 @@ from gateway.spending.limits import (
     WorstCase,
     day_of,
 )
+from gateway.store import Balance, Balances, Place, add_cost, places_of
 
 WORTH = 10
 LIMITS = {
@@ -29,6 +31,14 @@ LIMITS = {
 START = datetime(2026, 11, 29, 22, tzinfo=UTC).timestamp()
 HOUR_S = 3600.0
 REQUESTS = 40
+
+
+def balances(lines: Iterable[tuple[str, str, str, int]]) -> Balances:
+    """What a ledger with these costs (day, key, provider, cost) tells its readers."""
+    totals: dict[Place, Balance] = {}
+    for day, key, provider, cost in lines:
+        add_cost(totals, places_of(provider, key, day), Balance(cost))
+    return totals
 
 
 class BooksMachine(RuleBasedStateMachine):
@@ -75,8 +85,7 @@ class BooksMachine(RuleBasedStateMachine):
             self._bill(one, one.cost)
         self.open.clear()
         self.books = Books(LIMITS)
-        for day, key, provider, cost in self.billed:
-            self.books.load(day, key, provider, cost)
+        self.books.see(balances(self.billed))
 
     @rule(hours=st.integers(1, 30))
     def wait(self, hours: int) -> None:

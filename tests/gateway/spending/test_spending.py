@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -15,9 +16,9 @@ import trio
 from config import KeyConfig, LimitsConfig, PriceConfig, ProviderConfig, hash_api_key
 from gateway.api.errors import ApiError
 from gateway.api.events import Usage
-from gateway.spending.limits import Account
+from gateway.spending.limits import Account, day_of
 from gateway.spending.prices import Price
-from gateway.store import Row, read_report
+from gateway.store import Claim, Entry, LedgerStore, Row, Settlement, read_report
 from gateway.turn.caller import Caller
 from protocol.errors import ConfigError
 from tests.fakes.provider import FakeProvider
@@ -179,6 +180,25 @@ async def test_over_the_limit_the_client_is_told_and_nothing_is_sent(tmp_path: P
         assert not await shop.rows()
         refusals = shop.gateway.services.spending.figures().refusals
         assert refusals == {(Account("provider", "p0"), "daily"): 1}
+
+
+async def test_what_another_gateway_holds_is_not_left(tmp_path: Path) -> None:
+    """Even if it took it a moment ago; once it is given back, requests go on."""
+    fake, day = FakeProvider(usage=COUNTED), day_of(time.time())
+    async with open_shop(tmp_path, fake, limits=LimitsConfig(monthly=units(4_000))) as shop:
+        other = await trio.to_thread.run_sync(LedgerStore, shop.ledger, "USD")
+        held = Entry(day, "", "m", "p0", False, True, 1, 3_990, 0, 0, 3_990)
+        other.write([Claim(1, held)], [], [])
+        asked = await shop.ask()
+        assert asked.error is not None
+        assert (asked.error.status, asked.error.code) == (429, "spending_limit_reached")
+        assert asked.error.retry_after_s == 5
+        other.write([], [Settlement(1, None)], [])
+        spending = shop.gateway.services.spending
+        await wait_until(lambda: not any(one.reserved for one in spending.figures().windows))
+        assert (await shop.ask()).error is None
+        assert len(fake.requests) == 1
+        other.close()
 
 
 async def test_the_next_provider_with_money_left_is_asked(tmp_path: Path) -> None:

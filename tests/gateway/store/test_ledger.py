@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from gateway.store import (
-    DayTotal,
+    Cap,
+    Claim,
     Entry,
     LedgerError,
     LedgerStore,
+    Place,
     Row,
     Settlement,
     read_report,
@@ -26,6 +28,7 @@ from gateway.store import (
 from protocol.errors import ConfigError
 
 DAY = "2026-11-21"
+CLOUD = Place("provider", "cloud", DAY)
 
 
 @pytest.fixture
@@ -42,8 +45,15 @@ def opened(path: Path, currency: str = "USD") -> Iterator[LedgerStore]:
         store.close()
 
 
-def reservation(number: int, *, cost: int = 100, key: str = "k") -> tuple[int, Entry]:
-    return number, Entry(DAY, key, "m", "cloud", False, True, 1, 1000, 0, 50, cost)
+def reservation(number: int, *, cost: int = 100, key: str = "k", most: int = 10_000) -> Claim:
+    worst = Entry(DAY, key, "m", "cloud", False, True, 1, 1000, 0, 50, cost)
+    return Claim(number, worst, (Cap(CLOUD, most),))
+
+
+def spent(store: LedgerStore, *places: Place) -> list[tuple[int, int]]:
+    """What others have spent and reserved, as `store` sees it."""
+    seen = store.look(places)
+    return [tuple(seen[place]) for place in places]
 
 
 def entry(
@@ -105,10 +115,8 @@ def test_the_next_run_finds_what_was_left_open(path: Path) -> None:
         store.write([reservation(1), reservation(2, key="other")], [], [entry(cost=7)])
         store.write([], [], [entry(provider="", cost=0), entry(day="2026-10-01")])
     with opened(path) as store:
-        assert store.totals("2026-11-01") == [
-            DayTotal(DAY, "k", "cloud", 107),
-            DayTotal(DAY, "other", "cloud", 100),
-        ]
+        places = CLOUD, CLOUD._replace(window="2026-11"), Place("key", "other", DAY)
+        assert spent(store, *places) == [(207, 0), (207, 0), (100, 0)]
         assert total_of(path).unsettled == 2
         store.write([reservation(1)], [], [])
 
@@ -124,14 +132,6 @@ def test_a_batch_is_written_whole_or_not_at_all(path: Path) -> None:
         assert total_of(path).requests == 3
 
 
-def test_one_gateway_at_a_time(path: Path) -> None:
-    """Two would each keep books that do not know the other's; the lock goes with its holder."""
-    with opened(path), pytest.raises(ConfigError, match="another gateway"):
-        LedgerStore(path, "USD")
-    with opened(path):
-        pass
-
-
 def test_what_was_written_survives_a_kill(path: Path) -> None:
     """kill -9 right after the write returned; the lock is gone as well."""
     code = (
@@ -145,7 +145,7 @@ def test_what_was_written_survives_a_kill(path: Path) -> None:
         assert p.stdout.readline() == b"written\n"
         p.send_signal(signal.SIGKILL)
     with opened(path) as store:
-        assert store.totals("2026-01-01") == [DayTotal(DAY, "k", "cloud", 100)]
+        assert spent(store, CLOUD) == [(100, 0)]
 
 
 @pytest.mark.parametrize("columns", [("day",), ("key", "provider"), ("provider", "model", "key")])
@@ -185,8 +185,8 @@ def test_the_files_of_several_processes_are_one_report(path: Path) -> None:
     assert total_of(first) == one
 
 
-def test_what_further_processes_have_spent_is_known_to_one_alone(path: Path) -> None:
-    """With limits there is one process, which also counts the ledgers beside its own."""
+def test_ledgers_beside_count_as_spent(path: Path) -> None:
+    """Those of processes that had a file each, as earlier versions kept them."""
     beside = path.with_name("ledger.1.sqlite")
     with opened(path) as store:
         store.write([], [], [entry()])
@@ -196,6 +196,8 @@ def test_what_further_processes_have_spent_is_known_to_one_alone(path: Path) -> 
     assert (total.day, total.key, total.provider) == (DAY, "k", "cloud")
     assert total.cost == entry().cost + 100
     assert spent_beside(path, "2099-01-01") == []
+    with closing(LedgerStore(path, "USD", DAY, [total])) as store:
+        assert spent(store, CLOUD) == [(2 * entry().cost + 100, 0)]
 
 
 def test_ledgers_of_two_currencies_are_not_added(path: Path) -> None:

@@ -1,0 +1,212 @@
+"""One ledger in the hands of several gateway processes: limits hold for all of them together."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gateway.store import Cap, Claim, Entry, LedgerStore, Place, Settlement, places_of, read_report
+from gateway.store.gateway_slot import MAX_GATEWAYS, GatewaySlot
+from gateway.store.ledger import LEDGER
+from protocol.errors import ConfigError
+
+DAY = "2026-11-21"
+CLOUD = Place("provider", "cloud", DAY)
+WORTH = 10
+IN_MEMORY = Path("/dev/shm")
+"""Where a sync costs nothing."""
+
+
+def claim(number: int, cost: int = 1, key: str = "k") -> Claim:
+    worst = Entry(DAY, key, "m", "cloud", False, True, 1, 1000, 0, 50, cost)
+    return Claim(number, worst, (Cap(CLOUD, WORTH), Cap(Place("key", key, DAY), WORTH // 2)))
+
+
+def settled(cost: int, key: str = "k") -> Entry:
+    return Entry(DAY, key, "m", "cloud", True, True, 1, 10, 0, 3, cost)
+
+
+@contextmanager
+def shared(path: Path, count: int = 2) -> Iterator[list[LedgerStore]]:
+    with ExitStack() as stack:
+        stores = [LedgerStore(path, "USD") for _ in range(count)]
+        for store in stores:
+            stack.callback(store.close)
+        yield stores
+
+
+def test_both_together_keep_a_limit(tmp_path: Path) -> None:
+    """What one has reserved is missing for the other, until it is settled for less."""
+    with shared(tmp_path / "ledger") as (one, other):
+        assert one.write([claim(1, 4)], [], []) == frozenset()
+        claims = [claim(number, 3, "other") for number in (1, 2)]
+        assert other.write([*claims, claim(3, 3)], [], []) == {2, 3}
+        assert other.look([CLOUD])[CLOUD] == (0, 4)
+        one.write([], [Settlement(1, settled(2))], [])
+        assert other.look([CLOUD])[CLOUD] == (2, 0)
+        assert other.write([claim(4, 3)], [], []) == frozenset()
+        assert one.look([CLOUD])[CLOUD] == (0, 6)
+
+
+def test_what_an_ended_process_has_reserved_is_spent(tmp_path: Path) -> None:
+    """It may have been charged. The others see it at their next look, a new one at its start."""
+    path = tmp_path / "ledger"
+    with shared(path) as (one, other):
+        gone = LedgerStore(path, "USD")
+        gone.write([claim(1, 4)], [], [])
+        assert one.look([CLOUD])[CLOUD] == (0, 4)
+        gone.close()
+        assert [store.look([CLOUD])[CLOUD] for store in (other, one)] == [(4, 0)] * 2
+        gone = LedgerStore(path, "USD")
+        gone.write([claim(1, 1, "late")], [], [])
+        gone.close()
+        with shared(path, 1) as (heir,):
+            assert heir.look([CLOUD])[CLOUD] == (5, 0)
+            assert heir.write([claim(1, 6, "new"), claim(2, 5, "new")], [], []) == {1}
+        report = read_report(path, (), DAY)
+        assert report is not None
+        assert report.total is not None
+        assert (report.total.requests, report.total.unsettled_cost) == (3, 10)
+
+
+def test_a_claim_that_is_given_up_while_it_waits_is_not_made(tmp_path: Path) -> None:
+    """Its settlement comes in the same transaction."""
+    with shared(tmp_path / "ledger") as (one, other):
+        one.write([claim(1, 4)], [Settlement(1, None)], [])
+        assert other.look([CLOUD])[CLOUD] == (0, 0)
+
+
+def test_a_ledger_that_is_kept_alone_is_refused(tmp_path: Path) -> None:
+    """As versions do that share none: two books would each miss the other's reservations."""
+    path = tmp_path / "ledger"
+    with shared(path, 1):
+        pass
+    file = os.open(f"{path}.lock", os.O_RDWR)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.store.gateway_slot.BUSY_S", 0.0)
+        with pytest.raises(ConfigError, match="another gateway"):
+            LedgerStore(path, "USD")
+    os.close(file)
+    with shared(path):
+        pass
+
+
+def test_there_are_slots_for_so_many(tmp_path: Path) -> None:
+    """One more is an error that names the file."""
+    path = tmp_path / "ledger"
+    slots = []
+    for _ in range(MAX_GATEWAYS):
+        slots.append(GatewaySlot(path, LEDGER))
+        slots[-1].admit_others()
+    assert [slot.index for slot in slots] == list(range(MAX_GATEWAYS))
+    with pytest.raises(ConfigError, match=f"{MAX_GATEWAYS} gateways use the ledger"):
+        GatewaySlot(path, LEDGER)
+    slots.pop(3).close()
+    slots.append(GatewaySlot(path, LEDGER))
+    assert slots[-1].index == 3
+    for slot in slots:
+        slot.close()
+
+
+class SharedMachine(RuleBasedStateMachine):
+    """Three processes, of which any may die at any moment. The model is what can have been charged:
+    the settled costs, and the worst case of each request that was admitted and not settled.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None)
+        self.path = Path(self.folder.name) / "ledger"
+        self.stores = [LedgerStore(self.path, "USD") for _ in range(3)]
+        self.open: list[list[Claim]] = [[] for _ in self.stores]
+        self.charged: list[tuple[str, int]] = []
+        self.next = 1
+
+    def teardown(self) -> None:
+        for store in self.stores:
+            store.close()
+        self.folder.cleanup()
+
+    @rule(
+        at=st.integers(0, 2),
+        costs=st.lists(st.tuples(st.integers(1, 4), st.sampled_from("abc")), max_size=6),
+    )
+    def reserve(self, at: int, costs: list[tuple[int, str]]) -> None:
+        """A refusal has a reason."""
+        claims = [claim(self.next + n, cost, key) for n, (cost, key) in enumerate(costs)]
+        self.next += len(claims)
+        refused = self.stores[at].write(claims, [], [])
+        for one in claims:
+            held = self._held(one.worst.key)
+            fits = sum(held) + one.worst.cost <= WORTH
+            fits = fits and held[1] + one.worst.cost <= WORTH // 2
+            assert fits is (one.number not in refused)
+            if fits:
+                self.open[at].append(one)
+
+    @precondition(lambda self: any(self.open))
+    @rule(data=st.data(), share=st.integers(0, 4))
+    def settle(self, data: st.DataObject, share: int) -> None:
+        """For all of it, a part, or nothing; twice changes nothing."""
+        at = data.draw(st.sampled_from([at for at in range(3) if self.open[at]]))
+        one = self.open[at].pop(data.draw(st.integers(0, len(self.open[at]) - 1)))
+        cost = one.worst.cost * share // 4
+        end = Settlement(one.number, settled(cost, one.worst.key) if share else None)
+        for _ in range(2):
+            self.stores[at].write([], [end], [])
+        self.charged.append((one.worst.key, cost))
+
+    @rule(at=st.integers(0, 2), is_at_once=st.booleans())
+    def die(self, at: int, is_at_once: bool) -> None:
+        """Another takes its place, before or after the others have looked."""
+        self.stores[at].close()
+        self.charged += [(one.worst.key, one.worst.cost) for one in self.open[at]]
+        self.open[at].clear()
+        if not is_at_once:
+            self.stores[at - 1].look([])
+        self.stores[at] = LedgerStore(self.path, "USD")
+
+    @rule()
+    def die_all(self) -> None:
+        """The first to come back counts anew."""
+        for store in self.stores:
+            store.close()
+        for claims in self.open:
+            self.charged += [(one.worst.key, one.worst.cost) for one in claims]
+            claims.clear()
+        self.stores = [LedgerStore(self.path, "USD") for _ in range(3)]
+
+    @invariant()
+    def each_sees_what_the_others_have(self) -> None:
+        """And no limit is exceeded by all together."""
+        keys = "abc"
+        for at, store in enumerate(self.stores):
+            places = [place for key in keys for place in places_of("cloud", key, DAY)]
+            seen = store.look(places)
+            own = sum(one.worst.cost for one in self.open[at])
+            others = sum(one.worst.cost for claims in self.open for one in claims) - own
+            assert seen[CLOUD].reserved == others
+            assert sum(cost for _, cost in self.charged) >= seen[CLOUD].spent
+        assert sum(self._all(key) for key in keys) <= WORTH
+        assert all(self._all(key) <= WORTH // 2 for key in keys)
+
+    def _held(self, key: str) -> tuple[int, int]:
+        """What is charged or may be: of other keys, and of this one."""
+        return sum(self._all(one) for one in "abc" if one != key), self._all(key)
+
+    def _all(self, key: str) -> int:
+        charged = sum(cost for one, cost in self.charged if one == key)
+        held = (one.worst for claims in self.open for one in claims)
+        return charged + sum(worst.cost for worst in held if worst.key == key)
+
+
+TestSharedLedger = SharedMachine.TestCase
+TestSharedLedger.settings = settings(stateful_step_count=25)

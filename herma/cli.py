@@ -444,6 +444,9 @@ def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentPar
         "--experiment", choices=("fairness", "collapse"), help="this one instead of the table"
     )
     routing.add_argument(
+        "--waits", action="store_true", help="announced waits beside real ones instead"
+    )
+    routing.add_argument(
         "--validate", action="store_true", help="the simulator against two real CPU workers"
     )
     routing.add_argument("--json", type=Path, metavar="FILE", help="the rows")

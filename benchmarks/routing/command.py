@@ -20,6 +20,7 @@ from benchmarks.routing.policies import BASELINES, OURS, POLICIES
 from benchmarks.routing.sweep import GENERATED, Plan, read_source, rows, tasks
 from benchmarks.routing.table import lines
 from benchmarks.routing.validation.command import run_validation
+from benchmarks.routing.waits import wait_lines, waits
 from benchmarks.routing.worker import WorkerSpec
 from protocol.errors import ConfigError
 
@@ -44,6 +45,9 @@ def run_command(arguments: argparse.Namespace) -> int:
         return run_validation()
     plan = plan_of(arguments)
     planned = tasks(plan)
+    if arguments.waits:
+        print("\n".join(wait_lines(waits(planned))), flush=True)
+        return 0
     for source in {task.source for task in planned if task.source.file is not None}:
         read_source(source, plan.spec)  # An invalid file is reported before anything runs.
     progress = Progress(len(planned))

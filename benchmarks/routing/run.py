@@ -6,12 +6,13 @@ scaled in time to reach it. So no fleet can exceed 1.0, and a fleet that caches 
 earlier.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.routing.cache import BlockCache, Cache, EndlessCache
 from benchmarks.routing.policies import POLICIES
-from benchmarks.routing.policies.base import Setting
+from benchmarks.routing.policies.base import Policy, Setting
 from benchmarks.routing.simulation import Outcome, Simulation
 from benchmarks.routing.trace import Trace
 from benchmarks.routing.worker import SimWorker, WorkerSpec
@@ -19,6 +20,7 @@ from protocol.ids import BlockDigest
 from workers.scheduler import PrefixStates
 
 Row = dict[str, Any]
+_P = TypeVar("_P", bound=Policy)
 ENDLESS = frozenset({"bound_infinite"})
 
 
@@ -51,21 +53,30 @@ def busy_time_s(trace: Trace, spec: WorkerSpec) -> float:
 def simulate(case: Case) -> Row:
     """Run it; the row of the table."""
     trace, workers = case.trace, make_workers(case)
-    setting = Setting(case.num_workers, case.spec, trace.block_size, case.seed, workers)
-    policy = POLICIES[case.policy](setting)
-    wanted_s = case.busy_s / (case.num_workers * case.load)
-    # A single session has no span: its turns set the pace.
-    scale = wanted_s / trace.span_s if trace.span_s > 0 else 1.0
-    simulation = Simulation(trace, policy, workers, scale)
-    simulation.run()
+    _, outcomes = play(case, POLICIES[case.policy], workers)
     return {
         "policy": case.policy,
         "trace": trace.name,
         "workers": case.num_workers,
         "load": case.load,
         "seed": case.seed,
-        **figures(trace, simulation.outcomes, workers),
+        **figures(trace, outcomes, workers),
     }
+
+
+def play(
+    case: Case, make: Callable[[Setting], _P], workers: Sequence[SimWorker] | None = None
+) -> tuple[_P, list[Outcome]]:
+    """Play the trace. Returns the policy that `make` made, and the turns' outcomes."""
+    trace = case.trace
+    workers = make_workers(case) if workers is None else workers
+    policy = make(Setting(case.num_workers, case.spec, trace.block_size, case.seed, workers))
+    wanted_s = case.busy_s / (case.num_workers * case.load)
+    # A single session has no span: its turns set the pace.
+    scale = wanted_s / trace.span_s if trace.span_s > 0 else 1.0
+    simulation = Simulation(trace, policy, workers, scale)
+    simulation.run()
+    return policy, simulation.outcomes
 
 
 def make_workers(case: Case) -> list[SimWorker]:

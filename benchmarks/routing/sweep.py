@@ -81,17 +81,20 @@ def rows(planned: Sequence[Task], num_processes: int) -> Iterator[Row]:
 
 
 def run_task(task: Task) -> Row:
+    return simulate(case_of(task))
+
+
+def case_of(task: Task) -> Case:
+    """The simulation of the row. Raises `TraceError`."""
     trace, busy_s = load_trace(task.source, task.spec)
-    return simulate(
-        Case(
-            policy=task.policy,
-            trace=trace,
-            busy_s=busy_s,
-            num_workers=task.num_workers,
-            load=task.load,
-            seed=task.source.seed,
-            spec=task.spec,
-        )
+    return Case(
+        policy=task.policy,
+        trace=trace,
+        busy_s=busy_s,
+        num_workers=task.num_workers,
+        load=task.load,
+        seed=task.source.seed,
+        spec=task.spec,
     )
 
 

@@ -147,6 +147,7 @@ def request_row(trace: RequestTrace, source: Source) -> RequestRow:
         server="" if attempt is None else attempt.server,
         is_cloud=attempt is not None and attempt.is_cloud,
         position=0 if is_over or waiting is None else waiting.number,
+        wait_s=0.0 if is_over or waiting is None else round(waiting.wait_s, 1),
         unix_time=round(trace.unix_time, 3),
         age_s=round(age_s, 3),
         first_s=None if first_s is None else round(first_s, 4),

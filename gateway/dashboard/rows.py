@@ -59,8 +59,9 @@ class ModelRow(msgspec.Struct, frozen=True):
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """A request, open or over. `position` in its queue, from 1, while it waits. `age_s` is how long
-    it took so far; `tokens_per_s` of an open one is of the last moments, of another the average.
+    """A request, open or over. `position` in its queue, from 1, while it waits, for `wait_s` more.
+    `age_s` is how long it took so far; `tokens_per_s` of an open one is of the last moments, of
+    another the average.
     """
 
     id: str
@@ -72,6 +73,7 @@ class RequestRow(msgspec.Struct, frozen=True):
     server: str
     is_cloud: bool
     position: int
+    wait_s: float
     unix_time: float
     age_s: float
     first_s: float | None

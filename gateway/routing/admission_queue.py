@@ -6,7 +6,8 @@ worker is best (`placement_cost.py`).
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -14,6 +15,7 @@ import msgspec
 
 from gateway.routing.effects import RouteRequest
 from gateway.routing.fair_shares import FairShares
+from protocol.ids import WorkerId
 
 MAX_RETRY_AFTER_S: Final = 60
 
@@ -23,7 +25,8 @@ class Waiting(msgspec.Struct, eq=False):
     before others, because its answer began already or a worker was too busy for it. `held_since`:
     since when nothing can serve its model; None while something can. `is_on_probation`: no other
     such request may run beside it until it is `proven`, since engines died under it. `asked_at`:
-    when it asked for its place.
+    when it asked for its place. Since then: `held` blocks of it by worker, and `fresh_tokens` that
+    no worker held. `forecast`: at a time, so many seconds of wait were expected.
     """
 
     request: RouteRequest
@@ -34,16 +37,21 @@ class Waiting(msgspec.Struct, eq=False):
     is_on_probation: bool = False
     held_since: float | None = None
     asked_at: float = 0.0
+    held: Mapping[WorkerId, int] = {}
+    fresh_tokens: int = 1
+    forecast: tuple[float, float] | None = None
 
 
 class QueuePosition(NamedTuple):
-    """`number` from 1, of a ticket that waits since a time."""
+    """`number` from 1, of a ticket that waits since a time and has a place in `wait_s`."""
 
     number: int
     since: float
+    wait_s: float = 0.0
 
 
-_Line = list[tuple[float, int, Waiting]]
+_Entry = tuple[float, int, Waiting]
+_Line = list[_Entry]
 
 
 class AdmissionQueue:
@@ -108,23 +116,47 @@ class AdmissionQueue:
             order += [waiting for _, _, waiting in in_line]
         return order
 
+    def expected_order(
+        self, shares: FairShares, charge: Callable[[Waiting], float]
+    ) -> list[Waiting]:
+        """The order in which they will go if none comes: as `in_order`, but each that goes is
+        charged to its key, so that keys take turns.
+        """
+        ranks: dict[tuple[bool, bool], list[tuple[float, _Entry, int, _Line]]] = {}
+        for (is_auxiliary, is_first, key), line in self._lines.items():
+            served = 0.0 if is_first else shares.served(key)
+            ranks.setdefault((not is_auxiliary, not is_first), []).append(
+                (served, line[0], 0, line)
+            )
+        order: list[Waiting] = []
+        for rank in sorted(ranks):
+            heads = ranks[rank]
+            heapify(heads)
+            while heads:
+                served, (_, _, waiting), at, line = heads[0]
+                order.append(waiting)
+                if at + 1 < len(line):
+                    served += 0.0 if waiting.first else charge(waiting) / waiting.request.weight
+                    heapreplace(heads, (served, line[at + 1], at + 1, line))
+                else:
+                    heappop(heads)
+        return order
+
 
 def _line_of(waiting: Waiting) -> tuple[bool, bool, str]:
     request = waiting.request
     return request.auxiliary, waiting.first, "" if waiting.first else request.key
 
 
-def _entry_of(waiting: Waiting) -> tuple[float, int, Waiting]:
+def _entry_of(waiting: Waiting) -> _Entry:
     # No two arrivals are equal, so the last of the three is never compared.
     return 0.0 if waiting.first else waiting.due, waiting.arrival, waiting
 
 
-def retry_after_s(num_waiting: int, num_places: int, service_s: float) -> int:
-    """Whole seconds until a new request would find the queue empty: each place becomes free every
-    `service_s` (a moving average).
-    """
-    wait_s = (num_waiting + 1) * service_s / max(1, num_places)
-    return min(MAX_RETRY_AFTER_S, max(1, math.ceil(wait_s)))
+def retry_after_s(wait_s: float) -> int:
+    """Whole seconds for a header: at least one, and no more than clients accept."""
+    # Bounded before it is rounded: what is expected may be infinite.
+    return math.ceil(min(MAX_RETRY_AFTER_S, max(1.0, wait_s)))
 
 
 def start_retry_after_s(elapsed_s: float, fraction: float) -> int:
@@ -132,5 +164,4 @@ def start_retry_after_s(elapsed_s: float, fraction: float) -> int:
     if fraction <= 0.0:
         return 5
     left_s = elapsed_s * (1.0 - fraction) / fraction
-    # Bounded before it is rounded: of a tiny fraction it is infinite.
-    return math.ceil(min(MAX_RETRY_AFTER_S, max(1.0, left_s)))
+    return retry_after_s(left_s)

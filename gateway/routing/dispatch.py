@@ -242,14 +242,13 @@ class Dispatch:
     def workers(self) -> tuple[WorkerView, ...]:
         return tuple(worker.view(self._index.num_blocks(worker.worker_id)) for worker in self.fleet)
 
-    def positions(self) -> dict[int, QueuePosition]:
+    def positions(self, now: float) -> dict[int, QueuePosition]:
         """Where each ticket that waits is in the queue of its model."""
-        return {
-            waiting.request.ticket: QueuePosition(number, waiting.asked_at)
-            for model in self._models
-            if model.queue.by_ticket
-            for number, waiting in enumerate(model.queue.in_order(model.shares), start=1)
-        }
+        found: dict[int, QueuePosition] = {}
+        for model in self._models:
+            if model.queue.by_ticket:
+                found |= self.tickets.positions(model, now)
+        return found
 
     @property
     def num_waiting(self) -> int:

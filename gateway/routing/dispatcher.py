@@ -129,7 +129,7 @@ class Dispatcher:
 
     def positions(self) -> dict[int, QueuePosition]:
         """Of each ticket that waits."""
-        return self._core.positions()
+        return self._core.positions(trio.current_time())
 
     def relay_facts(self, worker_id: WorkerId) -> RelayFacts | None:
         """What is known of a text-level engine; None for one that takes tokens, or is gone."""

@@ -121,6 +121,13 @@ class FairShares:
         level = self._keys.members[key].sessions
         return max(level.clock, level.members[session].served) + cost
 
+    def clock(self, key: str) -> tuple[float, int]:
+        """The clock of the key's sessions, and how many of their sequences wait or run: at least
+        one does.
+        """
+        level = self._keys.members[key].sessions
+        return level.clock, level.num_active
+
     def served(self, key: str) -> float:
         """What the key was served; the lowest goes first. It must wait or run."""
         return self._keys.members[key].served

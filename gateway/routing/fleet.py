@@ -17,6 +17,7 @@ from gateway.routing.conversations import Conversations
 from gateway.routing.effects import RouteRequest
 from gateway.routing.fair_shares import FairShares
 from gateway.routing.fallback import Fallback
+from gateway.routing.wait_forecast import WaitForecast
 from gateway.routing.worker_view import Worker
 from protocol.grammars import GrammarForm, forms_of
 from protocol.ids import WorkerId
@@ -106,6 +107,7 @@ class Model:
         self.conversations = Conversations()
         self.output_tokens = Average(PRIOR_OUTPUT_TOKENS)
         self.service_s = Average(PRIOR_SERVICE_S)
+        self.forecast = WaitForecast()
         self.fallback = Fallback(config, recovery_probes)
         self.probation_ticket: int | None = None
         self.awaited_until = float("-inf")

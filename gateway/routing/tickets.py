@@ -10,7 +10,12 @@ from typing import Final
 
 from config import FallbackConfig
 from gateway.api import errors
-from gateway.routing.admission_queue import Waiting, retry_after_s, start_retry_after_s
+from gateway.routing.admission_queue import (
+    QueuePosition,
+    Waiting,
+    retry_after_s,
+    start_retry_after_s,
+)
 from gateway.routing.effects import (
     Assign,
     Effect,
@@ -28,6 +33,7 @@ from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.quarantine import Quarantine
 from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_next
 from gateway.routing.route_preview import RoutePreview, preview
+from gateway.routing.wait_forecast import NOTE_S, REFRESH_S
 from gateway.routing.worker_view import Reservation, Worker
 from gateway.telemetry import BreakerClosed, BreakerOpen
 from protocol.messages import RejectReason
@@ -102,10 +108,10 @@ class PlacementQueue:
             # Most requests find an empty queue and a free place: they never wait.
             if pick := first_that_fits(model, (waiting,), ready, self._index, now):
                 return (self._place(model, pick, now),)
-            self._enqueue(model, waiting)
+            self._enqueue(model, waiting, now)
             effects: Effects = ()
         else:
-            self._enqueue(model, waiting)
+            self._enqueue(model, waiting, now)
             effects = self.settle(model, now)
         if ticket in model.queue.by_ticket and self._is_hopeless(model, request, now):
             effects += self._give_up(model, ticket, now)
@@ -204,7 +210,7 @@ class PlacementQueue:
         waiting.is_on_probation = was_on_probation
         # It must not fall behind requests that came later and were not sent.
         waiting.arrival = reservation.arrival
-        self._enqueue(model, waiting)
+        self._enqueue(model, waiting, now)
         return self.settle_all(worker.models, now)
 
     def evict(self, worker: Worker, now: float, why: str, *, died: bool = False) -> Effects:
@@ -241,6 +247,7 @@ class PlacementQueue:
             if pick is None:
                 break
             model.queue.pop(pick.waiting.request.ticket)
+            model.forecast.placed(pick.waiting, now)
             effects.append(self._place(model, pick, now))
         if model.fallback.is_on:
             effects += model.fallback.next_probe(ready, now)
@@ -270,6 +277,8 @@ class PlacementQueue:
                 if is_held_long or _is_late(waiting.request, now):
                     effects += self._give_up(model, waiting.request.ticket, now)
             effects += self.settle(model, now)
+            if model.queue.by_ticket and model.forecast.age_s(now) >= NOTE_S:
+                model.forecast.note(self._played(model, now), model.shares, now)
         return effects
 
     def _place(self, model: Model, pick: Pick, now: float) -> Assign:
@@ -350,15 +359,52 @@ class PlacementQueue:
             return (UseProvider(ticket, chain, f"the queue of {model.name} is too long"),)
         if not ready:
             return (self._refuse_unserved(model, ticket, now),)
-        request = self._dequeue(model, ticket).request
+        request = model.queue.get(ticket).request
+        if _is_late(request, now):
+            # It will come again as a new one, behind those that are due earlier.
+            session = self._dequeue(model, ticket).session
+            self._enqueue(model, self._enter(model, request, session, now, first=False), now)
+        wait_s = retry_after_s(self.wait_s(ticket, now))
+        self._dequeue(model, ticket)
         num_waiting = model.queue.num_sequences
-        num_places = sum(worker.places for worker in ready)
-        wait_s = retry_after_s(num_waiting, num_places, model.service_s.value)
         if _is_late(request, now):
             text = late_text(model.name, ready)
         else:
             text = full_text(model.name, request, ready, num_waiting, self._max_queue)
         return (Refuse(ticket, errors.busy(text, wait_s)),)
+
+    def positions(self, model: Model, now: float) -> dict[int, QueuePosition]:
+        """Where each ticket that waits for the model is in its queue."""
+        waits_s = model.forecast.waits_s(self._played(model, now), model.shares)
+        return {
+            waiting.request.ticket: QueuePosition(number, waiting.asked_at, wait_s)
+            for number, (waiting, wait_s) in enumerate(waits_s, start=1)
+        }
+
+    def wait_s(self, ticket: int, now: float) -> float:
+        """Seconds until the ticket, which must wait, has a place."""
+        model = self._model_of[ticket]
+        waits_s = model.forecast.waits_s(self._played(model, now), model.shares)
+        return next(wait_s for waiting, wait_s in waits_s if waiting.request.ticket == ticket)
+
+    def _played(self, model: Model, now: float) -> list[Waiting]:
+        """The queue in the order in which it will go, for forecasts of it as of now."""
+
+        def charge(waiting: Waiting) -> int:
+            expected = model.expected_output(waiting.request.max_tokens)
+            return cost_of(waiting.fresh_tokens, expected)
+
+        order = model.queue.expected_order(model.shares, charge)
+        if model.forecast.age_s(now) >= REFRESH_S:
+            model.forecast.play(
+                order,
+                self._fleet.ready(model),
+                model.block_size or 0,
+                round(model.output_tokens.value),
+                model.service_s.value,
+                now,
+            )
+        return order
 
     def _refuse_unserved(self, model: Model, ticket: int, now: float) -> Refuse:
         request = self._dequeue(model, ticket).request
@@ -374,12 +420,16 @@ class PlacementQueue:
         self._model_of[request.ticket] = model
         return Waiting(request, session, self._num_arrivals, first=first, asked_at=now)
 
-    def _enqueue(self, model: Model, waiting: Waiting) -> None:
+    def _enqueue(self, model: Model, waiting: Waiting, now: float) -> None:
         request = waiting.request
-        num_held = max(self._index.match(request.digests).values(), default=0)
+        waiting.held = self._index.match(request.digests)
+        num_held = max(waiting.held.values(), default=0)
         cost = max(1, request.prompt_tokens - num_held * (model.block_size or 0))
+        waiting.fresh_tokens = cost
         waiting.due = model.shares.due(request.key, waiting.session, cost)
         model.queue.add(waiting)
+        clock, _ = model.shares.clock(request.key)
+        model.forecast.arrived(waiting, waiting.due - clock, now)
 
     def _dequeue(self, model: Model, ticket: int) -> Waiting:
         del self._model_of[ticket]

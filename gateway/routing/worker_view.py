@@ -207,7 +207,8 @@ class Worker:
     `Load`, those of other gateways. `breaker` outlives it: the fleet keeps it by the worker's name.
     `full_since`: it refused one of ours and has not reported free places since; `may_try`: it gets
     one more all the same. `chains`: the prompts that run here; their blocks count as held until
-    their tickets are over, whatever block events say.
+    their tickets are over, whatever block events say. A prompt with at most `most_beside` tokens to
+    compute begins beside a long one.
     """
 
     def __init__(self, worker_id: WorkerId, message: Register, now: float) -> None:
@@ -234,7 +235,7 @@ class Worker:
         self.chains = ChainTree()
         self._free_at = now
         self._open_at = now
-        self._most_beside = _most_beside(message.engine)
+        self.most_beside = _most_beside(message.engine)
         self._measurement = _Measurement(now)
         self._pinned_blocks = 0
         self._private_tokens = 0
@@ -283,7 +284,7 @@ class Worker:
     def is_stuck(self, now: float) -> bool:
         """Whether its steps have stopped, if it has work."""
         usual_s = self.load.step_ms / 1e3 if self.load is not None else 0.0
-        patience_s = max(STUCK_AFTER_S, STUCK_STEPS * max(usual_s, self._step_s()))
+        patience_s = max(STUCK_AFTER_S, STUCK_STEPS * max(usual_s, self.step_s))
         return now - self._stepped_at >= patience_s
 
     @property
@@ -326,8 +327,8 @@ class Worker:
         ahead_s = self._free_at - now
         if ahead_s <= 0.0:
             return 0.0
-        if self._open_at < self._free_at and num_tokens <= self._most_beside:
-            return min(ahead_s, max(0.0, self._open_at - now) + self._step_s())
+        if self._open_at < self._free_at and num_tokens <= self.most_beside:
+            return min(ahead_s, max(0.0, self._open_at - now) + self.step_s)
         return ahead_s
 
     def has_prefill_headroom(self, now: float, num_tokens: int = 0) -> bool:
@@ -336,8 +337,13 @@ class Worker:
         """
         if self.engine is None:
             return False
-        until = self._open_at if num_tokens <= self._most_beside else self._free_at
-        return until <= now or until - now <= STEPS_AHEAD * self._step_s()
+        until = self._open_at if num_tokens <= self.most_beside else self._free_at
+        return until <= now or until - now <= STEPS_AHEAD * self.step_s
+
+    def free_in_s(self, now: float) -> tuple[float, float]:
+        """Seconds until the prefills ahead of a long and of a short prompt should be over."""
+        free_s = max(0.0, self._free_at - now)
+        return free_s, min(free_s, max(0.0, self._open_at - now))
 
     def coming_depth(self, digests: Sequence[BlockDigest]) -> int:
         """How many leading blocks of the chain are those of prompts that run here, whatever events
@@ -433,7 +439,8 @@ class Worker:
             places=self.places,
         )
 
-    def _step_s(self) -> float:
+    @property
+    def step_s(self) -> float:
         """How long a step full of prefill takes."""
         budget = self.engine.token_budget if self.engine is not None else 0
         return budget / (self.prefill_rate.tokens_per_s or PRIOR_TOKENS_PER_S)
@@ -445,7 +452,7 @@ class Worker:
         own_s = reservation.prefill_s
         free_at, open_at = max(now, self._free_at), max(now, self._open_at)
         self._free_at = free_at + own_s
-        if reservation.fresh_tokens > self._most_beside:
+        if reservation.fresh_tokens > self.most_beside:
             self._open_at, reservation.done_at = free_at, self._free_at
         elif open_at >= free_at:
             self._open_at = reservation.done_at = self._free_at

@@ -30,7 +30,7 @@ class Herma:
 
     def __init__(self, setting: Setting) -> None:
         self._outputs: dict[int, int] = {}
-        self._dispatch = Dispatch(
+        self.dispatch = Dispatch(
             (ModelConfig(name=MODEL),), max_queue=NO_LIMIT, resume_wait_s=120.0
         )
         self._ids = [WorkerId(n.to_bytes(16, "big")) for n in range(setting.num_workers)]
@@ -52,8 +52,8 @@ class Herma:
             register = Register(
                 PROTOCOL_VERSION, f"worker-{number}", (MODEL,), "sim", "sim", 1, engine
             )
-            self._dispatch.register(worker_id, register, 0.0)
-            self._dispatch.heard(worker_id, BlocksSnapshot(0, b""), 0.0)
+            self.dispatch.register(worker_id, register, 0.0)
+            self.dispatch.heard(worker_id, BlocksSnapshot(0, b""), 0.0)
 
     def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
         """Ask for a place."""
@@ -68,11 +68,11 @@ class Herma:
             prompt_tokens=turn.prompt_tokens,
             max_tokens=WINDOW_TOKENS - turn.prompt_tokens,
         )
-        return self._placed(self._dispatch.tickets.ask(request, now))
+        return self._placed(self.dispatch.tickets.ask(request, now))
 
     def on_report(self, report: Report, now: float) -> Sequence[Placed]:
         """Pass on a worker's messages in the order in which a worker sends them."""
-        dispatch, worker_id = self._dispatch, self._ids[report.worker]
+        dispatch, worker_id = self.dispatch, self._ids[report.worker]
         placed: list[Placed] = []
         for number in report.started:
             placed += self._placed(dispatch.tickets.started(number, now))
@@ -84,7 +84,7 @@ class Herma:
         return placed
 
     def tick(self, now: float) -> Sequence[Placed]:
-        return self._placed(self._dispatch.tick(now))
+        return self._placed(self.dispatch.tick(now))
 
     def _placed(self, effects: Effects) -> list[Placed]:
         return [

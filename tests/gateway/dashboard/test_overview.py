@@ -55,7 +55,9 @@ def test_phases_follow_from_what_has_happened() -> None:
 
     assert phase() == ("preparing", 0, "")
     trace.turn.ticket = 7
-    assert phase(positions={7: QueuePosition(3, 91.0)}) == ("queued", 3, "")
+    waits = {7: QueuePosition(3, 91.0, 12.34)}
+    assert phase(positions=waits) == ("queued", 3, "")
+    assert overview_of(source(open=[trace], positions=waits)).requests[0].wait_s == 12.3
     attempt = begin(trace, "gpu0", 92.0)
     assert phase() == ("prefill", 0, "gpu0")
     attempt.first_at = 93.0

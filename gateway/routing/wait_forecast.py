@@ -1,0 +1,319 @@
+"""How long a request that waits will go on waiting.
+
+Owns the forecast: the queue is played forward on the workers, then lengthened by the requests that
+will come and pass, and corrected by how earlier forecasts turned out. It is what Retry-After and
+the dashboard say; no decision depends on it. Must not know how requests are placed.
+
+    start    in the order of the queue, each prompt takes the worker where its prefill would end
+             first: when the prefill ahead there is short enough, when enough keys and values are
+             free, and a place. What runs on a worker frees its tokens evenly over a mean service.
+    passing  a later request goes first if it is due earlier. The clock of the queue moves on, so
+             one with `late` less to be served passes for `late / rate` seconds only; each delays
+             by its prefill, or by its tokens if those are what the workers lack.
+    gain     real over forecast waits, as a moving mean of logarithms: answers are longer or shorter
+             than expected, and requests wait for one worker although others have room.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from gateway.routing.admission_queue import Waiting
+from gateway.routing.chain_tree import ChainTree
+from gateway.routing.fair_shares import FairShares, cost_of
+from gateway.routing.worker_view import (
+    PRIOR_TOKENS_PER_S,
+    STEPS_AHEAD,
+    PrefillRateEstimator,
+    Worker,
+)
+
+REFRESH_S: Final = 0.25
+"""How old a played queue may be when it is asked for: 256 requests on 16 workers take 10 ms."""
+NOTE_S: Final = 1.0
+"""How often forecasts are noted to learn from."""
+
+_NUM_ARRIVALS: Final = 64
+"""The latest requests that had to wait stand for those that will come."""
+_FEWEST_ARRIVALS: Final = 8
+_LEARNED: Final = 0.05
+_MOST_GAIN: Final = 1.5
+"""One wait counts as e^1.5 = 4.5 times the forecast at most."""
+_LEAST_LEARNED_S: Final = 1.0
+"""Retry-After is in whole seconds: shorter waits need no correction."""
+
+
+class Lane(msgspec.Struct):
+    """A worker in the play: seconds until a long and a short prompt can be sent there; what is free
+    there, and how much of it becomes free each second. `last_s`: the last one started then.
+    """
+
+    rate: PrefillRateEstimator
+    long_s: float
+    short_s: float
+    most_beside: int
+    ahead_s: float
+    free_tokens: float
+    tokens_per_s: float
+    free_places: float
+    places_per_s: float
+    last_s: float = 0.0
+
+    def prefill_s(self, num_cached: int, num_fresh: int) -> float:
+        return self.rate.seconds(num_cached, num_fresh) or num_fresh / PRIOR_TOKENS_PER_S
+
+    def start_s(self, num_fresh: int, num_tokens: int) -> float:
+        """When a prompt could be sent, if `num_fresh` tokens are to be computed and `num_tokens`
+        of room are needed.
+        """
+        free_s = self.short_s if num_fresh <= self.most_beside else self.long_s
+        start_s = max(self.last_s, free_s - self.ahead_s)
+        if self.free_tokens < num_tokens and self.tokens_per_s > 0:
+            start_s = max(start_s, (num_tokens - self.free_tokens) / self.tokens_per_s)
+        if self.free_places < 1 and self.places_per_s > 0:
+            start_s = max(start_s, (1 - self.free_places) / self.places_per_s)
+        return start_s
+
+    def take(self, start_s: float, num_fresh: int, num_tokens: int, own_s: float) -> None:
+        """A prompt is sent; as `Worker.take`."""
+        self.last_s = start_s
+        self.free_tokens -= num_tokens
+        self.free_places -= 1
+        long_s, short_s = max(start_s, self.long_s), max(start_s, self.short_s)
+        self.long_s = long_s + own_s
+        if num_fresh > self.most_beside:
+            self.short_s = long_s
+        else:
+            self.short_s = min(short_s + 2 * own_s, self.long_s)
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A request in the play. `cached` and `resident`: on each lane, the tokens that need not be
+    computed there, and of them those that take no room because they run there. `charge`: what its
+    key will pay.
+    """
+
+    ticket: int
+    key: str
+    tokens: int
+    output_tokens: int
+    cached: Sequence[int]
+    resident: Sequence[int]
+    charge: float
+
+
+class Start(msgspec.Struct, frozen=True):
+    """When a prompt starts if none passes it. `charged`: what its key pays until then, itself left
+    out. `lacks_room`: keys and values are scarcer than time for prefill.
+    """
+
+    at_s: float
+    charged: float
+    lacks_room: bool
+
+
+def starts(lanes: Sequence[Lane], prompts: Iterable[Prompt]) -> dict[int, Start]:
+    """Play the queue; the lanes are used up. By ticket, in seconds from now."""
+    found: dict[int, Start] = {}
+    charged: dict[str, float] = {}
+    work_s = num_tokens = 0.0
+    num_free = sum(lane.free_tokens for lane in lanes)
+    tokens_per_s = sum(lane.tokens_per_s for lane in lanes)
+    for prompt in prompts:
+        best: tuple[float, float, Lane, int, int, float] | None = None
+        for lane, cached, resident in zip(lanes, prompt.cached, prompt.resident, strict=True):
+            fresh = max(1, prompt.tokens - cached)
+            room = prompt.tokens - resident + prompt.output_tokens
+            own_s = lane.prefill_s(prompt.tokens - fresh, fresh)
+            start_s = lane.start_s(fresh, room)
+            free_s = lane.short_s if fresh <= lane.most_beside else lane.long_s
+            end_s = max(start_s, free_s) + own_s
+            if best is None or end_s < best[0]:
+                best = end_s, start_s, lane, fresh, room, own_s
+        if best is None:
+            break
+        _, start_s, lane, fresh, room, own_s = best
+        lacking = num_tokens + room - num_free
+        lacks_room = lacking > 0 and lacking * len(lanes) > work_s * tokens_per_s
+        paid = charged.get(prompt.key, 0.0)
+        found[prompt.ticket] = Start(start_s, paid, lacks_room)
+        lane.take(start_s, fresh, room, own_s)
+        charged[prompt.key] = paid + prompt.charge
+        work_s, num_tokens = work_s + own_s, num_tokens + room
+    return found
+
+
+def passed_s(
+    start_s: float, late: float, rate: float, newcomers: Sequence[tuple[float, float]]
+) -> float:
+    """The start of a request that newcomers pass. Each of them is (its own `late`, the delay that
+    all like it cause in a second), the latest first; `rate`: how fast the clock moves.
+
+    The delay by each kind grows until the clock has moved so far that the kind passes no more, so
+    the end of the wait is where a concave line of pieces meets the time.
+    """
+    if rate <= 0:
+        return start_s
+    kinds = [((late - own) / rate, delay) for own, delay in newcomers if own < late]
+    # Seconds of wait that are left, as they change with each second that passes.
+    slope = sum(delay for _, delay in kinds) - 1.0
+    at_s, left_s = 0.0, start_s
+    for until_s, delay in kinds:
+        if slope < 0 and left_s <= (at_s - until_s) * slope:
+            break
+        left_s += slope * (until_s - at_s)
+        at_s, slope = until_s, slope - delay
+    return at_s - left_s / slope if slope < 0 else at_s
+
+
+class _Arrival(msgspec.Struct, frozen=True):
+    """A request that had to wait: how much its key's clock had to move until it was due."""
+
+    at: float
+    late: float
+    tokens: int
+    fresh_tokens: int
+
+
+class _Play(msgspec.Struct, frozen=True):
+    """The queue played forward. Of each kind of newcomers: `late`, and the delay that they cause in
+    a second, by their prefill (`in_time`) and by the room that they take (`in_room`);
+    `charge_per_s` of them all.
+    """
+
+    made_at: float
+    starts: dict[int, Start]
+    in_time: list[tuple[float, float]]
+    in_room: list[tuple[float, float]]
+    charge_per_s: float
+
+
+class WaitForecast:
+    """The forecasts of one model's queue."""
+
+    def __init__(self) -> None:
+        self._arrivals: deque[_Arrival] = deque(maxlen=_NUM_ARRIVALS)
+        self._gain = 0.0
+        self._play = _Play(-math.inf, {}, [], [], 0.0)
+
+    def arrived(self, waiting: Waiting, late: float, now: float) -> None:
+        """It has to wait; it is due when its key's clock has moved by `late`."""
+        tokens = waiting.request.prompt_tokens
+        self._arrivals.append(_Arrival(now, late, tokens, waiting.fresh_tokens))
+
+    def age_s(self, now: float) -> float:
+        """How long ago the queue was played."""
+        return now - self._play.made_at
+
+    def play(
+        self,
+        order: Sequence[Waiting],
+        workers: Sequence[Worker],
+        block_size: int,
+        expected_output: int,
+        service_s: float,
+        now: float,
+    ) -> None:
+        """Play the queue forward; `service_s`: how long a request has its place in the mean."""
+        lanes = [_lane(worker, service_s, now) for worker in workers]
+        tokens_per_s = sum(lane.tokens_per_s for lane in lanes)
+        arrivals = sorted(self._arrivals, key=lambda one: one.late, reverse=True)
+        span_s = now - self._arrivals[0].at if len(arrivals) >= _FEWEST_ARRIVALS else 0.0
+        per_s = 1 / span_s if span_s > 0 else 0.0
+        in_time, in_room, charge = [], [], 0
+        for one in arrivals if per_s else ():
+            num_cached = one.tokens - one.fresh_tokens
+            own_s = sum(lane.prefill_s(num_cached, one.fresh_tokens) for lane in lanes)
+            room = one.tokens + expected_output
+            in_time.append((one.late, own_s / len(lanes) ** 2 * per_s))
+            in_room.append((one.late, room / tokens_per_s * per_s if tokens_per_s else 0.0))
+            charge += cost_of(one.fresh_tokens, expected_output)
+        found = starts(lanes, _prompts(order, workers, block_size, expected_output))
+        self._play = _Play(now, found, in_time, in_room, charge * per_s)
+
+    def waits_s(
+        self, order: Sequence[Waiting], shares: FairShares
+    ) -> Iterator[tuple[Waiting, float]]:
+        """Seconds until each in `order` has a place, by the last `play`."""
+        gain = math.exp(self._gain)
+        for waiting, wait_s in self._uncorrected_s(order, shares):
+            yield waiting, wait_s * gain
+
+    def note(self, order: Sequence[Waiting], shares: FairShares, now: float) -> None:
+        """Keep a forecast of each that has none, to learn from when it is placed."""
+        for waiting, wait_s in self._uncorrected_s(order, shares):
+            if waiting.forecast is None:
+                waiting.forecast = now, wait_s
+
+    def placed(self, waiting: Waiting, now: float) -> None:
+        """It waits no more: learn from what was noted of it."""
+        if waiting.forecast is None:
+            return
+        noted_at, forecast_s = waiting.forecast
+        real_s = now - noted_at
+        if min(real_s, forecast_s) >= _LEAST_LEARNED_S:
+            error = max(-_MOST_GAIN, min(_MOST_GAIN, math.log(real_s / forecast_s)))
+            self._gain += _LEARNED * (error - self._gain)
+
+    def _uncorrected_s(
+        self, order: Sequence[Waiting], shares: FairShares
+    ) -> Iterator[tuple[Waiting, float]]:
+        play = self._play
+        start = Start(0.0, 0.0, lacks_room=False)
+        for waiting in order:
+            # One that came after the play has the start of the one ahead of it.
+            start = play.starts.get(waiting.request.ticket, start)
+            if start.at_s <= 0:
+                yield waiting, 0.0
+                continue
+            clock, num_active = shares.clock(waiting.request.key)
+            charge_per_s = start.charged / start.at_s if start.charged else play.charge_per_s
+            kinds = play.in_room if start.lacks_room else play.in_time
+            late, rate = waiting.due - clock, charge_per_s / num_active
+            yield waiting, passed_s(start.at_s, late, rate, kinds)
+
+
+def _lane(worker: Worker, service_s: float, now: float) -> Lane:
+    """The worker at the start of the play."""
+    engine = worker.engine
+    num_running, reserved = len(worker.reservations), worker.kv_reserved_tokens
+    long_s, short_s = worker.free_in_s(now)
+    return Lane(
+        rate=worker.prefill_rate,
+        long_s=long_s,
+        short_s=short_s,
+        most_beside=worker.most_beside,
+        ahead_s=STEPS_AHEAD * worker.step_s,
+        free_tokens=(engine.kv_tokens if engine is not None else 0) - reserved,
+        tokens_per_s=reserved / service_s,
+        free_places=worker.places - num_running,
+        places_per_s=num_running / service_s,
+    )
+
+
+def _prompts(
+    order: Sequence[Waiting], workers: Sequence[Worker], block_size: int, expected_output: int
+) -> Iterable[Prompt]:
+    """The queue, in order. What a prompt shares with those ahead will be there."""
+    ahead = ChainTree()
+    for waiting in order:
+        request, held = waiting.request, waiting.held
+        shared = len(request.digests) - ahead.enter(request.digests)
+        resident = [worker.chains.depth(request.digests) for worker in workers]
+        cached = [
+            max(shared, depth, held.get(worker.worker_id, 0))
+            for worker, depth in zip(workers, resident, strict=True)
+        ]
+        output_tokens = max(1, min(request.max_tokens, expected_output))
+        yield Prompt(
+            request.ticket,
+            request.key,
+            request.prompt_tokens,
+            output_tokens,
+            [block_size * blocks for blocks in cached],
+            [block_size * blocks for blocks in resident],
+            cost_of(waiting.fresh_tokens, output_tokens),
+        )

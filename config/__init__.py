@@ -11,6 +11,7 @@ from config.defaults import (
     profiles,
 )
 from config.environment import (
+    audit_path,
     hash_api_key,
     ledger_path,
     provider_api_key,
@@ -78,6 +79,7 @@ __all__ = [
     "SpeculationConfig",
     "TariffConfig",
     "WorkerConfig",
+    "audit_path",
     "builtin_config",
     "builtin_models",
     "gateway_changes",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from config.model import Config, LedgerConfig, ProviderConfig
+from protocol.audit import FILE_NAME
 from protocol.errors import ConfigError
 
 
@@ -86,6 +87,11 @@ def signing_key_path(config: Config, environ: Mapping[str, str]) -> Path:
     if config.gateway.signing_key_file is not None:
         return _expanded(config.gateway.signing_key_file, "[gateway] signing_key_file")
     return ledger_path(config.ledger, environ).with_name("signing.key")
+
+
+def audit_path(config: Config, environ: Mapping[str, str]) -> Path:
+    """The audit file of a gateway, beside its ledger. Raises as `ledger_path`."""
+    return ledger_path(config.ledger, environ).with_name(FILE_NAME)
 
 
 def _expanded(path: str, setting: str) -> Path:

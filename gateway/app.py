@@ -11,11 +11,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import trio
 
-from config import Config, provider_api_key, responses_path
+from config import Config, audit_path, provider_api_key, responses_path
 from gateway import upstream
 from gateway.alerts import Alerting
 from gateway.api import Signer
@@ -41,7 +42,7 @@ from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.worker_view import WorkerView
 from gateway.signing_key import signing_key
 from gateway.spending.spending import Spending
-from gateway.telemetry import RequestTraces, log_request
+from gateway.telemetry import AuditTrail, RequestTraces, log_request
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed
 from gateway.turn import (
@@ -55,6 +56,7 @@ from gateway.turn import (
     pass_through,
     preview_route,
 )
+from protocol.audit import Act
 from protocol.control_messages import (
     GATEWAY_SOCKET,
     Answer,
@@ -137,7 +139,15 @@ def build_services(
         traces=traces,
         signing_key=signing_key(config, environ),
         stored=_stored_responses(config, environ, gateway_index),
+        audit=AuditTrail(feed, _audit_path(config, environ), gateway_index.name),
     )
+
+
+def _audit_path(config: Config, environ: Mapping[str, str]) -> Path | None:
+    try:
+        return audit_path(config, environ)
+    except ConfigError:
+        return None  # each act that is not written down says so
 
 
 def _stored_responses(
@@ -169,6 +179,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         listen=services.feed.listen,
         dashboard=Dashboard(services, VERSION, process),
         traces=services.traces,
+        audit=services.audit,
         signer=Signer(services.signing_key),
         stored=services.stored,
         draw=services.draw,
@@ -225,6 +236,8 @@ async def run_gateway(
 
     def drain() -> None:
         manager.stopping()
+        if not services.draining.is_set():
+            services.audit.note(Act("drain", "SIGTERM or SIGINT", "begun"))
         services.draining.set()
 
     edge = edge_of(services, gateway_index.name)
@@ -299,7 +312,7 @@ async def _answer_commands(process: _Process, url: str) -> None:
                 raise ConfigError("this is a gateway, not a worker")
 
     try:
-        control = ControlSocket(GATEWAY_SOCKET, answer)
+        control = ControlSocket(GATEWAY_SOCKET, answer, process.services.audit.note)
     except ConfigError as error:
         _log.warning("`herma reload` will not find this gateway: %s", error)
     else:

@@ -17,6 +17,7 @@ from gateway.http import Settings
 from gateway.telemetry import ConfigReloaded
 from gateway.turn import Services
 from gateway.upstream import Provider
+from protocol.audit import Act
 from protocol.control_messages import Reloaded
 from protocol.errors import ConfigError
 from protocol.signals import hangups
@@ -56,9 +57,13 @@ class Reload:
         """Reload at each SIGHUP until cancelled."""
         async for _ in hangups():
             try:
-                await self.take()
+                reloaded = await self.take()
             except ConfigError as error:
                 _log.error("nothing is reloaded: %s", error)
+                result = f"refused: {error}"
+            else:
+                result = reloaded.summary
+            self._services.audit.note(Act("reload", "SIGHUP", result))
 
     async def take(self) -> Reloaded:
         """Take the file as it is now. Raises `ConfigError` with one line if it is wrong; then

@@ -86,6 +86,9 @@ class AskReplace(msgspec.Struct, frozen=True, tag="replace", forbid_unknown_fiel
 
 Ask = AskStatus | AskRestart | AskReload | AskHold | AskProbe | AskServe | AskReplace
 
+READS: Final[tuple[type[Ask], ...]] = (AskStatus,)
+"""What changes nothing; all else leaves a line in the audit file."""
+
 
 class LastFault(msgspec.Struct, frozen=True):
     """The death of the engine of `epoch`, `ago_s` seconds ago."""
@@ -200,6 +203,12 @@ class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
 
     taken: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """For the audit file."""
+        left = f"; not taken: {', '.join(self.kept)}" if self.kept else ""
+        return f"taken: {', '.join(self.taken) or 'nothing'}{left}"
 
 
 Answer = WorkerStatus | GatewayStatus | Refused | Done | Reloaded

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import trio
+from starlette.types import Receive, Scope, Send
 
 from config import Config, GatewayConfig, KeyConfig, ParamsConfig, ResponsesConfig, wildcard_of
 from gateway.api import KEY_BYTES, ChatRequest, Signer, TurnEvent, model_not_found, unavailable
@@ -19,7 +20,7 @@ from gateway.dashboard import Dashboard
 from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView
 from gateway.spending import RateLimits, SpendingFigures
-from gateway.telemetry import EventFeed, Listener, RequestTraces
+from gateway.telemetry import AuditTrail, EventFeed, Listener, RequestTraces
 from gateway.turn import Caller, KnownText, PathRequest, Respond
 from gateway.upstream import apply_params
 
@@ -27,6 +28,7 @@ Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
 TextOf = Callable[[str], Awaitable[KnownText]]
 PassThrough = Callable[[PathRequest, Caller, Respond], Awaitable[None]]
+Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 Preview = Callable[[ChatRequest, Caller], Awaitable[RoutePreview]]
 
 
@@ -101,9 +103,9 @@ class Edge:
     `process` is the index of this process, if there are several. `text_of` gives the tokenizer of a
     model by any of its names; `preview` the worker that a request would go to; `pass_through`
     answers what is no chat. `listen` subscribes to events; `traces` are the requests, `dashboard`
-    what operators look at. `signer` proves that reasoning came from here. `stored` are responses
-    and conversations. `draw` gives random bytes, `unix_time` seconds, as does `now`, on trio's
-    clock.
+    what operators look at, `audit` what they did. `signer` proves that reasoning came from here.
+    `stored` are responses and conversations. `draw` gives random bytes, `unix_time` seconds, as
+    does `now`, on trio's clock.
     """
 
     settings: Settings
@@ -122,6 +124,7 @@ class Edge:
     )
     dashboard: Dashboard | None = None
     traces: RequestTraces = field(default_factory=RequestTraces)
+    audit: AuditTrail = field(default_factory=lambda: AuditTrail(EventFeed(), None))
     signer: Signer = field(default_factory=lambda: Signer(os.urandom(KEY_BYTES)))
     stored: StoredResponses = field(
         default_factory=lambda: StoredResponses(ResponsesConfig(), None, time.time)

@@ -25,11 +25,12 @@ from gateway.api import (
     model_not_found,
     parse_chat_request,
 )
+from gateway.http.audited import Audited
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.body import read_body
 from gateway.http.conversations_route import Conversations
 from gateway.http.dashboard_route import DashboardRoute
-from gateway.http.edge import Edge, model_named
+from gateway.http.edge import Edge, Endpoint, model_named
 from gateway.http.events_route import Events
 from gateway.http.generation import Generation
 from gateway.http.messages_route import Messages
@@ -39,8 +40,6 @@ from gateway.http.responses import header, send_body, send_error, send_json
 from gateway.http.responses_route import ResponsesRoute
 from gateway.http.tokenize import Tokenizing
 from gateway.routing import ModelView
-
-Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _EXPOSED_HEADERS: Final = (
     b"x-herma-worker, x-herma-cached-tokens, x-herma-route, x-herma-served-by, retry-after, "
@@ -62,6 +61,7 @@ def edge_app(edge: Edge) -> ASGIApp:
     responses = ResponsesRoute(edge, gate, generation, metrics)
     models, debug_route = Models(edge, gate), functools.partial(_debug_route, edge, gate)
     conversations = Conversations(edge, gate)
+    audited = functools.partial(Audited, edge, gate)
     fixed: dict[str, ASGIApp] = {
         **_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
         **_with_and_without_v1("/completions", Methods(POST=generation.completions)),
@@ -88,16 +88,19 @@ def edge_app(edge: Edge) -> ASGIApp:
         fixed["/dashboard/stream"] = Methods(GET=shown.stream)
     named = {
         **_with_and_without_v1("/models/{name}", Methods(GET=models.one)),
-        **_responses_by_id(responses),
-        **_conversations_by_id(conversations),
+        **_responses_by_id(responses, audited),
+        **_conversations_by_id(conversations, audited),
     }
     if edge.dashboard is not None:
         named["/dashboard/requests/{name}"] = Methods(GET=shown.request)
     return EdgeApp(gate, fixed, named, functools.partial(_other, generation))
 
 
-def _responses_by_id(responses: ResponsesRoute) -> dict[str, ASGIApp]:
-    one = Methods(GET=responses.retrieve, DELETE=responses.delete)
+def _responses_by_id(
+    responses: ResponsesRoute, audited: Callable[[str, Endpoint], Endpoint]
+) -> dict[str, ASGIApp]:
+    delete = audited("delete a response", responses.delete)
+    one = Methods(GET=responses.retrieve, DELETE=delete)
     path = "/responses/{name}"
     return {
         **_with_and_without_v1(f"{path}/cancel", Methods(POST=responses.cancel)),
@@ -106,12 +109,14 @@ def _responses_by_id(responses: ResponsesRoute) -> dict[str, ASGIApp]:
     }
 
 
-def _conversations_by_id(conversations: Conversations) -> dict[str, ASGIApp]:
+def _conversations_by_id(
+    conversations: Conversations, audited: Callable[[str, Endpoint], Endpoint]
+) -> dict[str, ASGIApp]:
     items = Methods(GET=conversations.list_items, POST=conversations.add_items)
-    item = Methods(GET=conversations.item, DELETE=conversations.delete_item)
-    one = Methods(
-        GET=conversations.retrieve, POST=conversations.update, DELETE=conversations.delete
-    )
+    delete_item = audited("delete an item", conversations.delete_item)
+    item = Methods(GET=conversations.item, DELETE=delete_item)
+    delete = audited("delete a conversation", conversations.delete)
+    one = Methods(GET=conversations.retrieve, POST=conversations.update, DELETE=delete)
     path = "/conversations/{name}"
     return {
         **_with_and_without_v1(f"{path}/items/{{item}}", item),
@@ -196,13 +201,13 @@ class Methods:
     """An endpoint per HTTP method; any other method is a 405 that names them."""
 
     def __init__(self, **endpoints: Endpoint) -> None:
-        self._endpoints: Mapping[str, Endpoint] = endpoints
+        self.endpoints: Mapping[str, Endpoint] = endpoints
         names = [*endpoints, *(["HEAD"] if "GET" in endpoints else [])]
         self._allow = header(b"allow", ", ".join(names))
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        endpoint = self._endpoints.get(method)
+        endpoint = self.endpoints.get(method)
         if endpoint is None:
             error = ApiError(405, f"{scope['path']} does not take {scope['method']}.")
             return send_error(send, error, (self._allow,))

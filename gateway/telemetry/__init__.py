@@ -3,10 +3,12 @@
 Must not know the listeners or any metrics library.
 """
 
+from gateway.telemetry.audit_trail import AuditTrail
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed, Listener, PublishedEvent
 from gateway.telemetry.event_words import Level, words_of
 from gateway.telemetry.fleet_events import (
+    AdminAct,
     AnswerCut,
     BreakerClosed,
     BreakerOpen,
@@ -45,8 +47,10 @@ from gateway.telemetry.request_traces import (
 
 __all__ = [
     "SAMPLE_S",
+    "AdminAct",
     "AnswerCut",
     "AttemptTrace",
+    "AuditTrail",
     "BreakerClosed",
     "BreakerOpen",
     "Candidate",

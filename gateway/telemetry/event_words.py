@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from gateway.telemetry.fleet_events import (
+    AdminAct,
     AnswerCut,
     BreakerClosed,
     BreakerOpen,
@@ -59,6 +60,7 @@ _WORDS: Final[dict[type[msgspec.Struct], tuple[Level, str]]] = {
     LimitReached: ("critical", "the {period} limit of {scope} {name} refuses until {resets_at}"),
     SpendingThreshold: ("warning", "{percent} % of the {period} limit of {scope} {name} are spent"),
     ConfigReloaded: ("info", "the configuration was reloaded: {taken}; a restart takes: {kept}"),
+    AdminAct: ("info", "{act} by {who}: {result}"),
     RequestDetached: ("info", "a client of {model} left before the first token"),
     TakenOver: ("info", "a client of {model} came back after {after_s:g} s"),
 }

@@ -194,6 +194,14 @@ class ConfigReloaded(_Event, frozen=True, tag="config reloaded"):
     kept: tuple[str, ...]
 
 
+class AdminAct(_Event, frozen=True, tag="admin act"):
+    """What an operator did to this process, and how it ended; the audit file says more."""
+
+    act: str
+    who: str
+    result: str
+
+
 FleetEvent = (
     WorkerStarting
     | WorkerReady
@@ -217,6 +225,7 @@ FleetEvent = (
     | RequestDetached
     | TakenOver
     | ConfigReloaded
+    | AdminAct
 )
 
 EVENT_KINDS: Final[tuple[str, ...]] = tuple(

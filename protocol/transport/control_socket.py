@@ -1,11 +1,12 @@
 """The control socket of a process on its host, for the commands of its user.
 
-Owns the socket file, its bounds and the check of the peer. One request and one answer per
-connection, one line of JSON each; at most eight connections, five seconds each. Must not know what
-requests mean.
+Owns the socket file, its bounds, the check of the peer, and the audit line of what it asks. One
+request and one answer per connection, one line of JSON each; at most eight connections, five
+seconds each. Must not know what requests mean.
 """
 
 import os
+import pwd
 import socket
 import struct
 import sys
@@ -13,13 +14,18 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, final
 
+import msgspec
 import trio
 
+from protocol.audit import Act, Note
 from protocol.control_messages import (
     MAX_LINE_BYTES,
+    READS,
     Answer,
     Ask,
+    Done,
     Refused,
+    Reloaded,
     decode_ask,
     encode_line,
 )
@@ -28,6 +34,7 @@ from protocol.leftovers import runtime_dir, this_process
 
 _MAX_CONNECTIONS: Final = 8
 _CONNECTION_S: Final = 5.0
+_PLAIN: Final = (str, int, float)
 _PEER: Final = struct.Struct("3i")
 """struct ucred of unix(7): pid, uid, gid."""
 
@@ -35,12 +42,13 @@ _PEER: Final = struct.Struct("3i")
 @final
 class ControlSocket:
     """`kind` is the last word of its name. `answer` may raise `ConfigError`, which refuses what was
-    asked.
+    asked. `note` gets each act: what was asked that changes something, and how it ended.
     """
 
-    def __init__(self, kind: str, answer: Callable[[Ask], Awaitable[Answer]]) -> None:
+    def __init__(self, kind: str, answer: Callable[[Ask], Awaitable[Answer]], note: Note) -> None:
         """Bind. Raises `ConfigError` if there is no place for the socket."""
         self._answer = answer
+        self._note = note
         self._limit = trio.CapacityLimiter(_MAX_CONNECTIONS)
         self.path = runtime_dir() / this_process().name(kind)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -68,17 +76,50 @@ class ControlSocket:
         async with self._limit, stream:
             with trio.move_on_after(_CONNECTION_S):
                 try:
-                    if _is_ours(stream.socket):
-                        reply = await self._reply(await _read_line(stream))
+                    pid, uid = _peer_of(stream.socket)
+                    # The folder's mode ensures it too.
+                    if uid in (0, os.geteuid()):
+                        who = f"{_name_of(uid)} (pid {pid})"
+                        reply = await self._reply(await _read_line(stream), who)
                         await stream.send_all(encode_line(reply))
                 except trio.BrokenResourceError:
                     return  # it did not wait for the answer
 
-    async def _reply(self, line: bytes) -> Answer:
+    async def _reply(self, line: bytes, who: str) -> Answer:
         try:
-            return await self._answer(decode_ask(line))
-        except (WireError, ConfigError) as error:
+            ask = decode_ask(line)
+        except WireError as error:
             return Refused(str(error))
+        reply: Answer | None = None
+        try:
+            reply = await self._answer(ask)
+        except ConfigError as error:
+            reply = Refused(str(error))
+        finally:
+            if not isinstance(ask, READS):
+                self._note(_act_of(ask, who, reply))
+        return reply
+
+
+def _act_of(ask: Ask, who: str, reply: Answer | None) -> Act:
+    """With the plain values of what was asked; texts of questions are not an operator's."""
+    fields = msgspec.structs.asdict(ask).items()
+    said = [f"{name} {value}" for name, value in fields if value and isinstance(value, _PLAIN)]
+    return Act(str(ask.__struct_config__.tag), who, _result_of(reply), ", ".join(said))
+
+
+def _result_of(reply: Answer | None) -> str:
+    match reply:
+        case None:
+            return "cut off"
+        case Refused(reason=reason):
+            return f"refused: {reason}"
+        case Reloaded():
+            return reply.summary
+        case Done(changed=changed) if changed:
+            return f"done; changed: {', '.join(changed)}"
+        case _:
+            return "done"
 
 
 async def _read_line(stream: trio.SocketStream) -> bytes:
@@ -91,12 +132,20 @@ async def _read_line(stream: trio.SocketStream) -> bytes:
     return line[:MAX_LINE_BYTES]
 
 
-def _is_ours(sock: trio.socket.SocketType) -> bool:
-    """Whether the peer is the same user or root. The folder's mode ensures it too."""
+def _peer_of(sock: trio.socket.SocketType) -> tuple[int, int]:
+    """Its process and its user; elsewhere than on Linux those of this process."""
     if sys.platform != "linux":
-        return True
+        return os.getpid(), os.geteuid()
     peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    return _PEER.unpack(peer)[1] in (0, os.geteuid())
+    pid, uid, _ = _PEER.unpack(peer)
+    return pid, uid
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
 
 
 def remove_socket(path: Path) -> None:

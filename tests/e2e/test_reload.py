@@ -1,5 +1,6 @@
 """The file changes while 16 clients read: what they read is the same to the byte."""
 
+import getpass
 import json
 import os
 import signal
@@ -102,13 +103,15 @@ async def test_16_streams_outlive_every_reload(tmp_path: Path) -> None:
         file = _File(tmp_path, runtime_dir)
         file.write()
         async with open_provider() as provider:
-            manager = herma_up(file.path, HERMA_RUNTIME_DIR=runtime_dir)
+            state = {"HERMA_RUNTIME_DIR": runtime_dir, "XDG_STATE_HOME": str(tmp_path / "state")}
+            manager = herma_up(file.path, **state)
             herma = await trio.to_thread.run_sync(manager.__enter__)
             try:
                 with trio.fail_after(BOUND_S):
                     await _stream_and_reload(herma, file, provider)
             finally:
                 await trio.to_thread.run_sync(manager.__exit__, None, None, None)
+    _check_audit(tmp_path / "state/herma/audit.jsonl")
 
 
 async def _stream_and_reload(herma: HermaProcess, file: _File, provider: FakeProvider) -> None:
@@ -182,6 +185,23 @@ async def _reload(
     refused = await _ask(client, "far", **KEY)
     assert refused.status_code == 429, refused.text
     assert refused.json()["error"]["code"] == "spending_limit_reached"
+
+
+def _check_audit(path: Path) -> None:
+    """Each reload and the end, of both processes: the sender, and how it ended."""
+    assert path.stat().st_mode & 0o777 == 0o600
+    acts = [json.loads(line) for line in path.read_text().splitlines()]
+    for process in ("gateway", "worker w"):
+        own = [one for one in acts if one["process"] == process]
+        assert [one["act"] for one in own] == ["reload", "reload", "reload", "drain"]
+        assert [one["who"].split(" (pid ")[0] for one in own] == [
+            *[f"user {getpass.getuser()}"] * 2, "SIGHUP", "SIGTERM or SIGINT"
+        ]  # fmt: skip
+        assert own[0]["result"].startswith("taken: ")
+        assert own[1]["result"].startswith("refused: ")
+    assert "key `k` (new)" in next(
+        one["result"] for one in acts if one["who"] == "SIGHUP" and one["process"] == "gateway"
+    )
 
 
 def _hang_up(herma: HermaProcess) -> None:

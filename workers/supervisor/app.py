@@ -6,14 +6,17 @@ is imported by the engine process only.
 
 import gc
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Final, final
 
 import msgspec
 import trio
 from setproctitle import setproctitle
 
-from config import WorkerConfig
+from config import WorkerConfig, state_dir
+from protocol.audit import FILE_NAME, Act, AuditFile
 from protocol.control_messages import (
     WORKER_SOCKET,
     Answer,
@@ -72,6 +75,7 @@ class Worker:
         self._reread = reread
         self._manager = ServiceManager.take(os.environ)
         self._log = log
+        self._audit = AuditFile(_audit_path(), f"worker {config.name}", log.info, time.time)
         self._keys = _curve_keys(config)
         self._identity = WorkerId(os.urandom(ID_BYTES))
         self._links: dict[str, GatewayLink] = {}
@@ -96,15 +100,16 @@ class Worker:
             worker_identity(config, VERSION),
             log,
             on_work=self._engine.work_sent,
-            on_drain=self.drain,
+            on_drain=lambda deadline_s: self.drain(deadline_s, "a gateway"),
             on_siblings=self._dial_siblings,
         )
         if self._hold.is_on:
             self._relay.hold()
 
-    def drain(self, deadline_s: float) -> None:
-        """Finish what runs, for at most `deadline_s`, then end."""
+    def drain(self, deadline_s: float, who: str) -> None:
+        """Finish what runs, for at most `deadline_s`, then end. `who` wants it."""
         if not self._drain_wanted.is_set():
+            self._audit.note(Act("drain", who, f"begun, at most {deadline_s:g} s"))
             self._manager.stopping()
             self._drain_s = max(0.0, deadline_s)
             self._drain_wanted.set()
@@ -147,7 +152,7 @@ class Worker:
     def _open_control(self) -> ControlSocket | None:
         """Without one the worker serves all the same: only the local commands cannot reach it."""
         try:
-            return ControlSocket(WORKER_SOCKET, self._answer)
+            return ControlSocket(WORKER_SOCKET, self._answer, self._audit.note)
         except ConfigError as error:
             self._log.info(f"`herma worker status` will not find this worker: {error}")
             return None
@@ -272,9 +277,11 @@ class Worker:
     async def _reload_at_signals(self) -> None:
         async for _ in hangups():
             try:
-                await self._reload()
+                result = (await self._reload()).summary
             except ConfigError as error:
                 self._log.info(f"nothing is reloaded: {error}")
+                result = f"refused: {error}"
+            self._audit.note(Act("reload", "SIGHUP", result))
 
     async def _leave(self) -> None:
         if self._num_welcomed and self._drain_s:  # without a gateway nothing runs
@@ -339,7 +346,10 @@ async def run_worker(
 
     worker = Worker(config, log, engine_command, reread, arguments)
     worker.dial()
-    with graceful_stop(lambda: worker.drain(config.drain_s), leave_now), served:
+    with (
+        graceful_stop(lambda: worker.drain(config.drain_s, "SIGTERM or SIGINT"), leave_now),
+        served,
+    ):
         await worker.run()
     return status or worker.successor or 0
 
@@ -377,6 +387,13 @@ def _entry() -> tuple[str, ...]:
         return own_entry()[0]
     except ConfigError:
         return ()
+
+
+def _audit_path() -> Path | None:
+    try:
+        return state_dir(os.environ) / FILE_NAME
+    except ConfigError:
+        return None  # each act that is not written down says so
 
 
 def _curve_keys(config: WorkerConfig) -> CurveClient | None:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from gateway.http.client_metrics import ClientTokens
 from gateway.http.edge import FleetGauges, Settings
+from gateway.http.gen_ai_metrics import GenAiMetrics
 from gateway.http.turn_metrics import TurnMetrics
 from gateway.routing import ModelView, WorkerView
 from gateway.spending import MICRO, SpendingFigures, Window
@@ -44,6 +45,8 @@ class Metrics:
         self._registry.register(self.turns)
         self.clients = ClientTokens()
         self._registry.register(self.clients)
+        self._gen_ai = GenAiMetrics()
+        self._registry.register(self._gen_ai)
 
     def show_rates(self, settings: Settings) -> None:
         """Also the refusals by the rate limits of `settings`."""
@@ -54,6 +57,7 @@ class Metrics:
         if trace.usage is not None:
             self.clients.count(trace.client, trace.usage)
         self.turns.observe(trace)
+        self._gen_ai.observe(trace)
 
     def render(self) -> bytes:
         """The text format of Prometheus."""

@@ -19,7 +19,7 @@ _DURATION_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120
 
 
 @final
-class _Histogram:
+class Histogram:
     """The number of values up to each of `bounds` and above the bound before, and above all."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
@@ -33,8 +33,9 @@ class _Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def add_to(self, metric: Metric, model: str, created_at: float) -> None:
-        labels, so_far = {"model": model}, 0
+    def add_to(self, metric: Metric, labels: dict[str, str], created_at: float) -> None:
+        """Its samples, with these labels."""
+        so_far = 0
         for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
             so_far += count
             metric.add_sample(f"{metric.name}_bucket", {**labels, "le": str(bound)}, so_far)
@@ -51,8 +52,8 @@ class _OfModel:
 
     def __init__(self, created_at: float) -> None:
         self.created_at = created_at
-        self.duration = _Histogram(_DURATION_S)
-        self.first_token = _Histogram(_FIRST_TOKEN_S)
+        self.duration = Histogram(_DURATION_S)
+        self.first_token = Histogram(_FIRST_TOKEN_S)
         self.prompt = self.cached = self.completion = 0
 
 
@@ -93,8 +94,9 @@ class TurnMetrics(Collector):
             "herma_request_seconds", "From a request to the end of its answer.", "histogram"
         )
         for model, series in self._models.items():
-            series.first_token.add_to(first_token, model, series.created_at)
-            series.duration.add_to(duration, model, series.created_at)
+            labels = {"model": model}
+            series.first_token.add_to(first_token, labels, series.created_at)
+            series.duration.add_to(duration, labels, series.created_at)
         yield from (first_token, duration)
 
     def _begin(self, end: tuple[str, int, str]) -> None:

@@ -36,6 +36,13 @@ from gateway.telemetry.fleet_events import (
 )
 from gateway.telemetry.history import SAMPLE_S, History, Reading, Sample, percentile
 from gateway.telemetry.request_log import log_request, request_line
+from gateway.telemetry.request_span import (
+    RequestSpan,
+    SpanEvent,
+    operation_of,
+    provider_of,
+    span_of,
+)
 from gateway.telemetry.request_traces import (
     AttemptTrace,
     Candidate,
@@ -73,12 +80,14 @@ __all__ = [
     "PublishedEvent",
     "Reading",
     "RequestDetached",
+    "RequestSpan",
     "RequestTrace",
     "RequestTraces",
     "Rerouted",
     "Resumed",
     "RetryRefused",
     "Sample",
+    "SpanEvent",
     "SpendingThreshold",
     "TakenOver",
     "TurnTrace",
@@ -88,7 +97,10 @@ __all__ = [
     "WorkerStarting",
     "kind_of",
     "log_request",
+    "operation_of",
     "percentile",
+    "provider_of",
     "request_line",
+    "span_of",
     "words_of",
 ]

@@ -136,7 +136,8 @@ class TurnTrace(msgspec.Struct):
 class RequestTrace(msgspec.Struct):
     """One request. `client` is the program that sent it. `served_by` is "worker", "cloud:NAME" or
     "none". `unix_time` is when it came, as `received_at`. `finish`: why the answer ended, unless a
-    provider's bytes were passed on. `num_seen_tokens` is counted at the end.
+    provider's bytes were passed on. `parent` are the client's `traceparent` and
+    `tracestate`, where spans are exported. `num_seen_tokens` is counted at the end.
     """
 
     number: int = 0
@@ -154,6 +155,7 @@ class RequestTrace(msgspec.Struct):
     error: str = ""
     served_by: str = "none"
     finish: str = ""
+    parent: tuple[str, str] = ("", "")
     usage: Usage | None = None
     num_seen_tokens: int = 0
     turn: TurnTrace = msgspec.field(default_factory=TurnTrace)

@@ -17,6 +17,7 @@ from typing import Final
 import trio
 
 from herma import EXIT_EXPLAINED
+from protocol.leftovers import is_stopped
 from protocol.own_code import module_argv
 from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop, hangups, outlive_hangups
@@ -32,6 +33,9 @@ EXPLAINED_S: Final = 5.0
 """A child that explains what is wrong at its start does so within this time. One that ends so later
 has become another version, which does not understand its command line.
 """
+_LOOK_S: Final = 0.2
+_STOPPED_LOOKS: Final = 5
+"""A child that was stopped is seen so often before it is killed."""
 
 
 def herma_argv(words: list[str]) -> list[str]:
@@ -43,6 +47,8 @@ class Child:
     """One process at a time; each call of `run` starts it anew. After `stop_s` a child that was
     asked to stop is killed. `on_line` receives the lines of its standard output; without it the
     child inherits ours. `environ` and `folder` replace our environment and working directory.
+    `is_killed_if_stopped`: one that was stopped (SIGSTOP) for a second is killed, for the sake of
+    those that wait for it.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class Child:
         on_line: Callable[[str], None] | None = None,
         environ: Mapping[str, str] | None = None,
         folder: str | None = None,
+        is_killed_if_stopped: bool = False,
     ) -> None:
         self.name = name
         self._argv = argv
@@ -61,6 +68,7 @@ class Child:
         self._on_line = on_line
         self._environ = environ
         self._folder = folder
+        self._is_killed_if_stopped = is_killed_if_stopped
         self._process: subprocess.Popen[bytes] | None = None
 
     async def run(self) -> int:
@@ -81,6 +89,8 @@ class Child:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._listen, process)
+                    if self._is_killed_if_stopped:
+                        nursery.start_soon(self._kill_if_stopped, process)
                     status = await _wait(process)
                     nursery.cancel_scope.cancel()
             finally:
@@ -109,6 +119,17 @@ class Child:
                 rest = rest[-_MAX_LINE_BYTES:]
                 for line in lines:
                     self._on_line(line.decode(errors="replace"))
+
+    async def _kill_if_stopped(self, process: "subprocess.Popen[bytes]") -> None:
+        num_looks = 0
+        while num_looks < _STOPPED_LOOKS:
+            looked_at = trio.current_time()
+            await trio.sleep(_LOOK_S)
+            # After Ctrl-Z and `fg` we go on together.
+            is_late = trio.current_time() - looked_at > 2 * _LOOK_S
+            num_looks = num_looks + 1 if is_stopped(process.pid) and not is_late else 0
+        print(f"herma: {self.name} is stopped, and clients wait for it: killed", file=sys.stderr)
+        process.kill()
 
     async def _stop(self, process: "subprocess.Popen[bytes]") -> None:
         process.terminate()

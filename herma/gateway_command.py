@@ -95,4 +95,6 @@ def _child(nth: str, options: list[str], config: Config, index: int, ready: Read
         herma_argv(["gateway", *options, "--process", nth]),
         stop_s=config.gateway.drain_s + GRACE_S,
         on_line=lambda line: ready.add_line(index, line),
+        # The kernel gives a stopped process its share of the connections.
+        is_killed_if_stopped=True,
     )

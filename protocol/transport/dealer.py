@@ -177,6 +177,10 @@ class DealerSocket:
             self._pump.kick()
         self._pump.touched()
 
+    def is_peer_stopped(self) -> bool:
+        """Always False: the connection of a stopped gateway ends by its heartbeats."""
+        return False
+
     def drop_waiting(self) -> int:
         """Drop the frames that wait for a gateway that is gone and return their number."""
         return self._backlog.clear()

@@ -13,6 +13,7 @@ import trio
 
 from protocol.errors import ConfigError, PeerUnknown, WireError
 from protocol.ids import ID_BYTES, WorkerId
+from protocol.leftovers import is_stopped
 from protocol.transport import local_socket
 from protocol.transport.backlog import Backlog, check_frame_size
 from protocol.transport.dealer import DealerStatistics
@@ -43,6 +44,7 @@ class LocalDealer:
         self._address: str | None = None
         self._dialled = trio.Event()
         self._stream: FrameStream | None = None
+        self._peer_pid = 0
         self._backlog = Backlog()
         self._is_closed = False
         self._last_failure: str | None = None
@@ -68,6 +70,10 @@ class LocalDealer:
         else:
             check_frame_size(frame)
             self._backlog.push(frame)
+
+    def is_peer_stopped(self) -> bool:
+        """Whether the gateway's process was stopped: no heartbeat of this connection shows it."""
+        return self._stream is not None and is_stopped(self._peer_pid)
 
     def drop_waiting(self) -> int:
         """As `DealerSocket.drop_waiting`."""
@@ -128,6 +134,7 @@ class LocalDealer:
                 await self._carry(connection)
 
     async def _carry(self, connection: socket.socket) -> None:
+        self._peer_pid = local_socket.peer_pid(connection)
         stream = self._stream = FrameStream(connection, self._on_frame, self._on_pause)
         while self._backlog:
             stream.send(self._backlog.first())

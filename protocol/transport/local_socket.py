@@ -5,6 +5,7 @@ Owns listening, dialling, and the first bytes of a connection. Must not know fra
 
 import errno
 import socket
+import struct
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ HELLO_S: Final = 5.0
 _PREFIX: Final = "ipc://"
 _NUM_PENDING: Final = 128
 _MAX_NAME_BYTES: Final = 107
+_CREDENTIALS: Final = struct.Struct("3i")
+"""Process, user and group."""
 
 
 def is_local(address: str) -> bool:
@@ -95,6 +98,13 @@ async def receive_hello(connection: socket.socket, num_bytes: int) -> bytes | No
             if not MAGIC.startswith(hello[: len(MAGIC)]):
                 raise WireError(f"it begins with {hello!r} and not with {MAGIC!r}")
     return hello[len(MAGIC) :] if len(hello) == due else None
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """The process that listens at the other end; 0 if it is in another container."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid: int = _CREDENTIALS.unpack(credentials)[0]
+    return pid
 
 
 def _name(address: str, verb: str) -> str:

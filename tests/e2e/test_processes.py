@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import httpx
 import pytest
 import trio
+from openai import OpenAI
 
 from tests.fakes.herma_process import HermaProcess, descendants, herma_up, title_of, wait_until
 from tests.fakes.ports import free_ports
@@ -74,6 +76,11 @@ class Fleet:
     def num_refused(self, index: int) -> float:
         """How often the worker was too busy for that process."""
         return self._sample(index, "herma_busy_requeued_total")
+
+    def busy(self) -> list[int]:
+        """The processes that have requests."""
+        running = "herma_sequences_running"
+        return [index for index in range(PROCESSES) if self._sample(index, running)]
 
     def _sample(self, index: int, name: str, before: str = "", after: str = "") -> float:
         text = httpx.get(self.urls[index].replace("/v1", "/metrics"), trust_env=False).text
@@ -182,6 +189,38 @@ def test_the_death_of_one_process_is_felt_by_its_own_clients_only(fleet: Fleet) 
     assert set(ends) <= {"whole", "cut", "refused"}, ends
     assert ends["cut"] + ends["refused"] <= num_clients, "a client was cut twice by one death"
     assert any("gateway 1/3 ended: SIGKILL" in line for line in fleet.herma.output)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_official_client_has_its_answers_when_a_process_dies(
+    fleet: Fleet, number: signal.Signals
+) -> None:
+    """Of an answer in one piece the head is withheld to its end: the client asks again by itself,
+    and another process answers. A stopped process is killed, as it would get connections for ever.
+    """
+    wait_until(lambda: all(map(fleet.knows_worker, range(PROCESSES))), "the worker everywhere")
+
+    num_asked, num_tokens = 8, 300
+
+    def ask(_number: int) -> int:
+        reply = client.chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": "Hi"}],
+            max_tokens=num_tokens,
+            extra_body={"ignore_eos": True},
+        )
+        return reply.usage.completion_tokens if reply.usage is not None else 0
+
+    with (
+        OpenAI(base_url=fleet.herma.base_url, api_key="unused", max_retries=4) as client,
+        ThreadPoolExecutor(num_asked) as threads,
+    ):
+        answers = threads.map(ask, range(num_asked))
+        (victim,) = wait_until(lambda: fleet.busy()[:1], "requests in flight")
+        pid = fleet.pid(victim)
+        os.kill(pid, number)
+        assert list(answers) == [num_tokens] * num_asked
+        fleet.pid(victim, other_than=pid)
 
 
 def test_all_drain_together(fleet: Fleet) -> None:

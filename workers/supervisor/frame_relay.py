@@ -229,6 +229,11 @@ class FrameRelay:
 
     # The gateways' links.
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several gateways have welcomed this worker."""
+        return len(self._links) > 1
+
     def greeting(self) -> tuple[FromWorker, ...]:
         """The registration; after the last failed start also the fault."""
         if self._fault is None or self._is_held:

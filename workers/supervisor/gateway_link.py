@@ -105,6 +105,10 @@ _FLUSH_S: Final = 0.2
 class FrameSource(Protocol):
     """What a link calls, synchronously."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the engine serves several gateways."""
+
     def greeting(self) -> tuple[FromWorker, ...]:
         """The first messages to a gateway."""
 
@@ -210,7 +214,9 @@ class GatewayLink:
     def _tick(self, now: float) -> None:
         if not self.is_behind:
             self._watch.took(now)
-        verdict = self._watch.verdict(now)
+        verdict = self._watch.verdict(
+            now, is_shared=self._relay.is_shared, is_stopped=self._socket.is_peer_stopped
+        )
         if self.number is not None:
             if verdict is not None:
                 self._drop(verdict)

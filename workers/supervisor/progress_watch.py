@@ -8,6 +8,7 @@ If the watch itself runs late (the supervisor was stopped, the machine slept) it
 life, so it starts anew instead of blaming the other side.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from workers.ipc import Heartbeat
@@ -17,6 +18,11 @@ STEPS_PER_HANG: Final = 10.0
 GATEWAY_SILENCE_S: Final = 10.0
 """More than a loop under load may lag. The death of its process or of the path to it does not wait
 for that: the connection's own heartbeats, which need no loop, end it within a second."""
+STOPPED_S: Final = 0.6
+"""A stopped process (SIGSTOP) that shares the engine with others is not waited for: over networks
+heartbeats end its connection in this time."""
+HOLDING_S: Final = 1.0
+"""How long an engine that serves several gateways waits for one that does not read."""
 LATE_S: Final = 0.5
 
 _HEARTBEATS_TO_SEE_WORK: Final = 2
@@ -44,7 +50,7 @@ class SilenceTimer:
 
 class GatewayWatch:
     """A gateway pings every 0.2 s and reads what it is sent. One that does neither for 10 s,
-    although its connection is open, is stuck.
+    although its connection is open, is stuck. The others that share the engine wait less for it.
     """
 
     def __init__(self, now: float) -> None:
@@ -59,12 +65,22 @@ class GatewayWatch:
         """It has read some of what was sent, or there was little to read."""
         self._reading.sign(now)
 
-    def verdict(self, now: float) -> str | None:
-        """Why the gateway counts as gone, or None."""
-        if self._receiving.silent_s(now) >= GATEWAY_SILENCE_S:
+    def verdict(
+        self,
+        now: float,
+        *,
+        is_shared: bool = False,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> str | None:
+        """Why the gateway counts as gone, or None. `is_shared`: the engine serves others too."""
+        silent_s = self._receiving.silent_s(now)
+        if silent_s >= GATEWAY_SILENCE_S:
             return f"it has sent nothing for {GATEWAY_SILENCE_S:g} s"
-        if self._reading.silent_s(now) >= GATEWAY_SILENCE_S:
-            return f"it has read nothing of what was sent for {GATEWAY_SILENCE_S:g} s"
+        if is_shared and silent_s >= STOPPED_S and is_stopped():
+            return "its process is stopped"
+        patience_s = HOLDING_S if is_shared else GATEWAY_SILENCE_S
+        if self._reading.silent_s(now) >= patience_s:
+            return f"it has read nothing of what was sent for {patience_s:g} s"
         return None
 
 

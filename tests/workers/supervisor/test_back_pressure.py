@@ -69,3 +69,23 @@ async def test_an_engine_that_starts_meanwhile_is_not_blamed(tmp_path: Path) -> 
             await gateway.wait_ready(epoch=2)
             assert [fault.epoch for fault in gateway.all_of(Fault)] == [1]
             assert not gateway.all_of(Bye)
+
+
+async def test_an_engine_of_two_gateways_waits_for_neither_for_long(tmp_path: Path) -> None:
+    """The one that reads nothing loses its work, and hears so; the other's answers are whole."""
+    first, second = (f"ipc://{tmp_path}/{name}" for name in ("first", "second"))
+    async with open_gateway_end(first) as deaf, open_gateway_end(second) as other:
+        with worker_process(tmp_path, first, second, max_seqs=32) as worker:
+            await deaf.wait_ready()
+            await other.wait_ready()
+            deaf.acknowledges = False
+            for number in range(NUM_SEQUENCES):
+                deaf.send(talkative(number))
+            await wait_until(lambda: deaf.received_bytes > MAX_UNREAD_BYTES)
+            other.send(submission(b"o" * 16, max_tokens=NUM_TOKENS))
+            await other.wait(Finished)
+            assert [item.offset for item in other.items_of(b"o" * 16)] == list(range(NUM_TOKENS))
+            await worker.wait_line("it has read nothing of what was sent for 1 s")
+            await deaf.wait(Bye)
+            assert len(deaf.all_of(Finished)) < NUM_SEQUENCES
+            assert not other.all_of(Bye)

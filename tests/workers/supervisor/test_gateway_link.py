@@ -52,6 +52,8 @@ async def test_a_link_that_cannot_be_dialled_leaves_no_open_socket() -> None:
 class Restless:
     """A relay whose engine starts anew whenever it is asked who it is, up to the third time."""
 
+    is_shared = False
+
     def __init__(self) -> None:
         self.epoch = 0
 

@@ -3,7 +3,13 @@
 from collections.abc import Iterator
 
 from workers.ipc.messages import Heartbeat
-from workers.supervisor.progress_watch import GatewayWatch, HangWatch, StartWatch
+from workers.supervisor.progress_watch import (
+    HOLDING_S,
+    STOPPED_S,
+    GatewayWatch,
+    HangWatch,
+    StartWatch,
+)
 
 TICK_S = 0.1
 
@@ -143,3 +149,18 @@ def test_a_watcher_that_slept_blames_nobody() -> None:
     assert engine.verdict(60.0) is None
     assert gone_at(gateway, 60.0, 70.2) is not None
     assert verdict_at(engine, 60.0, 63.3) is not None
+
+
+def test_the_others_wait_less_for_a_gateway_that_shares_their_engine() -> None:
+    """A second for one that does not read, less for a stopped one. One that runs may be silent."""
+    lagging, deaf, stopped = GatewayWatch(0.0), GatewayWatch(0.0), GatewayWatch(0.0)
+    for now in ticks(0.0, 9.8):
+        lagging.took(now)
+        stopped.took(now)
+        deaf.heard(now)
+        assert lagging.verdict(now, is_shared=True) is None
+        verdict = deaf.verdict(now, is_shared=True)
+        assert (verdict is not None) == (now >= HOLDING_S), now
+        verdict = stopped.verdict(now, is_shared=True, is_stopped=lambda: True)
+        assert (verdict == "its process is stopped") == (now >= STOPPED_S), now
+    assert stopped.verdict(9.85, is_stopped=lambda: True) is None

@@ -220,7 +220,8 @@ def test_the_official_client_has_its_answers_when_a_process_dies(
         pid = fleet.pid(victim)
         os.kill(pid, number)
         assert list(answers) == [num_tokens] * num_asked
-        fleet.pid(victim, other_than=pid)
+    fleet.pid(victim, other_than=pid)
+    wait_until(lambda: all(map(fleet.knows_worker, range(PROCESSES))), "the worker everywhere")
 
 
 def test_all_drain_together(fleet: Fleet) -> None:

@@ -237,6 +237,8 @@ def _add_upgrade(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         command.add_argument(
             "--pause", action="store_true", help="although requests of a model wait meanwhile"
         )
+        command.add_argument("--gateway", metavar="URL", help="of another host, which it asks")
+        command.add_argument("--key-env", metavar="NAME", help="variable with its admin's API key")
     upgrade.add_argument("--wheel", type=Path, metavar="FILE", help="install this wheel")
     upgrade.add_argument("--package", metavar="NAME==VERSION", help="of the --index")
     upgrade.add_argument("--index", metavar="URL", help="where packages come from")

@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from herma.processes import gateways
-from herma.top import GatewayPage, Shown, View, as_plain, draw, follow
+from herma.top import GatewayPage, Shown, View, admin_key, as_plain, draw, follow
 from herma.top.text import ASCII_MARKS, Marks
 from protocol.errors import ConfigError, HermaError
 
@@ -23,7 +23,7 @@ _PIPE_COLUMNS: Final = 120
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the gateway until q, or once. Raises `HermaError` if it does not answer us."""
-    page = GatewayPage(_url(arguments.url), _key(arguments.key_env))
+    page = GatewayPage(_url(arguments.url), admin_key(arguments.key_env, os.environ))
     try:
         with closing(page):
             trio.run(_show, page, arguments)
@@ -60,14 +60,6 @@ def _url(given: str | None) -> str:
     for everywhere in ("0.0.0.0", "[::]"):  # noqa: S104 - where it listens, not where we do
         url = url.replace(f"//{everywhere}:", "//127.0.0.1:")
     return url
-
-
-def _key(key_env: str | None) -> str | None:
-    if key_env is None:
-        return None
-    if key := os.environ.get(key_env):
-        return key
-    raise ConfigError(f"--key-env names {key_env}, which is not set in the environment")
 
 
 def _columns() -> int:

@@ -5,16 +5,20 @@ and the report.
 """
 
 import argparse
+import itertools
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from herma.processes import supervisors
+import trio
+
+from herma.processes import gateways, supervisors
 from herma.upgrade import (
     Bounds,
     Interrupted,
@@ -34,7 +38,7 @@ from herma.upgrade import (
     resumed,
     rollback,
 )
-from protocol.control_messages import WorkerStatus
+from protocol.control_messages import ModelCover, WorkerStatus
 from protocol.errors import ConfigError
 from protocol.state_file import held_alone
 from workers.starts import load_starts, record_path
@@ -70,15 +74,17 @@ class _Command:
         self._installation = installation
         self._arguments = arguments
         bounds = Bounds(arguments.drain, arguments.bound, arguments.pause)
-        self._mover = Mover(installation, bounds, _tokenizer_of, _say)
+        cover = partial(_cover, arguments.gateway, arguments.key_env)
+        self._mover = Mover(installation, bounds, _tokenizer_of, cover, _say)
         self._smoke = Smoke(_say, os.environ)
-        self._steps = Steps(installation, self._mover, self._check, self._hand_over)
+        self._steps = Steps(installation, self._mover, self._check)
 
     def upgrade(self) -> int:
         """Install, prove, try, follow, switch."""
         source = self._source()
         source.check()
         self._finish_other(resumed)
+        names = () if self._arguments.stage else self._mover.names()
         old = self._adopted()
         version = install(self._installation, source, _say, self._arguments.python)
         if old is not None and version.id == old.id:
@@ -88,7 +94,7 @@ class _Command:
             self._check(self._plan(old, version, ()))
             _say(f"version {version.id} is installed and proved; nothing runs on it yet")
             return 0
-        plan = self._plan(old, version, self._mover.names())
+        plan = self._plan(old, version, names)
         return self._report(carry_out(plan, self._steps, _say))
 
     def roll_back(self) -> int:
@@ -101,8 +107,7 @@ class _Command:
             raise ConfigError(f"installation `{name}` has no earlier version on this host")
         _say(f"from version {current.id} back to {previous.id}")
         names = self._mover.names()
-        is_own = name == HERMA
-        plan = rollback(name, current.id, previous.id, names, has_gateways=is_own)
+        plan = rollback(name, current.id, previous.id, names)
         return self._report(carry_out(plan, self._steps, _say))
 
     def _finish_other(self, begin: Callable[[Plan], Plan]) -> Plan | None:
@@ -121,7 +126,6 @@ class _Command:
             old="" if old is None else old.id,
             new=new.id,
             workers=tuple(names),
-            has_gateways=self._installation.name == HERMA,
             earlier=self._earlier(),
         )
 
@@ -205,12 +209,12 @@ class _Command:
             self._smoke.command([word.replace(PLACEHOLDER, place) for word in words])
         _say(f"version {plan.new} has passed what can be proved without a worker")
 
-    def _hand_over(self, to: str) -> None:
-        _say(f"gateways take version {to} at their next start")
-
     def _report(self, plan: Plan) -> int:
         for trouble in plan.troubles:
             _say(f"not mended: {trouble}")
+        if plan.installation == HERMA:
+            for gateway in gateways():
+                _say(f"the gateway of process {gateway.pid} takes the version at its next start")
         if plan.phase == "done":
             kept = (plan.old, plan.new)
             for removed in prune(self._installation, kept):
@@ -230,6 +234,19 @@ def _list(installation: Installation) -> int:
         mark = "current " * is_current + "previous" * is_previous
         _say(f"{version.id:<30} {mark:<9} {version.source}")
     return 0
+
+
+def _cover(url: str | None, key_env: str | None) -> Iterable[ModelCover]:
+    """What the gateways of this host know of models, or the one at `url`. Raises `HermaError`."""
+    if url is None:
+        known = (one.status.models for one in gateways() if one.status is not None)
+        return itertools.chain.from_iterable(known)
+    from herma.top import GatewayPage, admin_key
+
+    with closing(GatewayPage(url, admin_key(key_env, os.environ))) as page:
+        state, _ = trio.run(page.state)
+    rows = state.overview.models
+    return [ModelCover(row.name, row.ready_workers, bool(row.providers)) for row in rows]
 
 
 def _latest(worker: str) -> dict[str, Any]:

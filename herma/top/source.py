@@ -5,7 +5,7 @@ looks.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, final
 
@@ -27,6 +27,15 @@ _decode_state = msgspec.json.Decoder(State).decode
 _decode_overview = msgspec.json.Decoder(Overview).decode
 _decode_log = msgspec.json.Decoder(Log).decode
 _decode_samples = msgspec.json.Decoder(list[Sample]).decode
+
+
+def admin_key(key_env: str | None, environ: Mapping[str, str]) -> str | None:
+    """The key in the variable that `--key-env` names. Raises `ConfigError` if it is not set."""
+    if key_env is None:
+        return None
+    if key := environ.get(key_env):
+        return key
+    raise ConfigError(f"--key-env names {key_env}, which is not set in the environment")
 
 
 @final

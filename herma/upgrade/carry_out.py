@@ -13,7 +13,6 @@ import msgspec
 from herma.upgrade.plan import (
     Action,
     Check,
-    HandOver,
     Move,
     Plan,
     Return,
@@ -36,14 +35,11 @@ class Interrupted(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """`check` proves the new version, `hand_over` has the gateways be of a version; both raise
-    `HermaError`.
-    """
+    """`check` proves the new version; it raises `HermaError`."""
 
     installation: Installation
     mover: Mover
     check: Callable[[Plan], None]
-    hand_over: Callable[[str], None]
 
     def take(self, action: Action, plan: Plan) -> None:
         """Carry one step out. Raises `HermaError` if it fails."""
@@ -54,8 +50,6 @@ class Steps:
                 self.mover.move(worker, plan.new)
             case Return(worker=worker):
                 self.mover.bring_back(worker, plan.old)
-            case HandOver(to=to):
-                self.hand_over(to)
             case Switch(to=to, previous=previous):
                 self.installation.switch(to, previous)
 

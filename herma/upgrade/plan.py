@@ -3,13 +3,12 @@
 Owns the states. The plan is written down before a step begins and after it has ended, so whatever
 happens between, the one who reads it knows what may have changed. Must not do anything.
 
-    check ─► move ─► switch ─► hand over ─► done
-      │        │        │          │
-      ▼        └────────┴──────────┴──────┐
-    undone ◄─ hand back ◄─ return ◄─ unswitch
+    check ─► move ─► switch ─► done
+      │        │        │
+      ▼        └────────┴───┐
+    undone ◄─ return ◄─ unswitch
 
-A step that fails leads to the lower line, whose steps go on whatever fails. Gateways hand over
-after the switch, because a process that ends is followed by one of the current version.
+A step that fails leads to the lower line, whose steps go on whatever fails.
 """
 
 from collections.abc import Iterable
@@ -21,14 +20,12 @@ Phase = Literal[
     "check",
     "move",
     "switch",
-    "hand over",
     "done",
     "unswitch",
     "return",
-    "hand back",
     "undone",
 ]
-_FORWARD: Final = frozenset(("check", "move", "switch", "hand over"))
+_FORWARD: Final = frozenset(("check", "move", "switch"))
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -39,12 +36,6 @@ class Move(msgspec.Struct, frozen=True):
     """Have a worker drain, and serve by the new version once that has proved good."""
 
     worker: str
-
-
-class HandOver(msgspec.Struct, frozen=True):
-    """Have gateway processes of the version `to` take over."""
-
-    to: str
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -62,14 +53,13 @@ class Return(msgspec.Struct, frozen=True):
     worker: str
 
 
-Action = Check | Move | HandOver | Switch | Return
+Action = Check | Move | Switch | Return
 
 
 class Plan(msgspec.Struct, frozen=True):
     """From the version `old` to `new` of an installation. `workers` move in this order; the first
     is the trial. `touched` are those that may have another version than `old`; of those `moved`
-    serve by `new`. `has_gateways`: gateway processes are of the installation too; `handed_over`:
-    some may be of `new`. `reason` says why it goes back, `troubles` what failed on the way.
+    serve by `new`. `reason` says why it goes back, `troubles` what failed on the way.
     `earlier` was current before `old`: a later rollback leads to it if this plan goes back.
     """
 
@@ -78,10 +68,8 @@ class Plan(msgspec.Struct, frozen=True):
     new: str
     phase: Phase = "check"
     workers: tuple[str, ...] = ()
-    has_gateways: bool = False
     touched: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
-    handed_over: bool = False
     reason: str = ""
     troubles: tuple[str, ...] = ()
     earlier: str = ""
@@ -105,10 +93,8 @@ def action_of(plan: Plan) -> Action | None:
         case _:
             steps: dict[Phase, Action] = {
                 "check": Check(),
-                "hand over": HandOver(plan.new),
                 "switch": Switch(plan.new, plan.old),
                 "unswitch": Switch(plan.old, plan.earlier),
-                "hand back": HandOver(plan.old),
             }
             return steps.get(plan.phase)
 
@@ -118,8 +104,6 @@ def begun(plan: Plan, action: Action) -> Plan:
     match action:
         case Move(worker=worker) if worker not in plan.touched:
             return msgspec.structs.replace(plan, touched=(*plan.touched, worker))
-        case HandOver():
-            return msgspec.structs.replace(plan, handed_over=True)
         case _:
             return plan
 
@@ -131,14 +115,10 @@ def succeeded(plan: Plan, action: Action) -> Plan:
             return _forward(plan, "move")
         case Move(worker=worker):
             return _forward(msgspec.structs.replace(plan, moved=(*plan.moved, worker)), "move")
-        case HandOver() if plan.is_going_back:
-            return _at(msgspec.structs.replace(plan, handed_over=False), "undone")
-        case HandOver():
-            return _at(plan, "done")
         case Switch() if plan.is_going_back:
             return _backward(plan, "return")
         case Switch():
-            return _forward(plan, "hand over")
+            return _at(plan, "done")
         case Return(worker=worker):
             left = tuple(name for name in plan.touched if name != worker)
             moved = tuple(name for name in plan.moved if name != worker)
@@ -166,15 +146,17 @@ def given_up(plan: Plan, why: str) -> Plan:
 
 
 def resumed(plan: Plan) -> Plan:
-    """The plan of a command that was killed. One that had not yet moved its trial goes back."""
+    """The plan of a command that was killed. One that had not yet moved its trial goes back. Else
+    each worker is looked at again: one that has died meanwhile has the old version.
+    """
     if plan.phase == "check" or (plan.phase == "move" and not plan.moved):
         return given_up(plan, "the command ended before the first worker was on the new version")
+    if plan.phase in ("move", "switch"):
+        return _forward(msgspec.structs.replace(plan, moved=()), "move")
     return plan
 
 
-def rollback(
-    installation: str, current: str, previous: str, workers: Iterable[str], *, has_gateways: bool
-) -> Plan:
+def rollback(installation: str, current: str, previous: str, workers: Iterable[str]) -> Plan:
     """From `current` back to `previous`, for all."""
     names = tuple(workers)
     return Plan(
@@ -183,10 +165,8 @@ def rollback(
         new=current,
         phase="unswitch",
         workers=names,
-        has_gateways=has_gateways,
         touched=names,
         moved=names,
-        handed_over=has_gateways,
         reason="herma rollback",
     )
 
@@ -199,14 +179,10 @@ def _forward(plan: Plan, phase: Phase) -> Plan:
     """At `phase`, or the next that has something to do."""
     if phase == "move" and set(plan.workers) <= set(plan.moved):
         phase = "switch"
-    if phase == "hand over" and not plan.has_gateways:
-        phase = "done"
     return _at(plan, phase)
 
 
 def _backward(plan: Plan, phase: Phase) -> Plan:
     if phase == "return" and not plan.touched:
-        phase = "hand back"
-    if phase == "hand back" and not plan.handed_over:
         phase = "undone"
     return _at(plan, phase)

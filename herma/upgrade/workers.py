@@ -9,13 +9,13 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
-from herma.processes import Supervisor, ask, gateways, supervisors
+from herma.processes import Supervisor, ask, supervisors
 from herma.upgrade.judge import questions, speed_of, too_slow, wrong_answers
 from protocol.control_messages import (
     Ask,
@@ -25,6 +25,7 @@ from protocol.control_messages import (
     AskRestart,
     AskServe,
     Done,
+    ModelCover,
     ProbedAnswer,
     ProbeQuestion,
     Refused,
@@ -63,11 +64,14 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(slots=True)
 class Mover:
-    """`tokenizer` gives that of a worker, None if it has none. `say` gets a line for people."""
+    """`tokenizer` gives that of a worker, None if it has none. `cover` gives what gateways know of
+    models now. `say` gets a line for people.
+    """
 
     installation: Installation
     bounds: Bounds
     tokenizer: Callable[[WorkerStatus], Encode | None]
+    cover: Callable[[], Iterable[ModelCover]]
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -77,10 +81,23 @@ class Mover:
     pids: dict[str, int] = field(default_factory=dict)
 
     def names(self) -> list[str]:
-        """The workers of this host that run the installation. Ranks move with their head."""
+        """The workers of this host that run the installation. Raises `ConfigError` for an engine
+        of several ranks; their supervisors take a version of Herma at their next start.
+        """
         found = [each.status for each in supervisors() if each.status is not None]
-        mine = [status for status in found if self._is_mine(status) and status.rank == 0]
-        return sorted(status.name for status in mine)
+        mine = sorted((each for each in found if self._is_mine(each)), key=lambda each: each.name)
+        for status in mine:
+            if status.group and self.installation.name != HERMA:
+                raise ConfigError(
+                    f"{status.name} is a rank of group {status.group}: groups are not moved "
+                    "between versions"
+                )
+            if status.group:
+                self.say(f"{status.name}: a rank of {status.group}, which changes when it restarts")
+        names = [status.name for status in mine if not status.group]
+        if not names:
+            self.say("no worker of it runs here, so it is not tried")
+        return names
 
     def move(self, name: str, to: str) -> None:
         """Have the worker serve by version `to`. Raises `HermaError`; then it may be held, by any
@@ -131,14 +148,14 @@ class Mover:
         """Raise `Rejected` if nothing else can answer for the worker's model."""
         if self.bounds.may_pause:
             return
-        for gateway in gateways():
-            for model in gateway.status.models if gateway.status is not None else ():
-                others = model.ready_workers - (status.state == "ready")
-                if model.name == status.serves and (others > 0 or model.has_providers):
-                    return
+        for model in self.cover():
+            others = model.ready_workers - (status.state == "ready")
+            if model.name == status.serves and (others > 0 or model.has_providers):
+                return
         raise Rejected(
-            f"{status.name}: no gateway on this host knows another worker or a provider for "
-            f"{status.serves}, so its requests would wait; --pause accepts that"
+            f"{status.name}: no gateway that was asked knows another worker or a provider for "
+            f"{status.serves}, so its requests would wait; name the gateway of another host with "
+            "--gateway, or accept the wait with --pause"
         )
 
     def _find_again(self, trial: "_Trial", name: str) -> WorkerStatus:
@@ -183,10 +200,9 @@ class _Trial:
         return found.status
 
     def hold(self, status: WorkerStatus) -> WorkerStatus:
-        """Hold the worker and its ranks, once it has finished what runs."""
+        """Hold the worker, once it has finished what runs."""
         drain_s = self._mover.bounds.drain_s
-        for each in self._members():
-            self._ask(each, AskHold(drain_s, LEASE_S))
+        self._ask(AskHold(drain_s, LEASE_S))
         if status.state == "stopped":
             return self.find()
         return self._wait(
@@ -210,7 +226,7 @@ class _Trial:
         what = f"version {self._to} was not ready"
         if mover.installation.name == HERMA:
             entry = str(mover.installation.environment(self._to) / "bin" / "herma")
-            self._ask(self._here(), AskReplace((entry,), lease_s))
+            self._ask(AskReplace((entry,), lease_s))
             self._wait(
                 lambda now: mover.runs(now, self._to) and now.state == "ready",
                 mover.bounds.ready_s,
@@ -218,10 +234,7 @@ class _Trial:
                 is_held=lease_s > 0,
             )
             return
-        members = self._members()
-        for each in members[1:]:
-            self._ask(each, AskRestart(force=True, version=self._to))
-        epoch = self._ask(members[0], AskRestart(force=True, version=self._to)).epoch
+        epoch = self._ask(AskRestart(force=True, version=self._to)).epoch
         self._wait(
             lambda now: now.epoch >= epoch and now.state == "ready",
             mover.bounds.ready_s,
@@ -247,8 +260,7 @@ class _Trial:
 
     def serve(self) -> None:
         """Release the worker, and return once a gateway has it."""
-        for each in self._members():
-            self._ask(each, AskServe())
+        self._ask(AskServe())
         self.wait_ready()
 
     def wait_ready(self) -> None:
@@ -270,7 +282,7 @@ class _Trial:
         failure = ""
         for has_leads in (True, False):
             number = next(self._mover.numbers)
-            self._ask(self._here(), AskProbe(number, tuple(asked), has_leads))
+            self._ask(AskProbe(number, tuple(asked), has_leads))
             status = self._wait(
                 lambda now, number=number: (  # type: ignore[misc]
                     now.probe is not None and now.probe.number == number and now.probe.is_over
@@ -302,7 +314,7 @@ class _Trial:
                 if accepts(status):
                     return status
                 self._check(status, is_held=is_held)
-                self._renew(found, status)
+                self._renew(status)
             mover.sleep(_POLL_S)
         raise Rejected(f"{self._name}: {what} in {bound_s:g} s")
 
@@ -315,47 +327,29 @@ class _Trial:
             cause = status.fault.cause if status.fault is not None else "no cause is known"
             raise Rejected(f"{self._name}: {cause.partition('; stopped after')[0]}")
 
-    def _renew(self, found: Supervisor, status: WorkerStatus) -> None:
+    def _renew(self, status: WorkerStatus) -> None:
         now = self._mover.clock()
         if status.is_held and now >= self._renew_at:
             self._renew_at = now + _RENEW_S
-            for each in [found, *self._members()[1:]]:
-                self._ask(each, AskHold(self._mover.bounds.drain_s, LEASE_S))
-
-    def _members(self) -> list[Supervisor]:
-        """The worker, and the ranks of its group on this host."""
-        found = [each for each in supervisors() if each.status is not None]
-        heads = [
-            each for each in found if each.status is not None and each.status.name == self._name
-        ]
-        if not heads:
-            raise Rejected(f"{self._name}: no such worker answers on this host")
-        head = heads[0].status
-        assert head is not None
-        return [heads[0], *(_ranks(found, head.group) if head.group else ())]
-
-    def _here(self) -> Supervisor:
-        return self._members()[0]
+            # The process may be replaced at this moment, and a lease outlives five of these.
+            with suppress(HermaError):
+                self._ask(AskHold(self._mover.bounds.drain_s, LEASE_S))
 
     def _look(self) -> Supervisor | None:
         found = (each for each in supervisors() if each.status is not None)
         return next((one for one in found if one.status and one.status.name == self._name), None)
 
-    def _ask(self, supervisor: Supervisor, question: Ask) -> Done:
+    def _ask(self, question: Ask) -> Done:
         """Raises `Rejected` if it is refused."""
-        match ask(supervisor.path, question):
+        if (found := self._look()) is None:
+            raise Rejected(f"{self._name}: no such worker answers on this host")
+        match ask(found.path, question):
             case Done() as done:
                 return done
             case Refused(reason=reason):
                 raise Rejected(f"{self._name}: {reason}")
             case _:
                 raise ConfigError(f"{self._name} sent an unexpected answer")
-
-
-def _ranks(found: Sequence[Supervisor], group: str) -> Iterator[Supervisor]:
-    for each in found:
-        if each.status is not None and each.status.group == group and each.status.rank > 0:
-            yield each
 
 
 def _has_gateway(status: WorkerStatus) -> bool:

@@ -79,6 +79,21 @@ async def test_a_bad_version_goes_by_itself(tmp_path: Path, count: int, how: str
         assert await _versions(fleet) == {"1.0"}
 
 
+async def test_a_killed_command_leaves_nothing_on_trial(tmp_path: Path) -> None:
+    """The worker goes back by itself; the next command finds what was left, and takes it back."""
+    base = stub_engine_base(tmp_path / "base", token_ms=TOKEN_MS)
+    async with upgrades(tmp_path, _workers(base, 2), 2) as fleet:
+        wheel = _wheel(tmp_path / "wheels", "2.0")
+        words = "upgrade", "stub", "--wheel", wheel, "--share-packages"
+        await fleet.kill_once(lambda: fleet.workers()["w0"].version.startswith("2.0"), *words)
+        assert fleet.workers()["w0"].is_held
+        serves = await fleet.wait("w0", lambda now: not now.is_held and now.state == "ready")
+        assert serves.version == "base"
+        back = await fleet.run("rollback", "stub")
+        assert (back.status, "was cut short" in back.said) == (0, True), back.said
+        assert await _versions(fleet) == {"1.0"}
+
+
 async def _versions(fleet: Upgrades) -> set[str]:
     """The versions that the running engines have said of themselves."""
     folder = Path(fleet.environ["XDG_STATE_HOME"]) / "herma" / "starts"

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -72,6 +73,16 @@ class Upgrades:
         )
         return Command(done.returncode, done.stdout.decode())
 
+    async def kill_once(self, is_time: Callable[[], bool], *words: str) -> None:
+        """Run `herma WORDS`, and kill it once `is_time`."""
+        async with trio.open_nursery() as nursery:
+            start = partial(trio.run_process, check=False, env=self.environ, cwd="/")
+            process = await nursery.start(start, [*self.argv, *words])
+            while not await trio.to_thread.run_sync(is_time):
+                assert process.poll() is None, "the command has ended"
+                await trio.sleep(0.1)
+            process.kill()
+
     def workers(self) -> dict[str, WorkerStatus]:
         """Those that answer on this host, by name."""
         found: dict[str, WorkerStatus] = {}
@@ -86,9 +97,13 @@ class Upgrades:
         """Kill a worker's process; the status of the one that its parent starts, once it serves."""
         before = self.workers()[name]
         os.kill(before.pid, signal.SIGKILL)
+        return await self.wait(name, lambda now: now.pid != before.pid and now.state == "ready")
+
+    async def wait(self, name: str, is_so: Callable[[WorkerStatus], bool]) -> WorkerStatus:
+        """A worker's status, once it is so."""
         while True:
             now = (await trio.to_thread.run_sync(self.workers)).get(name)
-            if now is not None and now.pid != before.pid and now.state == "ready":
+            if now is not None and is_so(now):
                 return now
             await trio.sleep(0.2)
 

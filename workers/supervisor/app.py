@@ -243,10 +243,7 @@ class Worker:
         if self._hold.is_on:
             self._hold.renew(trio.current_time())
             self._hold.version = ask.version
-        if self._hold.is_on and config.rank:
-            epoch = self._relay.epoch  # its head begins the next run
-        else:
-            epoch = self._engine.restart(config, force=ask.force)
+        epoch = self._engine.restart(config, force=ask.force)
         self._config = config
         self._relay.reconfigured(worker_identity(config, VERSION))
         if changed:

@@ -152,8 +152,10 @@ class EngineSupervisor:
         assert self._nursery is not None
         if self._is_leaving or self._state == "draining":
             raise ConfigError(f"the worker is {'leaving' if self._is_leaving else 'draining'}")
+        if self._group is not None:
+            raise ConfigError("it is a rank of a group, and groups are not moved between versions")
         self._relay.hold()
-        if self._life is not None and self._life.is_ready and not self._config.rank:
+        if self._life is not None and self._life.is_ready:
             self._nursery.start_soon(self._finish_for_hold, self._life, drain_s)
 
     def serve(self) -> None:
@@ -170,9 +172,6 @@ class EngineSupervisor:
 
     def go_back(self) -> None:
         """The lease of the hold is over: the current version serves again."""
-        if self._config.rank:
-            self.hold.end()
-            return
         if not self._has_other_version():
             self.serve()
             return

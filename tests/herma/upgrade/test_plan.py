@@ -1,6 +1,6 @@
 """The plan under failures and crashes at any step.
 
-The model is a host: which version each worker and the gateways serve by, and the link. A crash may
+The model is a host: which version each worker serves by, and the link. A crash may
 come before a step, in its middle, after it, and before or after the plan is written down.
 """
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from herma.upgrade.plan import (
     Action,
     Check,
-    HandOver,
     Move,
     Plan,
     Return,
@@ -33,13 +32,12 @@ class Crash(Exception):
 
 
 class Host:
-    """What exists. A worker or the gateways may be in the middle of a step: `between`. They are
+    """What exists. A worker may be in the middle of a step: `between`. They are
     brought back by their lease, or their parent, to what is current.
     """
 
     def __init__(self, num_workers: int, link: str = OLD) -> None:
         self.workers = {f"w{n}": link for n in range(num_workers)}
-        self.gateways = link
         self.link = link
         self.between: set[str] = set()
 
@@ -50,8 +48,6 @@ class Host:
                 self.move(worker, plan.new, half=half)
             case Return(worker=worker):
                 self.move(worker, plan.old, half=half)
-            case HandOver(to=to) if not half:
-                self.gateways = to
             case Switch(to=to) if not half:
                 self.link = to
 
@@ -70,7 +66,7 @@ class Host:
         self.between.clear()
 
     def serves(self) -> set[str]:
-        return {*self.workers.values(), self.gateways, self.link}
+        return {*self.workers.values(), self.link}
 
 
 def _run(host: Host, plan: Plan, journal: list[bytes], outcomes: st.DataObject) -> Plan:
@@ -97,17 +93,15 @@ def _run(host: Host, plan: Plan, journal: list[bytes], outcomes: st.DataObject) 
 _HOWS = ["works"] * 6 + ["fails", "crash before", "crash within", "crash after"]
 
 
-def _begin(num_workers: int, *, has_gateways: bool) -> tuple[Host, Plan]:
+def _begin(num_workers: int) -> tuple[Host, Plan]:
     host = Host(num_workers)
-    return host, Plan("x", OLD, NEW, workers=tuple(host.workers), has_gateways=has_gateways)
+    return host, Plan("x", OLD, NEW, workers=tuple(host.workers))
 
 
-@given(num_workers=st.integers(0, 4), has_gateways=st.booleans(), outcomes=st.data())
-def test_the_next_command_finishes_or_rolls_back(
-    num_workers: int, has_gateways: bool, outcomes: st.DataObject
-) -> None:
+@given(num_workers=st.integers(0, 4), outcomes=st.data())
+def test_the_next_command_finishes_or_rolls_back(num_workers: int, outcomes: st.DataObject) -> None:
     """However often the command dies: at last all serve by one version, that of the link."""
-    host, plan = _begin(num_workers, has_gateways=has_gateways)
+    host, plan = _begin(num_workers)
     journal: list[bytes] = []
     for _ in range(40):
         try:
@@ -126,7 +120,6 @@ def test_the_next_command_finishes_or_rolls_back(
     assert plan.is_over
     assert set(host.workers.values()) <= {expected}
     assert host.link == expected
-    assert host.gateways == (expected if has_gateways else OLD)
     assert not host.between
     assert (plan.phase == "done") == (plan.reason == "")
 
@@ -139,14 +132,12 @@ def _run_to_the_end(host: Host, plan: Plan) -> Plan:
     return plan
 
 
-@given(num_workers=st.integers(0, 4), has_gateways=st.booleans(), outcomes=st.data())
-def test_a_rollback_ends_at_the_version_before(
-    num_workers: int, has_gateways: bool, outcomes: st.DataObject
-) -> None:
+@given(num_workers=st.integers(0, 4), outcomes=st.data())
+def test_a_rollback_ends_at_the_version_before(num_workers: int, outcomes: st.DataObject) -> None:
     """Whatever dies on the way, and however often it is begun."""
     host = Host(num_workers, link=NEW)
     journal: list[bytes] = []
-    plan = rollback("x", NEW, OLD, host.workers, has_gateways=has_gateways)
+    plan = rollback("x", NEW, OLD, host.workers)
     for _ in range(40):
         try:
             plan = _run(host, plan, journal, outcomes)
@@ -160,23 +151,22 @@ def test_a_rollback_ends_at_the_version_before(
     assert plan.phase == "undone"
     assert host.link == OLD
     assert set(host.workers.values()) <= {OLD}
-    assert host.gateways == (OLD if has_gateways else NEW)
 
 
 def test_the_steps_in_order() -> None:
-    """Each worker by itself, then the link, then the gateways."""
-    _, plan = _begin(2, has_gateways=True)
+    """Each worker by itself, then the link."""
+    _, plan = _begin(2)
     steps: list[Action] = []
     while (action := action_of(plan)) is not None:
         steps.append(action)
         plan = succeeded(begun(plan, action), action)
-    assert steps == [Check(), Move("w0"), Move("w1"), Switch(NEW, OLD), HandOver(NEW)]
+    assert steps == [Check(), Move("w0"), Move("w1"), Switch(NEW, OLD)]
     assert plan.phase == "done"
 
 
 def test_a_failure_takes_the_link_back_before_the_workers() -> None:
     """So what dies meanwhile is started by the old version."""
-    _, plan = _begin(2, has_gateways=True)
+    _, plan = _begin(2)
     for action in (Check(), Move("w0")):
         plan = succeeded(begun(plan, action), action)
     plan = failed(begun(plan, Move("w1")), Move("w1"), "w1: wrong answers")
@@ -190,7 +180,7 @@ def test_a_failure_takes_the_link_back_before_the_workers() -> None:
 
 def test_what_fails_on_the_way_back_is_noted_and_passed_over() -> None:
     """One worker that cannot return does not keep the others."""
-    plan = rollback("x", NEW, OLD, ("a", "b"), has_gateways=False)
+    plan = rollback("x", NEW, OLD, ("a", "b"))
     plan = succeeded(plan, Switch(OLD, ""))
     plan = failed(plan, Return("b"), "b is gone")
     assert action_of(plan) == Return("a")

@@ -351,11 +351,13 @@ INDEX_DRAFTERS: Final = ("ngram", "suffix")
 class SpeculationConfig(_Table, frozen=True):
     """`speculation = { ... }`: what proposes tokens for a step to verify: one of `INDEX_DRAFTERS`,
     or the directory of a drafting network for this model. `depth`: so many at once, or as many as
-    pay.
+    pay. `promised`: the tokens a pass that the network's card names; under half of them there is a
+    warning.
     """
 
     drafter: Annotated[str, msgspec.Meta(min_length=1)] = "suffix"
     depth: Annotated[int, msgspec.Meta(ge=1, le=32)] | Literal["adaptive"] = "adaptive"
+    promised: Annotated[float, msgspec.Meta(ge=1, le=33)] | None = None
 
 
 AlertForm = Literal["json", "ntfy", "slack"]

@@ -16,7 +16,7 @@ import traceback
 from array import array
 from collections.abc import Callable
 from math import inf
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 from setproctitle import setproctitle
@@ -50,6 +50,9 @@ from workers.loop import (
 )
 from workers.model_dir import TOKENIZER_NAME, read_vocab_size
 from workers.scheduler import Proposer, largest_id
+
+if TYPE_CHECKING:
+    from workers.engine.draft_record import DraftRecord
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -95,7 +98,7 @@ def _serve(channel: EngineChannel) -> None:
         return
     runner, inbox, largest, use = _load(config, report, channel, start.epoch)
     compiler = _compiler(runner, report)
-    proposer = _proposer(config, runner)
+    speculation, record = _speculation(config, runner)
     scheduler = scheduler_for(
         runner,
         config.serves,
@@ -104,7 +107,7 @@ def _serve(channel: EngineChannel) -> None:
         largest=largest,
         max_gap_s=inf if config.max_gap_ms is None else config.max_gap_ms / 1e3,
         enforces_grammars=compiler is not None,
-        proposer=proposer,
+        proposer=speculation,
     )
     for line in start_table(runner.facts, config.serves, config.max_gap_ms, report.seconds(), use):
         print(line, file=sys.stderr)
@@ -115,8 +118,15 @@ def _serve(channel: EngineChannel) -> None:
     # The libraries' objects are never freed; with torch there are half a million, and a collection
     # that scans them delays a step.
     gc.freeze()
-    loop = EngineLoop(runner, scheduler, inbox, status, epoch=start.epoch, compiler=compiler)
+    loop = EngineLoop(
+        *(runner, scheduler, inbox, status),
+        epoch=start.epoch,
+        compiler=compiler,
+        watch_drafts=None if record is None else record.report,
+    )
     loop.run()
+    if record is not None:
+        record.keep()
 
 
 def _load(
@@ -149,15 +159,19 @@ def _load(
             assert_never(config.engine)
 
 
-def _proposer(config: WorkerConfig, runner: Runner[Any]) -> Proposer | None:
-    """What gives decodes drafts; a native engine verifies them."""
+def _speculation(
+    config: WorkerConfig, runner: Runner[Any]
+) -> tuple[Proposer | None, DraftRecord | None]:
+    """What gives decodes drafts, and where it keeps what they brought; a native engine verifies
+    them.
+    """
     if config.engine != "native" or config.drafting is None:
-        return None
+        return None, None
     from workers.engine import runner as native
-    from workers.engine.speculating import speculation_for
+    from workers.engine.speculating import kept_speculation
 
     assert isinstance(runner, native.Runner)
-    return speculation_for(config, runner)
+    return kept_speculation(config, runner, os.environ)
 
 
 def _compiler(runner: Runner[Any], report: Reporter) -> GrammarCompiler | None:

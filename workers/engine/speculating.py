@@ -1,20 +1,29 @@
 """What proposes drafts in an engine, by its configuration and its runner.
 
-Owns the choice of source and policy. Must not know how drafts are verified.
+Owns the choice of source and policy, and of what they go on from. Must not know how drafts are
+verified.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from config import INDEX_DRAFTERS, WorkerConfig
+import torch
+
+from config import INDEX_DRAFTERS, SpeculationConfig, WorkerConfig
+from workers.engine.draft_record import DraftRecord, Origin
+from workers.engine.drafting.description import promised_length
 from workers.engine.runner import Runner
 from workers.engine.settings import drafting
+from workers.model_dir import local_dir
 from workers.speculation import (
     FINE_SIZES,
     NUM_TEXT_SOURCES,
     CardSource,
     DraftDepth,
+    DraftTimes,
+    Fit,
     MatchOdds,
     PlaceOdds,
     Policy,
@@ -26,23 +35,62 @@ from workers.speculation import (
 _NGRAM: Final = INDEX_DRAFTERS[0]
 
 
-def speculation_for(config: WorkerConfig, runner: Runner) -> Speculation | None:
-    """What the engine of this worker proposes drafts with, if with anything."""
+def speculation_for(
+    config: WorkerConfig, runner: Runner, fit: Fit | None = None
+) -> Speculation | None:
+    """What the engine of this worker proposes drafts with, if with anything; it goes on from the
+    `fit` of an earlier one.
+    """
+    fit = fit or Fit()
     chosen = drafting(config, runner.model.config)
     if chosen is None:
         return None
     depth = None if chosen.depth == "adaptive" else chosen.depth
     captured = runner.verified_rows
     beyond = [size for size in FINE_SIZES if not captured or size > captured[-1]]
-    awaiting = TimeTable((*captured, *beyond))
-    policy = Policy(looks_ahead=runner.lookahead > 0, awaiting=awaiting)
+    sizes = (*captured, *beyond)
+    policy = Policy(
+        looks_ahead=runner.lookahead > 0,
+        ahead=TimeTable(known=fit.times_ahead(FINE_SIZES)),
+        awaiting=TimeTable(sizes, fit.times(sizes)),
+    )
     drafter = runner.drafter
     if drafter is None:
-        text = TextSource(MatchOdds(NUM_TEXT_SOURCES), uses_fleet=chosen.drafter != _NGRAM)
+        rates = [list(row) for row in fit.matches]
+        text = TextSource(MatchOdds(NUM_TEXT_SOURCES, rates), uses_fleet=chosen.drafter != _NGRAM)
         return Speculation(text, policy, depth)
     most = drafter.max_depth
-    odds = PlaceOdds(most)
-    card = CardSource(drafter.name, odds)
+    odds = PlaceOdds(most, list(fit.places))
+    card, promised = CardSource(drafter.name, odds), _promised(chosen)
     if depth is not None:
-        return Speculation(card, policy, min(most, depth))
-    return Speculation(card, policy, draft_depth=DraftDepth(odds, policy, most))
+        return Speculation(card, policy, min(most, depth), promised=promised)
+    draft_depth = DraftDepth(odds, policy, most, DraftTimes(fit.drafting))
+    return Speculation(card, policy, draft_depth=draft_depth, promised=promised)
+
+
+def kept_speculation(
+    config: WorkerConfig, runner: Runner, environ: Mapping[str, str]
+) -> tuple[Speculation | None, DraftRecord | None]:
+    """As `speculation_for`, going on from what an earlier engine has kept; and where this one keeps
+    what it learns.
+    """
+    chosen = drafting(config, runner.model.config)
+    if chosen is None:
+        return None, None
+    device = runner.model.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    numbers = config.quantization, str(runner.model.weights.embedding.dtype)
+    origin = Origin(config.model, chosen.drafter, " ".join((name, *numbers)))
+    record = DraftRecord(origin, environ)
+    speculation = speculation_for(config, runner, record.load())
+    if speculation is not None:
+        record.follow(speculation)
+    return speculation, record
+
+
+def _promised(chosen: SpeculationConfig) -> float | None:
+    """By the configuration, or by what `training.drafters` wrote into its config.json."""
+    if chosen.promised is not None:
+        return chosen.promised
+    path = local_dir(chosen.drafter)
+    return None if path is None else promised_length(path)

@@ -29,7 +29,7 @@ class EngineStatus:
     drafting: str = ""
 
 
-def drafting_line(figures: Drafting) -> str:
+def drafting_line(figures: Drafting, warning: str = "") -> str:
     """What an engine's drafts have brought, for people; empty before there were any."""
     verified, accepted = sum(figures.verified), sum(figures.accepted)
     if not verified:
@@ -40,6 +40,7 @@ def drafting_line(figures: Drafting) -> str:
         f"{figures.drafter}: {figures.tokens / figures.passes:.2f} tokens a pass, "
         f"{accepted / verified:.0%} of {verified} drafts accepted ({'/'.join(rates)} by place), "
         f"{figures.depth:.1f} a pass lately, {figures.gain:.2f} times as fast"
+        f"{warning and f'; {warning}'}"
     )
 
 

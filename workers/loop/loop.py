@@ -129,8 +129,11 @@ class EngineLoop(Generic[InFlight]):
         epoch: int,
         clock: Callable[[], float] = time.monotonic,
         compiler: GrammarCompiler | None = None,
+        watch_drafts: Callable[[bool], str] | None = None,
     ) -> None:
-        """`compiler` None: the scheduler refuses all grammars."""
+        """`compiler` None: the scheduler refuses all grammars. `watch_drafts` is called with each
+        `Load`, whether there is work; it answers with what to warn of.
+        """
         if scheduler.lookahead > runner.lookahead:
             raise ValueError(f"the runner looks {runner.lookahead} steps ahead: {scheduler!r}")
         self._scheduler = scheduler
@@ -139,6 +142,7 @@ class EngineLoop(Generic[InFlight]):
         self._epoch = epoch
         self._clock = clock
         self._compiler = compiler
+        self._watch_drafts = watch_drafts
         self._num_compiling = 0
         self._pipeline = Pipeline(runner, status, scheduler.step_cost, clock)
         self._out: list[tuple[int, bytes]] = []
@@ -285,7 +289,8 @@ class EngineLoop(Generic[InFlight]):
         self._scheduler.revise_places()
         load = self._load()
         if load.drafting is not None:
-            self._status.drafting = drafting_line(load.drafting)
+            warning = "" if self._watch_drafts is None else self._watch_drafts(busy)
+            self._status.drafting = drafting_line(load.drafting, warning)
         self._queue([Outgoing(BROADCAST, load)])
 
     def _load(self) -> Load:

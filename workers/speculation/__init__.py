@@ -2,7 +2,8 @@
 
 from workers.speculation.counters import Counters
 from workers.speculation.draft_depth import DraftDepth, DraftTimes, Mode
-from workers.speculation.offers import MatchOdds, Offer
+from workers.speculation.fit import Fit
+from workers.speculation.offers import MatchOdds, Offer, Rate
 from workers.speculation.pass_cost import FINE_SIZES, TimeTable
 from workers.speculation.place_odds import PlaceOdds
 from workers.speculation.policy import Policy
@@ -17,11 +18,13 @@ __all__ = [
     "Counters",
     "DraftDepth",
     "DraftTimes",
+    "Fit",
     "MatchOdds",
     "Mode",
     "Offer",
     "PlaceOdds",
     "Policy",
+    "Rate",
     "Speculation",
     "TextSource",
     "TimeTable",

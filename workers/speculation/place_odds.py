@@ -34,6 +34,7 @@ class PlaceOdds:
     """
 
     def __init__(self, depth: int, rates: list[Rate] | None = None) -> None:
+        self.depth = depth
         first = [Rate(_FIRST_TRIES * _FIRST_RATE, _FIRST_TRIES)] * depth
         self._rates = list(rates) if rates and len(rates) == depth else first
         self._luck: dict[int, Rate] = {}

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Protocol, final
 
+import msgspec
+
 from workers.scheduler import ON_CARD, Candidate, StepPlan
+from workers.speculation.fit import Fit
 from workers.speculation.offers import MatchOdds, Offer
 from workers.speculation.place_odds import PlaceOdds
 from workers.speculation.text_drafter import TextDrafter
@@ -37,6 +42,14 @@ class Source(Protocol):
 
     def planned(self, plan: StepPlan) -> None:
         """What a step that was computed was asked to draft."""
+
+    def expected_length(self) -> float | None:
+        """Tokens of a pass that verifies as many drafts as can be made; None where that depends on
+        the text.
+        """
+
+    def fitted(self, fit: Fit) -> Fit:
+        """`fit` with how often its drafts are right."""
 
 
 @final
@@ -69,6 +82,15 @@ class TextSource:
 
     def planned(self, plan: StepPlan) -> None:
         """The host drafts when it is asked."""
+
+    def expected_length(self) -> float | None:
+        """See `Source`."""
+        return None
+
+    def fitted(self, fit: Fit) -> Fit:
+        """See `Source`."""
+        rates = tuple([tuple(row) for row in self.odds.export()])
+        return msgspec.structs.replace(fit, matches=rates)
 
 
 @final
@@ -110,3 +132,12 @@ class CardSource:
                 self._held[chunk.seq] = chunk.num_to_draft
             elif chunk.samples:
                 self._held.pop(chunk.seq, None)
+
+    def expected_length(self) -> float | None:
+        """See `Source`. Places that were hardly verified count as good."""
+        reached: list[float] = list(accumulate(self.odds.chances(None, self.odds.depth), mul))
+        return 1.0 + sum(reached)
+
+    def fitted(self, fit: Fit) -> Fit:
+        """See `Source`."""
+        return msgspec.structs.replace(fit, places=tuple(self.odds.export()))

@@ -14,6 +14,7 @@ from protocol.messages import Drafting
 from workers.scheduler import Candidate, DraftTiming, StepPlan, StepResult
 from workers.speculation.counters import Counters
 from workers.speculation.draft_depth import DraftDepth, Mode
+from workers.speculation.fit import Fit
 from workers.speculation.offers import Offer
 from workers.speculation.policy import Policy
 from workers.speculation.sources import Source
@@ -21,6 +22,13 @@ from workers.speculation.sources import Source
 _MOST_UNVERIFIED: Final = 4
 """Steps in a row whose drafts are all left aside; then they are verified all the same, or it would
 never be known that they have become better."""
+
+_LEAST_S: Final = 1e-6
+"""Of a step without its draft pass, which is measured by another clock."""
+
+_MOST_DISAPPOINTING: Final = 0.5
+_JUDGED_BEHIND: Final = 500
+"""First drafts of passes that were verified before a drafter is called bad."""
 
 _ANY_ROOM: Final = 4096
 """Drafts that a step might have, before its other chunks are known."""
@@ -30,6 +38,7 @@ _ANY_ROOM: Final = 4096
 class Speculation:
     """`workers.scheduler.Proposer` over one `source` of drafts. `depth` None: as many as pay; else
     so many of each sequence. `draft_depth` says for a source that drafts behind steps how many.
+    `promised`: tokens of a pass as the drafter's makers found them.
     """
 
     def __init__(
@@ -38,11 +47,13 @@ class Speculation:
         policy: Policy,
         depth: int | None = None,
         draft_depth: DraftDepth | None = None,
+        promised: float | None = None,
     ) -> None:
         self.counters = Counters()
         self.source = source
         self.policy = policy
         self.draft_depth = draft_depth
+        self.promised = promised
         self._depth = depth
         self._last_depth = 0
         self._is_trial = False
@@ -70,6 +81,30 @@ class Speculation:
         if self._depth is not None:
             return self._depth
         return 0 if self.draft_depth is None else self.draft_depth.choose(num_sequences, room)
+
+    def warning(self) -> str:
+        """That far fewer drafts are accepted than was promised; empty if that is not known."""
+        if self.promised is None or self.counters.verified[0] < _JUDGED_BEHIND:
+            return ""
+        length = self.source.expected_length()
+        if length is None or length - 1 >= _MOST_DISAPPOINTING * (self.promised - 1):
+            return ""
+        return (
+            f"{length:.2f} tokens a pass are expected of full depth, and its card promises "
+            f"{self.promised:.2f}: is it made for this model, its generation and its chat template?"
+        )
+
+    def fit(self) -> Fit:
+        """What was learned."""
+        policy, depth = self.policy, self.draft_depth
+        own = Fit(
+            ahead_sizes=policy.ahead.sizes,
+            sizes=policy.awaiting.sizes,
+            ahead=policy.ahead.export(),
+            awaiting=policy.awaiting.export(),
+            drafting={} if depth is None else depth.times.export(),
+        )
+        return self.source.fitted(own)
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""
@@ -137,7 +172,8 @@ class Speculation:
         if any(chunk.length != 1 for chunk in plan.chunks):
             return
         num_sequences, num_rows = len(plan.chunks), sum([chunk.num_rows for chunk in plan.chunks])
-        self.policy.took(num_rows, max(0.0, seconds - drafting.seconds), is_ahead=is_ahead)
+        verify_s = max(_LEAST_S, seconds - drafting.seconds)
+        self.policy.took(num_rows, verify_s, is_ahead=is_ahead)
         bare_s = self.policy.ahead.seconds(num_sequences)
         if bare_s is None or not (num_rows > num_sequences or drafting.depth):
             return

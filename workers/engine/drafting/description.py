@@ -117,6 +117,15 @@ def read_drafter(path: Path, target: ModelConfig) -> Shape:
     )
 
 
+def promised_length(path: Path) -> float | None:
+    """Tokens of a pass that the drafter in the directory `path` reached on held-out text, if its
+    config.json says so.
+    """
+    found = read_json(path / CONFIG_NAME).get("herma")
+    length = found.get("length") if isinstance(found, dict) else None
+    return float(length) if isinstance(length, int | float) and length >= 1 else None
+
+
 def _check_fit(file: ConfigFile, target: ModelConfig) -> None:
     """Compare what a drafter's file says of its target."""
     _check_sizes(file, file.count("hidden_size"), file.count("vocab_size"), target)

@@ -1,0 +1,54 @@
+"""What speculation has learned of a model and a drafter, for the next engine.
+
+Owns its form, and what of it is believed. Must not know files.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import msgspec
+
+from workers.speculation.offers import Rate
+from workers.speculation.pass_cost import FINE_SIZES
+
+Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
+Place = Annotated[int, msgspec.Meta(ge=0)]
+Times = dict[Place, Seconds]
+"""By the place of a size in the table's sizes."""
+
+
+@final
+class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds of steps by the places of their rows in tables of `ahead_sizes` and `sizes`, and of
+    draft passes by depth and the place of their sequences; rates of drafts of a network by `places`
+    and of those behind `matches` by source and length.
+    """
+
+    ahead_sizes: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    ahead: Times = {}
+    awaiting: Times = {}
+    drafting: dict[Place, Times] = {}
+    places: tuple[Rate, ...] = ()
+    matches: tuple[tuple[Rate, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        for rate in (*self.places, *(rate for row in self.matches for rate in row)):
+            if not rate.right >= 0.0 or not 0.0 < rate.tried < 1e9:
+                raise ValueError(f"{rate} is no rate")
+        for sizes, times in ((self.ahead_sizes, self.ahead), (self.sizes, self.awaiting)):
+            if max(times, default=0) >= max(1, len(sizes)):
+                raise ValueError("there are times of more rows than there are sizes")
+        if max([max(times, default=0) for times in self.drafting.values()], default=0) >= len(
+            FINE_SIZES
+        ):
+            raise ValueError("there are draft passes of more sequences than there are sizes")
+
+    def times(self, sizes: tuple[int, ...]) -> Times:
+        """Those of steps that wait, in a table of these sizes."""
+        return self.awaiting if sizes == self.sizes else {}
+
+    def times_ahead(self, sizes: tuple[int, ...]) -> Times:
+        """Those of steps that run ahead, in a table of these sizes."""
+        return self.ahead if sizes == self.ahead_sizes else {}

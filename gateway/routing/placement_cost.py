@@ -190,7 +190,8 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
     most_blocks = (prompt_tokens - 1) // block_size if block_size and prompt_tokens else 0
     typical_rate, typical_step_ms = _typical(options, now)
     # What one more sequence adds to all steps, on a worker of the typical speed. The fleet's mean
-    # counts: a worker's own latest step mostly shows whether a long prompt was in it.
+    # counts: a worker's own latest step mostly shows whether a long prompt was in it. How many
+    # steps an answer takes is the worker's own: drafts make several tokens in one.
     slowdown_ms = 2 * work.expected_output * typical_step_ms * DECODE_SLOWDOWN
     scores: list[Score] = []
     for option in options:
@@ -214,7 +215,7 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
         wait_ms = (worker.wait_s(now, fresh) + option.promised_s) * 1000
         running = worker.num_running
         interference_ms = num_waiting * own_ms + PAUSE_WEIGHT * running * (
-            own_ms + slower * slowdown_ms
+            own_ms + slower * slowdown_ms / worker.pass_tokens
         )
         cost_ms = wait_ms + prefill_ms + interference_ms
         scores.append(

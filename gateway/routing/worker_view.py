@@ -14,7 +14,7 @@ from gateway.routing.breaker import Breaker
 from gateway.routing.chain_tree import ChainTree, common_prefix
 from gateway.routing.effects import RouteRequest
 from protocol.ids import BlockDigest, WorkerId
-from protocol.messages import EngineFacts, Fault, FaultKind, Load, Progress, Register
+from protocol.messages import Drafting, EngineFacts, Fault, FaultKind, Load, Progress, Register
 
 AUXILIARY_PLACES: Final = 1
 STEPS_AHEAD: Final = 2
@@ -47,6 +47,9 @@ _PRIOR_S: Final = 0.3
 _PRIOR_DEPTH: Final = 10_000
 """The prior of the fit: the worker computed for so long at the rate that it reports, with so many
 tokens before each. Prompts that all have one length say nothing of `context_s`."""
+
+_RECENT_PASSES: Final = 500
+"""Of sequences: about so many of the latest say how many tokens a pass makes."""
 
 _HALF_TRUST_S: Final = 20.0
 """A worker that was slow once gets no work while its peers have time, and so could never show that
@@ -205,10 +208,11 @@ class _Measurement(msgspec.Struct, gc=False):
 class Worker:
     """Mutable; written by `Dispatch` only. `num_running`: sequences on it, ours and, as of its last
     `Load`, those of other gateways. `breaker` outlives it: the fleet keeps it by the worker's name.
-    `full_since`: it refused one of ours and has not reported free places since; `may_try`: it gets
-    one more all the same. `chains`: the prompts that run here; their blocks count as held until
-    their tickets are over, whatever block events say. A prompt with at most `most_beside` tokens to
-    compute begins beside a long one.
+    `pass_tokens`: how many tokens of an answer a step makes, more than one where drafts are
+    accepted. `full_since`: it refused one of ours and has not reported free places since;
+    `may_try`: it gets one more all the same. `chains`: the prompts that run here; their blocks
+    count as held until their tickets are over, whatever block events say. A prompt with at most
+    `most_beside` tokens to compute begins beside a long one.
     """
 
     def __init__(self, worker_id: WorkerId, message: Register, now: float) -> None:
@@ -226,6 +230,7 @@ class Worker:
         self.full_since: float | None = None
         self.may_try = False
         self.load: Load | None = None
+        self.pass_tokens = 1.0
         self.prefill_rate = PrefillRateEstimator()
         self.breaker = Breaker()
         self.num_running = 0
@@ -404,6 +409,8 @@ class Worker:
     def report(self, load: Load, now: float) -> None:
         if self.load is None or load.steps != self.load.steps:
             self._stepped_at = now
+        if load.drafting is not None:
+            self.pass_tokens = _pass_tokens(self.pass_tokens, self.load, load.drafting)
         self.load = load
         self.prefill_rate.report(load.prefill_tokens_per_s, now)
         num_there = load.running + load.waiting
@@ -417,7 +424,7 @@ class Worker:
         self.fault, self.fault_kind = fault.cause, fault.kind
         self.gave_up = fault.is_final
         self.engine = self.load = self.progress = self.full_since = None
-        self.since, self.prefill_rate = now, PrefillRateEstimator()
+        self.since, self.prefill_rate, self.pass_tokens = now, PrefillRateEstimator(), 1.0
         self.num_running = len(self.reservations)
 
     def view(self, cached_blocks: int) -> WorkerView:
@@ -498,3 +505,13 @@ def _most_beside(engine: EngineFacts | None) -> int:
     if engine is None or engine.kind != "native":
         return -1
     return engine.token_budget // 2
+
+
+def _pass_tokens(before: float, last: Load | None, now: Drafting) -> float:
+    """The moving average of tokens a pass, which counts those since the last report."""
+    passes, tokens = now.passes, now.tokens
+    if last is not None and last.drafting is not None and last.drafting.passes <= passes:
+        passes, tokens = passes - last.drafting.passes, tokens - last.drafting.tokens
+    if passes <= 0 or tokens < passes:
+        return before
+    return before + min(1.0, passes / _RECENT_PASSES) * (tokens / passes - before)

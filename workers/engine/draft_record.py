@@ -18,8 +18,8 @@ import msgspec
 
 from config import state_dir
 from protocol.errors import ConfigError
+from protocol.state_file import write_atomically
 from workers.speculation import Fit, Speculation
-from workers.starts import write_atomically
 
 FORMAT: Final = 1
 KEEP_EVERY_S: Final = 60.0

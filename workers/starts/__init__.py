@@ -23,7 +23,6 @@ from workers.starts.store import (
     recorded_workers,
     save_starts,
     starts_dir,
-    write_atomically,
 )
 from workers.starts.withheld import WITHHELD
 
@@ -52,5 +51,4 @@ __all__ = [
     "slower_than",
     "starts_dir",
     "this_origin",
-    "write_atomically",
 ]

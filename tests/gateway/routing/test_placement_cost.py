@@ -1,10 +1,12 @@
 """The cost of each worker and the choice."""
 
+import msgspec
 import pytest
 
 from gateway.routing.placement_cost import Option, Work, choose
 from gateway.routing.worker_view import Reservation, Worker
 from protocol.ids import WorkerId
+from protocol.messages import Drafting, Fault
 from tests.fakes.fleet import BLOCK, W1, W2, W3, facts, hello, load, request
 
 
@@ -127,6 +129,34 @@ def test_on_a_slow_worker_answers_are_slower() -> None:
     work = _work(blocks=0)
     scores = choose(work, [Option(slow, 0, 0), Option(fast, 0, 0)], 0.0).scores
     assert scores[0].interference_ms == pytest.approx(4 * scores[1].interference_ms)
+
+
+def test_answers_of_several_tokens_a_step_are_slowed_in_fewer_steps() -> None:
+    """Where drafts are accepted, by what was measured lately; an engine that begins anew is as any
+    other.
+    """
+    plain, drafting = _worker(W1, running=4), _worker(W2, running=4)
+    said = load(running=4, rate=10_000.0)
+
+    def tell(passes: int, tokens: int) -> None:
+        figures = Drafting("dflash", passes, tokens, (passes,), (tokens - passes,), 7.0, 2.0)
+        drafting.report(msgspec.structs.replace(said, drafting=figures), 0.0)
+
+    def harms() -> list[float]:
+        options = [Option(plain, 0, 0), Option(drafting, 0, 0)]
+        return [score.interference_ms for score in choose(_work(blocks=0), options, 0.0).scores]
+
+    own_ms = 0.3 * 4 * 0.8  # eight tokens of prompt at 10,000 a second
+    tell(1_000, 4_000)
+    assert harms()[0] - own_ms == pytest.approx(4 * (harms()[1] - own_ms))
+    tell(2_000, 6_000)  # of late two tokens a pass
+    assert harms()[0] - own_ms == pytest.approx(2 * (harms()[1] - own_ms))
+    tell(2_000, 6_000)
+    assert drafting.pass_tokens == pytest.approx(2.0)
+    tell(50, 50)  # another engine, whose drafts are not accepted
+    assert drafting.pass_tokens == pytest.approx(1.9)
+    drafting.fail(Fault("w2", 1, "gone", None), 0.0)
+    assert drafting.pass_tokens == 1.0
 
 
 def test_a_prefix_that_is_still_computed_is_waited_for() -> None:

@@ -28,6 +28,7 @@ from workers.engine.models.network import Network
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.sampler import read
+from workers.engine.step.spans import HostStates
 from workers.engine.step.steps import Launched, Steps, Unsampled
 from workers.loop import DeviceUse
 from workers.scheduler import Chunk, SequenceStart, StepPlan, StepResult
@@ -326,14 +327,21 @@ def steps_on(
     facts: EngineFacts,
     spare_bytes: int = 0,
     drafting: Drafting = Drafting(),  # noqa: B008 - a constant
+    on_host: HostStates | None = None,
 ) -> Steps:
-    """The steps of the model's device. Graphs leave `spare_bytes` of a card to the largest step."""
+    """The steps of the model's device. Graphs leave `spare_bytes` of a card to the largest step;
+    of the states of prefixes some are `on_host`.
+    """
     is_on, drafter = drafting
     if model.device.type == "cuda":
         return DeviceSteps(
-            model, cache, facts, spare_bytes=spare_bytes, drafter=drafter, verifies=is_on
+            *(model, cache, facts),
+            spare_bytes=spare_bytes,
+            drafter=drafter,
+            verifies=is_on,
+            on_host=on_host,
         )
-    return HostSteps(model, cache, facts, drafter)
+    return HostSteps(model, cache, facts, drafter, on_host)
 
 
 def largest_id(ids: array[int]) -> int:

@@ -161,7 +161,8 @@ def states(
     if not shape.delta_rules:
         return None
     each = shape.state_bytes(dtype.itemsize)
-    demand = StateDemand(each, config.max_seqs, config.snapshots, _most_seqs(device))
+    wanted = config.max_seqs, config.snapshots, _most_seqs(device)
+    demand = StateDemand(each, *wanted, config.host_bytes)
     return choose_states(room, demand, is_card=is_card(device))
 
 

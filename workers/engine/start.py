@@ -18,7 +18,8 @@ from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cach
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import load_drafter
 from workers.engine.load.checkpoint import Report
-from workers.engine.memory.budget import MemoryRoom, num_processors
+from workers.engine.memory.budget import MemoryRoom, host_room, num_processors
+from workers.engine.memory.host_pool import HostPool
 from workers.engine.memory.kv_size import KvDemand, choose_blocks
 from workers.engine.memory.out_of_memory import is_out_of_memory
 from workers.engine.memory.state_size import StateMemory
@@ -39,6 +40,7 @@ from workers.engine.settings import (
     states,
     window,
 )
+from workers.engine.step.spans import HostStates
 from workers.engine.warm_up import warm_up
 from workers.model_dir import local_dir
 
@@ -99,9 +101,10 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
         limits = (None, 0) if kept is None else (kept.num_seqs, kept.num_snapshots)
         facts = engine_facts(config, model, window(config, shape), num_blocks, *limits)
-        is_drafting = drafting(config, shape) is not None
-        steps = steps_on(model, cache, facts, spare_bytes, Drafting(is_drafting, drafter))
-        runner = Runner(model, cache, facts, model_dir, steps, step_bytes, verifies=is_drafting)
+        chosen = Drafting(drafting(config, shape) is not None, drafter)
+        on_host = _on_host(config, device, kept)
+        steps = steps_on(model, cache, facts, spare_bytes, chosen, on_host)
+        runner = Runner(model, cache, facts, model_dir, steps, step_bytes, verifies=chosen.is_on)
         warm_up(runner)
     if kernels is not None:
         texts = [kernels.summary()] + ([] if ahead is None else [ahead.summary()])
@@ -159,6 +162,16 @@ def _num_blocks(
     )
     num_blocks = choose_blocks(before, demand, is_card=device.type == "cuda")
     return num_blocks, meter.passing_bytes, step_bytes
+
+
+def _on_host(
+    config: WorkerConfig, device: torch.device, kept: StateMemory | None
+) -> HostStates | None:
+    """The host's memory for states of prefixes, if there is some. Raises `ConfigError`."""
+    if kept is None or kept.num_on_host == 0:
+        return None
+    pool = HostPool(config.host_bytes, host_room(), locks=device.type == "cuda")
+    return HostStates(pool, kept.num_on_host)
 
 
 def _take_caches(

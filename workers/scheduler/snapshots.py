@@ -69,7 +69,8 @@ class SnapshotPool:
     def __init__(self, num_slots: int, events: BlockEvents | None = None) -> None:
         self.events = events or BlockEvents()
         self._num_slots = num_slots
-        self._free = list(range(num_slots))
+        # The first are a card's, the last may be the host's: those are taken last.
+        self._free = list(range(num_slots))[::-1]
         self._snapshots: dict[BlockDigest, _Snapshot] = {}
         self._by_slot: dict[int, _Snapshot] = {}
         self._num_saved = 0

@@ -25,9 +25,11 @@ from tests.workers.engine.step_cases import (
 )
 from workers.engine.graphs.capture import Capture, CudaCapture, run_again
 from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.memory.budget import host_room
+from workers.engine.memory.host_pool import HostPool
 from workers.engine.models import network
 from workers.engine.runner import Runner
-from workers.engine.step.spans import HostSlots
+from workers.engine.step.spans import HostSlots, HostStates
 from workers.scheduler.plan import Chunk, StepPlan
 from workers.scheduler.saving import SavePolicy
 
@@ -170,9 +172,11 @@ def test_a_fleet_says_what_cold_runs_say(host: Runner, few_blocks: bool, on: str
         own = [rng.randrange(2, 150) for _ in range(rng.randrange(1, 20))]
         prompts.append([*parent[: rng.randrange(10, 51)], *own])
     answers = []
-    for num_states, policy in ((0, None), (3, FINE), (40, FINE)):
+    kinds = (0, None, 0), (3, FINE, 0), (40, FINE, 0), (7, FINE, 5)
+    for num_states, policy, num_on_host in kinds:
         facts = replace(host.facts, snapshots=num_states)
-        steps = DeviceSteps(host.model, as_on_card(host).cache, facts, capture)
+        cache, on_host = as_on_card(host).cache, _on_host(host, num_on_host, on)
+        steps = DeviceSteps(host.model, cache, facts, capture, on_host=on_host)
         while steps.prepare(pending_only=False):
             pass
         drive = Drive(
@@ -190,12 +194,20 @@ def test_a_fleet_says_what_cold_runs_say(host: Runner, few_blocks: bool, on: str
         assert (drive.num_preemptions > 0) == few_blocks
         cached = sum(answer.cached_tokens for answer in drive.answers.values())
         assert (cached > 0) == (num_states > 0)
-    assert answers[0] == answers[1] == answers[2]
+    assert answers[1:] == answers[:1] * 3
+
+
+def _on_host(host: Runner, num_slots: int, on: str) -> HostStates | None:
+    num_bytes = num_slots * host.model.config.state_bytes(4) + 512
+    pool = HostPool(num_bytes, host_room(), locks=on == "cuda")
+    return HostStates(pool, num_slots) if num_slots else None
 
 
 def test_slots_are_bounded(host: Runner) -> None:
     """More sequences than were planned for are a bug of the caller; unknown ones are no fault."""
-    slots = HostSlots(host.model, replace(host.facts, max_seqs=2, snapshots=5))
+    slots = HostSlots(
+        host.model, replace(host.facts, max_seqs=2, snapshots=9), _on_host(host, 4, "cpu")
+    )
     slots.start([1, 2])
     with pytest.raises(IndexError):
         slots.start([3])
@@ -207,8 +219,19 @@ def test_slots_are_bounded(host: Runner) -> None:
     assert step.plan.starts.tolist() == [0, 4]
     assert step.plan.num_decodes == 1
     assert slots.kept is not None
+    assert slots.kept.prefixes.on_host is not None
+    assert len(slots.kept.prefixes.on_host.matrices) == 4
     assert slots.kept.num_bytes() == (2 + 1 + 5) * host.model.config.state_bytes(4)
     assert torch.isnan(step.states.matrices).all()
+
+
+def test_a_start_keeps_more_states_in_the_hosts_memory(host: Runner) -> None:
+    """As many as fit into `host_bytes`, beside those of `snapshots`."""
+    each = host.model.config.state_bytes(4)
+    sizes = {"kv_tokens": 1024, "block_size": BLOCK, "snapshots": 3, "host_bytes": 10 * each + 512}
+    runner = load_tiny(host.model_dir, **sizes)
+    assert runner.facts.snapshots == 13
+    assert runner.state_bytes == (runner.facts.max_seqs + 1 + 3) * each
 
 
 def test_a_network_without_states_has_no_slots(tmp_path: Path) -> None:

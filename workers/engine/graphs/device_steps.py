@@ -53,7 +53,7 @@ from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, first_rows
 from workers.engine.step.draws import Kind
 from workers.engine.step.sampler import Checked, Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
-from workers.engine.step.spans import kept_states, step_on, stops_of
+from workers.engine.step.spans import HostStates, kept_states, step_on, stops_of
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
 from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow, no_updates
 from workers.scheduler import ON_CARD, Chunk
@@ -87,6 +87,7 @@ class DeviceSteps:
         sharing: SharingCosts | None = None,
         drafter: Drafter | None = None,
         verifies: bool = False,
+        on_host: HostStates | None = None,
     ) -> None:
         """`facts` limit what a step can hold, so which graphs there are. `capture` None takes that
         of the device, which leaves `spare_bytes` to steps without a graph: none on a CPU.
@@ -107,7 +108,7 @@ class DeviceSteps:
         self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
-        self._kept = kept_states(model, max_rows, facts.snapshots)
+        self._kept = kept_states(model, max_rows, facts.snapshots, on_host)
         recurrent = None if self._kept is None else self._kept.running
         self._decode_step = DecodeStep(
             model, cache, self._tables, self._sampler.draws, max_rows, recurrent

@@ -14,25 +14,32 @@ and 64 prefixes of 148 MiB each, and keys and values of a million tokens."""
 LEAST_SEQS: Final = 4
 CPU_SNAPSHOTS: Final = 64
 _MOST_SNAPSHOTS: Final = 4096
+_ROUNDING: Final = 512
+"""Bytes of a host pool that its two tensors of states may lose (`host_pool.ALIGNMENT`)."""
 
 
 class StateDemand(NamedTuple):
     """What one state takes in all layers, in bytes, and what the configuration says: None follows
-    from memory. At most `most_seqs` sequences run at once.
+    from memory. At most `most_seqs` sequences run at once. `host_bytes` of a host pool are for more
+    states of prefixes.
     """
 
     state_bytes: int
     wanted_seqs: int | None
     wanted_snapshots: int | None
     most_seqs: int
+    host_bytes: int = 0
 
 
 class StateMemory(NamedTuple):
-    """States of `num_seqs` sequences and `num_snapshots` prefixes, and what they take in all."""
+    """States of `num_seqs` sequences and `num_snapshots` prefixes, `num_on_host` of these in the
+    host's memory; and what they take of the device's.
+    """
 
     num_seqs: int
     num_snapshots: int
     num_bytes: int
+    num_on_host: int = 0
 
 
 def choose_states(room_bytes: int, demand: StateDemand, *, is_card: bool) -> StateMemory:
@@ -44,5 +51,7 @@ def choose_states(room_bytes: int, demand: StateDemand, *, is_card: bool) -> Sta
     snapshots = demand.wanted_snapshots
     if snapshots is None:
         snapshots = min(share, _MOST_SNAPSHOTS if is_card else CPU_SNAPSHOTS)
-    # Beside them a slot for rows that pad a step.
-    return StateMemory(seqs, snapshots, (seqs + 1 + snapshots) * demand.state_bytes)
+    on_host = max(0, demand.host_bytes - _ROUNDING) // demand.state_bytes
+    # Beside them a slot for rows that pad a step. A CPU's memory is the host's.
+    num_slots = seqs + 1 + snapshots + (0 if is_card else on_host)
+    return StateMemory(seqs, snapshots + on_host, num_slots * demand.state_bytes, on_host)

@@ -4,12 +4,17 @@ Owns its layout and the copying of slots. Must not know which sequence has a slo
 copied.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
 
 from kernels.delta_rule import DeltaPlan, DeltaState
 from workers.engine.models.description import ModelConfig
+
+Place: TypeAlias = Callable[[tuple[int, ...], torch.dtype], Tensor]
+"""Takes memory for a tensor."""
 
 
 class StateSlots:
@@ -18,7 +23,7 @@ class StateSlots:
     """
 
     def __init__(
-        self, config: ModelConfig, num_slots: int, device: torch.device, dtype: torch.dtype
+        self, config: ModelConfig, num_slots: int, place: Place, dtype: torch.dtype
     ) -> None:
         """Every page is written at once, so that resident memory does not grow with use; with NaN,
         so that what is read before it is written is found out.
@@ -30,21 +35,42 @@ class StateSlots:
             first, sizes = rules[0], rules[0].sizes
             matrix = first.num_value_heads, first.key_dim, first.value_dim
             tail = first.conv_width - 1, sizes.columns
-        nan, wide = float("nan"), torch.float32
-        self.matrices = torch.full((*slots, *matrix), nan, dtype=wide, device=device)
-        self.tails = torch.full((*slots, *tail), nan, dtype=dtype, device=device)
+        nan = float("nan")
+        self.matrices = place((*slots, *matrix), torch.float32).fill_(nan)
+        self.tails = place((*slots, *tail), dtype).fill_(nan)
         self.layers = tuple(
             [DeltaState(self.matrices[:, at], self.tails[:, at]) for at in range(len(rules))]
         )
 
     def copy(self, slot: int, source: "StateSlots", source_slot: int) -> None:
         """Fill a slot with one of `source`; on a card behind the steps in flight."""
-        self.matrices[slot].copy_(source.matrices[source_slot])
-        self.tails[slot].copy_(source.tails[source_slot])
+        self.matrices[slot].copy_(source.matrices[source_slot], non_blocking=True)
+        self.tails[slot].copy_(source.tails[source_slot], non_blocking=True)
+
+    def copy_layer(self, layer: int, slot: int, source: "StateSlots", source_slot: int) -> None:
+        """The same of one layer."""
+        for target, found in zip(self.layers[layer], source.layers[layer], strict=True):
+            target[slot].copy_(found[source_slot], non_blocking=True)
 
     def num_bytes(self) -> int:
         """What it takes."""
         return self.matrices.nbytes + self.tails.nbytes
+
+
+class PrefixSlots(NamedTuple):
+    """The states of prefixes: the first slots are the card's, those behind them the host's. The
+    host reads none, so copies need no other order than the card's.
+    """
+
+    on_device: StateSlots
+    on_host: StateSlots | None = None
+
+    def at(self, slot: int) -> tuple[StateSlots, int]:
+        """Where a slot lies, and its number there."""
+        num_first = len(self.on_device.matrices)
+        if self.on_host is None or slot < num_first:
+            return self.on_device, slot
+        return self.on_host, slot - num_first
 
 
 class Stop(NamedTuple):
@@ -65,13 +91,11 @@ class StateStep(NamedTuple):
 
     states: StateSlots
     plan: DeltaPlan
-    prefixes: StateSlots | None = None
+    prefixes: PrefixSlots | None = None
     stops: tuple[Stop, ...] = ()
 
     def keep(self, layer: int, stop: Stop) -> None:
         """What one layer has of a state that is kept."""
         assert self.prefixes is not None
-        for target, source in zip(
-            self.prefixes.layers[layer], self.states.layers[layer], strict=True
-        ):
-            target[stop.kept].copy_(source[stop.slot])
+        slots, slot = self.prefixes.at(stop.kept)
+        slots.copy_layer(layer, slot, self.states, stop.slot)

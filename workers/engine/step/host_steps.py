@@ -18,7 +18,7 @@ from workers.engine.models.network import Network
 from workers.engine.step.batch import Batch, SequenceState, make_batch
 from workers.engine.step.draft_pass import DraftPass, StepRows, following_ids
 from workers.engine.step.sampler import Checked, Picked, Sampler
-from workers.engine.step.spans import HostSlots
+from workers.engine.step.spans import HostSlots, HostStates
 from workers.engine.step.steps import Launched
 from workers.scheduler import ON_CARD, Chunk
 
@@ -30,7 +30,12 @@ class HostSteps:
     lookahead: Final = 0
 
     def __init__(
-        self, model: Network, cache: KvCache, facts: EngineFacts, drafter: Drafter | None = None
+        self,
+        model: Network,
+        cache: KvCache,
+        facts: EngineFacts,
+        drafter: Drafter | None = None,
+        on_host: HostStates | None = None,
     ) -> None:
         self._model = model
         self._cache = cache
@@ -39,7 +44,7 @@ class HostSteps:
         self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._drafts: dict[int, tuple[int, ...]] = {}
-        self._slots = HostSlots(model, facts)
+        self._slots = HostSlots(model, facts, on_host)
 
     def start(self, states: Sequence[SequenceState]) -> None:
         """See `Steps`."""

@@ -5,6 +5,7 @@ card the slot of a sequence is its row of the tables. Must not know what a state
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -21,8 +22,9 @@ from kernels.delta_rule import (
     plan_spans,
 )
 from protocol.messages import EngineFacts
+from workers.engine.memory.host_pool import HostPool
 from workers.engine.models.network import Network
-from workers.engine.models.state_slots import StateSlots, StateStep, Stop
+from workers.engine.models.state_slots import PrefixSlots, StateSlots, StateStep, Stop
 from workers.engine.step.batch import aligned, to_device
 from workers.scheduler import NO_SLOT, Chunk
 
@@ -134,43 +136,65 @@ def _computed(spans: Iterable[Span]) -> list[int]:
     return [0 if span.start < 0 else span.length for span in spans]
 
 
+class HostStates(NamedTuple):
+    """So many states of prefixes that lie in the host's memory."""
+
+    pool: HostPool
+    num_slots: int
+
+
 @final
 class KeptStates:
     """The states of up to `num_slots` `running` sequences, behind which lies `dummy_slot`, for rows
-    that pad a step, and those of `num_prefixes` prefixes.
+    that pad a step, and those of `num_prefixes` prefixes, of which those that are `on_host` come
+    last.
 
     Copies go behind what was launched before: what they read is written, what they write was read.
     """
 
-    def __init__(self, model: Network, num_slots: int, num_prefixes: int) -> None:
+    def __init__(
+        self, model: Network, num_slots: int, num_prefixes: int, on_host: HostStates | None
+    ) -> None:
         config, dtype = model.config, model.weights.embedding.dtype
-        self.running = StateSlots(config, num_slots + 1, model.device, dtype)
+        place = partial(_empty, model.device)
+        self.running = StateSlots(config, num_slots + 1, place, dtype)
         self.dummy_slot = num_slots
-        self.prefixes = StateSlots(config, num_prefixes, model.device, dtype)
+        kept = None
+        if on_host is not None:
+            kept = StateSlots(config, on_host.num_slots, on_host.pool.tensor, dtype)
+            num_prefixes -= on_host.num_slots
+        self.prefixes = PrefixSlots(StateSlots(config, num_prefixes, place, dtype), kept)
 
     def restore(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
         """Before a step: what its chunks begin with; `slot_of` a sequence."""
         for chunk in chunks:
             if chunk.restores != NO_SLOT:
-                self.running.copy(slot_of(chunk.seq), self.prefixes, chunk.restores)
+                self.running.copy(slot_of(chunk.seq), *self.prefixes.at(chunk.restores))
 
     def save(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
         """Behind a step: what is kept of its end; it has kept the rest on its way."""
         for chunk in chunks:
             for position, kept in chunk.saves[-1:]:
                 if position == chunk.start + chunk.length:
-                    self.prefixes.copy(kept, self.running, slot_of(chunk.seq))
+                    slots, slot = self.prefixes.at(kept)
+                    slots.copy(slot, self.running, slot_of(chunk.seq))
 
     def num_bytes(self) -> int:
-        """What all slots take."""
-        return self.running.num_bytes() + self.prefixes.num_bytes()
+        """What all slots take of the device."""
+        return self.running.num_bytes() + self.prefixes.on_device.num_bytes()
 
 
-def kept_states(model: Network, num_slots: int, num_prefixes: int | None) -> KeptStates | None:
+def kept_states(
+    model: Network, num_slots: int, num_prefixes: int | None, on_host: HostStates | None
+) -> KeptStates | None:
     """Of a network that has states, for so many sequences and prefixes."""
     if not model.config.delta_rules:
         return None
-    return KeptStates(model, num_slots, num_prefixes or 0)
+    return KeptStates(model, num_slots, num_prefixes or 0, on_host)
+
+
+def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 def decode_plan(positions: Tensor, table_rows: Tensor) -> DeltaPlan:
@@ -215,8 +239,10 @@ def step_on(
 class HostSlots:
     """Which slot each sequence has. Nothing where a network has no states."""
 
-    def __init__(self, model: Network, facts: EngineFacts) -> None:
-        self.kept = kept_states(model, facts.max_seqs, facts.snapshots)
+    def __init__(
+        self, model: Network, facts: EngineFacts, on_host: HostStates | None = None
+    ) -> None:
+        self.kept = kept_states(model, facts.max_seqs, facts.snapshots, on_host)
         self._device = model.device
         self._by_seq: dict[int, int] = {}
         self._free = list(range(facts.max_seqs))

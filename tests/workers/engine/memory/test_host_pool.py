@@ -1,0 +1,69 @@
+"""The host's memory of an engine: an explicit size, of which nothing is given twice."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import ConfigError
+from workers.engine.memory.budget import MemoryRoom
+from workers.engine.memory.host_pool import ALIGNMENT, HostPool
+from workers.engine.memory.state_size import StateDemand, choose_states
+
+ROOM = MemoryRoom(2**30, "the kernel")
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.uint8])
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=3).map(tuple), DTYPES)))
+def test_no_byte_is_given_twice(wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> None:
+    """Whatever is taken, in any order, until it is full; what was taken keeps its content."""
+    pool, taken = HostPool(4096, ROOM, locks=False), []
+    for number, (shape, dtype) in enumerate(wanted):
+        before = pool.num_free
+        try:
+            tensor = pool.tensor(shape, dtype)
+        except MemoryError:
+            assert pool.num_free == before
+            continue
+        assert (tensor.shape, tensor.dtype) == (torch.Size(shape), dtype)
+        assert 0 <= before - pool.num_free - tensor.nbytes < ALIGNMENT
+        taken.append((tensor.fill_(number % 100), number % 100))
+    assert pool.num_free >= 0
+    for tensor, content in taken:
+        assert bool((tensor == content).all())
+
+
+def test_more_than_the_host_has_is_refused() -> None:
+    """Before anything is taken, in one line."""
+    with pytest.raises(ConfigError, match="host_bytes = 1073741825, but the kernel leaves"):
+        HostPool(2**30 + 1, ROOM, locks=False)
+
+
+@given(st.integers(0, 2**20), st.integers(1, 2000), st.booleans())
+def test_the_states_that_are_counted_fit(host_bytes: int, numbers: int, is_card: bool) -> None:
+    """Matrices and tails of as many as the division of memory says; a card's room counts none."""
+    demand = StateDemand(4 * numbers + 2, 4, 3, 16, host_bytes)
+    found = choose_states(2**30, demand, is_card=is_card)
+    assert found.num_snapshots == 3 + found.num_on_host
+    on_device = 4 + 1 + 3 + (0 if is_card else found.num_on_host)
+    assert found.num_bytes == on_device * demand.state_bytes
+    pool = HostPool(host_bytes, ROOM, locks=False)
+    if found.num_on_host:
+        pool.tensor((found.num_on_host, numbers), torch.float32)
+        pool.tensor((found.num_on_host,), torch.bfloat16)
+    assert pool.num_free < demand.state_bytes + 2 * ALIGNMENT
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_card_copies_to_and_from_it_in_order() -> None:
+    """Without the host waiting in between; the memory is exactly as large as was asked for."""
+    pool = HostPool(3 * 2**20, ROOM, locks=True)
+    kept = pool.tensor((2**19,), torch.float32)
+    assert kept.is_pinned()
+    found = torch.zeros(2**19, device="cuda")
+    for number in range(20):
+        kept.copy_(torch.full((2**19,), float(number), device="cuda"), non_blocking=True)
+        found += kept.to("cuda", non_blocking=True)
+    assert bool((found == sum(range(20))).all())
+    pool.close()

@@ -1,0 +1,72 @@
+"""Memory of the host that an engine holds beside its card's: one pool of an explicit size.
+
+Owns the region and what is left of it. On a machine with a card it is page-locked, so that copies
+to and from the card go by its bus alone and in the order of its stream. Must not know what is kept
+there.
+"""
+
+from math import prod
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from protocol.errors import ConfigError
+from workers.engine.memory.budget import MemoryRoom
+
+ALIGNMENT: Final = 256
+"""Bytes; a tensor begins at a multiple."""
+
+
+class HostPool:
+    """`num_bytes` of which tensors are taken; what is taken stays taken. Page-locked with `locks`,
+    until `close`.
+    """
+
+    def __init__(self, num_bytes: int, room: MemoryRoom, *, locks: bool) -> None:
+        """Raises `ConfigError` if `room` has less, or the driver does not lock so much."""
+        if num_bytes > room.num_bytes:
+            raise ConfigError(
+                f"host_bytes = {num_bytes}, but {room.source} leaves {room.num_bytes} of "
+                "the host's memory: lower it"
+            )
+        self.num_bytes = num_bytes
+        self._num_taken = 0
+        self._is_locked = locks and num_bytes > 0
+        # torch's own page-locked memory comes in powers of two, up to twice what is asked for.
+        self._region = torch.empty(num_bytes, dtype=torch.uint8)
+        if self._is_locked:
+            status = int(_cudart().cudaHostRegister(self._region.data_ptr(), num_bytes, 0))
+            if status != 0:
+                raise ConfigError(
+                    f"host_bytes = {num_bytes}: the driver cannot lock so much memory (error "
+                    f"{status}): lower it, or raise the limit of locked memory (ulimit -l)"
+                )
+
+    def __repr__(self) -> str:
+        return f"<HostPool {self._num_taken} of {self.num_bytes} bytes>"
+
+    @property
+    def num_free(self) -> int:
+        """Bytes that are not taken."""
+        return self.num_bytes - self._num_taken
+
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor of its own, whose content is undefined. Raises `MemoryError` without room."""
+        size = prod(shape) * dtype.itemsize
+        taken = -(-size // ALIGNMENT) * ALIGNMENT
+        if taken > self.num_free:
+            raise MemoryError(f"{taken} bytes of {self!r}")
+        part = self._region[self._num_taken : self._num_taken + size]
+        self._num_taken += taken
+        return part.view(dtype).view(shape)
+
+    def close(self) -> None:
+        """Unlock the region, which no copy may use any more."""
+        if self._is_locked:
+            self._is_locked = False
+            _cudart().cudaHostUnregister(self._region.data_ptr())
+
+
+def _cudart() -> Any:  # noqa: ANN401 - torch does not type it
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

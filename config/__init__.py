@@ -46,6 +46,7 @@ from config.model import (
     ResponsesConfig,
     SpeculationConfig,
     TariffConfig,
+    TracesConfig,
     WorkerConfig,
     wildcard_of,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "ResponsesConfig",
     "SpeculationConfig",
     "TariffConfig",
+    "TracesConfig",
     "WorkerConfig",
     "audit_path",
     "builtin_config",

@@ -15,7 +15,7 @@ from config.model import Config, GatewayConfig
 _FIXED: Final = (
     *("host", "port", "processes", "process_port", "worker_bind", "drain_s"),
     *("curve_secret_file", "signing_key_file", "tls_certificate_file", "tls_key_file"),
-    *("responses", "spending_thresholds", "log"),
+    *("responses", "spending_thresholds", "log", "traces"),
 )
 """Keys of `[gateway]` that are sockets, files that are open, known to the parent process, or part
 of alerts, of which some may wait for their quiet hours to end; and what hears of each request."""

@@ -108,6 +108,15 @@ class RateLimitConfig(_Table, frozen=True):
         return RateLimitConfig(**dict(zip(self.__struct_fields__, parts, strict=True)))
 
 
+class TracesConfig(_Table, frozen=True):
+    """`[gateway.traces]`: where a span per request goes, by OTLP over HTTP. `sample` is the share
+    that is recorded of requests whose client names no span; others follow their client's flag.
+    """
+
+    endpoint: Annotated[str, msgspec.Meta(pattern=_URL)]
+    sample: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+
+
 class GatewayConfig(_Table, frozen=True):
     """`[gateway]`: where it listens, and its time limits.
 
@@ -155,6 +164,7 @@ class GatewayConfig(_Table, frozen=True):
     address_rate_limit: RateLimitConfig | None = None
     log: Literal["events", "requests"] = "events"
     responses: ResponsesConfig = ResponsesConfig()
+    traces: TracesConfig | None = None
 
 
 class ParamsConfig(_Table, frozen=True):

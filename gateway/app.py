@@ -42,7 +42,7 @@ from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.worker_view import WorkerView
 from gateway.signing_key import signing_key
 from gateway.spending.spending import Spending
-from gateway.telemetry import AuditTrail, RequestTraces, log_request
+from gateway.telemetry import AuditTrail, RequestTraces, SpanExport, log_request
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed
 from gateway.turn import (
@@ -93,10 +93,6 @@ def build_services(
     check_aliases(config.models)
     neighbours = gateway_index.neighbours(config.gateway.worker_bind)
     config = gateway_index.config(config)
-    providers = {
-        name: upstream.Provider(name, table, provider_api_key(name, table, environ))
-        for name, table in config.providers.items()
-    }
     gateway = config.gateway
     keys = None
     if gateway.curve_secret_file is not None:
@@ -110,7 +106,8 @@ def build_services(
         recovery_probes=gateway.recovery_probes,
     )
     feed = EventFeed(process=gateway_index.name)
-    traces = RequestTraces(*([log_request] if gateway.log == "requests" else []))
+    span_export = _span_export(config, counters, gateway_index.name)
+    traces = _traces(config, span_export)
     dispatcher = Dispatcher(core, feed)
     # Milliseconds since 1970: a larger epoch tells a worker that the gateway was restarted.
     epoch = time.time_ns() // 1_000_000
@@ -129,7 +126,7 @@ def build_services(
         dispatcher=dispatcher,
         link=link,
         files=files,
-        providers=providers,
+        providers=_providers(config, environ),
         counters=counters,
         spending=Spending(config, environ, feed.publish),
         feed=feed,
@@ -140,7 +137,15 @@ def build_services(
         signing_key=signing_key(config, environ),
         stored=_stored_responses(config, environ, gateway_index),
         audit=AuditTrail(feed, _audit_path(config, environ), gateway_index.name),
+        span_export=span_export,
     )
+
+
+def _providers(config: Config, environ: Mapping[str, str]) -> dict[str, upstream.Provider]:
+    return {
+        name: upstream.Provider(name, table, provider_api_key(name, table, environ))
+        for name, table in config.providers.items()
+    }
 
 
 def _audit_path(config: Config, environ: Mapping[str, str]) -> Path | None:
@@ -148,6 +153,28 @@ def _audit_path(config: Config, environ: Mapping[str, str]) -> Path | None:
         return audit_path(config, environ)
     except ConfigError:
         return None  # each act that is not written down says so
+
+
+def _traces(config: Config, span_export: SpanExport | None) -> RequestTraces:
+    """Those who hear of ended requests listen only if the file asks for it."""
+    on_end = [log_request] if config.gateway.log == "requests" else []
+    if span_export is not None:
+        on_end.append(span_export.add)
+    return RequestTraces(*on_end, keeps_parents=span_export is not None)
+
+
+def _span_export(config: Config, counters: Counters, process: str | None) -> SpanExport | None:
+    traces = config.gateway.traces
+    if traces is None:
+        return None
+    try:
+        from gateway.telemetry.otlp import OtlpSender  # noqa: PLC0415 -- an optional extra
+    except ImportError as error:
+        raise ConfigError(
+            "[gateway.traces] needs OpenTelemetry's SDK: pip install 'herma[otel]', or remove it "
+            f"({error})"
+        ) from error
+    return SpanExport(OtlpSender(traces.endpoint, VERSION, process, traces.sample).send, counters)
 
 
 def _stored_responses(
@@ -203,6 +230,8 @@ async def running(services: Services) -> AsyncIterator[str]:
             await nursery.start(services.spending.run)
             await nursery.start(services.open_turns.run)
             await nursery.start(services.stored.run)
+            if services.span_export is not None:
+                await nursery.start(services.span_export.run)
             recovery_probes = HealthProbes(services.dispatcher, services.link, services.draw)
             await nursery.start(recovery_probes.run)
             yield address

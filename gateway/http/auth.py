@@ -178,6 +178,13 @@ def client_of(user_agent: bytes) -> str:
     return match[0].decode().lower() if match is not None else "other"
 
 
+def parent_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
+    """The span that sent these `headers`: `traceparent` and `tracestate`, or empty texts."""
+    sent = dict(headers)
+    parent, state = sent.get(b"traceparent", b""), sent.get(b"tracestate", b"")
+    return parent.decode("latin-1"), state.decode("latin-1")
+
+
 def client_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The program that sent these `headers` (lower-case names)."""
     for name, value in headers:

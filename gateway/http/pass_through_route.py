@@ -11,7 +11,7 @@ from typing import Final, final
 from starlette.types import Scope, Send
 
 from gateway.api import ApiError, Started, Usage, missing_model, named_body
-from gateway.http.auth import client_of_headers, header_of
+from gateway.http.auth import client_of_headers, header_of, parent_of_headers
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.responses import Header, header, passed_on
@@ -65,6 +65,8 @@ class PassThroughRoute:
         trace.api, trace.key = scope["path"].removeprefix("/v1").strip("/")[:40], caller.key
         trace.client = client_of_headers(caller.headers)
         trace.unix_time, trace.received_at = self._edge.unix_time(), self._edge.now()
+        if self._edge.traces.keeps_parents:
+            trace.parent = parent_of_headers(caller.headers)
         self._edge.traces.enter(trace)
         return trace
 

@@ -36,7 +36,7 @@ from gateway.api import (
     connection_lost,
     with_herma,
 )
-from gateway.http.auth import client_of_headers
+from gateway.http.auth import client_of_headers, parent_of_headers
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.response_writer import ResponseWriter
@@ -91,6 +91,8 @@ class Answer:
         trace.id, trace.api, trace.key = self._head.id, api.name, caller.key
         trace.client, trace.is_stream = client_of_headers(caller.headers), request.stream
         trace.unix_time, trace.received_at = unix_time, edge.now()
+        if edge.traces.keeps_parents:
+            trace.parent = parent_of_headers(caller.headers)
         edge.traces.enter(trace)
         self.trace = trace
         self._error: ApiError | None = None

@@ -51,6 +51,7 @@ from gateway.telemetry.request_traces import (
     RequestTraces,
     TurnTrace,
 )
+from gateway.telemetry.span_export import SpanExport
 
 __all__ = [
     "SAMPLE_S",
@@ -88,6 +89,7 @@ __all__ = [
     "RetryRefused",
     "Sample",
     "SpanEvent",
+    "SpanExport",
     "SpendingThreshold",
     "TakenOver",
     "TurnTrace",

@@ -37,6 +37,8 @@ class Counters:
     cloud_answers: int = 0
     cloud_failures: int = 0
     cloud_cut: int = 0
+    spans_sent: int = 0
+    spans_lost: int = 0
 
     def count(self, usage: Usage) -> None:
         """Add the tokens of an answer by a worker."""

@@ -177,12 +177,15 @@ class RequestTrace(msgspec.Struct):
 
 @final
 class RequestTraces:
-    """`on_end` is called with each request that is over; it must not raise. All is public for
-    reading.
+    """`on_end` is called with each request that is over; it must not raise. `keeps_parents`: spans
+    are exported, so the client's are kept. All is public for reading.
     """
 
-    def __init__(self, *on_end: Callable[[RequestTrace], None]) -> None:
+    def __init__(
+        self, *on_end: Callable[[RequestTrace], None], keeps_parents: bool = False
+    ) -> None:
         self._on_end = on_end
+        self.keeps_parents = keeps_parents
         self.open: dict[int, RequestTrace] = {}
         self._recent: deque[RequestTrace] = deque(maxlen=MAX_RECENT)
         self._notable: deque[RequestTrace] = deque(maxlen=MAX_NOTABLE)

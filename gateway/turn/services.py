@@ -18,7 +18,7 @@ from gateway.prompt import DigestCache
 from gateway.responses import StoredResponses
 from gateway.routing import Dispatcher
 from gateway.spending import Spending
-from gateway.telemetry import AuditTrail, Counters, EventFeed, RequestTraces
+from gateway.telemetry import AuditTrail, Counters, EventFeed, RequestTraces, SpanExport
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
@@ -47,6 +47,7 @@ class Services:
     signing_key: bytes
     stored: StoredResponses
     audit: AuditTrail
+    span_export: SpanExport | None = None
     digests: DigestCache = field(default_factory=DigestCache)
     draining: trio.Event = field(default_factory=trio.Event)
     draw: Callable[[int], bytes] = os.urandom

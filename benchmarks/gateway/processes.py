@@ -35,14 +35,15 @@ _CPU_CLOCK: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What is behind the gateway: a synthetic worker of that pace, optionally a provider. With a
-    price each request to it is reserved on the disk.
+    """What is behind the gateway, of so many processes: a synthetic worker of that pace, optionally
+    a provider. With a price each request to it is reserved on the disk.
     """
 
     step_ms: float = 0.0
     max_seqs: int = 64
     provider_port: int | None = None
     has_price: bool = False
+    processes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,11 @@ class Process:
 
     def cpu_s(self) -> float:
         """CPU time of the process and its descendants, including ended ones."""
-        return sum(time.clock_gettime((~pid << 3) | _CPU_CLOCK) for pid in _family(self.pid))
+        return sum(map(_cpu_s, _family(self.pid)))
 
     def memory_mb(self, field: str) -> float:
-        """`VmHWM` (the peak) or `VmRSS` (now), in MB of a million bytes."""
-        text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
-        found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024 / 1e6
+        """`VmHWM` (the peak) or `VmRSS` (now), with its descendants', in MB of a million bytes."""
+        return sum(_memory_mb(pid, field) for pid in _family(self.pid))
 
     def num_descriptors(self) -> int:
         """Its open files and sockets."""
@@ -123,9 +121,16 @@ class Gateway(Process):
         command = _module("herma", "gateway", "--config", str(config), "--port", str(self.port))
         started_at = time.monotonic()
         super().__init__(command, folder / "gateway.log")
-        self.wait_for(lambda: self.get("/health") is not None)
+        self._num_processes = fleet.processes
+        self.wait_for(self._is_started)
         self.start_s = time.monotonic() - started_at
         """From exec to the first 200."""
+
+    def cpu_s_by_process(self) -> list[float]:
+        """CPU time of each process that answers; the parent of several does not."""
+        first, *children = _family(self.pid)
+        serving = [first] if self._num_processes == 1 else children[: self._num_processes]
+        return [_cpu_s(pid) for pid in serving]
 
     def get(self, path: str) -> bytes | None:
         """The body of a 200; None for any other answer."""
@@ -138,8 +143,15 @@ class Gateway(Process):
 
     def is_serving(self) -> bool:
         """Whether the model is served."""
+        if self._num_processes > 1:
+            # The parent says so of all of them.
+            return self.find(r"(?m)^ready (\S+)") is not None
         body = self.get("/health")
         return body is not None and msgspec.json.decode(body)["models"].get(MODEL) == "ready"
+
+    def _is_started(self) -> bool:
+        lines = self.log.read_text(errors="replace").count(" serving ")
+        return lines == self._num_processes and self.get("/health") is not None
 
 
 @contextmanager
@@ -196,6 +208,17 @@ def drive(job: Job, process: Process | None = None) -> tuple[Outcome, float]:
     return msgspec.json.decode(line, type=Outcome), used_s
 
 
+def _cpu_s(pid: int) -> float:
+    return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+
+
+def _memory_mb(pid: int, field: str) -> float:
+    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024 / 1e6
+
+
 def _family(pid: int) -> Iterator[int]:
     """The process and its descendants."""
     yield pid
@@ -219,6 +242,7 @@ def _config(folder: Path, fleet: Fleet, link_kind: LinkKind) -> str:
     text = f"""
 [gateway]
 worker_bind = "{link_kind.worker_bind(folder)}"
+processes = {fleet.processes}
 max_queue = 4096
 disconnect_grace_s = 1
 

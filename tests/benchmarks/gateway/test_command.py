@@ -40,7 +40,7 @@ def test_names_of_tests_are_checked() -> None:
     """`all` is everything short; an unknown name is told with the known ones."""
     assert named_tests("all") == tuple(CASES)
     assert named_tests("wide,leak,wide") == ("wide", "leak")
-    with pytest.raises(ConfigError, match=r"'speed'.*streams, burst, leak"):
+    with pytest.raises(ConfigError, match=r"'speed'.*streams, burst, two, leak"):
         named_tests("speed")
 
 

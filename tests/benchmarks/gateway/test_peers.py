@@ -44,7 +44,8 @@ def test_a_peer_is_asked_what_we_are(tmp_path: Path) -> None:
     assert main([*words, "--file", f"herma.toml={config}", "--json", str(report)]) == 0
     told = json.loads(report.read_text())
     assert told["is_right"]
-    assert list(told["runs"]) == ["herma, own worker", "herma, as a relay", "other"]
+    ours = ["herma, own worker", "herma, as a relay", "herma, as a relay with prices"]
+    assert list(told["runs"]) == [*ours, "other"]
     for cases in told["runs"].values():
         assert {name: len(values) for name, values in cases.items()} == {
             "a request": 1,

@@ -1,0 +1,191 @@
+"""`python -m benchmarks.gateway.scaling`: what one more gateway process adds.
+
+Owns the turns over `--processes`, and what follows for more cores. On few cores the load generator,
+the worker and the gateway share them, so the rates of the clock say little: the rate of N
+processes with a core each follows from the CPU time of a request and from how evenly the kernel
+spreads the connections.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import repeat
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks.gateway.cases import STEP_MS, stream_job, upstream_job, whole_job
+from benchmarks.gateway.job import Job
+from benchmarks.gateway.processes import Fleet, Gateway, LinkKind, drive, running, running_floor
+from benchmarks.gateway.table import in_columns
+from benchmarks.machine import describe_machine, yardstick_ms
+from benchmarks.progress import Progress
+
+NUM_REQUESTS: Final = 2000
+CONNECTIONS: Final = 64
+NUM_STREAMS: Final = 256
+NUM_TOKENS: Final = 128
+_SHARE_TO_WARM: Final = 0.25
+
+
+class Cost(NamedTuple):
+    """One run: CPU time of all processes per request or token, the share of the busiest process in
+    that of all, and requests or tokens per second by the clock.
+    """
+
+    cpu_us: float
+    busiest: float
+    rate: float
+
+    def rate_of(self, processes: int) -> float:
+        """Per second, with a core for each of `processes` and this run's spread."""
+        return 1e6 / (self.cpu_us * max(self.busiest, 1 / processes))
+
+
+class Case(NamedTuple):
+    """A gateway of so many processes, and a job of a given share of the full size."""
+
+    name: str
+    processes: int
+    gateway: Gateway
+    job: Callable[[float], Job]
+
+
+Runs = dict[tuple[str, int], list[Cost]]
+"""By case and number of processes."""
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run, print, write. Returns 0 if every answer was right, else 1."""
+    arguments = _arguments(words)
+    progress = Progress(arguments.runs + 1)
+    runs: Runs = {}
+    errors: list[str] = []
+    yardsticks_ms: list[float] = []
+    with ExitStack() as stack:
+        cases = list(_cases(stack, arguments.processes))
+        for number in range(arguments.runs + 1):
+            progress.begin("warming up" if number == 0 else f"turn {number} of {arguments.runs}")
+            yardsticks_ms.append(yardstick_ms())
+            for case in cases:
+                share = arguments.share * (1.0 if number else _SHARE_TO_WARM)
+                cost = _measured(case, case.job(share), errors)
+                if number:
+                    runs.setdefault((case.name, case.processes), []).append(cost)
+            progress.end()
+    progress.say(f"\n{table(runs, arguments.calculated)}")
+    for error in errors:
+        print(f"WRONG {error}", file=sys.stderr)
+    if arguments.json is not None:
+        report = {
+            "date": dt.datetime.now(dt.UTC).date().isoformat(),
+            "machine": describe_machine(("trio", "tokenizers", "httptools")),
+            "is_right": not errors,
+            "errors": errors,
+            "yardstick_ms": [round(ms, 2) for ms in yardsticks_ms],
+            "runs": [
+                {"case": name, "processes": count, **_rounded(cost)}
+                for (name, count), costs in runs.items()
+                for cost in costs
+            ],
+        }
+        arguments.json.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    return 1 if errors else 0
+
+
+def table(runs: Runs, calculated: tuple[int, ...]) -> str:
+    """Medians. A number of processes that was not run has the CPU time of the largest that was, and
+    is taken as evenly spread.
+    """
+    rows = [["", "processes", "CPU us", "busiest", "per s by the clock", "per s, a core each"]]
+    for name in dict.fromkeys(name for name, _ in runs):
+        counts = [count for other, count in runs if other == name]
+        for count in counts:
+            costs = runs[name, count]
+            cost = Cost(*(statistics.median(values) for values in zip(*costs, strict=True)))
+            on_cores = statistics.median(one.rate_of(count) for one in costs)
+            row = [f"{cost.cpu_us:.1f}", f"{cost.busiest:.0%}", f"{cost.rate:.0f}"]
+            rows.append([name, str(count), *row, f"{on_cores:.0f}"])
+        cpu_us = statistics.median(cost.cpu_us for cost in runs[name, max(counts)])
+        for count in calculated:
+            rate = f"{count * 1e6 / cpu_us:.0f}"
+            rows.append([name, f"{count} (calculated)", f"{cpu_us:.1f}", "", "", rate])
+    return in_columns(rows)
+
+
+def _measured(case: Case, job: Job, errors: list[str]) -> Cost:
+    before = case.gateway.cpu_s_by_process()
+    outcome, cpu_s = drive(job, case.gateway)
+    used = [
+        after - began for after, began in zip(case.gateway.cpu_s_by_process(), before, strict=True)
+    ]
+    if outcome.num_errors:
+        errors.append(f"{case.name}, {case.processes}: {outcome.num_errors}: {outcome.errors[0]}")
+    num = len(job.asks) * job.num_tokens
+    return Cost(cpu_s * 1e6 / num, max(used) / sum(used), num / outcome.seconds)
+
+
+def _cases(stack: ExitStack, processes: tuple[int, ...]) -> Iterator[Case]:
+    """All gateways, started; they end with `stack`."""
+    upstream = stack.enter_context(running_floor())
+    gateways = [
+        (count, step_ms, stack.enter_context(running(fleet, LinkKind())))
+        for count in processes
+        for step_ms in (0.0, STEP_MS)
+        for fleet in [Fleet(step_ms, NUM_STREAMS, upstream, processes=count)]
+    ]
+    at_once = [(count, gateway) for count, step_ms, gateway in gateways if not step_ms]
+    paced = [(count, gateway) for count, step_ms, gateway in gateways if step_ms]
+    for count, gateway in at_once:
+        yield Case("own worker, requests", count, gateway, _whole(gateway.port))
+    for count, gateway in paced:
+        yield Case("own worker, tokens", count, gateway, _streams(gateway.port))
+    for count, gateway in at_once:
+        yield Case("relays, requests", count, gateway, _relays(gateway.port))
+
+
+def _whole(port: int) -> Callable[[float], Job]:
+    return lambda share: whole_job(port, repeat(0), _of(NUM_REQUESTS, share), CONNECTIONS)
+
+
+def _relays(port: int) -> Callable[[float], Job]:
+    return lambda share: upstream_job(port, _of(NUM_REQUESTS, share), CONNECTIONS)
+
+
+def _streams(port: int) -> Callable[[float], Job]:
+    def job(share: float) -> Job:
+        count = max(8, round(NUM_STREAMS * share))
+        return stream_job(port, count, count, NUM_TOKENS)
+
+    return job
+
+
+def _of(count: int, share: float) -> int:
+    return max(CONNECTIONS, round(count * share))
+
+
+def _rounded(cost: Cost) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in cost._asdict().items()}
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
+
+
+def _arguments(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway.scaling")
+    parser.add_argument("--processes", type=_numbers, default=(1, 2), metavar="N,N")
+    parser.add_argument("--calculated", type=_numbers, default=(4, 8), metavar="N,N")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="turns of each")
+    parser.add_argument("--share", type=float, default=1.0, metavar="X", help="of what is asked")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

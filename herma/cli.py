@@ -213,6 +213,7 @@ def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     top.add_argument(
         "--key-env", metavar="NAME", help="variable with an admin's API key, from another host"
     )
+    commands.add_parser("grafana", help="print a dashboard for Grafana over Prometheus")
     form = top.add_mutually_exclusive_group()
     form.add_argument("--once", action="store_true", help="one frame of plain text")
     form.add_argument("--json", action="store_true", help="all of it once, for programs")

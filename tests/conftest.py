@@ -1,10 +1,13 @@
 """What every test shares: hypothesis profiles, threads that fit a small shared machine, drawn
-tensors that stay the same, and Triton's interpreter, which runs our kernels where no GPU is."""
+tensors that stay the same, Triton's interpreter, which runs our kernels where no GPU is, and a net
+for secrets in logs."""
 
 import atexit
 import os
 import sys
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -37,6 +40,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 _SEED = os.environ.get("HERMA_TEST_SEED", "")
 """Anything: other numbers for every test."""
 
+SECRET_NET: pytest.StashKey[Any] = pytest.StashKey()
+
 
 @pytest.fixture(autouse=True)
 def _same_numbers(request: pytest.FixtureRequest) -> None:
@@ -45,8 +50,20 @@ def _same_numbers(request: pytest.FixtureRequest) -> None:
         torch.manual_seed(zlib.crc32(f"{_SEED}{request.node.nodeid}".encode()))
 
 
+@pytest.fixture(autouse=True)
+def _no_secret_in_logs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of this test, and of the processes that it met."""
+    yield
+    caught = request.config.stash[SECRET_NET].caught()
+    assert not caught, f"secrets in the logs: {caught}"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything imports Triton: it decides at import how its functions will run."""
+    from tests.secret_net import SecretNet
+
+    config.stash[SECRET_NET] = SecretNet(Path(_state.name) / "output")
+    config.stash[SECRET_NET].install()
     if config.getoption("markexpr") != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"
 

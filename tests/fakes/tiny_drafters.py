@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -138,3 +138,20 @@ def drafted_ids(config: dict[str, Any]) -> dict[str, torch.Tensor]:
     has = torch.zeros(vocabulary, dtype=torch.bool)
     has[ids] = True
     return {"d2t": ids - torch.arange(count), "t2d": has}
+
+
+def add_gated_head(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Write an MTP head beside the tensors of a tiny Qwen3.5: norms of 1 + w, and gates among the
+    queries. Returns its config.json and its tensors.
+    """
+    config = json.loads((path / "config.json").read_text()) | {"mtp_num_hidden_layers": 1}
+    (path / "config.json").write_text(json.dumps(config))
+    shapes = mtp_shapes(config)
+    query = "mtp.layers.0.self_attn.q_proj.weight"
+    shapes[query] = (2 * config["num_attention_heads"] * config["head_dim"], config["hidden_size"])
+    tensors = {
+        name: tensor - float("norm" in name) for name, tensor in random_drafter(shapes).items()
+    }
+    own = load_file(path / "model.safetensors")
+    save_file({**own, **tensors}, path / "model.safetensors", metadata={"format": "pt"})
+    return config, tensors

@@ -341,7 +341,7 @@ def steps_on(
             verifies=is_on,
             on_host=on_host,
         )
-    return HostSteps(model, cache, facts, drafter, on_host)
+    return HostSteps(model, cache, facts, drafter, on_host, verifies=is_on)
 
 
 def largest_id(ids: array[int]) -> int:

@@ -17,6 +17,7 @@ from workers.engine.load.quantize import Stored
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
+from workers.engine.models.state_slots import MOST_VERIFIED
 from workers.engine.models.weights import LayerWeights, doubled, quantised, quartered
 from workers.ipc import PROBE_PROMPT, PROBE_TOKENS
 from workers.scheduler import CARD_SEQS, CPU_SEQS, most_sequences
@@ -92,15 +93,17 @@ def layer_change(
     return quantised if config.quantization == "fp8" or is_stored else None
 
 
-def drafting(config: WorkerConfig, shape: ModelConfig) -> SpeculationConfig | None:
+def drafting(
+    config: WorkerConfig, shape: ModelConfig, device: torch.device
+) -> SpeculationConfig | None:
     """How the engine drafts, if it does. Raises `ConfigError`."""
-    if config.drafting is None or not shape.delta_rules:
+    if config.drafting is None or not shape.delta_rules or not is_card(device):
         return config.drafting
     if config.speculation == "auto":
         return None
     raise ConfigError(
-        f"{config.model} has recurrent layers, whose states cannot go back behind a refused draft: "
-        "remove `speculation`"
+        f"{config.model} has recurrent layers, whose states cannot go back behind a refused draft "
+        "on a card yet: remove `speculation`"
     )
 
 
@@ -162,7 +165,9 @@ def states(
         return None
     each = shape.state_bytes(dtype.itemsize)
     wanted = config.max_seqs, config.snapshots, _most_seqs(device)
-    demand = StateDemand(each, *wanted, config.host_bytes)
+    is_drafting = drafting(config, shape, device) is not None
+    ring = shape.ring_bytes(dtype.itemsize, MOST_VERIFIED) if is_drafting else 0
+    demand = StateDemand(each, *wanted, config.host_bytes, ring)
     return choose_states(room, demand, is_card=is_card(device))
 
 

@@ -42,7 +42,7 @@ def speculation_for(
     `fit` of an earlier one.
     """
     fit = fit or Fit()
-    chosen = drafting(config, runner.model.config)
+    chosen = drafting(config, runner.model.config, runner.model.device)
     if chosen is None:
         return None
     depth = None if chosen.depth == "adaptive" else chosen.depth
@@ -74,7 +74,7 @@ def kept_speculation(
     """As `speculation_for`, going on from what an earlier engine has kept; and where this one keeps
     what it learns.
     """
-    chosen = drafting(config, runner.model.config)
+    chosen = drafting(config, runner.model.config, runner.model.device)
     if chosen is None:
         return None, None
     device = runner.model.device

@@ -101,7 +101,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
         limits = (None, 0) if kept is None else (kept.num_seqs, kept.num_snapshots)
         facts = engine_facts(config, model, window(config, shape), num_blocks, *limits)
-        chosen = Drafting(drafting(config, shape) is not None, drafter)
+        chosen = Drafting(drafting(config, shape, device) is not None, drafter)
         on_host = _on_host(config, device, kept)
         steps = steps_on(model, cache, facts, spare_bytes, chosen, on_host)
         runner = Runner(model, cache, facts, model_dir, steps, step_bytes, verifies=chosen.is_on)
@@ -114,7 +114,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
 
 def _drafter(config: WorkerConfig, model: Network, report: Report) -> Drafter | None:
     """The drafting network of the configuration, if it names one. Raises `ConfigError`."""
-    chosen = drafting(config, model.config)
+    chosen = drafting(config, model.config, model.device)
     if chosen is None or chosen.drafter in INDEX_DRAFTERS:
         return None
     path = find_model(chosen.drafter, report)

@@ -116,7 +116,7 @@ def _model(config: WorkerConfig, shape: ModelConfig) -> Network:
 
 def _drafter(config: WorkerConfig, shape: ModelConfig, model: Network) -> Drafter | None:
     """The one that the configuration names, if its directory is here already."""
-    chosen = drafting(config, shape)
+    chosen = drafting(config, shape, _NOWHERE)
     if chosen is None or chosen.drafter in INDEX_DRAFTERS:
         return None
     path = local_dir(chosen.drafter)
@@ -149,7 +149,7 @@ def _runner(
     cache = KvCache(model.config, num_blocks, facts.block_size, _NOWHERE, dtype)
     if drafter is not None:
         drafter.take_cache(num_blocks + 1, facts.block_size)
-    verifies = drafting(config, model.config) is not None
+    verifies = drafting(config, model.config, _NOWHERE) is not None
     steps = DeviceSteps(model, cache, facts, run_again, drafter=drafter, verifies=verifies)
     return Runner(model, cache, facts, model_dir, steps, verifies=verifies)
 

@@ -21,7 +21,7 @@ _ROUNDING: Final = 512
 class StateDemand(NamedTuple):
     """What one state takes in all layers, in bytes, and what the configuration says: None follows
     from memory. At most `most_seqs` sequences run at once. `host_bytes` of a host pool are for more
-    states of prefixes.
+    states of prefixes. A running sequence has `ring_bytes` of rows that may be taken back.
     """
 
     state_bytes: int
@@ -29,6 +29,7 @@ class StateDemand(NamedTuple):
     wanted_snapshots: int | None
     most_seqs: int
     host_bytes: int = 0
+    ring_bytes: int = 0
 
 
 class StateMemory(NamedTuple):
@@ -54,4 +55,5 @@ def choose_states(room_bytes: int, demand: StateDemand, *, is_card: bool) -> Sta
     on_host = max(0, demand.host_bytes - _ROUNDING) // demand.state_bytes
     # Beside them a slot for rows that pad a step. A CPU's memory is the host's.
     num_slots = seqs + 1 + snapshots + (0 if is_card else on_host)
-    return StateMemory(seqs, snapshots + on_host, num_slots * demand.state_bytes, on_host)
+    num_bytes = num_slots * demand.state_bytes + (seqs + 1) * demand.ring_bytes
+    return StateMemory(seqs, snapshots + on_host, num_bytes, on_host)

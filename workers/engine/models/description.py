@@ -210,6 +210,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         rules = self.delta_rules
         return sum([4 * rule.matrix_numbers + item_bytes * rule.tail_numbers for rule in rules])
 
+    def ring_bytes(self, item_bytes: int, num_rows: int) -> int:
+        """What so many rows of one sequence take that may be taken back, in all layers."""
+        rules = self.delta_rules
+        numbers = sum([rule.sizes.columns + 2 * rule.num_value_heads for rule in rules])
+        return item_bytes * num_rows * numbers
+
     def matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
         """Rows and columns of the merged products of a layer: qkv (of a delta rule with z), out,
         gates and ups, down; and what gates the mixer, of no rows where nothing does.

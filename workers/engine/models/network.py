@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan, attend, prepared
-from kernels.delta_rule import mix
+from kernels.delta_rule import mix, verify
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
 from kernels.rms_norm import norm_add, rms_norm
 from workers.engine.models.angles import cos_sin
@@ -185,7 +185,14 @@ class Network:
         assert layer.gate is not None
         rows = norm_linear(hidden, layer.input_norm, eps, layer.qkv)
         gates = norm_linear(hidden, layer.input_norm, eps, layer.gate)
+        taken = None
+        if step.verified is not None:
+            rings, own, accepted, plan = step.verified
+            given = rows[own], gates[own], layer.delta, eps, state
+            taken = verify(*given, rings[index], accepted, plan)
         mixed = mix(rows, gates, layer.delta, eps, state, step.plan)
+        if taken is not None and step.verified is not None:
+            mixed[step.verified.rows] = taken
         for stop in step.stops:
             step.keep(index, stop)
             part = stop.rows

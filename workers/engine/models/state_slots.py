@@ -5,16 +5,21 @@ copied.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from kernels.delta_rule import DeltaPlan, DeltaState
+from kernels.delta_rule import DeltaPlan, DeltaRing, DeltaState
 from workers.engine.models.description import ModelConfig
 
 Place: TypeAlias = Callable[[tuple[int, ...], torch.dtype], Tensor]
 """Takes memory for a tensor."""
+
+
+MOST_VERIFIED: Final = 16
+"""Rows of a sequence that a step verifies of a network with recurrent states, which keeps these
+rows of all layers until the next step."""
 
 
 class StateSlots:
@@ -84,15 +89,47 @@ class Stop(NamedTuple):
     plan: DeltaPlan
 
 
+def rings_of(
+    config: ModelConfig, num_slots: int, num_rows: int, place: Place, dtype: torch.dtype
+) -> tuple[DeltaRing, ...]:
+    """Of each layer that has states, for so many rows of a sequence that may be taken back; filled
+    with NaN as states are.
+    """
+    nan, held = float("nan"), (num_slots, num_rows)
+    return tuple(
+        [
+            DeltaRing(
+                place((*held, rule.sizes.columns), dtype).fill_(nan),
+                place((*held, 2 * rule.num_value_heads), dtype).fill_(nan),
+            )
+            for rule in config.delta_rules
+        ]
+    )
+
+
+class Verified(NamedTuple):
+    """Rows of a forward pass that may be taken back, int64 [V], as `plan` has them by sequence; by
+    layer, `rings` keep them. Before, the leading `accepted` int32 [S] of those that were verified
+    last go into the states; a sequence may have such rows and none that are verified.
+    """
+
+    rings: tuple[DeltaRing, ...]
+    rows: Tensor
+    accepted: Tensor
+    plan: DeltaPlan
+
+
 class StateStep(NamedTuple):
-    """The states that a forward pass moves on, and which rows move which: first those of `plan`,
-    then those behind each of the `stops`, in their order, at which `prefixes` are kept.
+    """The states that a forward pass moves on, and which rows move which: what was `verified` goes
+    in, then the rows of `plan`, then those behind each of the `stops`, in their order, at which
+    `prefixes` are kept.
     """
 
     states: StateSlots
     plan: DeltaPlan
     prefixes: PrefixSlots | None = None
     stops: tuple[Stop, ...] = ()
+    verified: Verified | None = None
 
     def keep(self, layer: int, stop: Stop) -> None:
         """What one layer has of a state that is kept."""

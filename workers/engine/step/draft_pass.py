@@ -21,6 +21,7 @@ from kernels.attention import AttentionPlan, PagedPlan
 from workers.engine.drafting.drafter import Drafted, Drafter, DraftStep
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network, Taps
+from workers.engine.models.state_slots import StateStep
 from workers.engine.step.batch import Numbers, SequenceState, to_device
 from workers.engine.step.sampler import Picked
 from workers.scheduler import Chunk, DraftTiming
@@ -85,13 +86,17 @@ class DraftPass:
         return Kept(taps, like.new_empty(num_rows, width) if self._reads_last else None)
 
     def forward(
-        self, hidden: Tensor, plan: AttentionPlan | PagedPlan, last_rows: Tensor
+        self,
+        hidden: Tensor,
+        plan: AttentionPlan | PagedPlan,
+        last_rows: Tensor,
+        states: StateStep | None = None,
     ) -> tuple[Tensor, Kept]:
         """As `Network.forward` of the `last_rows`, and what is kept of all."""
         kept = self.kept(hidden.shape[0])
         taps = None if kept.taps is None else Taps(self._drafter.taps, kept.taps)
         rows = None if self._reads_last else last_rows
-        last = self._model.forward(hidden, plan, self._cache, rows, taps)
+        last = self._model.forward(hidden, plan, self._cache, rows, taps, states)
         if kept.hidden is None:
             return last, kept
         kept.hidden.copy_(last)

@@ -15,8 +15,15 @@ from protocol.messages import EngineFacts
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
+from workers.engine.models.state_slots import MOST_VERIFIED
 from workers.engine.step.batch import Batch, SequenceState, make_batch
-from workers.engine.step.draft_pass import DraftPass, StepRows, following_ids
+from workers.engine.step.draft_pass import (
+    DraftPass,
+    StepRows,
+    anchor_rows,
+    first_rows,
+    following_ids,
+)
 from workers.engine.step.sampler import Checked, Picked, Sampler
 from workers.engine.step.spans import HostSlots, HostStates
 from workers.engine.step.steps import Launched
@@ -36,7 +43,10 @@ class HostSteps:
         facts: EngineFacts,
         drafter: Drafter | None = None,
         on_host: HostStates | None = None,
+        *,
+        verifies: bool = False,
     ) -> None:
+        """Steps may have drafts if it `verifies`, or has a `drafter`."""
         self._model = model
         self._cache = cache
         limits = facts.max_seqs, model.device, facts.token_budget
@@ -44,7 +54,8 @@ class HostSteps:
         self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._drafts: dict[int, tuple[int, ...]] = {}
-        self._slots = HostSlots(model, facts, on_host)
+        most = MOST_VERIFIED if verifies or drafter is not None else 0
+        self._slots = HostSlots(model, facts, on_host, most)
 
     def start(self, states: Sequence[SequenceState]) -> None:
         """See `Steps`."""
@@ -72,13 +83,19 @@ class HostSteps:
         checked = [Checked(states[chunk.seq], chunk.drafts) for chunk in batch.sampling]
         picked = self._sampler.draw(logits, checked, batch.sampled_positions)
         self._sampler.count(picked)
+        if self._slots.kept is not None and picked.drafts is not None:
+            counts = 1 + anchor_rows(picked) - first_rows(picked)
+            pairs = zip(batch.sampling, counts.tolist(), strict=True)
+            self._slots.accept({chunk.seq: count for chunk, count in pairs if chunk.drafts})
         return picked
 
     def _launch_drafting(
         self, draft_pass: DraftPass, batch: Batch, states: dict[int, SequenceState]
     ) -> Launched:
         embedded = self._model.embed(batch.token_ids)
-        hidden, kept = draft_pass.forward(embedded, batch.plan, batch.last_rows)
+        slots = self._slots.restore(batch.chunks)
+        hidden, kept = draft_pass.forward(embedded, batch.plan, batch.last_rows, slots)
+        self._slots.save(batch.chunks)
         picked = Picked((), batch.last_rows)
         if batch.sampling:
             picked = self._pick(hidden, batch, states)
@@ -107,6 +124,12 @@ class HostSteps:
 
     def _with_ids(self, chunk: Chunk, state: SequenceState) -> Chunk:
         """With the drafts that were kept, up to the first that the grammar refuses."""
+        if not chunk.drafts:
+            return chunk
+        if self._slots.kept is not None:
+            # No state is saved on the way through rows that may be taken back.
+            most = 0 if chunk.saves else self._slots.most_drafts
+            chunk = msgspec.structs.replace(chunk, drafts=chunk.drafts[:most])
         if not chunk.drafts or chunk.drafts[0] != ON_CARD:
             return chunk
         drafts = self._drafts.get(chunk.seq, ())[: len(chunk.drafts)]
@@ -118,7 +141,7 @@ class HostSteps:
     @property
     def state_bytes(self) -> int:
         """See `Steps`."""
-        return 0 if self._slots.kept is None else self._slots.kept.num_bytes()
+        return self._slots.num_bytes()
 
     @property
     def verified_rows(self) -> tuple[int, ...]:

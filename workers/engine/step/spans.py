@@ -4,7 +4,7 @@ Owns their layout, where a step stops to keep a state, and the slots of sequence
 card the slot of a sequence is its row of the tables. Must not know what a state is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
@@ -24,7 +24,14 @@ from kernels.delta_rule import (
 from protocol.messages import EngineFacts
 from workers.engine.memory.host_pool import HostPool
 from workers.engine.models.network import Network
-from workers.engine.models.state_slots import PrefixSlots, StateSlots, StateStep, Stop
+from workers.engine.models.state_slots import (
+    PrefixSlots,
+    StateSlots,
+    StateStep,
+    Stop,
+    Verified,
+    rings_of,
+)
 from workers.engine.step.batch import aligned, to_device
 from workers.scheduler import NO_SLOT, Chunk
 
@@ -108,13 +115,17 @@ def spans_of(
     chunks: Iterable[Chunk], slot_of: Callable[[int], int], dummy_slot: int
 ) -> tuple[list[Span], list[Rest]]:
     """The spans of chunks whose rows lie in this order, each up to its first stop; rows behind one
-    are left out, and are those of the rests, in order.
+    are left out, and are those of the rests, in order. Chunks with drafts are left out, too.
     """
     spans: list[Span] = []
     rests: list[Rest] = []
     first_row = 0
     for chunk in chunks:
         slot, start, end = slot_of(chunk.seq), chunk.start, chunk.start + chunk.length
+        if chunk.drafts:
+            spans.append(Span(NO_ROW, chunk.num_rows, dummy_slot))
+            first_row += chunk.num_rows
+            continue
         stops = stops_of(chunk)
         bounds = [*[position for position, _ in stops], end]
         spans.append(Span(start, bounds[0] - start, slot))
@@ -237,12 +248,24 @@ def step_on(
 
 @final
 class HostSlots:
-    """Which slot each sequence has. Nothing where a network has no states."""
+    """Which slot each sequence has, and how many of the rows that it verified last belong to it:
+    they go into its state in its next step. Nothing where a network has no states.
+    """
 
     def __init__(
-        self, model: Network, facts: EngineFacts, on_host: HostStates | None = None
+        self,
+        model: Network,
+        facts: EngineFacts,
+        on_host: HostStates | None = None,
+        num_verified: int = 0,
     ) -> None:
+        """Steps verify up to `num_verified` rows of a sequence; 0: none."""
         self.kept = kept_states(model, facts.max_seqs, facts.snapshots, on_host)
+        place, dtype = partial(_empty, model.device), model.weights.embedding.dtype
+        held = facts.max_seqs + 1, num_verified
+        self._rings = rings_of(model.config, *held, place, dtype) if num_verified else ()
+        self.most_drafts = max(0, num_verified - 1)
+        self._accepted: dict[int, int] = {}
         self._device = model.device
         self._by_seq: dict[int, int] = {}
         self._free = list(range(facts.max_seqs))
@@ -256,6 +279,18 @@ class HostSlots:
         """Take the slots back; unknown sequences are no fault."""
         found = [self._by_seq.pop(seq) for seq in seqs if seq in self._by_seq]
         self._free.extend(found)
+        for seq in seqs:
+            self._accepted.pop(seq, None)
+
+    def num_bytes(self) -> int:
+        """What states and rings take."""
+        rings = sum([ring.rows.nbytes + ring.gates.nbytes for ring in self._rings])
+        return rings + (0 if self.kept is None else self.kept.num_bytes())
+
+    def accept(self, accepted: Mapping[int, int]) -> None:
+        """Of the rows that the last step verified the first so many belong to their sequences."""
+        if self.kept is not None:
+            self._accepted.update(accepted)
 
     def restore(self, chunks: Sequence[Chunk]) -> StateStep | None:
         """The states that these chunks, in this order, move on, as they begin."""
@@ -263,6 +298,7 @@ class HostSlots:
             return None
         kept, slot_of = self.kept, self._by_seq.__getitem__
         kept.restore(chunks, slot_of)
+        verified = self._verified(chunks)
         spans, rests = spans_of(chunks, slot_of, kept.dummy_slot)
         stops = [
             Stop(
@@ -274,7 +310,29 @@ class HostSlots:
             for rest in rests
         ]
         plan = plan_spans(spans, self._device)
-        return StateStep(kept.running, plan, kept.prefixes, tuple(stops))
+        return StateStep(kept.running, plan, kept.prefixes, tuple(stops), verified)
+
+    def _verified(self, chunks: Sequence[Chunk]) -> Verified | None:
+        """The rows that may be taken back, and those of earlier steps that may not any more."""
+        spans: list[Span] = []
+        accepted: list[int] = []
+        rows: list[int] = []
+        first_row = 0
+        for chunk in chunks:
+            begins = chunk.start == 0 or chunk.restores != NO_SLOT
+            before = self._accepted.pop(chunk.seq, 0)
+            before = 0 if begins else before
+            num_rows = chunk.num_rows if chunk.drafts else 0
+            if num_rows or before:
+                spans.append(Span(chunk.start, num_rows, self._by_seq[chunk.seq]))
+                accepted.append(before)
+                rows += range(first_row, first_row + num_rows)
+            first_row += chunk.num_rows
+        if not spans:
+            return None
+        counts = torch.tensor(accepted, dtype=torch.int32, device=self._device)
+        own = torch.tensor(rows, dtype=torch.int64, device=self._device)
+        return Verified(self._rings, own, counts, plan_spans(spans, self._device))
 
     def save(self, chunks: Sequence[Chunk]) -> None:
         """Keep the states behind these chunks that are to be kept."""

@@ -1,15 +1,13 @@
 """Each drafter drafts what its naive form drafts, whatever the passes it takes to get there."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.fakes.tiny_drafters import mtp_shapes, random_drafter
+from tests.fakes.tiny_drafters import add_gated_head
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.drafting.cases import CONFIGS, made, naive_drafts
@@ -59,17 +57,7 @@ def _check_confidence(drafted: Drafted, row: int, logits: Tensor) -> None:
 def test_a_head_of_a_hybrid_is_in_its_checkpoint(tmp_path: Path) -> None:
     """Of Qwen3.5: norms of 1 + w, heads turned in part, and gates among the queries."""
     path = write_family(tmp_path / "model", "qwen3_5")
-    config = json.loads((path / "config.json").read_text()) | {"mtp_num_hidden_layers": 1}
-    (path / "config.json").write_text(json.dumps(config))
-    heads = config["num_attention_heads"]
-    shapes = mtp_shapes(config)
-    query = "mtp.layers.0.self_attn.q_proj.weight"
-    shapes[query] = (2 * heads * config["head_dim"], config["hidden_size"])
-    tensors = {
-        name: tensor - float("norm" in name) for name, tensor in random_drafter(shapes).items()
-    }
-    own = load_file(path / "model.safetensors")
-    save_file({**own, **tensors}, path / "model.safetensors", metadata={"format": "pt"})
+    config, tensors = add_gated_head(path)
     target = load_tiny(path, kv_tokens=64).model
     drafter = load_drafter(path, target, 400)
     shared = target.weights

@@ -68,7 +68,7 @@ fuzz: $(DEV)
 
 # Real processes on loopback that are killed, stopped, cut off and lied to, about 25 minutes; fails if
 # a client sees an error or a wrong byte, or a bar is missed. FAULT=kill-engine runs that one alone.
-LONG_TESTS := tests/gateway/test_disconnects.py tests/gateway/test_spending_process.py tests/e2e/test_crash_loop.py tests/e2e/test_stored_responses.py
+LONG_TESTS := tests/gateway/test_disconnects.py tests/gateway/test_spending_process.py tests/e2e/test_crash_loop.py tests/e2e/test_stored_responses.py tests/e2e/test_haproxy.py
 
 chaos: $(DEV)
 ifdef FAULT

@@ -48,7 +48,7 @@ class Spread(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """`tokens` counts tokens, or an upstream's events. `gaps` are between reads of one stream,
     `latencies` from a request to the last byte of its answer. Clients left `num_left` answers;
-    `deaf_cut` of the deaf connections were closed by the server.
+    `deaf_cut` of the deaf connections were closed by the server. The generator used `cpu_s`.
     """
 
     seconds: float
@@ -60,6 +60,7 @@ class Outcome(msgspec.Struct, frozen=True):
     num_errors: int
     num_left: int
     deaf_cut: int
+    cpu_s: float
 
 
 def spread(values_s: list[float]) -> Spread:

@@ -124,7 +124,7 @@ class Load:
 
     def run(self) -> Outcome:
         """Send all requests and read all answers."""
-        began_at = time.monotonic()
+        began_at, used_s = time.monotonic(), time.process_time()
         self._ask_deaf(began_at)
         self._waiting = deque(self._live.values())
         while self._live:
@@ -145,6 +145,7 @@ class Load:
             num_errors=len(self._errors),
             num_left=self._num_left,
             deaf_cut=sum(_is_cut(connection.sock) for connection in self._deaf),
+            cpu_s=time.process_time() - used_s,
         )
 
     def _ask_waiting(self, began_at: float) -> float:

@@ -112,7 +112,9 @@ class Process:
 
 
 class Gateway(Process):
-    """`herma gateway` on a free port."""
+    """`herma gateway` on a free port, and the worker behind it."""
+
+    worker: Process
 
     def __init__(self, folder: Path, fleet: Fleet, link_kind: LinkKind) -> None:
         config = folder / "herma.toml"
@@ -131,6 +133,11 @@ class Gateway(Process):
         first, *children = _family(self.pid)
         serving = [first] if self._num_processes == 1 else children[: self._num_processes]
         return [_cpu_s(pid) for pid in serving]
+
+    def cpu_s_by_part(self) -> dict[str, float]:
+        """CPU time of the gateway, all its processes, of the supervisor and of the engine."""
+        supervisor, *engine = map(_cpu_s, _family(self.worker.pid))
+        return {"gateway": self.cpu_s(), "supervisor": supervisor, "engine": sum(engine)}
 
     def get(self, path: str) -> bytes | None:
         """The body of a 200; None for any other answer."""
@@ -164,6 +171,7 @@ def running(fleet: Fleet, link_kind: LinkKind) -> Iterator[Gateway]:
         command = _module("herma", "worker", "--config", str(folder / "herma.toml"))
         worker = Process(command, folder / "worker.log")
         stack.callback(worker.stop)
+        gateway.worker = worker
         worker.wait_for(gateway.is_serving)
         yield gateway
 

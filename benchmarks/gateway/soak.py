@@ -79,7 +79,9 @@ def streams(bench: Bench, *, name: str, ramp_s: float, processes: int = 1) -> di
         job = stream_job(gateway.port, count, count, num_tokens, num_deaf)
         job = msgspec.structs.replace(job, ramp_s=ramp_s * bench.size.share)
         lost_before = _losses(gateway)
-        outcome, cpu_s = drive(job, gateway)
+        begun_s = gateway.cpu_s_by_part()
+        outcome, _ = drive(job)
+        used_s = {part: s - begun_s[part] for part, s in gateway.cpu_s_by_part().items()}
         memory_mb = watch.stop()
         lost = {what: num - lost_before[what] for what, num in _losses(gateway).items()}
         peak_mb = gateway.memory_mb("VmHWM")
@@ -106,7 +108,10 @@ def streams(bench: Bench, *, name: str, ramp_s: float, processes: int = 1) -> di
         "gap_ms_p50": round(outcome.gaps.p50, 1),
         "gap_ms_p99": round(outcome.gaps.p99, 1),
         "gap_ms_most": round(outcome.gaps.most, 1),
-        "cpu_us_per_token": round(cpu_s * 1e6 / max(1, outcome.tokens), 2),
+        "cpu_us_per_token": {
+            part: round(seconds * 1e6 / max(1, outcome.tokens), 2)
+            for part, seconds in (*used_s.items(), ("load generator", outcome.cpu_s))
+        },
         "rss_mb": {**memory_mb, "peak": round(peak_mb, 1)},
         "deaf_cut": f"{outcome.deaf_cut} of {num_deaf}",
         **lost,

@@ -164,7 +164,10 @@ class LedgerStore:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._slot = GatewaySlot(path, LEDGER)
                 stack.callback(self._slot.close)
+                if not self._slot.is_first:
+                    path.stat()  # a new file would not know what the others have spent
                 self._connection = open_file(path, LEDGER)
+                self._file = _identity(path)
                 stack.callback(self._connection.close)
                 # What a bill rests on is on the disk when its commit returns.
                 self._connection.execute("PRAGMA synchronous = FULL")
@@ -190,6 +193,7 @@ class LedgerStore:
         """
         ends = dict(settlements)
         try:
+            self._check_place()
             with self._transaction(is_own=True):
                 ended = self._release(ends)
                 new = [one for one in claims if one.number not in ends]
@@ -201,7 +205,7 @@ class LedgerStore:
                     self._change(entry.provider, entry.key, entry.day, Balance(entry.cost))
                     add_to(total, entry)
                 self._connection.executemany(_ADD, map(msgspec.structs.astuple, total.values()))
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
         return refused
 
@@ -222,6 +226,15 @@ class LedgerStore:
         """Close the file; what is still reserved may be charged."""
         self._connection.close()
         self._slot.close()
+
+    def _check_place(self) -> None:
+        """Raise `LedgerError` if the file was moved or replaced: what is written to it now would be
+        unknown to a process that starts.
+        """
+        if _identity(self._path) != self._file:
+            raise LedgerError(
+                f"the ledger {self._path} is another file than at the start; restart all gateways"
+            )
 
     @contextmanager
     def _transaction(self, *, is_own: bool = False) -> Iterator[None]:
@@ -309,6 +322,11 @@ class LedgerStore:
             worst.cost,
             worst.is_priced,
         )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def currency_of(connection: sqlite3.Connection) -> str:

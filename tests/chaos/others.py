@@ -4,6 +4,7 @@ Owns their bars and what their rows say. Must not know how anything was done.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ from tests.chaos.bad_clouds import run_bad_clouds
 from tests.chaos.cloud_cover import AWAY_BAR_S, RETURN_BAR_S, run_cover
 from tests.chaos.foreign import Seen, run_foreign
 from tests.chaos.leaks import Flood, cancel_upstream_streams, disconnect_clients
+from tests.chaos.pair_faults import PAIR_FAULTS
+from tests.chaos.pair_story import run_pair
 from tests.chaos.report import missed, spread
 from tests.chaos.traffic import Answers, Prompt
 
@@ -80,6 +83,12 @@ def _of_foreign(seen: Seen) -> dict[str, Any]:
     }
 
 
+async def _pair(
+    fault: str, folder: Path, prompts: list[Prompt], expected: Answers, injections: int, seed: int
+) -> dict[str, Any]:
+    return await run_pair(folder, PAIR_FAULTS[fault], prompts, expected, injections, seed)
+
+
 OTHERS: Final[dict[str, Run]] = {
     "cloud-cover": _cover,
     "bad-clouds": _bad_clouds,
@@ -87,6 +96,7 @@ OTHERS: Final[dict[str, Run]] = {
     "disconnects": _disconnects,
     "foreign-tokens": _foreign_tokens,
     "foreign-text": _foreign_text,
+    **{name: partial(_pair, name) for name in PAIR_FAULTS},
 }
 
 

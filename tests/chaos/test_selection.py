@@ -10,6 +10,8 @@ from tests.chaos.cloud_cover import run_cover
 from tests.chaos.faults import FAULTS
 from tests.chaos.fleet import open_fleet
 from tests.chaos.leaks import cancel_upstream_streams, disconnect_clients
+from tests.chaos.pair_faults import PAIR_FAULTS
+from tests.chaos.pair_story import run_pair
 from tests.chaos.scenario import Scenario
 from tests.chaos.traffic import CHAT, MESSAGES, RESPONSES, learn, make_prompts
 
@@ -70,3 +72,17 @@ async def test_clients_that_leave_cost_no_block_and_no_descriptor(tmp_path: Path
         flood = await disconnect_clients(tmp_path / "f", 150, SEED)
     assert flood.problems == []
     assert flood.num_cut > 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <async_generator object ByteStream:"
+    "pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.parametrize("fault", ["gateway-stopped", "ledger-gone"])
+async def test_two_gateways_share_what_one_loses(tmp_path: Path, fault: str) -> None:
+    """Each is hurt once: no client of the other notices, and no more is paid than limits allow."""
+    with trio.fail_after(240):
+        row = await run_pair(tmp_path, PAIR_FAULTS[fault], PROMPTS, {}, 2, SEED, peace_s=PEACE_S)
+    assert row["problems"] == []
+    assert row["cut"] > 0

@@ -48,6 +48,7 @@ def make_prompts(
     seed: int,
     tokens: tuple[int, int] = TOKENS,
     paths: tuple[str, ...] = (CHAT,),
+    words: tuple[int, int] = (5, 80),
 ) -> list[Prompt]:
     """Prompts of many lengths, half of them with one long prefix in common, for the APIs at `paths`
     by turns. Two of three are greedy; every third is sampled, because a random model's greedy text
@@ -57,7 +58,7 @@ def make_prompts(
     shared = " ".join(rng.choices(_WORDS, k=60))
     prompts = []
     for number in range(count):
-        own = " ".join(rng.choices(_WORDS, k=rng.randint(5, 80)))
+        own = " ".join(rng.choices(_WORDS, k=rng.randint(*words)))
         content = f"{shared if number % 2 else ''} {number}: {own}"
         drawn = {"temperature": 1.0, "seed": number} if number % 3 == 2 else {"temperature": 0}
         path = paths[number // 2 % len(paths)]
@@ -77,7 +78,10 @@ def _body(path: str, content: str, max_tokens: int) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One answer as it came. Times are seconds since 1970; `times` of everything that has text."""
+    """One answer as it came. Times are seconds since 1970; `times` of everything that has text.
+    `is_lost`: the connection ended, which is the `error`. `cached_tokens` as the head says;
+    `gateway` is that which was asked, of several.
+    """
 
     prompt: Prompt
     asked_at: float
@@ -93,6 +97,9 @@ class Stream:
     is_done: bool = False
     ended_at: float = 0.0
     error: str = ""
+    is_lost: bool = False
+    cached_tokens: int = 0
+    gateway: int = 0
 
     @property
     def answer(self) -> tuple[str, str, str]:
@@ -138,21 +145,31 @@ class Traffic:
 
     async def ask(self, client: httpx.AsyncClient, prompt: Prompt) -> Stream:
         """One answer, judged."""
-        stream = Stream(prompt, time.time())
+        stream = await self.receive(client, prompt)
+        self.judge(stream)
+        return stream
+
+    async def receive(self, client: httpx.AsyncClient, prompt: Prompt, gateway: int = 0) -> Stream:
+        """One answer, as it comes."""
+        stream = Stream(prompt, time.time(), gateway=gateway)
         self.running.append(stream)
         try:
             await _receive(client, stream)
         except (httpx.HTTPError, StreamFault) as error:
             stream.error = f"{type(error).__name__}: {error}"
+            stream.is_lost = isinstance(error, httpx.TransportError)
         stream.ended_at = time.time()
         self.running.remove(stream)
         self.over.append(stream)
+        return stream
+
+    def judge(self, stream: Stream) -> None:
+        """Note what its client must not see."""
         if fault := self._judge(stream):
             stream.error = fault
             self.problems.append(
-                f"prompt {prompt.number} after {len(stream.times)} events: {fault}"
+                f"prompt {stream.prompt.number} after {len(stream.times)} events: {fault}"
             )
-        return stream
 
     def _judge(self, stream: Stream) -> str:
         wanted = self.expected.get(stream.prompt.number)
@@ -197,6 +214,7 @@ async def _receive(client: httpx.AsyncClient, stream: Stream) -> None:
         stream.head_at = time.time()
         stream.worker = reply.headers.get("x-herma-worker", "")
         stream.served_by = reply.headers.get("x-herma-served-by", "")
+        stream.cached_tokens = int(reply.headers.get("x-herma-cached-tokens", "0"))
         if reply.status_code != 200:
             stream.error = f"{reply.status_code}: {(await reply.aread())[:200]!r}"
             return

@@ -32,7 +32,7 @@ KEYS = {
 def outcome(**fields: object) -> Outcome:
     none = Spread(0, 0.0, 0.0, 0.0)
     values = {"seconds": 1.0, "answers": 2, "tokens": 6, "latencies": none, "gaps": none}
-    rest = {"errors": [], "num_errors": 0, "num_left": 0, "deaf_cut": 0}
+    rest = {"errors": [], "num_errors": 0, "num_left": 0, "deaf_cut": 0, "cpu_s": 0.0}
     return Outcome(**{**values, **rest, **fields})  # type: ignore[arg-type]
 
 
@@ -108,3 +108,4 @@ def test_every_key_is_measured_and_every_answer_right(tmp_path: Path) -> None:
     assert told.keys() >= KEYS
     assert told["streams"]["tokens"] == 20 * 20
     assert told["leak"]["left"] > 0
+    assert all(value > 0 for value in told["two"]["cpu_us_per_token"].values())

@@ -12,7 +12,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.store import Cap, Claim, Entry, LedgerStore, Place, Settlement, places_of, read_report
+from gateway.store import (
+    Cap,
+    Claim,
+    Entry,
+    LedgerError,
+    LedgerStore,
+    Place,
+    Settlement,
+    places_of,
+    read_report,
+)
 from gateway.store.gateway_slot import MAX_GATEWAYS, GatewaySlot
 from gateway.store.ledger import LEDGER
 from protocol.errors import ConfigError
@@ -74,6 +84,22 @@ def test_what_an_ended_process_has_reserved_is_spent(tmp_path: Path) -> None:
         assert report is not None
         assert report.total is not None
         assert (report.total.requests, report.total.unsettled_cost) == (3, 10)
+
+
+def test_a_ledger_that_is_gone_is_not_written(tmp_path: Path) -> None:
+    """Nor made anew beside a process that has it open, which would begin every limit again."""
+    path, away = tmp_path / "ledger", tmp_path / "away"
+    with shared(path, 1) as (store,):
+        path.rename(away)
+        with pytest.raises(LedgerError, match="No such file"):
+            store.write([claim(1)], [], [])
+        with pytest.raises(ConfigError, match="No such file"):
+            LedgerStore(path, "USD")
+        path.touch()
+        with pytest.raises(LedgerError, match="restart all gateways"):
+            store.write([claim(1)], [], [])
+        away.rename(path)
+        assert store.write([claim(1)], [], []) == frozenset()
 
 
 def test_a_claim_that_is_given_up_while_it_waits_is_not_made(tmp_path: Path) -> None:

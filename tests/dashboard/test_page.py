@@ -156,6 +156,24 @@ async def test_a_request_explains_itself_and_keys_lead_there_and_back() -> None:
 
 
 @needs_browser
+async def test_an_open_request_is_renewed_and_keeps_the_focus() -> None:
+    """On its heading at first, then on the link back: a keyboard does not lose its place."""
+    fleet = ShownFleet().past(60)
+    live = next(one for one in fleet.live if one.attempt is not None)
+    fleet.live.remove(live)  # so that it never ends
+    trace = live.trace
+    async with opened(fleet) as (tab, _, _):
+        await tab.run(f"location.hash = '#/requests/{trace.id}'")
+        await tab.until("document.activeElement.id === 'request-title'")
+        for focused in ("#request-title", ".back"):
+            await tab.run(f"document.querySelector('{focused}').focus()")
+            before = await tab.run(TEXT_OF.format("request-view"))
+            await tab.until(f"{TEXT_OF.format('request-view')} !== {before!r}")
+            assert await tab.run(f"document.activeElement.matches('{focused}')")
+        assert tab.problems == []
+
+
+@needs_browser
 @pytest.mark.slow
 async def test_elsewhere_it_asks_for_a_key() -> None:
     """A wrong one is refused with the reason; an admin's opens the page for this tab."""

@@ -128,13 +128,14 @@ function askForKey(problem) {
 
 async function refreshRequest() {
   const wanted = shown;
-  if (!wanted || document.hidden || (wanted.told && wanted.told.request.phase === "ended")) return;
-  const reply = await fetch(`/dashboard/requests/${encodeURIComponent(wanted.id)}`, { headers: key.headers(), cache: "no-store" });
+  if (!wanted || wanted.isAsked || document.hidden || wanted.told?.request.phase === "ended") return;
+  wanted.isAsked = true;
+  const reply = await fetch(`/dashboard/requests/${encodeURIComponent(wanted.id)}`, { headers: key.headers(), cache: "no-store" }).finally(() => (wanted.isAsked = false));
   if (shown !== wanted) return;
   const told = await reply.json();
   const isFirst = !wanted.told;
   wanted.told = reply.ok ? told : { request: { phase: "ended" } };
-  $("request-view").replaceChildren(...(reply.ok ? requestPage(told) : requestMissing(told.error.message)));
+  renewRequest($("request-view"), reply.ok ? requestPage(told) : requestMissing(told.error.message));
   if (isFirst) $("request-title")?.focus();
 }
 

@@ -85,6 +85,16 @@ function requestPage(told) {
   return parts;
 }
 
+/** Show newer parts. The link and the heading stay: whichever has the focus keeps it. */
+function renewRequest(view, parts) {
+  const title = view.querySelector(".title");
+  if (!title || !parts[1].matches(".title")) return view.replaceChildren(...parts);
+  while (title.childNodes.length > 1) title.lastChild.remove();
+  title.append(...[...parts[1].childNodes].slice(1));
+  while (view.lastChild !== title) view.lastChild.remove();
+  view.append(...parts.slice(2));
+}
+
 function requestMissing(text) {
   return [make("a", { class: "back", href: "#/" }, "← The fleet"), make("p", { class: "panel" }, text)];
 }

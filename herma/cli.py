@@ -431,7 +431,10 @@ def _add_bench_speculation(actions: "argparse._SubParsersAction[argparse.Argumen
 def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     routing = actions.add_parser("routing", help="routing policies on traces, in virtual time")
     routing.add_argument(
-        "--trace", action="append", metavar="FILE|fleet|long", help="repeatable; default: fleet"
+        "--trace",
+        action="append",
+        metavar="FILE|fleet|long|fanout",
+        help="repeatable; default: fleet",
     )
     routing.add_argument("--workers", default="2,4,8,16", metavar="N,N", help="fleet sizes")
     routing.add_argument("--policies", default="all", metavar="NAMES", help="or some, by commas")
@@ -453,4 +456,7 @@ def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentPar
         "--validate", action="store_true", help="the simulator against two real CPU workers"
     )
     routing.add_argument("--json", type=Path, metavar="FILE", help="the rows")
+    routing.add_argument(
+        "--beside", type=Path, action="append", metavar="FILE", help="with the rows of a --json"
+    )
     routing.add_argument("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")

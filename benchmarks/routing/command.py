@@ -17,8 +17,9 @@ from benchmarks.routing.cost_model import QWEN3_8B_H200
 from benchmarks.routing.experiments import collapse_lines, fairness, fairness_lines
 from benchmarks.routing.plot import plot_rows
 from benchmarks.routing.policies import BASELINES, OURS, POLICIES
+from benchmarks.routing.run import Row
 from benchmarks.routing.sweep import GENERATED, Plan, read_source, rows, tasks
-from benchmarks.routing.table import lines
+from benchmarks.routing.table import cells, lines, merged
 from benchmarks.routing.validation.command import run_validation
 from benchmarks.routing.waits import wait_lines, waits
 from benchmarks.routing.worker import WorkerSpec
@@ -50,6 +51,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         return 0
     for source in {task.source for task in planned if task.source.file is not None}:
         read_source(source, plan.spec)  # An invalid file is reported before anything runs.
+    earlier = [row for path in arguments.beside or () for row in _read_rows(path)]
     progress = Progress(len(planned))
     progress.begin("")
     done = []
@@ -59,6 +61,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         progress.begin(f"{row['trace']} x{task.num_workers} at {task.load:g} {task.policy}")
     if sys.stderr.isatty():
         print(file=sys.stderr)
+    done = merged(earlier, done)
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(done), indent=1) + b"\n")
@@ -66,6 +69,16 @@ def run_command(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         plot_rows(done, arguments.plot)
     return 0
+
+
+def _read_rows(path: Path) -> list[Row]:
+    """The rows of an earlier report. Raises `ConfigError`."""
+    try:
+        rows = msgspec.json.decode(path.read_bytes(), type=list[Row])
+        cells(rows)
+    except (OSError, msgspec.DecodeError, KeyError) as error:
+        raise ConfigError(f"--beside {path}: not the rows of a `--json` report: {error}") from error
+    return rows
 
 
 def _experiment(name: str) -> int:

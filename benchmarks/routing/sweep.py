@@ -14,14 +14,21 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
+from benchmarks.routing.fanouts import FANOUT_KINDS, fanout_trace
 from benchmarks.routing.fleet import KINDS, fleet_trace
 from benchmarks.routing.long_prompts import LONG_KINDS, long_trace
 from benchmarks.routing.run import Case, Row, busy_time_s, simulate
 from benchmarks.routing.trace import Trace, TraceError, read_trace
 from benchmarks.routing.worker import WorkerSpec
 
-GENERATED: Final = {"fleet": KINDS, "long": LONG_KINDS}
+GENERATED: Final = {"fleet": KINDS, "long": LONG_KINDS, "fanout": FANOUT_KINDS}
 """Kinds of generated traces, with sessions per worker, by the name of their group."""
+
+_MAKERS: Final = {
+    **dict.fromkeys(KINDS, fleet_trace),
+    **dict.fromkeys(LONG_KINDS, long_trace),
+    **dict.fromkeys(FANOUT_KINDS, fanout_trace),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +117,7 @@ def read_source(source: Source, spec: WorkerSpec) -> Trace:
     if source.file is not None:
         trace = read_trace(source.file, source.limit, source.seed)
     else:
-        make = fleet_trace if source.kind in KINDS else long_trace
-        trace = make(source.kind, source.num_sessions, source.seed)
+        trace = _MAKERS[source.kind](source.kind, source.num_sessions, source.seed)
         trace = replace(trace, turns=trace.turns[: source.limit])
     if trace.longest_tokens > spec.kv_tokens:
         raise TraceError(

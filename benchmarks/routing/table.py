@@ -20,10 +20,10 @@ COMPARED_LOAD: Final = 0.95
 """Above it no fleet keeps up; such cells are shown, not judged."""
 PUBLISHED: Final = ("smg_cache_aware", "llmd_precise", "dynamo_kv", "aibrix_prefix")
 PUBLISHED_LOADS: Final = (0.8, 0.95)
-WORST_CELL: Final = 1.10
+WORST_CELL: Final = {"ttft_mean_ms": 1.05, "ttft_p90_ms": 1.10}
 BEST_OF_ALL: Final = 1.00
 BETTER_THAN_PUBLISHED: Final = 0.85
-_NAMES: Final = frozenset({"policy", "trace", "workers", "load", "seed"})
+_NAMES: Final = ("policy", "trace", "workers", "load", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,12 @@ def cells(rows: Iterable[Row]) -> list[Cell]:
         Cell(*key, {name: _mean(of_seeds) for name, of_seeds in by_policy.items()})
         for key, by_policy in grouped.items()
     ]
+
+
+def merged(earlier: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """Earlier rows, with new ones in their places; rows of other cells follow."""
+    rows = {tuple(row[name] for name in _NAMES): row for row in (*earlier, *new)}
+    return list(rows.values())
 
 
 def compared(found: Sequence[Cell]) -> list[Cell]:
@@ -116,10 +122,11 @@ def _cell_lines(found: Sequence[Cell]) -> list[str]:
 def _verdict(judged: Sequence[Cell], metric: str) -> list[str]:
     ratios = {cell.name: cell.ratio(metric) for cell in judged}
     mean, worst = geometric_mean(list(ratios.values())), max(ratios.values())
+    bar = WORST_CELL[metric]
     text = [
         f"{metric}: ours / best baseline over {len(ratios)} cells",
         f"  geometric mean {mean:.3f}, at most {BEST_OF_ALL:.2f}: {_said(mean <= BEST_OF_ALL)}",
-        f"  worst cell {worst:.2f}, at most {WORST_CELL:.2f}: {_said(worst <= WORST_CELL)}",
+        f"  worst cell {worst:.2f}, at most {bar:.2f}: {_said(worst <= bar)}",
     ]
     text += [f"  lost: {name} {ratio:.2f}" for name, ratio in ratios.items() if ratio > 1]
     return text

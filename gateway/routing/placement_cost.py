@@ -8,7 +8,8 @@ no thresholds. Must not know queues or caps.
                   requests included; a short prompt begins beside a long one
     prefill       own uncached tokens at the worker's learned rate. A prefix that k other recent
                   conversations share will be used there again, so this one is charged 1/(k+1) of
-                  it: a hot prefix spreads over idle workers, a private history does not.
+                  it: a hot prefix spreads over idle workers, a private history does not. One
+                  that a worker computes just now spreads less: others can wait for it there.
     interference  the own prefill delays the waiting requests, each on one worker of the fleet; each
                   answer that runs there pauses for as long and is slower afterwards. A pause of an
                   answer counts less than a wait for one.
@@ -34,6 +35,10 @@ to 7.03 ms from 1 to 64; 8B model, H200) and several times that for long context
 PAUSE_WEIGHT: Final = 0.3
 """Of a running answer's delay: agents wait for whole answers too, but a pause in one is shared with
 reading it. Both were chosen once, together, on traces (docs/routing.md)."""
+
+UNDER_WAY: Final = 0.7
+"""Of the discount on a shared prefix, so much is left out while a worker computes it: that worker
+will have it for others. All of it would send nearly all of a hot prefix's users there."""
 
 TIE_MS: Final = 1.0
 TIE_RATIO: Final = 0.05
@@ -194,6 +199,7 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
     # steps an answer takes is the worker's own: drafts make several tokens in one.
     slowdown_ms = 2 * work.expected_output * typical_step_ms * DECODE_SLOWDOWN
     scores: list[Score] = []
+    under_way = _under_way(options, most_blocks) if work.sharing else 0
     for option in options:
         worker = option.worker
         estimate = worker.prefill_rate
@@ -210,7 +216,8 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
             own_s, slower = uncached / typical_rate, 1.0
         prefill_ms = own_ms = own_s * 1000
         if work.sharing:
-            prefill_ms *= 1 - _shared_discount(matched, work.sharing) * block_size / uncached
+            discount = _shared_discount(matched, under_way, work.sharing)
+            prefill_ms *= 1 - discount * block_size / uncached
         fresh = uncached + option.coming_blocks * block_size
         wait_ms = (worker.wait_s(now, fresh) + option.promised_s) * 1000
         running = worker.num_running
@@ -235,12 +242,26 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
     return scores
 
 
-def _shared_discount(matched: int, sharing: Sequence[tuple[int, int]]) -> float:
+def _under_way(options: Sequence[Option], most_blocks: int) -> int:
+    """How many leading blocks a worker computes just now. Before its first prefill a worker's wait
+    is a guess: a second copy is the safer choice.
+    """
+    ends = [
+        min(option.matched_blocks, most_blocks)
+        for option in options
+        if option.coming_blocks and option.worker.prefill_rate.tokens_per_s
+    ]
+    return max(ends, default=0)
+
+
+def _shared_discount(matched: int, under_way: int, sharing: Sequence[tuple[int, int]]) -> float:
     """How many of the uncached blocks others are charged for: k/(k+1) of a block that k share."""
     discount, position = 0.0, matched
     for end, num_others in sharing:
         if end > position:
-            discount += (end - position) * num_others / (num_others + 1)
+            coming = max(0, min(end, under_way) - position)
+            num_blocks = end - position - UNDER_WAY * coming
+            discount += num_blocks * num_others / (num_others + 1)
             position = end
     return discount
 

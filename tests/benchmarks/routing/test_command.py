@@ -45,6 +45,23 @@ def test_a_file_and_fleets_make_rows_and_a_table(
     assert "short x2 at 0.8" in capsys.readouterr().out
 
 
+def test_rows_of_an_earlier_run_stand_beside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was simulated again takes the place of its earlier row; an unreadable file is named."""
+    trace, report = ("--trace", str(trace_file(tmp_path))), tmp_path / "rows.json"
+    both = ("--policies", "least_requests,herma", "--json", str(report))
+    assert main(["bench", "routing", *trace, *SMALL, *both]) == 0
+    before = json.loads(report.read_bytes())
+    ours = ("--policies", "herma", "--beside", str(report), "--json", str(tmp_path / "new.json"))
+    assert main(["bench", "routing", *trace, *SMALL, *ours]) == 0
+    assert json.loads((tmp_path / "new.json").read_bytes()) == before
+    capsys.readouterr()
+    report.write_text("{}")
+    assert main(["bench", "routing", *trace, *SMALL, *ours]) == 2
+    assert f"--beside {report}: not the rows" in capsys.readouterr().err
+
+
 def test_announced_waits_are_beside_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
     """On an overloaded fleet long waits are announced within a factor of two, nine in ten."""
     small = ("--trace", "long", "--limit", "500", "--workers", "2", "--load", "1.1", "--seeds", "1")

@@ -200,8 +200,8 @@ class _Command:
             kinds = {str(_latest(status.name).get("engine", "")) for status in self._statuses()}
             for kind in sorted(kinds):
                 if version.kind == "image":
-                    runner = image_runner(self._launch_words())
-                    self._smoke.image(runner, version.reference, kind)
+                    before_image = "" if old is None else old.reference
+                    self._smoke.image(version.reference, before_image, kind, self._launch_words())
                 else:
                     self._smoke.environment(environment, before, kind, self._launch_words())
         if self._arguments.smoke is not None:

@@ -9,12 +9,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from herma.upgrade import collectives
+from herma.upgrade.install import image_runner
 from herma.upgrade.workers import Rejected
 from protocol.messages import PROTOCOL_VERSION
 from protocol.own_code import CODE_VARIABLES, HELD
@@ -22,6 +24,10 @@ from protocol.own_code import CODE_VARIABLES, HELD
 _PATIENCE_S: Final = 300.0
 _MODULES: Final = {"vllm": "vllm", "sglang": "sglang"}
 """What an engine's environment must import, by the kind of engine."""
+_OWN: Final = ("--name", "-p", "--publish", "--restart", "--cidfile", "--ip", "--entrypoint")
+"""Options of a container, with a value, that a second one must not have."""
+_DETACHED: Final = ("-d", "--detach")
+_MOUNT: Final = "/herma-smoke"
 _RANK_FLAGS: Final = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size")
 _TORCH: Final = """
 import json
@@ -70,13 +76,19 @@ class Smoke:
         if (ranks := ranks_of(argv)) > 1:
             self.collectives(new, ranks)
 
-    def image(self, runner: str, reference: str, kind: str) -> None:
-        """An engine's image. Raises `Rejected`."""
+    def image(self, reference: str, old: str, kind: str, argv: Sequence[str]) -> None:
+        """An engine's image; `argv` starts the `old` one, with the options that it needs. Raises
+        `Rejected`.
+        """
         if kind in _MODULES:
-            code = f"import {_MODULES[kind]}"
-            words = [runner, "run", "--rm", "--entrypoint", "python3", reference, "-c", code]
-            self._run(words, f"it cannot import {_MODULES[kind]}")
+            words = [*in_container(argv, old, "python3"), reference, "-c"]
+            self._run([*words, f"import {_MODULES[kind]}"], f"it cannot import {_MODULES[kind]}")
             self.say(f"{_MODULES[kind]} can be imported")
+        if (ranks := ranks_of(argv)) > 1:
+            with _collectives_alone() as script:
+                mount = ["-v", f"{script.parent}:{_MOUNT}:ro"]
+                words = [*in_container(argv, old, "python3"), *mount, reference]
+                self._judge_ranks(self._done([*words, f"{_MOUNT}/{script.name}", str(ranks)]))
 
     def command(self, words: Sequence[str]) -> None:
         """A command of the operator's. Raises `Rejected` if it fails."""
@@ -84,10 +96,10 @@ class Smoke:
 
     def collectives(self, new: Path, ranks: int) -> None:
         """Several ranks on this host. Raises `Rejected`; full cards prove nothing."""
-        with TemporaryDirectory() as folder:
-            # A folder of its own: Python finds modules beside a script before all others.
-            script = shutil.copy(collectives.__file__, folder)
-            done = self._done([str(new / "bin" / "python"), script, str(ranks)])
+        with _collectives_alone() as script:
+            self._judge_ranks(self._done([str(new / "bin" / "python"), str(script), str(ranks)]))
+
+    def _judge_ranks(self, done: "subprocess.CompletedProcess[str]") -> None:
         line = (done.stdout or done.stderr).strip().rpartition("\n")[2]
         if done.returncode == collectives.FULL:
             self.say(f"not proved, for the cards are full: {line}")
@@ -159,6 +171,28 @@ class Smoke:
             raise Rejected(f"{words[0]} cannot run: {error.strerror}") from error
         except subprocess.TimeoutExpired as error:
             raise Rejected(f"`{' '.join(words)}` has not ended in {_PATIENCE_S:g} s") from error
+
+
+@contextmanager
+def _collectives_alone() -> Iterator[Path]:
+    """The script in a folder of its own: Python finds modules beside it before all others."""
+    with TemporaryDirectory() as folder:
+        yield Path(shutil.copy(collectives.__file__, folder))
+
+
+def in_container(argv: Sequence[str], image: str, program: str) -> list[str]:
+    """The words of a launch up to its `image`, to run `program` instead of what it starts: with its
+    cards and shared memory, without what only one container can have.
+    """
+    runner = next((at for at, word in enumerate(argv) if word == image), 0)
+    kept: list[str] = []
+    words = iter(argv[:runner])
+    for word in words:
+        if word in _OWN:
+            next(words, None)
+        elif word not in _DETACHED and word.partition("=")[0] not in _OWN:
+            kept.append(word)
+    return [*(kept or [image_runner(argv), "run", "--rm"]), "--entrypoint", program]
 
 
 def ranks_of(argv: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes.ports import free_ports
 from tests.fakes.upgrades import Upgrades, upgrades
-from tests.fakes.wheels import stub_engine_base, stub_engine_wheel
+from tests.fakes.wheels import image_runner, stub_engine_base, stub_engine_wheel
 from workers.starts import load_starts
 
 pytestmark = pytest.mark.slow
@@ -76,6 +76,33 @@ async def test_a_bad_version_goes_by_itself(tmp_path: Path, count: int, how: str
         assert upgraded.status == 1, upgraded.said
         assert says in upgraded.said
         assert "version base is current" in upgraded.said
+        assert await _versions(fleet) == {"1.0"}
+
+
+async def test_images_of_an_engine(tmp_path: Path) -> None:
+    """With a single worker: a bad one goes, a good one comes, and goes on command."""
+    versions = {"1.0": {}, "1.5": {"answer": [7, 8, 9]}, "2.0": {}}
+    runner = image_runner(
+        tmp_path,
+        {
+            f"registry.test/stub:{version}": stub_engine_base(
+                tmp_path / version, version, token_ms=TOKEN_MS, **settings
+            )
+            for version, settings in versions.items()
+        },
+    )
+    workers = _workers(Path("registry.test/stub:1.0"), 1).replace(
+        '"{version}/bin/stub-engine"', f'"{runner}", "run", "--rm", "--name", "one", "{{version}}"'
+    )
+    async with upgrades(tmp_path, workers, 1, has_provider=True) as fleet:
+        bad = await fleet.run("upgrade", "stub", "--image", "registry.test/stub:1.5")
+        assert (bad.status, "answers otherwise" in bad.said) == (1, True), bad.said
+        assert await _versions(fleet) == {"1.0"}
+        good = await fleet.run("upgrade", "stub", "--image", "registry.test/stub:2.0")
+        assert (good.status, "vllm can be imported" in good.said) == (0, True), good.said
+        assert await _versions(fleet) == {"2.0"}
+        back = await fleet.run("rollback", "stub")
+        assert back.status == 0, back.said
         assert await _versions(fleet) == {"1.0"}
 
 

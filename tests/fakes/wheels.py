@@ -85,13 +85,43 @@ def stub_engine_wheel(
     )
 
 
-def stub_engine_base(folder: Path, **settings: object) -> Path:
+def stub_engine_base(folder: Path, version: str = "1.0", **settings: object) -> Path:
     """An environment that somebody made by hand, with the first version in it."""
     base = make_environment(folder, ROOT)
     (packages,) = base.glob("lib/*/site-packages")
-    (packages / "vllm.py").write_text(stub_engine_code(version="1.0", **settings))
+    (packages / "vllm.py").write_text(stub_engine_code(version=version, **settings))
     add_program(base, "stub-engine", "from vllm import main\nmain()\n")
     return base
+
+
+_RUNNER = """import os, sys
+IMAGES = {images!r}
+words = sys.argv[1:]
+if words[0] == "pull":
+    sys.exit(0 if words[1] in IMAGES else f"no image {{words[1]}}")
+if words[:2] == ["image", "inspect"]:
+    print("sha256:" + IMAGES[words[-1]][0])
+    sys.exit()
+at = next(at for at, word in enumerate(words) if word in IMAGES or word.startswith("sha256:"))
+named = {{f"sha256:{{digest}}": bin for digest, bin in IMAGES.values()}}
+folder = named.get(words[at]) or IMAGES[words[at]][1]
+is_other = "--entrypoint" in words
+program = words[words.index("--entrypoint") + 1] if is_other else "stub-engine"
+program = f"{{folder}}/{{program}}"
+os.execv(program, [program, *words[at + 1 :]])
+"""
+
+
+def image_runner(folder: Path, images: Mapping[str, Path]) -> Path:
+    """A program that stands for one that runs containers: an image is an environment's program."""
+    digests = {
+        name: (hashlib.sha256(name.encode()).hexdigest(), str(place / "bin"))
+        for name, place in images.items()
+    }
+    program = folder / "podman"
+    program.write_text(f"#!{sys.executable}\n{_RUNNER.format(images=digests)}")
+    program.chmod(0o755)
+    return program
 
 
 _PACKAGES = ("herma", "gateway", "workers", "config", "protocol", "kernels")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from herma.upgrade import Rejected, Smoke
-from herma.upgrade.smoke import ranks_of
+from herma.upgrade.smoke import in_container, ranks_of
 from tests.fakes.wheels import add_program, make_environment
 
 DOCTOR = """import json
@@ -84,3 +84,21 @@ def test_only_what_the_new_doctor_alone_finds_counts(tmp_path: Path) -> None:
         smoke.doctor(new, old, ())
     with pytest.raises(Rejected, match="doctor --json` failed"):
         smoke.doctor(odd, old, ())
+
+
+LAUNCH = "docker run --rm -d --name vllm0 -p 8000:8000 --gpus all --restart=always --ipc host"
+
+
+@pytest.mark.parametrize(
+    ("argv", "kept"),
+    [
+        ([*LAUNCH.split(), "img", "--port", "1"], "docker run --rm --gpus all --ipc host"),
+        (["sudo", "podman", "run", "--device=gpu", "img"], "sudo podman run --device=gpu"),
+        (["podman", "run", "other"], "podman run --rm"),
+        ([], "docker run --rm"),
+    ],
+)
+def test_a_second_container_has_the_cards_of_the_first(argv: list[str], kept: str) -> None:
+    """And not its name, its ports or its life."""
+    words = in_container(argv, "img", "python3")
+    assert words == [*kept.split(), "--entrypoint", "python3"]

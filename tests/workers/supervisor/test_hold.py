@@ -28,7 +28,7 @@ from protocol.control_messages import (
 )
 from protocol.errors import ConfigError
 from protocol.messages import REPLACED, Bye, Finished, Register, Rejected, Tokens
-from tests.fakes.foreign_process import stub_argv
+from tests.fakes.foreign_process import foreign_process, stub_argv
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
 from tests.fakes.ports import free_ports
 from tests.fakes.worker_process import BOUND_S, WorkerProcess, worker_process
@@ -148,6 +148,28 @@ async def test_a_lease_that_ends_gives_the_worker_back(tmp_path: Path) -> None:
             await wait_status(worker, is_held=False, state="ready")
             assert await _is_served(gateway, 1)
             assert len(worker.engine_pids()) == 1
+
+
+@pytest.mark.slow
+async def test_an_engine_that_takes_text_is_asked_in_text(tmp_path: Path) -> None:
+    """The answers are texts, and their speed is known."""
+    with foreign_process(kind="openai", token_ms=2) as engine:
+        keys = {"engine": "openai", "model": "there", "url": engine.url, "probe_context": 0}
+        async with open_gateway_end() as gateway:
+            with worker_process(tmp_path, gateway.address, **keys) as worker:
+                await gateway.wait_ready()
+                await done(worker, AskHold(drain_s=5.0, lease_s=LEASE_S))
+                await wait_status(worker, is_held=True, state="ready")
+                questions = ProbeQuestion(8, text="Hi"), ProbeQuestion(8, text="Ho")
+                await done(worker, AskProbe(1, questions))
+                status = await wait_status(worker)
+                while status.probe is None or not status.probe.is_over:
+                    status = await wait_status(worker)
+                assert not status.probe.failure
+                first, second = status.probe.answers
+                assert first.text
+                assert first.text != second.text
+                assert first.tokens_per_s > 0
 
 
 def _foreign(folder: Path, port: int, **versions: dict[str, object]) -> dict[str, object]:

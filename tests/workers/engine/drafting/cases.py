@@ -44,9 +44,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def made(
-    name: str, target: Network, path: Path, window: int = WINDOW
+    name: str, target: Network, path: Path, window: int = WINDOW, std: float = 0.2
 ) -> tuple[Drafter, Naive, int]:
-    """The drafter, its naive form, and how wide the rows are that it reads."""
+    """The drafter, its naive form, and how wide the rows are that it reads; of weights with this
+    standard deviation.
+    """
     config = CONFIGS[name]
     kind = name.split("-", maxsplit=1)[0].split(".", maxsplit=1)[0].rstrip("23")
     shapes, naive = {
@@ -54,7 +56,7 @@ def made(
         "eagle": (eagle3_shapes, NaiveEagle3),
         "mtp": (mtp_shapes, NaiveMtp),
     }[kind]
-    tensors = random_drafter(shapes(config))
+    tensors = random_drafter(shapes(config), std=std)
     if kind == "eagle":
         tensors |= drafted_ids(config)
     drafter = load_drafter(write_drafter(path / "drafter", config, tensors), target, window)

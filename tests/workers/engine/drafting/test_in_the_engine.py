@@ -102,16 +102,20 @@ def _watching(
     """With steps as on a card, or of the host; on a card with its graphs."""
     drafter, naive, _ = made(name, runner.model, path)
     watched = Watched(drafter, texts)
+    watched.take_cache(runner.cache.num_blocks + 1, BLOCK)
+    return _drafting(runner, watched, on_card=on_card), watched, naive
+
+
+def _drafting(runner: Runner, drafter: Drafter, *, on_card: bool) -> Runner:
     bare = fresh_runner(runner)
-    watched.take_cache(bare.cache.num_blocks + 1, BLOCK)
     given = bare.model, bare.cache, bare.facts
-    steps: DeviceSteps | HostSteps = HostSteps(*given, watched)
+    steps: DeviceSteps | HostSteps = HostSteps(*given, drafter)
     if on_card:
         capture = None if bare.model.device.type == "cuda" else run_again
-        steps = DeviceSteps(*given, capture, drafter=watched, verifies=True)
+        steps = DeviceSteps(*given, capture, drafter=drafter, verifies=True)
         while steps.prepare(pending_only=False):
             pass
-    return Runner(*given, bare.model_dir, steps), watched, naive
+    return Runner(*given, bare.model_dir, steps)
 
 
 @pytest.mark.parametrize("on_card", [False, True], ids=["host", "as on a card"])
@@ -176,6 +180,22 @@ def test_drafts_behind_steps_without_drafts_know_these(
     depths = {len(draft.ids) for draft in watched.drafts}
     assert depths == set(range(1, DEPTH + 1))
     _check(watched, texts, naive, runner.model, is_stale=False)
+
+
+@pytest.mark.parametrize("on_card", [False, True], ids=["host", "as on a card"])
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_that_are_no_numbers_change_no_text(
+    name: str, runner: Runner, asked: list[Asked], tmp_path: Path, *, on_card: bool
+) -> None:
+    """Whatever they draft is a token, and is refused."""
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    broken = made(name, runner.model, tmp_path, std=float("nan"))[0]
+    broken.take_cache(runner.cache.num_blocks + 1, BLOCK)
+    drafting = _drafting(runner, broken, on_card=on_card)
+    proposer = CardDrafts(DEPTH)
+    drive = Drive(drafting, proposer=proposer, looks_ahead=on_card, token_budget=40)
+    assert serve(drive, asked) == expected
+    assert len(proposer.accepted) > 20
 
 
 @pytest.mark.gpu

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import trio
 
 from config import Config, audit_path, provider_api_key, responses_path
@@ -22,7 +23,7 @@ from gateway.alerts import Alerting
 from gateway.api import Signer
 from gateway.api.alias_params import check_aliases
 from gateway.api.errors import ApiError
-from gateway.dashboard import Dashboard
+from gateway.dashboard import Dashboard, Siblings
 from gateway.gateway_index import ALONE, GatewayIndex
 from gateway.http import (
     Certificates,
@@ -61,10 +62,13 @@ from protocol.control_messages import (
     GATEWAY_SOCKET,
     Answer,
     Ask,
+    AskOverview,
     AskReload,
+    AskRequest,
     AskStatus,
     GatewayStatus,
     ModelCover,
+    Shown,
 )
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES
@@ -304,8 +308,9 @@ async def _serve(
     services = process.services
     async with trio.open_nursery() as nursery:
         url = await nursery.start(_serve_to_the_end, root, process)
-        if process.edge.dashboard is not None:
-            await nursery.start(process.edge.dashboard.run)
+        if (dashboard := process.edge.dashboard) is not None:
+            dashboard.siblings = Siblings(url) if process.index.is_shared else None
+            await nursery.start(dashboard.run)
         nursery.start_soon(_cut_open_turns, services)
         nursery.start_soon(process.reload.run_at_signals)
         nursery.start_soon(_answer_commands, process, url)
@@ -337,6 +342,10 @@ async def _answer_commands(process: _Process, url: str) -> None:
                 return _status(process, url)
             case AskReload():
                 return await process.reload.take()
+            case AskOverview() | AskRequest() if ask.url == url:
+                return _shown(process.edge.dashboard, ask)
+            case AskOverview() | AskRequest():
+                raise ConfigError(f"this gateway serves {url}")
             case _:
                 raise ConfigError("this is a gateway, not a worker")
 
@@ -346,6 +355,18 @@ async def _answer_commands(process: _Process, url: str) -> None:
         _log.warning("`herma reload` will not find this gateway: %s", error)
     else:
         await control.run()
+
+
+def _shown(dashboard: Dashboard | None, ask: AskOverview | AskRequest) -> Answer:
+    """For another process on the port, which is looked at."""
+    if dashboard is None:
+        raise ConfigError("this gateway has no dashboard")
+    if isinstance(ask, AskOverview):
+        return Shown(msgspec.Raw(msgspec.json.encode(dashboard.own(dashboard.read_clients()))))
+    found = dashboard.explain(ask.name)
+    if found is None:
+        raise ConfigError("no such request is here")
+    return Shown(msgspec.Raw(msgspec.json.encode(found)))
 
 
 def _is_cloud_only(config: Config) -> bool:

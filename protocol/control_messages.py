@@ -13,6 +13,8 @@ from protocol.errors import WireError
 from protocol.messages import FaultKind
 
 MAX_LINE_BYTES: Final = 65_536
+MAX_SHOWN_BYTES: Final = 2**22
+"""An overview of a hundred requests has 80 KB."""
 WORKER_SOCKET: Final = "control"
 GATEWAY_SOCKET: Final = "gateway"
 """Control sockets are named for their owner (`protocol/leftovers.py`) and such a word."""
@@ -84,9 +86,32 @@ class AskReplace(msgspec.Struct, frozen=True, tag="replace", forbid_unknown_fiel
     lease_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 0.0
 
 
-Ask = AskStatus | AskRestart | AskReload | AskHold | AskProbe | AskServe | AskReplace
+class AskOverview(msgspec.Struct, frozen=True, tag="overview", forbid_unknown_fields=True):
+    """Asks a gateway process that serves `url` for the overview of its dashboard."""
 
-READS: Final[tuple[type[Ask], ...]] = (AskStatus,)
+    url: str
+
+
+class AskRequest(msgspec.Struct, frozen=True, tag="request", forbid_unknown_fields=True):
+    """Asks a gateway process that serves `url` to explain a request, by its id or short name."""
+
+    url: str
+    name: str
+
+
+Ask = (
+    AskStatus
+    | AskRestart
+    | AskReload
+    | AskHold
+    | AskProbe
+    | AskServe
+    | AskReplace
+    | AskOverview
+    | AskRequest
+)
+
+READS: Final[tuple[type[Ask], ...]] = (AskStatus, AskOverview, AskRequest)
 """What changes nothing; all else leaves a line in the audit file."""
 
 
@@ -211,7 +236,13 @@ class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
         return f"taken: {', '.join(self.taken) or 'nothing'}{left}"
 
 
-Answer = WorkerStatus | GatewayStatus | Refused | Done | Reloaded
+class Shown(msgspec.Struct, frozen=True, tag="shown"):
+    """What the dashboard of a gateway process shows, as that package defines it."""
+
+    json: msgspec.Raw
+
+
+Answer = WorkerStatus | GatewayStatus | Refused | Done | Reloaded | Shown
 
 _encoder = msgspec.json.Encoder()
 _asks: msgspec.json.Decoder[Ask] = msgspec.json.Decoder(Ask)

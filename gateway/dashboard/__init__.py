@@ -22,6 +22,7 @@ from gateway.dashboard.rows import (
     Totals,
     WorkerRow,
 )
+from gateway.dashboard.siblings import Siblings, merged
 
 __all__ = [
     "AttemptRow",
@@ -37,6 +38,7 @@ __all__ = [
     "ProviderRow",
     "RequestRow",
     "SavingRow",
+    "Siblings",
     "Source",
     "Span",
     "State",
@@ -45,6 +47,7 @@ __all__ = [
     "condition_of",
     "event_row",
     "explain",
+    "merged",
     "overview_of",
     "page",
 ]

@@ -14,6 +14,7 @@ from gateway.dashboard.explanation import Explanation, explain
 from gateway.dashboard.overview import Source, away_since, event_row, last_attempt, overview_of
 from gateway.dashboard.rates import Progress, Rates
 from gateway.dashboard.rows import Log, Overview
+from gateway.dashboard.siblings import Siblings, merged
 from gateway.runtime import next_tick
 from gateway.telemetry import SAMPLE_S, History, Reading, RequestTrace, Sample
 from gateway.turn import Services
@@ -26,7 +27,10 @@ SHOWN_EVENTS: Final = 200
 
 @final
 class Dashboard:
-    """`process` is the index of this process, if there are several; `now` is the traces' clock."""
+    """`process` is the index of this process, if there are several; `now` is the traces' clock.
+    `siblings` and `read_clients`, for those who ask from another process, are set once they are
+    known.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,8 @@ class Dashboard:
         self._sampled_at = float("-inf")
         self._shared: Overview | None = None
         self._shared_at = float("-inf")
+        self.siblings: Siblings | None = None
+        self.read_clients: Callable[[], Clients] = dict
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sample until cancelled."""
@@ -56,8 +62,22 @@ class Dashboard:
             await trio.sleep_until(next_tick(trio.current_time(), SAMPLE_S))
             self._sample()
 
+    async def look(self) -> None:
+        """Ask the other processes on the port, if there are any, for what the next overview has of
+        them.
+        """
+        if self.siblings is not None:
+            await self.siblings.look()
+
     def overview(self, clients: Clients) -> Overview:
-        """As of now, or of half a second ago. `clients`: prompt tokens and cached ones by name."""
+        """As of now, or of half a second ago; of the other processes, as of the last `look`.
+        `clients`: prompt tokens and cached ones by name.
+        """
+        own = self.own(clients)
+        return own if self.siblings is None else merged(own, self.siblings.seen)
+
+    def own(self, clients: Clients) -> Overview:
+        """Of this process alone."""
         now = self._now()
         if self._shared is None or now - self._shared_at >= SHARED_S:
             self._rates.look(map(_progress, self._services.traces.open.values()), now)

@@ -166,7 +166,8 @@ class Totals(msgspec.Struct, frozen=True):
 
 class Overview(msgspec.Struct, frozen=True):
     """All of it at one moment. `requests` are the oldest open ones, at most `MAX_REQUESTS`;
-    `recent` the last ended ones. `process` is the index of one of several gateway processes.
+    `recent` the last ended ones. `process` is the index of one of several gateway processes;
+    `processes` are in it.
     """
 
     version: str
@@ -185,6 +186,7 @@ class Overview(msgspec.Struct, frozen=True):
     providers: tuple[ProviderRow, ...]
     limits: tuple[LimitRow, ...]
     savings: tuple[SavingRow, ...]
+    processes: int = 1
 
 
 class State(msgspec.Struct, frozen=True):

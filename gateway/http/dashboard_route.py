@@ -42,6 +42,7 @@ class DashboardRoute:
         self._dashboard = dashboard
         self._gate = gate
         self._metrics = metrics
+        dashboard.read_clients = metrics.clients.totals
         self._page: tuple[bytes, tuple[Header, ...]] | None = None
 
     async def page(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -62,12 +63,16 @@ class DashboardRoute:
         self._gate.check_page(scope)
         dashboard = self._dashboard
         _, samples = dashboard.samples()
+        await dashboard.look()
         await send_json(send, State(self._overview(), tuple(samples), dashboard.log().events))
 
     async def request(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """One request, explained."""
         self._gate.check_page(scope)
-        found = self._dashboard.explain(scope["path_params"]["name"])
+        name = scope["path_params"]["name"]
+        found: object = self._dashboard.explain(name)
+        if found is None and self._dashboard.siblings is not None:
+            found = await self._dashboard.siblings.explain(name)
         if found is None:
             raise ApiError(404, "No such request is open, nor among the last that were.")
         await send_json(send, found)
@@ -84,6 +89,7 @@ class DashboardRoute:
         dashboard = self._dashboard
         number, samples = dashboard.samples()
         log = dashboard.log()
+        await dashboard.look()
         chunk = _event("history", samples) + _event("log", log) + _event("state", self._overview())
         due, seen = next_tick(trio.current_time(), STATE_S), 0
         while True:
@@ -99,6 +105,7 @@ class DashboardRoute:
                 due = next_tick(now, STATE_S)
                 number, samples = dashboard.samples(number)
                 chunk += _event("history", samples) if samples else b""
+                await dashboard.look()
                 chunk += _event("state", self._overview())
 
     def _overview(self) -> Overview:

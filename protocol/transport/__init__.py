@@ -6,7 +6,7 @@ the bytes mean.
 """
 
 from protocol.transport.backlog import MAX_BACKLOG_BYTES
-from protocol.transport.control_socket import ControlSocket
+from protocol.transport.control_socket import ControlSocket, ask_control
 from protocol.transport.curve import (
     CurveClient,
     CurvePair,
@@ -43,6 +43,7 @@ __all__ = [
     "RouterSocket",
     "RouterStatistics",
     "Subscriber",
+    "ask_control",
     "enable_inline_reads",
     "is_local",
     "load_curve_client",

@@ -20,12 +20,14 @@ import trio
 from protocol.audit import Act, Note
 from protocol.control_messages import (
     MAX_LINE_BYTES,
+    MAX_SHOWN_BYTES,
     READS,
     Answer,
     Ask,
     Done,
     Refused,
     Reloaded,
+    decode_answer,
     decode_ask,
     encode_line,
 )
@@ -146,6 +148,23 @@ def _name_of(uid: int) -> str:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:
         return f"user {uid}"
+
+
+async def ask_control(path: Path, question: Ask) -> Answer:
+    """The answer of the process behind `path`, without a deadline. Raises `HermaError` if it is
+    gone or of another version.
+    """
+    line = bytearray()
+    try:
+        async with await trio.open_unix_socket(path) as stream:
+            await stream.send_all(encode_line(question))
+            while not line.endswith(b"\n") and len(line) < MAX_SHOWN_BYTES:
+                if not (data := await stream.receive_some(MAX_LINE_BYTES)):
+                    break
+                line += data
+    except (OSError, trio.BrokenResourceError) as error:
+        raise ConfigError(f"the process behind {path} does not answer: {error}") from error
+    return decode_answer(bytes(line))
 
 
 def remove_socket(path: Path) -> None:

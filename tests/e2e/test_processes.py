@@ -127,6 +127,26 @@ def test_it_says_ready_once(fleet: Fleet) -> None:
     assert all(fleet.knows_worker(index) for index in range(PROCESSES))
 
 
+def test_the_dashboard_of_each_process_shows_the_requests_of_all(fleet: Fleet) -> None:
+    """Whichever the kernel chose for the page: rows, sums, and where each request went."""
+    body = {**BODY, "stream": False}
+    with httpx.Client(trust_env=False, timeout=BOUND_S) as client:
+        names = {
+            client.post(f"{url}/chat/completions", json=body).json()["id"] for url in fleet.urls
+        }
+        assert len(names) == PROCESSES
+        for url in fleet.urls:
+            root = url.removesuffix("/v1")
+            told = client.get(f"{root}/dashboard/state").json()["overview"]
+            assert told["processes"] == PROCESSES
+            assert {row["id"] for row in told["recent"]} >= names
+            assert told["totals"]["ended"] >= PROCESSES
+            for name in names:
+                explained = client.get(f"{root}/dashboard/requests/{name}").json()
+                assert explained["request"]["id"] == name
+            assert client.get(f"{root}/dashboard/requests/nothing").status_code == 404
+
+
 def test_every_process_has_its_share_of_a_worker_that_is_full(fleet: Fleet) -> None:
     """Eight clients of each process want a worker with two places and one to wait in: it refuses
     much of what it is sent. Nothing is lost, and all processes get the same, counted from when each

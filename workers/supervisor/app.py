@@ -22,9 +22,11 @@ from protocol.control_messages import (
     Answer,
     Ask,
     AskHold,
+    AskOverview,
     AskProbe,
     AskReload,
     AskReplace,
+    AskRequest,
     AskRestart,
     AskServe,
     AskStatus,
@@ -173,6 +175,8 @@ class Worker:
                 return await self._reload()
             case AskHold() | AskProbe() | AskServe() | AskReplace():
                 return self._held(ask)
+            case AskOverview() | AskRequest():
+                raise ConfigError("this is a worker, not a gateway")
 
     def _held(self, ask: AskHold | AskProbe | AskServe | AskReplace) -> Done:
         """What is asked while another version is tried. Raises `ConfigError`."""

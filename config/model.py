@@ -371,7 +371,9 @@ class SpeculationConfig(_Table, frozen=True):
 
 
 AlertForm = Literal["json", "ntfy", "slack"]
-AlertKindName = Literal["fallback", "spending", "worker", "crash loop", "provider", "request"]
+AlertKindName = Literal[
+    "fallback", "spending", "worker", "crash loop", "speed loss", "provider", "request"
+]
 _QUIET: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
 _MAC: Final = r"^([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}$"
 PATTERNS[_QUIET] = "HH:MM-HH:MM, as 22:00-07:00"

@@ -442,6 +442,22 @@ class Load(_Message, frozen=True, tag=42):
     drafting: Drafting | None = None
 
 
+MAX_FIGURES: Final = 8
+MAX_FIGURE_CHARS: Final = 200
+Figure = Annotated[str, msgspec.Meta(max_length=MAX_FIGURE_CHARS)]
+
+
+class SpeedLoss(_Message, frozen=True, tag=54):
+    """What of the engine of this epoch is over 10 % slower than at its last good start, each with
+    both numbers; empty: nothing any more. Its host lists `num_changes` differences. A gateway
+    that does not know this message counts it as garbage and goes on.
+    """
+
+    epoch: Count
+    figures: Annotated[tuple[Figure, ...], msgspec.Meta(max_length=MAX_FIGURES)]
+    num_changes: Count = 0
+
+
 class Pong(_Message, frozen=True, tag=43):
     """The supervisor is alive."""
 
@@ -566,6 +582,7 @@ FromWorker = (
     | StatesSaved
     | StatesForgotten
     | Load
+    | SpeedLoss
     | Pong
     | Fault
     | Bye

@@ -19,14 +19,18 @@ from gateway.telemetry import (
     LimitReached,
     PoisonedRequest,
     PublishedEvent,
+    SpeedBack,
+    SpeedLost,
     SpendingThreshold,
     WorkerBack,
     WorkerLost,
 )
 
-AlertKind = Literal["fallback", "spending", "worker", "crash loop", "provider", "request"]
+AlertKind = Literal[
+    "fallback", "spending", "worker", "crash loop", "speed loss", "provider", "request"
+]
 ALERT_KINDS: Final[tuple[AlertKind, ...]] = (
-    "fallback", "spending", "worker", "crash loop", "provider", "request",
+    "fallback", "spending", "worker", "crash loop", "speed loss", "provider", "request",
 )  # fmt: skip
 Level = Literal["good", "warning", "critical"]
 """`critical` alone is sent in quiet hours."""
@@ -58,7 +62,7 @@ def alert_of(published: PublishedEvent, run: str) -> Alert | None:
     return Alert(f"{run}-{published.number}", kind, level, title, text, published.json)
 
 
-def _words(event: FleetEvent) -> tuple[AlertKind, Level, str, str] | None:  # noqa: PLR0911
+def _words(event: FleetEvent) -> tuple[AlertKind, Level, str, str] | None:  # noqa: C901, PLR0911
     match event:
         case FallbackOn(model, providers, reason):
             names = ", ".join(providers)
@@ -72,6 +76,12 @@ def _words(event: FleetEvent) -> tuple[AlertKind, Level, str, str] | None:  # no
         case LimitReached(scope, name, period, resets_at):
             text = f"This {period}'s limit refuses cloud requests until {resets_at}."
             return "spending", "critical", f"{scope} {name}: limit reached", text
+        case SpeedLost(worker, figures, num_changes):
+            text = f"{'; '.join(figures)}. `herma diff {worker}` on its host: {num_changes} changes"
+            return "speed loss", "warning", f"worker {worker} is slower", text
+        case SpeedBack(worker):
+            text = "As fast as at its last good start."
+            return "speed loss", "good", f"worker {worker} is fast again", text
         case WorkerLost(worker, reason):
             return "worker", "warning", f"worker {worker} lost", reason
         case WorkerBack(worker, _, models, _):

@@ -56,6 +56,7 @@ from protocol.messages import (
     RelayHead,
     RelayTaken,
     Snapshot,
+    SpeedLoss,
     StatesForgotten,
     StatesSaved,
     Submit,
@@ -80,7 +81,19 @@ MAX_REASON_CHARS: Final = 400
 MAX_GARBAGE_LOGGED: Final = 8
 
 _BlockEvent = BlockEvent | BlocksSnapshot
-_Rare = Register | Rejected | Pong | Progress | _BlockEvent | Load | Fault | Bye | Files | Embedding
+_Rare = (
+    Register
+    | Rejected
+    | Pong
+    | Progress
+    | _BlockEvent
+    | Load
+    | SpeedLoss
+    | Fault
+    | Bye
+    | Files
+    | Embedding
+)
 _ENDED_THERE: Final = (Finished, Rejected)
 """Outcomes after which the worker has already forgotten the sequence."""
 
@@ -293,6 +306,7 @@ class WorkerLink:
                 | StatesForgotten()
                 | BlocksSnapshot()
                 | Load()
+                | SpeedLoss()
             ):
                 self._dispatcher.heard(worker_id, message)
             case Fault():

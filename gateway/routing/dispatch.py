@@ -29,6 +29,8 @@ from gateway.telemetry import (
     EngineFault,
     IndexGap,
     PoisonedRequest,
+    SpeedBack,
+    SpeedLost,
     WorkerBack,
     WorkerLost,
     WorkerReady,
@@ -47,6 +49,7 @@ from protocol.messages import (
     Load,
     Progress,
     Register,
+    SpeedLoss,
     StatesForgotten,
     StatesSaved,
 )
@@ -54,7 +57,7 @@ from protocol.messages import (
 FULL_AT_MOST_S: Final = 1.0
 """After this, a full worker without a new `Load` (it sends one per change) is tried again."""
 
-FleetMessage = Progress | BlockEvent | BlocksSnapshot | Load | Fault | Bye
+FleetMessage = Progress | BlockEvent | BlocksSnapshot | Load | SpeedLoss | Fault | Bye
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class Dispatch:
         )
         self._rejoin_s = rejoin_s
         self._num_stale = 0
+        self._speed_losses: dict[str, SpeedLoss] = {}
         self._num_gaps = 0
 
     def start(self, now: float) -> None:
@@ -160,6 +164,8 @@ class Dispatch:
         match message:
             case Load():
                 return self._load(worker, message, now)
+            case SpeedLoss():
+                return self._speed_loss(worker, message)
             case (
                 BlocksStored()
                 | BlocksDropped()
@@ -309,6 +315,19 @@ class Dispatch:
         worker.report(load, now)
         has_news = was_full or worker.places > num_places
         return self._settle(worker.models, now) if has_news else ()
+
+    def _speed_loss(self, worker: Worker, loss: SpeedLoss) -> Effects:
+        """A worker that comes back says it again; operators need not hear it twice."""
+        if loss.epoch != worker.epoch:
+            self._num_stale += 1
+            return ()
+        before = self._speed_losses.pop(worker.name, None)
+        if not loss.figures:
+            return (Notice(SpeedBack(worker.name)),) if before is not None else ()
+        self._speed_losses[worker.name] = loss
+        if before is not None and before.epoch == loss.epoch:
+            return ()
+        return (Notice(SpeedLost(worker.name, loss.figures, loss.num_changes)),)
 
     def _progress(self, worker: Worker, progress: Progress) -> Effects:
         if progress.epoch == worker.epoch and worker.engine is None:

@@ -48,6 +48,22 @@ class EngineFault(_Event, frozen=True, tag="engine fault"):
     is_final: bool
 
 
+class SpeedLost(_Event, frozen=True, tag="speed loss"):
+    """What of a worker is over 10 % slower than at its last good start; `herma diff` on its host
+    lists that many changes.
+    """
+
+    worker: str
+    figures: tuple[str, ...]
+    num_changes: int
+
+
+class SpeedBack(_Event, frozen=True, tag="speed back"):
+    """A worker is as fast as it was."""
+
+    worker: str
+
+
 class WorkerLost(_Event, frozen=True, tag="worker lost"):
     """A supervisor, its host or the link to it is gone, or it has left."""
 
@@ -207,6 +223,8 @@ FleetEvent = (
     | WorkerReady
     | WorkerBack
     | EngineFault
+    | SpeedLost
+    | SpeedBack
     | WorkerLost
     | IndexGap
     | FallbackOn

@@ -15,6 +15,7 @@ from workers.starts.gather import (
     this_origin,
 )
 from workers.starts.record import Library, StartRecord, Starts, WeightFile
+from workers.starts.speed_watch import SpeedWatch
 from workers.starts.store import (
     Verdict,
     judged,
@@ -23,6 +24,7 @@ from workers.starts.store import (
     recorded_workers,
     save_starts,
     starts_dir,
+    with_steps,
 )
 from workers.starts.withheld import WITHHELD
 
@@ -32,6 +34,7 @@ __all__ = [
     "Difference",
     "Library",
     "Origin",
+    "SpeedWatch",
     "StartRecord",
     "Starts",
     "Verdict",
@@ -51,4 +54,5 @@ __all__ = [
     "slower_than",
     "starts_dir",
     "this_origin",
+    "with_steps",
 ]

@@ -35,7 +35,9 @@ class StartRecord(msgspec.Struct, frozen=True):
     `commit` that of a git checkout, `image` the digest of the container's image, as far as known.
     `environment` has an allow list of variables, `arguments` the words of the worker's command and
     `folder` the directory that they were said in,
-    `config` its effective table without secrets. Facts that are not known are empty.
+    `config` its effective table without secrets. Facts that are not known are empty. `speed` and
+    `steps` (ms by kind of work, `SpeedWatch`) of a good start are the best that starts of the same
+    make have reached: each may be a little slower than the one before.
     """
 
     at: float
@@ -54,6 +56,7 @@ class StartRecord(msgspec.Struct, frozen=True):
     weights: dict[str, WeightFile] = {}
     libraries: dict[str, Library] = {}
     speed: StartSpeed = StartSpeed()
+    steps: dict[str, float] = {}
 
 
 class Starts(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ good. The supervisor is the one writer. Blocks.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -16,6 +16,7 @@ import msgspec
 from config import state_dir
 from protocol.errors import ConfigError
 from protocol.state_file import write_atomically
+from workers.ipc import StartSpeed
 from workers.starts.compare import Difference, differences, slower_than
 from workers.starts.record import StartRecord, Starts
 
@@ -26,12 +27,24 @@ MAX_SHOWN_LETTERS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`warnings`: each figure that is over 10 % slower, and at the end what has changed. `changes`:
-    how a start that is good differs from the one before; empty for none.
+    """`figures`: each that is over 10 % slower; `warnings`: these, and at the end what has changed.
+    `changes`: how the start differs from the last good one, in `num_changes` points; empty for
+    none. `steps`: what its steps are to be measured by.
     """
 
     warnings: tuple[str, ...] = ()
     changes: str = ""
+    figures: tuple[str, ...] = ()
+    num_changes: int = 0
+    steps: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        return not self.figures
+
+    def of_steps(self, figures: tuple[str, ...], path: Path) -> "Verdict":
+        """The same start, whose steps are slower now."""
+        return replace(self, figures=figures, warnings=_warnings(figures, self.changes, path))
 
 
 def starts_dir(environ: Mapping[str, str]) -> Path:
@@ -79,17 +92,58 @@ def judged(starts: Starts, record: StartRecord, path: Path) -> tuple[Starts, Ver
     before = starts.last_good
     if before is None:
         return starts.with_good(record), Verdict()
-    found = differences(before, record)
-    slower = tuple(slower_than(before.speed, record.speed))
+    measures = [before, *(one for one in starts.good if not _made_otherwise(one, record))]
+    found = _made_otherwise(before, record)
+    slower = tuple(slower_than(_best_speed(measures, record), record.speed))
+    changes, steps = _in_words(found), _best_steps(measures)
+    verdict = Verdict((), changes, slower, len(found), steps)
     if slower:
-        accept = f" (herma diff; remove {path} to accept it)"
-        changed = f"{_in_words(found) or 'nothing that is recorded'}{accept}"
-        warnings = (*slower, f"changed since the last good start: {changed}")
-        return Starts(starts.good, record), Verdict(warnings)
-    if not found:
-        starts = Starts(starts.good[:-1])
-    changed = _in_words(found)
-    return starts.with_good(record), Verdict(changes=changed)
+        return Starts(starts.good, record), verdict.of_steps(slower, path)
+    if found:
+        return starts.with_good(record), verdict
+    best = _best_speed([before, record], record)
+    kept = msgspec.structs.replace(record, speed=best, steps=before.steps)
+    return Starts((*starts.good[:-1], kept), record), verdict
+
+
+def with_steps(starts: Starts, steps: Mapping[str, float]) -> Starts:
+    """The starts, with the step times in ms that the last good one has reached meanwhile."""
+    last = starts.last_good
+    if last is None:
+        return starts
+    best = {kind: min(ms, last.steps.get(kind, ms)) for kind, ms in steps.items()}
+    kept = msgspec.structs.replace(last, steps={**last.steps, **best})
+    return Starts((*starts.good[:-1], kept), starts.latest)
+
+
+def _made_otherwise(before: StartRecord, now: StartRecord) -> list[Difference]:
+    return [one for one in differences(before, now) if one.boundary != "speed"]
+
+
+def _best_speed(measures: Sequence[StartRecord], record: StartRecord) -> StartSpeed:
+    """Each figure at its best; of prompts those as long as those of `record`."""
+    speeds = [one.speed for one in measures]
+    equal = [one for one in speeds if one.prompt_tokens == record.speed.prompt_tokens]
+    return StartSpeed(
+        max(one.decode_tokens_per_s for one in speeds),
+        max((one.prefill_tokens_per_s for one in equal), default=0.0),
+        record.speed.prompt_tokens,
+    )
+
+
+def _best_steps(measures: Sequence[StartRecord]) -> dict[str, float]:
+    best: dict[str, float] = {}
+    for one in measures:
+        for kind, ms in one.steps.items():
+            best[kind] = min(ms, best.get(kind, ms))
+    return best
+
+
+def _warnings(figures: tuple[str, ...], changes: str, path: Path) -> tuple[str, ...]:
+    if not figures:
+        return ()
+    changed = f"{changes or 'nothing that is recorded'} (herma diff; remove {path} to accept it)"
+    return (*figures, f"changed since the last good start: {changed}")
 
 
 def _in_words(found: Sequence[Difference]) -> str:

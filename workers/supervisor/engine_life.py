@@ -15,8 +15,9 @@ import trio
 from config import WorkerConfig
 from protocol import wire
 from protocol.errors import ConfigError, WireError
-from protocol.messages import EngineFacts, FromWorker
+from protocol.messages import EngineFacts, FromWorker, Load
 from workers.ipc import (
+    BROADCAST,
     FIRST_CONTROL_TAG,
     SUPERVISOR,
     AnswerProbe,
@@ -40,6 +41,7 @@ from workers.supervisor.log import Log
 from workers.supervisor.progress_watch import HangWatch, StartWatch
 
 TICK_S: Final = 0.1
+_LOAD: Final = wire.tag_of(Load)
 _ASKED_S: Final = 2.0
 _TERMINATED_S: Final = 1.0
 
@@ -48,7 +50,7 @@ _TERMINATED_S: Final = 1.0
 class EngineLife:
     """One process. `failure` is its own report of its end, `loaded` its report that the model is.
     Once it is ready `facts` are set, the scope `starting` is cancelled and `proven` is set; once it
-    serves, `accepted` is.
+    serves, `accepted` is. `on_load` gets its reports of load.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class EngineLife:
         self.proven = trio.Event()
         self.accepted = trio.Event()
         self.warnings: tuple[str, ...] = ()
+        self.on_load: Callable[[Load], None] | None = None
         self.progress = StartProgress("start", 0.0)
         self.drafting = ""
         self.on_progress: Callable[[str, float, str], None] = _ignore
@@ -203,6 +206,8 @@ class EngineLife:
             link, payload = frame
             if link != SUPERVISOR:
                 waiting.append(frame)
+                if link == BROADCAST and self.on_load is not None:
+                    self._look_at(payload, self.on_load)
                 continue
             self._relay.from_engine(waiting)
             waiting = []
@@ -210,6 +215,24 @@ class EngineLife:
             if self.process.killed_for is not None:
                 return
         self._relay.from_engine(waiting)
+
+    def _look_at(self, payload: bytes, on_load: Callable[[Load], None]) -> None:
+        """A report of load, at most ten a second, is also looked at here."""
+        if wire.peek_tag(payload) == _LOAD:
+            try:
+                message = wire.decode_from_worker(payload)
+            except WireError as error:
+                self.process.kill(f"the engine's stream is broken: {error}")
+            else:
+                assert isinstance(message, Load)
+                on_load(message)
+
+    def is_slower(
+        self, figures: tuple[str, ...], warnings: tuple[str, ...], num_changes: int
+    ) -> None:
+        """So much is over 10 % slower than at its good starts; nothing, if `figures` are empty."""
+        self.warnings = warnings
+        self._relay.engine_slower(figures, num_changes)
 
     def _take_own(self, payload: bytes) -> None:
         """A frame that is for the supervisor itself."""

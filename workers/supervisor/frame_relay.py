@@ -13,6 +13,8 @@ from protocol import wire
 from protocol.addresses import sibling_address
 from protocol.errors import WireError
 from protocol.messages import (
+    MAX_FIGURE_CHARS,
+    MAX_FIGURES,
     PROTOCOL_VERSION,
     Abort,
     Drain,
@@ -31,6 +33,7 @@ from protocol.messages import (
     RelayChunk,
     RelayCredit,
     Snapshot,
+    SpeedLoss,
     Submit,
     Welcome,
 )
@@ -113,6 +116,7 @@ class FrameRelay:
         self._facts: EngineFacts | None = None
         self._files: ModelFiles | None = None
         self._fault: Fault | None = None
+        self._speed_loss: SpeedLoss | None = None
         self._engine: Engine | None = None
         self._is_held = False
         # Gateways know of the engine of this epoch, so they must hear of its end.
@@ -142,6 +146,18 @@ class FrameRelay:
             self.state = EngineState.READY
         self._is_known = True
         self.broadcast(self._registration())
+
+    def engine_slower(self, figures: tuple[str, ...], num_changes: int) -> None:
+        """It is over 10 % slower than at its last good start, or no longer: notify every gateway,
+        also those that join later.
+        """
+        if not figures and self._speed_loss is None:
+            return
+        shown = tuple(one[:MAX_FIGURE_CHARS] for one in figures[:MAX_FIGURES])
+        loss = SpeedLoss(self.epoch, shown, num_changes)
+        self._speed_loss = loss if shown else None
+        if not self._is_held:
+            self.broadcast(loss)
 
     def engine_gone(
         self,
@@ -235,10 +251,15 @@ class FrameRelay:
         return len(self._links) > 1
 
     def greeting(self) -> tuple[FromWorker, ...]:
-        """The registration; after the last failed start also the fault."""
-        if self._fault is None or self._is_held:
-            return (self._registration(),)
-        return (self._registration(), self._fault)
+        """The registration; after the last failed start also the fault, of a slow one the loss."""
+        registration = self._registration()
+        if self._is_held:
+            return (registration,)
+        if self._fault is not None:
+            return (registration, self._fault)
+        lost = self._speed_loss
+        is_known = lost is not None and lost.epoch == self.epoch and self._facts is not None
+        return (registration, lost) if lost is not None and is_known else (registration,)
 
     def join(self, link: GatewayLink, welcome: Welcome) -> None:
         """Number the link. Numbers are not reused soon, so that no frame of an earlier life of

@@ -8,15 +8,16 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import msgspec
 import trio
 
-from config import WorkerConfig
+from config import EXTERNAL_ENGINES, WorkerConfig
 from protocol.errors import ConfigError
 from workers.ipc import EngineReady
 from workers.starts import (
+    SpeedWatch,
     StartRecord,
     Starts,
     Verdict,
@@ -28,9 +29,12 @@ from workers.starts import (
     record_path,
     save_starts,
     this_origin,
+    with_steps,
 )
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.log import Log
+
+LOOK_EVERY_S: Final = 10.0
 
 
 @final
@@ -51,7 +55,7 @@ class StartJournal:
             await life.proven.wait()
             assert life.loaded is not None
             starts, verdict = await trio.to_thread.run_sync(_proved, path, record, life.loaded)
-            life.warnings = verdict.warnings
+            life.is_slower(verdict.figures, verdict.warnings, verdict.num_changes)
             # An engine on trial may be rejected, and would be the measure of the next.
             await life.accepted.wait()
             await trio.to_thread.run_sync(save_starts, path, starts)
@@ -64,6 +68,35 @@ class StartJournal:
             self._log.info(f"the start is recorded as good, with changes: {verdict.changes}")
         elif not verdict.warnings:
             self._log.info_unless_shared("the start is recorded as good")
+        # Other people's engines are measured by the same prompts at each start, natives by steps.
+        if verdict.is_good and not verdict.warnings and config.engine not in EXTERNAL_ENGINES:
+            await self._watch(life, path, verdict)
+
+    async def _watch(self, life: EngineLife, path: Path, good: Verdict) -> None:
+        """Compare the steps of a good start with those of others, and keep the best."""
+        watch = SpeedWatch(good.steps)
+        life.on_load = watch.add
+        figures, steps = watch.figures, dict(watch.steps)
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            if watch.figures != figures:
+                is_news = not (figures and watch.figures)
+                figures = watch.figures
+                self._warn(life, good.of_steps(figures, path), is_news=is_news)
+            if watch.steps != steps:
+                steps = dict(watch.steps)
+                try:
+                    await trio.to_thread.run_sync(_keep_steps, path, steps)
+                except ConfigError as error:
+                    self._log.info(f"the speed of steps is not kept: {error}")
+
+    def _warn(self, life: EngineLife, verdict: Verdict, *, is_news: bool) -> None:
+        """Other kinds of work are slow now: that is in the status; the log says when it begins."""
+        life.is_slower(verdict.figures, verdict.warnings, verdict.num_changes)
+        for warning in verdict.warnings if is_news else ():
+            self._log.info(f"warning: {warning}")
+        if not verdict.figures:
+            self._log.info("steps are as fast as those of the last good start again")
 
     def _begun(self, path: Path, config: WorkerConfig) -> StartRecord:
         record = gather(
@@ -77,6 +110,10 @@ class StartJournal:
         )
         save_starts(path, Starts(load_starts(path).good, record))
         return record
+
+
+def _keep_steps(path: Path, steps: dict[str, float]) -> None:
+    save_starts(path, with_steps(load_starts(path), steps))
 
 
 def _proved(path: Path, record: StartRecord, loaded: EngineReady) -> tuple[Starts, Verdict]:

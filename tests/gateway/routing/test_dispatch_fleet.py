@@ -13,7 +13,13 @@ from gateway.routing.effects import (
     Refuse,
     RefuseWorker,
 )
-from gateway.telemetry.fleet_events import EngineFault, WorkerBack, WorkerLost
+from gateway.telemetry.fleet_events import (
+    EngineFault,
+    SpeedBack,
+    SpeedLost,
+    WorkerBack,
+    WorkerLost,
+)
 from protocol.messages import (
     BlocksDropped,
     BlocksSnapshot,
@@ -22,6 +28,7 @@ from protocol.messages import (
     Fault,
     Progress,
     Register,
+    SpeedLoss,
 )
 from tests.fakes.fleet import (
     W1,
@@ -38,6 +45,7 @@ from tests.fakes.fleet import (
     stored,
 )
 
+LOSS = SpeedLoss(1, ("answers at 40.0 tokens/s",), 2)
 GIVES_UP = "exit code 1; stopped after 5 starts"
 
 
@@ -361,3 +369,18 @@ def test_a_worker_that_is_here_is_remembered_whatever_names_come_and_go() -> Non
     fleet.lost(W1, 0.0)
     notices = [e for e in fleet.register(W1, hello("w1", facts()), 0.0) if isinstance(e, Notice)]
     assert isinstance(notices[-1].event, WorkerBack)
+
+
+def test_a_speed_loss_is_said_once() -> None:
+    """Also if the worker's link was gone meanwhile; of another epoch it is stale."""
+    fleet = dispatch()
+    fleet.register(W1, hello("w1", facts()), 0.0)
+    lost = Notice(SpeedLost("w1", LOSS.figures, 2))
+    assert fleet.heard(W1, LOSS, 1.0) == (lost,)
+    assert fleet.heard(W1, SpeedLoss(1, ("prompts too",)), 2.0) == ()
+    fleet.lost(W1, 3.0)
+    fleet.register(W2, hello("w1", facts()), 4.0)
+    assert fleet.heard(W2, LOSS, 5.0) == ()
+    assert fleet.heard(W2, SpeedLoss(7, ("x",)), 5.0) == ()
+    assert fleet.heard(W2, SpeedLoss(1, ()), 6.0) == (Notice(SpeedBack("w1")),)
+    assert fleet.heard(W2, SpeedLoss(1, ()), 7.0) == ()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from protocol.messages import SpeedLoss
 from tests.fakes.foreign_process import foreign_process
 from tests.fakes.gateway_end import open_gateway_end
 from tests.fakes.worker_process import worker_process
@@ -69,7 +70,10 @@ async def test_a_slower_start_is_in_the_log_and_in_the_status(tmp_path: Path) ->
             keys |= {"url": engine.url, "environ": environ}
             with worker_process(tmp_path, gateway.address, **keys) as worker:  # type: ignore[arg-type]
                 await gateway.wait_ready()
-                await worker.wait_line("warning: prompts of 64 tokens at")
+                line = await worker.wait_line("warning: prompts of 64 tokens at")
+                loss = await gateway.wait(SpeedLoss)
+                assert any(figure in line for figure in loss.figures)
+                assert loss.num_changes > 0
                 line = await worker.wait_line("changed since the last good start")
                 assert "code: engine was empty, is 0." in line
                 code, text = await worker.command("status", "w")

@@ -295,11 +295,14 @@ class KeyConfig(_Table, frozen=True):
 
 class LedgerConfig(_Table, frozen=True):
     """`[ledger]`: the file of usage and cost, and the currency of all prices and limits. `path`
-    None: in the user's state directory.
+    None: in the user's state directory. `shared`: the Redis server by which several hosts keep
+    limits together; the variable `shared_password_env` holds its password.
     """
 
     path: str | None = None
     currency: Annotated[str, msgspec.Meta(pattern=_CURRENCY)] = "USD"
+    shared: str | None = None
+    shared_password_env: str | None = None
 
 
 class LaunchConfig(_Table, frozen=True):

@@ -74,6 +74,7 @@ class LedgerWriter:
         self._usage: Usages = {}
         self._has_work = trio.Event()
         self._looks_at = 0.0
+        self._is_blind = False
         self._thread = trio.CapacityLimiter(1)
 
     async def run(
@@ -176,4 +177,8 @@ class LedgerWriter:
                 places = tuple(self._places())
                 self._see(await trio.to_thread.run_sync(store.look, places, limiter=self._thread))
         except LedgerError as error:
-            _log.error("%s", error)
+            if not self._is_blind:
+                _log.error("%s", error)
+            self._is_blind = True
+        else:
+            self._is_blind = False

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import trio
 
-from config import Config, FallbackConfig, ledger_path
+from config import Config, FallbackConfig, ledger_path, secret_of
 from gateway.api import ApiError, ChatRequest, Usage, unavailable
 from gateway.spending.ledger_writer import LedgerFull, LedgerWriter
 from gateway.spending.limits import (
@@ -43,6 +43,7 @@ from gateway.spending.savings import LocalUse, cloud_prices
 from gateway.store import (
     Claim,
     Column,
+    CommonLimits,
     Entry,
     LedgerError,
     LedgerStore,
@@ -259,10 +260,17 @@ class Spending:
         path = ledger_path(self._config.ledger, self._environ)
         today = day_of(self._now())
         first_day = f"{month_before(today)}-01"
-        currency = self._config.ledger.currency
+        ledger = self._config.ledger
+
+        def open_common(name: str, others: list[str]) -> CommonLimits:
+            place, variable = "[ledger] shared", ledger.shared_password_env
+            password = secret_of(place, variable, None, self._environ)
+            return CommonLimits(ledger.shared or "", password, ledger.currency, name, others)
 
         def open_store() -> LedgerStore:
-            return LedgerStore(path, currency, first_day, spent_beside(path, first_day))
+            common = None if ledger.shared is None else open_common
+            beside = spent_beside(path, first_day)
+            return LedgerStore(path, ledger.currency, first_day, beside, common)
 
         await nursery.start(self._writer.run, open_store)
         report = await trio.to_thread.run_sync(read_report, path, _LOCAL_BY, f"{today[:7]}-01")

@@ -3,6 +3,7 @@ of the Responses API: responses, the events of their streams, conversations.
 """
 
 from gateway.store.balances import NOTHING, Balance, Balances, Cap, Place, add_cost, places_of
+from gateway.store.common_limits import CommonLimits
 from gateway.store.ledger import (
     Claim,
     DayTotal,
@@ -38,6 +39,7 @@ __all__ = [
     "Change",
     "Claim",
     "Column",
+    "CommonLimits",
     "DayTotal",
     "Entry",
     "Insert",

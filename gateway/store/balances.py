@@ -17,6 +17,11 @@ CREATE TABLE IF NOT EXISTS windows (
 ) STRICT, WITHOUT ROWID
 """
 _READ: Final = "SELECT spent, reserved FROM windows WHERE kind = ? AND name = ? AND window = ?"
+_NEWEST: Final = "SELECT MAX(substr(window, 1, 7)) FROM windows"
+_ALL: Final = """
+SELECT kind, name, window, spent, reserved FROM windows
+WHERE window >= strftime('%Y-%m', ? || '-01', '-1 month')
+"""
 _ADD: Final = """
 INSERT INTO windows VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
     spent = spent + excluded.spent, reserved = reserved + excluded.reserved
@@ -111,6 +116,19 @@ class SharedBalances:
     def change(self, places: Iterable[Place], change: Balance) -> None:
         """Count `change` in this transaction, whatever the caps are."""
         add_cost(self._changes, places, change)
+
+    def changes(self) -> dict[Place, Balance]:
+        """What this transaction has changed so far."""
+        return dict(self._changes)
+
+    def everything(self, changes: Balances) -> dict[Place, Balance]:
+        """The whole table of this month and the one before, and `changes`."""
+        (newest,) = self._connection.execute(_NEWEST).fetchone()
+        rows = self._connection.execute(_ALL, (newest,))
+        found = {Place(kind, name, window): Balance(*held) for kind, name, window, *held in rows}
+        for place, change in changes.items():
+            add_cost(found, (place,), change)
+        return found
 
     def write(self) -> None:
         """Write this transaction's changes, before its commit."""

@@ -7,7 +7,7 @@ belongs in a thread, one call at a time. Must not know tasks, nor why a window h
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,12 +16,14 @@ import msgspec
 
 from gateway.store.balances import (
     Balance,
+    Balances,
     Cap,
     Place,
     SharedBalances,
     add_cost,
     places_of,
 )
+from gateway.store.common_limits import CommonLimits, StoreUnreachable, Wish
 from gateway.store.gateway_slot import GatewaySlot
 from gateway.store.sqlite_file import FileKind, open_file
 from protocol.errors import ConfigError, HermaError
@@ -152,13 +154,21 @@ class LedgerStore:
 
     Reservations that a process left open when it ended become unsettled usage, because they may
     have been charged. The first process counts what was spent from `first_day` on, in this file and
-    `beside` it. Raises `ConfigError` with one line if the ledger cannot be opened.
+    `beside` it. `common` makes the limits that are shared with other hosts, from the names of
+    this ledger and of theirs. Raises `ConfigError` with one line if the ledger cannot be opened.
     """
 
     def __init__(
-        self, path: Path, currency: str, first_day: str = "", beside: Iterable[DayTotal] = ()
+        self,
+        path: Path,
+        currency: str,
+        first_day: str = "",
+        beside: Iterable[DayTotal] = (),
+        common: Callable[[str, list[str]], CommonLimits] | None = None,
     ) -> None:
         self._path = path
+        self._is_told = False
+        self._common: CommonLimits | None = None
         with ExitStack() as stack:
             try:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -174,6 +184,7 @@ class LedgerStore:
                 _check_currency(self._connection, path, currency)
                 self._balances = SharedBalances(self._connection)
                 self._prepare(first_day, beside)
+                self._common = None if common is None else common(*_names_in(self._connection))
                 self._slot.admit_others()
             except (OSError, sqlite3.Error) as error:
                 raise LEDGER.cannot_open(path, error) from error
@@ -196,15 +207,15 @@ class LedgerStore:
             self._check_place()
             with self._transaction(is_own=True):
                 ended = self._release(ends)
-                new = [one for one in claims if one.number not in ends]
-                refused = frozenset(one.number for one in new if not self._reserve(one))
-                rows = (self._row(one) for one in new if one.number not in refused)
-                self._connection.executemany(_RESERVE, rows)
                 total: Usages = {}
                 for entry in (*ended, *entries):
                     self._change(entry.provider, entry.key, entry.day, Balance(entry.cost))
                     add_to(total, entry)
                 self._connection.executemany(_ADD, map(msgspec.structs.astuple, total.values()))
+                new = [one for one in claims if one.number not in ends]
+                refused = self._refused(new)
+                rows = (self._row(one) for one in new if one.number not in refused)
+                self._connection.executemany(_RESERVE, rows)
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
         return refused
@@ -218,12 +229,26 @@ class LedgerStore:
                 if slot != self._slot.index:
                     self._bury(slot)
             self._balances.begin()
-            return self._balances.elsewhere(places)
+            return self._elsewhere(tuple(places))
+        except StoreUnreachable as error:
+            raise LedgerError(str(error)) from error
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
 
+    def _elsewhere(self, places: tuple[Place, ...]) -> dict[Place, Balance]:
+        found = self._balances.elsewhere(places)
+        if self._common is not None:
+            if not self._common.is_known():
+                with self._transaction():
+                    self._tell(self._balances.changes(), ())
+            for place, balance in self._common.elsewhere(places).items():
+                add_cost(found, (place,), balance)
+        return found
+
     def close(self) -> None:
         """Close the file; what is still reserved may be charged."""
+        if self._common is not None:
+            self._common.close()
         self._connection.close()
         self._slot.close()
 
@@ -242,11 +267,43 @@ class LedgerStore:
         with ExitStack() as stack:
             stack.callback(self._roll_back)
             self._balances.begin()
+            self._is_told = False
             yield
             self._balances.write()
             self._connection.execute("COMMIT")
             stack.pop_all()
+        if self._common is not None:
+            if self._is_told:
+                self._common.committed()
+            elif self._balances.changes():
+                self._common.forget()
         self._balances.committed(is_own=is_own)
+
+    def _refused(self, claims: Sequence[Claim]) -> frozenset[int]:
+        """Reserve what fits into the caps here and on other hosts."""
+        changes = self._balances.changes()
+        refused = frozenset(one.number for one in claims if not self._reserve(one))
+        if self._common is None or not (claims or changes):
+            return refused
+        fits = [one for one in claims if one.number not in refused]
+        try:
+            beyond = self._tell(changes, fits)
+        except StoreUnreachable:
+            # The next look says so. What has no limit goes on.
+            beyond = frozenset(one.number for one in fits if one.caps)
+        for one in fits:
+            if one.number in beyond:
+                self._balances.change(_places(one.worst), Balance(0, -one.worst.cost))
+        return refused | beyond
+
+    def _tell(self, changes: Balances, claims: Sequence[Claim]) -> frozenset[int]:
+        """Tell other hosts of `changes`; returns which of `claims` do not fit there."""
+        assert self._common is not None
+        wishes = [Wish(one.number, one.worst.cost, _places(one.worst), one.caps) for one in claims]
+        beyond = self._common.exchange(lambda: self._balances.everything(changes), changes, wishes)
+        self._is_told = True
+        _note_hosts(self._connection, self._common.others)
+        return beyond
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
@@ -297,9 +354,7 @@ class LedgerStore:
         return [entry for entry in entries if entry is not None]
 
     def _reserve(self, claim: Claim) -> bool:
-        worst = claim.worst
-        places = places_of(worst.provider, worst.key, worst.day)
-        return self._balances.reserve(places, worst.cost, claim.caps)
+        return self._balances.reserve(_places(claim.worst), claim.worst.cost, claim.caps)
 
     def _change(self, provider: str, key: str, day: str, change: Balance) -> None:
         if provider:
@@ -327,6 +382,27 @@ class LedgerStore:
 def _identity(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_dev, status.st_ino
+
+
+def _places(worst: Entry) -> tuple[Place, ...]:
+    return places_of(worst.provider, worst.key, worst.day)
+
+
+def _names_in(connection: sqlite3.Connection) -> tuple[str, list[str]]:
+    """What tells this ledger from those of other hosts, and which others it has met."""
+    connection.execute("INSERT OR IGNORE INTO meta VALUES ('host', lower(hex(randomblob(8))))")
+    connection.execute("INSERT OR IGNORE INTO meta VALUES ('hosts', '')")
+    (name,), (others,) = connection.execute(
+        "SELECT value FROM meta WHERE name IN ('host', 'hosts') ORDER BY name"
+    ).fetchall()
+    return str(name), str(others).split()
+
+
+def _note_hosts(connection: sqlite3.Connection, others: Iterable[str]) -> None:
+    connection.execute(
+        "UPDATE meta SET value = ?1 WHERE name = 'hosts' AND value != ?1",
+        (" ".join(sorted(others)),),
+    )
 
 
 def currency_of(connection: sqlite3.Connection) -> str:

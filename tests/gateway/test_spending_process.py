@@ -4,12 +4,14 @@ import json
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from subprocess import PIPE
 
 import httpx
+import pytest
 import trio
 
 from gateway.spending.prices import show_amount
@@ -17,6 +19,7 @@ from gateway.store import Row, read_report
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker import PATIENCE_S
+from tests.gateway.store.test_common_limits import SERVER, Server
 from tests.gateway.test_app import gateway_argv, read_line
 
 CLIENTS = 40
@@ -189,6 +192,43 @@ async def test_two_gateways_share_a_limit(tmp_path: Path) -> None:
                 clients.cancel_scope.cancel()
     total = total_of(tmp_path)
     assert total.cost + total.unsettled_cost == WORTH * WORST
+
+
+@pytest.mark.skipif(SERVER is None, reason="no redis-server is installed")
+async def test_gateways_of_two_hosts_share_a_limit(tmp_path: Path) -> None:
+    """By a Redis server; without it nothing more is sent."""
+    server = await trio.to_thread.run_sync(Server, tmp_path)
+    with ExitStack() as at_end:
+        at_end.callback(server.stop)
+        await _spend_on_two_hosts(tmp_path, server)
+
+
+async def _spend_on_two_hosts(tmp_path: Path, server: Server) -> None:
+    configs = [tmp_path / f"host{number}" / "herma.toml" for number in range(2)]
+    async with open_provider(FakeProvider(usage=USED)) as fake:
+        for config in configs:
+            config.parent.mkdir()
+            text = config_text(config.parent, fake, f"{WORTH * WORST / 1e6:.6f}")
+            config.write_text(text.replace("[ledger]", f'[ledger]\nshared = "{server.url}"'))
+        with trio.fail_after(5 * PATIENCE_S):
+            async with (
+                gateway_process(configs[0]) as (_, first_url),
+                gateway_process(configs[1]) as (_, second_url),
+            ):
+                statuses: list[int] = []
+                async with trio.open_nursery() as clients:
+                    clients.start_soon(ask_all, first_url, statuses)
+                    clients.start_soon(ask_all, second_url, statuses)
+                assert Counter(statuses) == {200: WORTH, 429: 2 * CLIENTS - WORTH}
+                assert len(fake.requests) == WORTH
+                await trio.to_thread.run_sync(server.stop)
+                statuses.clear()
+                await ask_all(first_url, statuses)
+                assert set(statuses) <= {429, 503}
+                assert len(fake.requests) == WORTH
+    reports = [read_report(one.with_name("ledger.sqlite"), (), "2000-01-01") for one in configs]
+    totals = [report.total for report in reports if report is not None and report.total is not None]
+    assert sum(total.cost + total.unsettled_cost for total in totals) == WORTH * WORST
 
 
 async def test_the_ledger_equals_what_clients_were_told(tmp_path: Path) -> None:

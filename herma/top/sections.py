@@ -46,7 +46,7 @@ _PHASES: Final = {
 
 WORKER_COLUMNS: Final = (
     Column("WORKER", 8, 24),
-    Column("STATE", 12, 18),
+    Column("STATE", 12, 12),
     Column("MODELS", 8, 28, drop=2),
     Column("DEVICE", 8, 20, drop=3),
     Column("SEQUENCES", 15, 15),
@@ -59,7 +59,7 @@ REQUEST_COLUMNS: Final = (
     Column("REQUEST", 8, 8, drop=4),
     Column("MODEL", 8, 28),
     Column("CLIENT", 8, 28, drop=3),
-    Column("PHASE", 11, 24),
+    Column("PHASE", 11, 20),
     Column("SERVER", 8, 16, drop=1),
     Column("PROMPT", 6, 6, is_right=True),
     Column("HIT", 5, 5, is_right=True),

@@ -1,20 +1,31 @@
-"""`python -m tests.dashboard [--picture FILE] [--paint]`: the page over a fleet that lives.
+"""`python -m tests.dashboard [--picture FILE] [--terminal FILE] [--paint]`: the page over a fleet
+that lives.
 
 By itself it serves the page until Ctrl-C, to be looked at by hand. `--picture` writes a PNG of it,
-`--paint` measures how soon a browser shows it.
+`--terminal` one of `herma top`; `--paint` measures how soon a browser shows the page.
 """
 
 import argparse
+import html
+import math
 import statistics
 from pathlib import Path
 
 import trio
 
 from benchmarks.machine import describe_machine
+from herma.top import View, draw
 from tests.fakes.browser import Browser, open_browser
 from tests.fakes.shown_fleet import ShownFleet, shown
 
 _RUNS = 9
+_SCREEN = (100, 28)
+_THEME = (
+    "body{margin:12px;background:#16171a;color:#d8d8d4}i{font-style:normal}"
+    "pre{margin:0;font:13px/17px DejaVu Sans Mono,monospace}.bold{color:#fff;font-weight:bold}"
+    ".soft{color:#8a8a86}.good{color:#5fc77a}.info,.cached{color:#54c4c4}.warning{color:#d9b84a}"
+    ".critical{color:#ff6b6b;font-weight:bold}.held{color:#6b9bff}.cloud{color:#d083d0}"
+)
 _PAINT = (
     "new Promise(done => { const look = () => {"
     "const paint = performance.getEntriesByName('first-contentful-paint')[0];"
@@ -34,6 +45,22 @@ async def _picture(browser: Browser, url: str, path: Path) -> None:
     page = await browser.open(f"{url}/", 1280, 800)
     await page.until("document.querySelectorAll('#workers tr').length > 4")
     await trio.sleep(3)
+    await page.picture(path)
+
+
+async def _terminal(browser: Browser, fleet: ShownFleet, path: Path) -> None:
+    """A frame of `herma top` as a browser draws it in the colours of a dark terminal."""
+    board = fleet.dashboard()
+    view = View(*_SCREEN, url="http://127.0.0.1:8080", status="live", keys=True)
+    lines = draw(board.overview({}), board.samples()[1], board.log().events, view)
+    rows = (
+        "".join(f'<i class="{one.style}">{html.escape(one.text)}</i>' for one in line)
+        for line in lines
+    )
+    document = f"<meta charset=utf-8><style>{_THEME}</style><pre>{chr(10).join(rows)}</pre>"
+    columns, num_rows = _SCREEN
+    page = await browser.open("about:blank", 8 * columns + 24, 17 * num_rows + 24)
+    await page.run(f"document.write({document!r})")
     await page.picture(path)
 
 
@@ -59,13 +86,16 @@ async def _paint(browser: Browser, url: str) -> None:
 async def _main(arguments: argparse.Namespace) -> None:
     fleet = ShownFleet().past()
     fleet.publish(24)
-    async with shown(fleet, events_per_s=200 if arguments.paint else 0) as url:
-        if arguments.picture is None and not arguments.paint:
+    rate = 200 if arguments.paint else 0
+    async with shown(fleet, events_per_s=rate, patience_s=math.inf) as url:
+        if arguments.picture is arguments.terminal is None and not arguments.paint:
             print(f"{url}/", flush=True)
             await trio.sleep_forever()
         async with open_browser() as browser:
             if arguments.picture is not None:
                 await _picture(browser, url, arguments.picture)
+            if arguments.terminal is not None:
+                await _terminal(browser, fleet, arguments.terminal)
             if arguments.paint:
                 await _paint(browser, url)
 
@@ -73,5 +103,6 @@ async def _main(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.dashboard", description=__doc__)
     parser.add_argument("--picture", type=Path, metavar="FILE")
+    parser.add_argument("--terminal", type=Path, metavar="FILE")
     parser.add_argument("--paint", action="store_true")
     trio.run(_main, parser.parse_args())

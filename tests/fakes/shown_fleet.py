@@ -6,7 +6,7 @@ end; all of it follows from a seed.
 """
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -345,11 +345,11 @@ def replace_facts(engine: EngineFacts, number: int) -> EngineFacts:
 
 @asynccontextmanager
 async def shown(
-    fleet: ShownFleet, *, events_per_s: int = 0, clients: Sequence[str] = CLIENTS, **fields: Any
+    fleet: ShownFleet, *, events_per_s: int = 0, patience_s: float = 120.0, **fields: Any
 ) -> AsyncIterator[str]:
     """The URL of a page with that fleet, which goes on while it is looked at."""
     app = edge_app(fleet.edge(**fields))
-    async with served(app, 120.0) as url, trio.open_nursery() as nursery:
+    async with served(app, patience_s) as url, trio.open_nursery() as nursery:
         nursery.start_soon(_go_on, fleet, events_per_s)
         yield url
         nursery.cancel_scope.cancel()

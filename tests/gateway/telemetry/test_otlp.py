@@ -1,5 +1,6 @@
 """Spans that a real OTLP receiver gets over HTTP, which fails at first."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,6 +11,8 @@ import trio
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from config import TracesConfig
+from protocol.errors import ConfigError
+from tests.fakes.running_gateway import open_gateway
 from tests.fakes.served import ask
 from tests.fakes.whole_gateway import whole_gateway
 
@@ -109,6 +112,14 @@ async def test_a_request_becomes_a_span_of_its_client_s_trace(receiver: Receiver
     assert attributes_of(failed)["error.type"] == "model_not_found"
     resource = ExportTraceServiceRequest.FromString(receiver.bodies[0]).resource_spans[0].resource
     assert attributes_of(resource)["service.name"] == "herma"
+
+
+async def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found at the start, with what to install."""
+    monkeypatch.setitem(sys.modules, "gateway.telemetry.otlp", None)
+    with pytest.raises(ConfigError, match=r"pip install 'herma\[otel\]'"):
+        async with open_gateway(traces=TracesConfig(endpoint="http://127.0.0.1:9/v1/traces")):
+            pass
 
 
 async def test_without_the_table_no_parent_is_kept() -> None:

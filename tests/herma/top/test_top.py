@@ -98,7 +98,7 @@ async def test_it_follows_the_stream_until_q() -> None:
             )
             process = await nursery.start(start, [*ARGV, "--url", url])
             await terminal.until(b"live")
-            await terminal.until("box-14      ● down".encode())
+            await terminal.until("● down: exit code 137".encode())
             await terminal.until(b"Tab all workers requests log")
             number = fleet.traces._number
             fleet.step()

@@ -10,7 +10,16 @@ from pathlib import Path
 import trio
 
 from config import Config
-from herma.boot import BootUnit, Drill, local_url, read_units, run_drill, stop_running, systemctl
+from herma.boot import (
+    BootUnit,
+    Drill,
+    local_url,
+    only_this,
+    read_units,
+    run_drill,
+    stop_running,
+    systemctl,
+)
 from herma.child_processes import GRACE_S
 from herma.doctor import this_host
 from herma.processes import supervisor_pids
@@ -62,15 +71,20 @@ def _drill(
     key = None
     if arguments.key_env is not None and not (key := os.environ.get(arguments.key_env)):
         raise ConfigError(f"the environment variable {arguments.key_env}, of --key-env, is not set")
+    certificate = gateway.tls_certificate_file
+    is_tls = certificate is not None and arguments.url is None
     drains = [gateway.drain_s, *(worker.drain_s for worker in workers)]
     return Drill(
         units=units,
-        url=arguments.url or local_url(gateway.host, gateway.port),
+        url=arguments.url or local_url(gateway.host, gateway.port, is_tls=is_tls),
         models=sorted({worker.serves for worker in heads}),
         workers=frozenset(worker.name for worker in heads),
         api_key=key,
         timeout_s=arguments.timeout,
         stop_s=max(drains) + 3 * GRACE_S,
+        tls=only_this(Path(units[0].folder or ".") / Path(certificate).expanduser())
+        if is_tls and certificate is not None
+        else None,
     )
 
 

@@ -4,7 +4,7 @@ Owns the text of the files, the reading of units, and the drill. Must not import
 """
 
 from herma.boot.containers import compose_file, containerfile
-from herma.boot.drill import Drill, local_url, run_drill
+from herma.boot.drill import Drill, local_url, only_this, run_drill
 from herma.boot.stopping import stop_running, systemctl
 from herma.boot.unit_files import BootUnit, read_units
 from herma.boot.units import UnitOptions, enabling, needed_variables, unit_files
@@ -18,6 +18,7 @@ __all__ = [
     "enabling",
     "local_url",
     "needed_variables",
+    "only_this",
     "read_units",
     "run_drill",
     "stop_running",

@@ -5,6 +5,7 @@ reasoning from a worker of the units, not a 200 of a list of models and not the 
 """
 
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,12 +26,14 @@ _DATAGRAM_BYTES: Final = 4096
 _ANSWER_TOKENS: Final = 32
 _REFUSED: Final = frozenset((400, 401, 403, 404))
 _SHOWN_LETTERS: Final = 60
+_END_OF_PEM: Final = "-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
 class Drill:
     """`units` are run, the gateway first; `url` is asked for each of `models`, whose answers must
-    come from one of `workers`. A process gets `stop_s` to end.
+    come from one of `workers`. A process gets `stop_s` to end. `tls` is for an https address; by
+    default any authority that this host trusts counts.
     """
 
     units: Sequence[BootUnit]
@@ -40,6 +43,7 @@ class Drill:
     api_key: str | None
     timeout_s: float
     stop_s: float
+    tls: ssl.SSLContext | None = None
 
 
 class _Failed(Exception):
@@ -113,7 +117,7 @@ async def _run_child(unit: BootUnit, child: Child) -> None:
 
 async def _answered(drill: Drill, model: str, say: Callable[[str], None]) -> None:
     began_at = trio.current_time()
-    client = HttpClient(drill.url)
+    client = HttpClient(drill.url, tls=drill.tls)
     said = ""
     try:
         while True:
@@ -164,11 +168,26 @@ def _text(data: bytes) -> str:
     return ""
 
 
-def local_url(host: str, port: int) -> str:
+def only_this(certificate: Path) -> ssl.SSLContext:
+    """Trusts the first certificate of a chain, whatever name it is for: on loopback the gateway is
+    not asked by its name. Raises `ConfigError`.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        first = certificate.read_text(encoding="ascii").partition(_END_OF_PEM)
+        context.load_verify_locations(cadata="".join(first[:2]))
+    except (OSError, UnicodeDecodeError, ssl.SSLError) as error:
+        raise ConfigError(f"[gateway] tls_certificate_file {certificate}: {error}") from error
+    return context
+
+
+def local_url(host: str, port: int, *, is_tls: bool = False) -> str:
     """Where a gateway that listens on `host` is asked. Raises `ConfigError` for port 0."""
     if not port:
         raise ConfigError(
             "[gateway] port is 0: another one at each start; a boot needs a fixed one"
         )
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host, host)  # noqa: S104
-    return f"http://{name}:{port}"
+    return f"{'https' if is_tls else 'http'}://{name}:{port}"

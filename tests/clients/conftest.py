@@ -51,6 +51,11 @@ admin = true
 """
 
 
+def sha256(secret: str) -> str:
+    """Of a key, as the file holds it."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
 @pytest.fixture(scope="session")
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
     """`alpha` answers by the script; so does `narrow`, which has one place, one waiting place and
@@ -63,7 +68,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]
             folder=folder,
             script=Path(__file__).parent / "script.toml",
             window=SMALL_WINDOW,
-            hash=hashlib.sha256(KEY.encode()).hexdigest(),
+            hash=sha256(KEY),
         )
     )
     with herma_up(config) as herma:

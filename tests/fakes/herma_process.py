@@ -4,6 +4,7 @@ import os
 import queue
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ OURS = (sys.executable, "-m", "herma")
 
 
 class HermaProcess:
-    """`herma up` as a child; `base_url` ends in `/v1`."""
+    """`herma up` as a child; `base_url` ends in `/v1`. `trust` is for one that speaks TLS."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class HermaProcess:
         self._pump_thread = threading.Thread(target=self._pump, daemon=True)
         self._pump_thread.start()
         self.base_url = ""
+        self.trust: ssl.SSLContext | None = None
 
     @property
     def root_url(self) -> str:
@@ -72,7 +74,8 @@ class HermaProcess:
 
     def metrics(self) -> dict[str, float]:
         """The samples of `/metrics` by name and labels."""
-        with urllib.request.urlopen(f"{self.root_url}/metrics", timeout=30) as reply:
+        url = f"{self.root_url}/metrics"
+        with urllib.request.urlopen(url, timeout=30, context=self.trust) as reply:
             text = reply.read().decode()
         samples = (line.rpartition(" ") for line in text.splitlines() if line[0] != "#")
         return {name: float(value) for name, _, value in samples}
@@ -107,7 +110,7 @@ class HermaProcess:
         deadline = time.monotonic() + READY_S
         try:
             while (line := self._lines.get(timeout=deadline - time.monotonic())) is not None:
-                if match := re.match(r"ready (http://\S+)", line):
+                if match := re.match(r"ready (https?://\S+)", line):
                     return match[1]
         except (queue.Empty, ValueError) as late:
             text = f"herma up was not ready after {READY_S:g} s:\n" + "".join(self.output[-100:])

@@ -1,14 +1,22 @@
 """The drill with real processes: the units' own commands, and an answer of the model."""
 
+import functools
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+import trio
+
+from herma.boot import only_this
+from protocol.errors import ConfigError, HttpError
+from protocol.transport import HttpClient
+from tests.fakes.certificates import certificate_for
 from tests.fakes.herma_process import herma_up
 from tests.fakes.ports import free_ports
 
@@ -92,3 +100,44 @@ def test_another_program_on_the_port_is_left_alone() -> None:
             done = herma(folder, "drill", "--user", "--units", units)
         assert done.returncode == 2
         assert f"port {port} is taken by process {os.getpid()}, which is not Herma's" in done.stderr
+
+
+def test_a_gateway_with_tls_is_drilled_by_its_own_certificate() -> None:
+    """It is for another name than loopback's, of an authority that this host does not trust."""
+    with short_folder() as folder:
+        file, _ = configure(folder)
+        certificate_for("herma.example", folder)
+        tls = 'tls_certificate_file = "certificate.pem"\ntls_key_file = "key.pem"\n[[models]]'
+        file.write_text(file.read_text().replace("[[models]]", tls, 1))
+        units = str(folder / "units")
+        herma(folder, "systemd", "--config", str(file), "--user", "--output", units)
+        done = herma(folder, "drill", "--user", "--units", units, "--timeout", "90")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.splitlines()[-2].startswith("echo has answered in ")
+
+
+async def test_only_that_certificate_is_trusted(tmp_path: Path) -> None:
+    """A port that another program took over is not asked, nor given the key."""
+    folders = [tmp_path / name for name in ("own", "other")]
+    for folder in folders:
+        folder.mkdir()
+    certificate, _ = certificate_for("herma.example", folders[0])
+    _, other = certificate_for("herma.example", folders[1])
+    with pytest.raises(ConfigError, match="tls_certificate_file"):
+        only_this(tmp_path / "missing.pem")
+    async with trio.open_nursery() as nursery:
+        serve = functools.partial(trio.serve_ssl_over_tcp, _hold, 0, other, host="127.0.0.1")
+        (listener,) = await nursery.start(serve)
+        port = listener.transport_listener.socket.getsockname()[1]
+        client = HttpClient(f"https://127.0.0.1:{port}", tls=only_this(certificate))
+        with pytest.raises(HttpError, match="certificate"):
+            async with client.exchange("GET", "/", [], b""):
+                pass
+        client.close()
+        nursery.cancel_scope.cancel()
+
+
+async def _hold(stream: trio.SSLStream[trio.SocketStream]) -> None:
+    """A handshake that fails is the client's."""
+    with suppress(trio.BrokenResourceError):
+        await stream.receive_some()

@@ -1,0 +1,275 @@
+"""Every finding that the doctor can make: its fault is planted, and its remedy is read.
+
+A walk over the source finds each place where one is made; one that no case here plants fails it.
+"""
+
+import ast
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import herma.doctor
+from config import Config, parse_config
+from herma.doctor import Finding, examine
+from tests.herma.doctor.machine import APPS, NVIDIA, SITE, Machine
+from tests.herma.doctor.test_config_checks import ENGINE, HEAD, LISTEN, plant_model
+from tests.herma.doctor.test_units import EXEC, UNIT
+from workers.starts import Library, StartRecord, Starts, record_path, save_starts
+
+GIB_KB = 2**20
+SHOW = "systemctl show engine.service -pActiveState -pExecMainStatus -pNRestarts -pResult"
+HOME = {"HOME": "/root"}
+
+
+class Case(NamedTuple):
+    """`remedy` is what one of the findings must advise once `plant` has done its work."""
+
+    remedy: str
+    plant: Callable[[Machine], object]
+    config: str = ""
+
+
+def _old_cuda(machine: Machine) -> None:
+    machine.with_gpu()
+    machine.answer("nvidia-smi", "CUDA Version: 12.4")
+    machine.write(f"{SITE}/torch/version.py", "cuda: Optional[str] = '13.0'\n")
+
+
+def _cpu_torch(machine: Machine) -> None:
+    machine.with_gpu()
+    machine.write(f"{SITE}/torch/version.py", "cuda: Optional[str] = None\n")
+
+
+def _unloaded(machine: Machine) -> None:
+    machine.write("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
+    machine.write("/sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n")
+
+
+def _mismatch(machine: Machine) -> None:
+    machine.with_gpu()
+    machine.answer("nvidia-smi", "Driver/library version mismatch", status=18)
+
+
+def _next_kernel(machine: Machine) -> None:
+    machine.with_gpu()
+    machine.write("/boot/vmlinuz-6.17.0-23-generic")
+    machine.write("/etc/default/grub", "GRUB_DEFAULT=0\n")
+
+
+def _limit(value: str) -> Callable[[Machine], None]:
+    def plant(machine: Machine) -> None:
+        machine.with_gpu()
+        machine.environ["CUDA_DEVICE_MEMORY_LIMIT_0"] = value
+
+    return plant
+
+
+def _page_cache(machine: Machine) -> None:
+    machine.with_gpu("[N/A]")
+    cached = f"MemTotal: {128 * GIB_KB} kB\nMemFree: {11 * GIB_KB} kB\nCached: {110 * GIB_KB} kB\n"
+    machine.write("/proc/meminfo", cached)
+
+
+def _small_container(machine: Machine) -> None:
+    plant_model(machine)
+    machine.write("/sys/fs/cgroup/memory.max", "50\n")
+
+
+def _foreign_process(machine: Machine) -> None:
+    machine.with_gpu()
+    machine.answer(APPS, "77, /usr/bin/python3, 15012\n")
+
+
+def _taken_port(machine: Machine) -> None:
+    row = f"   0: 0100007F:{8080:04X} 00000000:0000 0A 0:0 00:0 0 0 0 4711 1\n"
+    machine.write("/proc/net/tcp", LISTEN + row)
+
+
+def _gguf(machine: Machine) -> None:
+    plant_model(machine)
+    (machine.root / "models/m/model.safetensors").rename(machine.root / "models/m/m.gguf")
+
+
+def _unit(content: str, diff: str = "", status: int = 0, *, test: int = 0) -> Any:
+    def plant(machine: Machine) -> None:
+        machine.write(UNIT, content)
+        machine.answer("docker diff vllm", diff, status)
+        machine.answer("docker exec vllm test -e /opt/start.sh", "", test)
+
+    return plant
+
+
+def _failing_unit(machine: Machine) -> None:
+    machine.write("/opt/start.sh", mode=0o755)
+    machine.write(UNIT, "[Service]\nExecStart=/opt/start.sh\n")
+    ended = "ActiveState=failed\nExecMainStatus=127\nNRestarts=1204\nResult=exit-code\n"
+    machine.answer(SHOW, ended)
+
+
+def _plain_unit(machine: Machine) -> None:
+    machine.write("/opt/start.sh")
+    machine.write(UNIT, "[Service]\nExecStart=/opt/start.sh\n")
+
+
+def _drifted(machine: Machine) -> None:
+    """A start whose library and settings are gone since."""
+    machine.environ |= HOME
+    good = StartRecord(
+        1.0,
+        libraries={"/vgpu.so": Library(676, "ab" * 32)},
+        config={"max_context": 131_072},
+        arguments=("--name", "w"),
+    )
+    path = machine.host.path(record_path("w", HOME))
+    save_starts(path, Starts().with_good(good))
+
+
+def _broken_record(machine: Machine) -> None:
+    machine.environ |= HOME
+    machine.write(str(record_path("w", HOME)), "{")
+
+
+def _preloaded(machine: Machine) -> None:
+    machine.write("/usr/local/libvgpu.so", b"shim")
+    machine.write("/etc/ld.so.preload", "/usr/local/libvgpu.so\n")
+
+
+NATIVE = HEAD
+LAUNCHED = HEAD + ENGINE
+CASES = {
+    "unit whose script is gone": Case(
+        f"correct ExecStart in {UNIT} or install /opt/gone.sh",
+        _unit("[Service]\nExecStart=/opt/gone.sh\n"),
+    ),
+    "unit whose script is no program": Case("chmod +x /opt/start.sh", _plain_unit),
+    "unit of a container that is gone": Case("docker ps -a --filter name=vllm", _unit(EXEC, "", 1)),
+    "unit of a container that lacks the script": Case(
+        "put /opt/start.sh into the image of vllm", _unit(EXEC, "C /tmp\n", test=1)
+    ),
+    "unit of a writable layer": Case(
+        "-v /opt/start.sh:/opt/start.sh:ro", _unit(EXEC, "C /opt\nA /opt/start.sh\n")
+    ),
+    "unit that fails": Case("systemctl restart engine.service", _failing_unit),
+    "driver not loaded": Case("modprobe nvidia", _unloaded),
+    "no nvidia-smi": Case(
+        "install the driver's utilities", lambda machine: machine.write(NVIDIA, "NVRM")
+    ),
+    "driver mismatch": Case("rmmod nvidia_uvm nvidia; modprobe nvidia", _mismatch),
+    "old driver": Case("install a driver for CUDA 13.0, or a torch", _old_cuda),
+    "next kernel": Case("pin the boot entry of 6.8.0-50-generic", _next_kernel),
+    "preloaded library": Case("herma diff compares it", _preloaded),
+    "preloaded library that is gone": Case(
+        "remove it from /etc/ld.so.preload and LD_PRELOAD",
+        lambda machine: machine.environ.update(LD_PRELOAD="/gone.so"),
+    ),
+    "limit that is no size": Case("or unset CUDA_DEVICE_MEMORY_LIMIT_0", _limit("lots")),
+    "limit of nothing": Case("unset CUDA_DEVICE_MEMORY_LIMIT_0", _limit("0m")),
+    "limit without margin": Case("LIMIT_0=23439m", _limit("24000m")),
+    "page cache": Case("echo 1 > /proc/sys/vm/drop_caches", _page_cache),
+    "small container": Case("raise the container's limit above", _small_container, NATIVE),
+    "stale segments": Case(
+        "herma doctor --fix", lambda machine: machine.write("/dev/shm/psm_stale", b"s")
+    ),
+    "small shared memory": Case(
+        "--shm-size 8g or --ipc=host",
+        lambda machine: machine.write(
+            "/proc/self/mounts", "shm /dev/shm tmpfs rw,nosuid,size=65536k 0 0\n"
+        ),
+    ),
+    "foreign process": Case("kill 77, if it should not run", _foreign_process),
+    "taken port": Case("choose another port in [gateway] port", _taken_port),
+    "clock": Case(
+        "timedatectl set-ntp true",
+        lambda machine: machine.answer("timedatectl show -p NTPSynchronized --value", "no\n"),
+    ),
+    "open files": Case(
+        "LimitNOFILE=65536",
+        lambda machine: machine.write("/proc/self/limits", "Max open files  1024  4096  files\n"),
+    ),
+    "package kernels": Case(
+        "pip uninstall kernels",
+        lambda machine: machine.write(f"{SITE}/kernels-0.9.0.dist-info/METADATA"),
+    ),
+    "torch for CPUs": Case("install the CUDA build of torch", _cpu_torch),
+    "model of another format": Case('engine = "llama-cpp"', _gguf, NATIVE),
+    "slow flag": Case(
+        "remove --enforce-eager from launch.argv",
+        plant_model,
+        LAUNCHED.format('"--enforce-eager"'),
+    ),
+    "few tokens": Case(
+        "set --max-num-batched-tokens to 8192 or more",
+        plant_model,
+        LAUNCHED.format('"--max-num-batched-tokens", "2048"'),
+    ),
+    "lost quotes": Case(
+        "write it as one word of launch.argv",
+        plant_model,
+        LAUNCHED.format('"--speculative-config", "{{method: mtp}}"'.replace("{{", "{")),
+    ),
+    "slow variable": Case(
+        "launch.env of worker `w`",
+        plant_model,
+        LAUNCHED.format('"serve"').replace("] }", '], env = { OMP_NUM_THREADS = "1" } }'),
+    ),
+    "drifted settings": Case("herma diff w; set them back", _drifted, NATIVE),
+    "changed library": Case("put the earlier file back", _drifted, NATIVE),
+    "broken record": Case("correct or remove the file", _broken_record, NATIVE),
+}
+
+Site = tuple[str, int]
+
+
+def _sites() -> set[Site]:
+    """File and first line of each call that makes a finding."""
+    return {
+        (path.name, node.lineno)
+        for path in Path(herma.doctor.__path__[0]).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id == Finding.__name__
+    }
+
+
+def _findings(case: Case, folder: Path) -> list[Finding]:
+    machine = Machine(folder)
+    case.plant(machine)
+    config = parse_config(case.config, Path("herma.toml")) if case.config else Config()
+    return examine(machine.host, config)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_is_found_with_its_remedy(name: str, tmp_path: Path) -> None:
+    """One line each, and what it costs."""
+    case = CASES[name]
+    found = _findings(case, tmp_path)
+    (one,) = [one for one in found if case.remedy in one.remedy]
+    assert one.what
+    assert one.why
+    assert "\n" not in one.what + one.why + one.remedy
+
+
+def test_each_finding_has_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the line that makes it."""
+    made: set[Site] = set()
+
+    def noted(*values: Any, **fields: Any) -> Finding:
+        frame = sys._getframe(1)
+        path = Path(frame.f_code.co_filename)
+        lines = [line for file, line in _sites() if file == path.name and line <= frame.f_lineno]
+        made.add((path.name, max(lines)))
+        return Finding(*values, **fields)
+
+    for module in pkgutil.iter_modules(herma.doctor.__path__):
+        one = importlib.import_module(f"herma.doctor.{module.name}")
+        if module.name != "finding" and hasattr(one, "Finding"):
+            monkeypatch.setattr(one, "Finding", noted)
+    for name, case in CASES.items():
+        _findings(case, tmp_path / name)
+    assert len(_sites()) > 30
+    assert made == _sites()

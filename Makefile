@@ -12,7 +12,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test check format gpu bench fuzz chaos clean test-clients test-hermes test-api test-engines test-page
+.PHONY: up install dev test check check-aarch64 format gpu bench fuzz chaos clean test-clients test-hermes test-api test-engines test-page
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -43,6 +43,13 @@ $(DEV): $(STAMP)
 # two cores three at a time: many wait for such a process.
 test: $(DEV)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 3 --dist loadfile -m 'not gpu and not slow' $(ARGS)
+
+# Nothing is downloaded but the index: does every pin have a wheel for Linux on aarch64?
+ARM := $(foreach glibc,2_17 2_26 2_27 2_28 2_31,--platform manylinux_$(glibc)_aarch64) --platform manylinux2014_aarch64
+
+check-aarch64: $(STAMP)
+	@$(BIN)/python -m pip install -q --dry-run --no-deps --ignore-installed --only-binary=:all: $(ARM) \
+		--target $(VENV_DIR)/aarch64 -r constraints.txt && echo "every pin has a wheel for aarch64"
 
 check: $(DEV)
 	$(BIN)/ruff check .

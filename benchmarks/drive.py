@@ -19,6 +19,7 @@ from workers.scheduler.drafting import Proposer
 from workers.scheduler.plan import StepPlan, StepResult
 from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
+from workers.scheduler.swapping import SwapSpace
 
 MODEL: Final = "model"
 _LINK: Final = 1
@@ -78,7 +79,9 @@ class Drive:
             enforces_grammars=compiler is not None,
         )
         states = PrefixStates.of(facts.snapshots, facts.block_size, save_policy)
-        blocks = BlockManager(self.num_blocks, facts.block_size, states=states)
+        room = runner.swap_room
+        swap = None if room is None else SwapSpace(room, facts.block_size)
+        blocks = BlockManager(self.num_blocks, facts.block_size, states=states, swap=swap)
         self._scheduler = Scheduler(
             *(limits, blocks, (MODEL,), runner.eos_ids),
             lookahead=int(looks_ahead),

@@ -62,6 +62,7 @@ class Engine:
             largest=largest_id,
             enforces_grammars=compiler is not None,
             proposer=proposer,
+            swap=runner.swap_room,
         )
         self._compiler = compiler
         self.books = Books(scheduler, runner)

@@ -12,7 +12,7 @@ from itertools import count
 
 from protocol.ids import BlockDigest
 from workers.scheduler.block_manager import BlockManager
-from workers.scheduler.plan import NO_SLOT, Chunk, Sampled, StepPlan, StepResult
+from workers.scheduler.plan import NO_SLOT, Chunk, Moves, Sampled, StepPlan, StepResult
 
 Sample = Callable[[int], tuple[int, ...]]
 Failing = Callable[[int], bool]
@@ -32,6 +32,8 @@ class FakeRunner:
         self._has_states = has_states
         self._states: dict[int, int] = {}
         self._kept: dict[int, int] = {}
+        self._host: dict[int, list[int | None]] = {}
+        self.num_swapped = 0
         self.known: set[int] = set()
         self.tokens: dict[int, list[int]] = {}
         self.seq_of: dict[int, int] = {}
@@ -61,6 +63,7 @@ class FakeRunner:
         rubbish, as a card would.
         """
         plan = self._launched.popleft()
+        self._move(plan.moves)
         self._change_state(plan)
         failed = {chunk.seq for chunk in plan.chunks if failing(chunk.seq)}
         self._broken |= failed
@@ -99,6 +102,23 @@ class FakeRunner:
             for digest, found in blocks.states.pool._snapshots.items():
                 if found.is_saved:
                     assert self._kept[found.slot] == prefix_after(blocks._by_digest[digest])
+
+    def _move(self, moves: Moves) -> None:
+        """Out of the card first: what comes back may have gone in the same plan."""
+        offsets = range(self.block_size)
+        for move in moves.out:
+            for block, host in zip(move.block_ids, move.host_ids, strict=True):
+                self._host[host] = [self._slots.get((block, at)) for at in offsets]
+            if move.slot != NO_SLOT:
+                self._kept[move.slot] = self._states[move.seq]
+        for move in moves.back:
+            self.num_swapped += 1
+            for block, host in zip(move.block_ids, move.host_ids, strict=True):
+                self._slots.update(
+                    ((block, at), held)
+                    for at, held in zip(offsets, self._host[host], strict=True)
+                    if held is not None
+                )
 
     def _change_state(self, plan: StepPlan) -> None:
         for seq in plan.ended:

@@ -26,6 +26,7 @@ from workers.scheduler.committing import Outgoing
 from workers.scheduler.plan import StepPlan
 from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
+from workers.scheduler.swapping import SwapRoom, SwapSpace
 
 MODEL = "tiny"
 EOS = 7
@@ -45,6 +46,8 @@ def make_scheduler(
     enforces_grammars: bool = True,
     num_states: int | None = None,
     every: int = 12,
+    host_blocks: int = 0,
+    host_states: int | None = None,
 ) -> Scheduler:
     """A small scheduler; 7 is the end of sequence. With `usual_outputs` 0 it keeps nothing free for
     answers that grow, so blocks run out. With `num_states` its model has states, which are kept at
@@ -60,7 +63,9 @@ def make_scheduler(
     )
     policy = SavePolicy(grain=block_size, every=every, least=block_size)
     states = None if num_states is None else PrefixStates(num_states, block_size, policy)
-    blocks = BlockManager(num_blocks, block_size, states=states)
+    room = SwapRoom(host_blocks, host_states, num_states or 0)
+    swap = SwapSpace(room, block_size) if host_blocks else None
+    blocks = BlockManager(num_blocks, block_size, states=states, swap=swap)
     eos_ids = frozenset({EOS})
     scheduler = Scheduler(
         limits, blocks, (MODEL,), eos_ids, lookahead=lookahead, usual_outputs=usual_outputs
@@ -190,7 +195,9 @@ def split_digests(packed: bytes) -> set[bytes]:
 class Engine:
     """A scheduler of that shape (see `make_scheduler`), a runner and a ledger in one loop."""
 
-    def __init__(self, *, block_size: int = 4, num_states: int | None = None, **shape: int) -> None:
+    def __init__(
+        self, *, block_size: int = 4, num_states: int | None = None, **shape: int | None
+    ) -> None:
         self.scheduler = make_scheduler(block_size=block_size, num_states=num_states, **shape)
         self.runner = FakeRunner(block_size, has_states=num_states is not None)
         self.ledger = Ledger()

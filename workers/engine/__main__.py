@@ -49,7 +49,7 @@ from workers.loop import (
     start_table,
 )
 from workers.model_dir import TOKENIZER_NAME, read_vocab_size
-from workers.scheduler import Proposer, largest_id
+from workers.scheduler import Proposer, SwapRoom, largest_id
 
 if TYPE_CHECKING:
     from workers.engine.draft_record import DraftRecord
@@ -96,7 +96,7 @@ def _serve(channel: EngineChannel) -> None:
             return
         serve_external(config, channel, status, report, epoch=start.epoch)
         return
-    runner, inbox, largest, use = _load(config, report, channel, start.epoch)
+    runner, inbox, largest, use, swap = _load(config, report, channel, start.epoch)
     compiler = _compiler(runner, report)
     speculation, record = _speculation(config, runner)
     scheduler = scheduler_for(
@@ -108,6 +108,7 @@ def _serve(channel: EngineChannel) -> None:
         max_gap_s=inf if config.max_gap_ms is None else config.max_gap_ms / 1e3,
         enforces_grammars=compiler is not None,
         proposer=speculation,
+        swap=swap,
     )
     for line in start_table(runner.facts, config.serves, config.max_gap_ms, report.seconds(), use):
         print(line, file=sys.stderr)
@@ -131,20 +132,20 @@ def _serve(channel: EngineChannel) -> None:
 
 def _load(
     config: WorkerConfig, report: Reporter, channel: EngineChannel, epoch: int
-) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None]:
+) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, SwapRoom | None]:
     """The runner that the configuration asks for, the channel that its loop reads, what finds the
-    largest token id, and what a native engine takes of its device.
+    largest token id, what a native engine takes of its device, and what it has of the host.
     """
     match config.engine:
         case "synthetic":
             from workers.replay import load_synthetic
 
-            return load_synthetic(config, report), channel, largest_id, None
+            return load_synthetic(config, report), channel, largest_id, None, None
         case "scripted":
             from workers.replay import PacedChannel, load_scripted
 
             scripted = load_scripted(config, report, epoch=epoch)
-            return scripted, PacedChannel(channel, scripted.rest_s), largest_id, None
+            return scripted, PacedChannel(channel, scripted.rest_s), largest_id, None, None
         case "native":
             report("import", 0.0, "torch")
             ahead = start_compiling(config)
@@ -152,7 +153,7 @@ def _load(
             from workers.engine.start import load_runner
 
             native = load_runner(config, report, ahead)
-            return native, channel, runner.largest_id, native.device_use
+            return native, channel, runner.largest_id, native.device_use, native.swap_room
         case "vllm" | "sglang" | "llama-cpp" | "openai":
             raise AssertionError("the bridge serves these")
         case _:

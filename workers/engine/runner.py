@@ -28,10 +28,10 @@ from workers.engine.models.network import Network
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.sampler import read
-from workers.engine.step.spans import HostStates
 from workers.engine.step.steps import Launched, Steps, Unsampled
+from workers.engine.step.swaps import HostRoom
 from workers.loop import DeviceUse
-from workers.scheduler import Chunk, SequenceStart, StepPlan, StepResult
+from workers.scheduler import NO_MOVES, Chunk, SequenceStart, StepPlan, StepResult, SwapRoom
 
 T = TypeVar("T")
 
@@ -103,6 +103,11 @@ class Runner:
     def num_sequences(self) -> int:
         """Sequences whose state is kept."""
         return len(self._states)
+
+    @property
+    def swap_room(self) -> SwapRoom | None:
+        """See `Steps`; none where a drafter keeps keys and values of its own."""
+        return None if self.verifies else self._steps.swap_room
 
     @property
     def state_bytes(self) -> int:
@@ -227,7 +232,9 @@ class Runner:
         return self._steps.hidden(plan.chunks, self._states)
 
     def _move(self, plan: StepPlan) -> None:
-        """End and start the sequences of the plan."""
+        """Move, end and start the sequences of the plan."""
+        if plan.moves is not NO_MOVES:
+            self._steps.move(plan.moves)
         for seq in plan.ended:  # one that never started was aborted first
             self._states.pop(seq, None)
             self._embedding.discard(seq)
@@ -327,7 +334,7 @@ def steps_on(
     facts: EngineFacts,
     spare_bytes: int = 0,
     drafting: Drafting = Drafting(),  # noqa: B008 - a constant
-    on_host: HostStates | None = None,
+    on_host: HostRoom | None = None,
 ) -> Steps:
     """The steps of the model's device. Graphs leave `spare_bytes` of a card to the largest step;
     of the states of prefixes some are `on_host`.

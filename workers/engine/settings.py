@@ -14,7 +14,13 @@ from kernels.fp8 import FP8
 from protocol.errors import ConfigError
 from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, EngineFacts
 from workers.engine.load.quantize import Stored
-from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
+from workers.engine.memory.state_size import (
+    HostDivision,
+    StateDemand,
+    StateMemory,
+    choose_states,
+    divide_host,
+)
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import MOST_VERIFIED
@@ -167,8 +173,20 @@ def states(
     wanted = config.max_seqs, config.snapshots, _most_seqs(device)
     is_drafting = drafting(config, shape, device) is not None
     ring = shape.ring_bytes(dtype.itemsize, MOST_VERIFIED) if is_drafting else 0
-    demand = StateDemand(each, *wanted, config.host_bytes, ring)
+    host_bytes = host_division(config, shape, dtype, device).prefix_bytes
+    demand = StateDemand(each, *wanted, host_bytes, ring)
     return choose_states(room, demand, is_card=is_card(device))
+
+
+def host_division(
+    config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> HostDivision:
+    """What the host's memory is for. Where steps verify drafts, no sequence is swapped: those of a
+    network would be made from keys and values that stay behind.
+    """
+    block = shape.token_numbers * kv_dtype(config, dtype).itemsize * config.block_size
+    swaps = drafting(config, shape, device) is None
+    return divide_host(config.host_bytes, block, shape.state_bytes(dtype.itemsize), swaps=swaps)
 
 
 def probe_facts(

@@ -34,13 +34,14 @@ from workers.engine.settings import (
     compute_dtype,
     drafting,
     engine_facts,
+    host_division,
     kv_dtype,
     layer_change,
     probe_facts,
     states,
     window,
 )
-from workers.engine.step.spans import HostStates
+from workers.engine.step.swaps import HostRoom
 from workers.engine.warm_up import warm_up
 from workers.model_dir import local_dir
 
@@ -102,7 +103,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
         limits = (None, 0) if kept is None else (kept.num_seqs, kept.num_snapshots)
         facts = engine_facts(config, model, window(config, shape), num_blocks, *limits)
         chosen = Drafting(drafting(config, shape, device) is not None, drafter)
-        on_host = _on_host(config, device, kept)
+        on_host = _on_host(config, model, kept)
         steps = steps_on(model, cache, facts, spare_bytes, chosen, on_host)
         runner = Runner(model, cache, facts, model_dir, steps, step_bytes, verifies=chosen.is_on)
         warm_up(runner)
@@ -164,14 +165,16 @@ def _num_blocks(
     return num_blocks, meter.passing_bytes, step_bytes
 
 
-def _on_host(
-    config: WorkerConfig, device: torch.device, kept: StateMemory | None
-) -> HostStates | None:
-    """The host's memory for states of prefixes, if there is some. Raises `ConfigError`."""
-    if kept is None or kept.num_on_host == 0:
+def _on_host(config: WorkerConfig, model: Network, kept: StateMemory | None) -> HostRoom | None:
+    """The host's memory for states of prefixes and preempted sequences, if there is some. Raises
+    `ConfigError`.
+    """
+    num_prefixes = 0 if kept is None else kept.num_on_host
+    _, *swapped = host_division(config, model.config, model.weights.embedding.dtype, model.device)
+    if num_prefixes == 0 and not any(swapped):
         return None
-    pool = HostPool(config.host_bytes, host_room(), locks=device.type == "cuda")
-    return HostStates(pool, kept.num_on_host)
+    pool = HostPool(config.host_bytes, host_room(), locks=model.device.type == "cuda")
+    return HostRoom(pool, num_prefixes, *swapped)
 
 
 def _take_caches(

@@ -64,6 +64,8 @@ from workers.scheduler import (
     Proposer,
     Scheduler,
     SchedulerLimits,
+    SwapRoom,
+    SwapSpace,
 )
 
 __all__ = ["Channel", "Compiled", "EngineBroken", "EngineLoop", "GrammarCompiler", "Runner"]
@@ -316,8 +318,11 @@ def scheduler_for(
     max_gap_s: float = inf,
     enforces_grammars: bool = False,
     proposer: Proposer | None = None,
+    swap: SwapRoom | None = None,
 ) -> Scheduler:
-    """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`."""
+    """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`. With
+    `swap` preempted sequences go to the host's memory.
+    """
     facts = runner.facts
     limits = SchedulerLimits(
         max_seqs=facts.max_seqs,
@@ -331,7 +336,8 @@ def scheduler_for(
     )
     states = PrefixStates.of(facts.snapshots, facts.block_size)
     num_blocks = facts.kv_tokens // facts.block_size
-    blocks = BlockManager(num_blocks, facts.block_size, states=states)
+    space = None if swap is None else SwapSpace(swap, facts.block_size)
+    blocks = BlockManager(num_blocks, facts.block_size, states=states, swap=space)
     return Scheduler(
         *(limits, blocks, (model,), runner.eos_ids),
         lookahead=runner.lookahead,

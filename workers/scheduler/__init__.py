@@ -7,10 +7,13 @@ from workers.scheduler.concurrency import CARD_SEQS, CPU_SEQS, most_sequences
 from workers.scheduler.drafting import Candidate, Proposer
 from workers.scheduler.meters import StepMeter
 from workers.scheduler.plan import (
+    NO_MOVES,
     NO_SLOT,
     ON_CARD,
     Chunk,
     DraftTiming,
+    Move,
+    Moves,
     Sampled,
     SequenceStart,
     StepPlan,
@@ -20,10 +23,12 @@ from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Outgoing, Scheduler, SchedulerLimits
 from workers.scheduler.sequence import Key
 from workers.scheduler.step_cost import StepCost
+from workers.scheduler.swapping import SwapRoom, SwapSpace
 
 __all__ = [
     "CARD_SEQS",
     "CPU_SEQS",
+    "NO_MOVES",
     "NO_SLOT",
     "ON_CARD",
     "BlockEvents",
@@ -32,6 +37,8 @@ __all__ = [
     "Chunk",
     "DraftTiming",
     "Key",
+    "Move",
+    "Moves",
     "Outgoing",
     "PrefixStates",
     "Proposer",
@@ -44,6 +51,8 @@ __all__ = [
     "StepMeter",
     "StepPlan",
     "StepResult",
+    "SwapRoom",
+    "SwapSpace",
     "largest_id",
     "most_sequences",
 ]

@@ -28,6 +28,7 @@ from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
 from workers.scheduler.planned_blocks import PlannedBlocks
 from workers.scheduler.saving import PrefixStates
+from workers.scheduler.swapping import SwapSpace
 
 
 @final
@@ -94,7 +95,8 @@ class BlockManager:
     """`num_blocks` blocks of `block_size` tokens.
 
     `planned` are blocks that a holder will compute. With `states`, those of prefixes, a sequence
-    can begin only behind one of them: cached blocks beyond it are no hit.
+    can begin only behind one of them: cached blocks beyond it are no hit. With `swap` what a
+    sequence loses is kept in the host's memory.
 
     A thousand blocks of a long prompt wait here for their first token and give way to the next
     when it has come: what is done to several blocks is one loop, without a call for each.
@@ -106,6 +108,7 @@ class BlockManager:
         block_size: int,
         digests: Digests = chained_digests,
         states: PrefixStates | None = None,
+        swap: SwapSpace | None = None,
     ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing")
@@ -123,6 +126,7 @@ class BlockManager:
         self._num_taken = 0
         self.planned = PlannedBlocks()
         self.states = states
+        self.swap = swap
         if states is not None:
             states.pool.events = self._events
 

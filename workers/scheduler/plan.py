@@ -86,6 +86,27 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         return self.length + len(self.drafts)
 
 
+class Move(msgspec.Struct, frozen=True, gc=False):
+    """Keys and values of a sequence that was preempted, in these blocks of the card and of the
+    host; out of the card also its recurrent state, to a slot of the prefixes'.
+    """
+
+    seq: int
+    block_ids: tuple[int, ...]
+    host_ids: tuple[int, ...]
+    slot: int = NO_SLOT
+
+
+class Moves(msgspec.Struct, frozen=True, gc=False):
+    """What moves before a step: first out of the card, then back."""
+
+    out: tuple[Move, ...] = ()
+    back: tuple[Move, ...] = ()
+
+
+NO_MOVES: Final = Moves()
+
+
 class StepPlan(msgspec.Struct, frozen=True):
     """One forward pass, for one chunk per sequence at most.
 
@@ -97,6 +118,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     started: tuple[SequenceStart, ...]
     chunks: tuple[Chunk, ...]
     ended: tuple[int, ...]
+    moves: Moves = NO_MOVES
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):

@@ -127,7 +127,7 @@ class PrefixStates:
 
     def settle(self, chunk: Chunk, table: BlockTable | None) -> None:
         """A step with this chunk is over. `table` None: it failed, or its sequence is gone."""
-        if chunk.restores != NO_SLOT:
+        if NO_SLOT < chunk.restores < self.pool.num_slots:  # others are those of swapped sequences
             self.pool.unpin(chunk.restores)
         self.keep(chunk.saves, table)
 

@@ -24,7 +24,7 @@ from workers.scheduler.concurrency import USUAL_OUTPUTS, Concurrency, peak_growt
 from workers.scheduler.drafting import Proposer, candidates_of
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
-from workers.scheduler.plan import StepPlan, StepResult
+from workers.scheduler.plan import NO_MOVES, StepPlan, StepResult
 from workers.scheduler.planning import choose
 from workers.scheduler.prompt_budget import LEAST_TOKENS
 from workers.scheduler.queues import Queues
@@ -188,7 +188,11 @@ class Scheduler:
                 if not sequence.embeds:
                     begin = None if sequence.is_private else sequence.num_cached
                     self._proposer.start(start.seq, sequence.token_ids, begin)
-        plan = StepPlan(self._num_steps, tuple(choice.started), tuple(choice.chunks), tuple(ended))
+        swap = self._blocks.swap
+        plan = StepPlan(
+            *(self._num_steps, tuple(choice.started), tuple(choice.chunks), tuple(ended)),
+            NO_MOVES if swap is None else swap.take_moves(),
+        )
         in_flight.append(plan)
         return plan
 
@@ -255,6 +259,8 @@ class Scheduler:
         )
         self._queues.check_progress(pending)
         self._blocks.check_integrity([sequence.table for sequence in running.values()])
+        if self._blocks.swap is not None:
+            self._blocks.swap.check_integrity(self._queues.waiting.values())
 
     def _take(self, link: int, message: Submit | Embed, now: float) -> Sequence:
         if self._find((link, message.request_id, message.attempt)) is not None:
@@ -341,6 +347,8 @@ class Scheduler:
         if self._compiling.pop(sequence.key, None) is None:
             self._queues.remove(sequence)
             self._blocks.release(sequence.table)
+            if self._blocks.swap is not None:
+                self._blocks.swap.forget(sequence)
             if sequence.is_started:
                 self._ended.append(sequence.seq)
                 if self._proposer is not None:

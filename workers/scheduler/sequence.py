@@ -35,6 +35,16 @@ class Ending(NamedTuple):
     detail: str = ""
 
 
+class Swapped(NamedTuple):
+    """Where the host keeps the first `num_tokens` of a preempted sequence: blocks of keys and
+    values, and the slot of a recurrent state, if the model has some.
+    """
+
+    host_ids: tuple[int, ...]
+    num_tokens: int
+    slot: int
+
+
 @final
 class Sequence:
     """`token_ids` are the prompt, the outputs of earlier attempts and the tokens sent since.
@@ -47,7 +57,8 @@ class Sequence:
     does not start, because another sequence computes a good part of its prompt.
 
     Of a model with recurrent layers, `saves` are the positions at which the state is saved, and
-    `restores` is the slot with which the next chunk begins.
+    `restores` is the slot with which the next chunk begins. One that was preempted may be `swapped`
+    out.
 
     One that `embeds` ends where another one would sample its first token. The text of one that
     `is_private` is for no other.
@@ -84,6 +95,7 @@ class Sequence:
         "seed",
         "seq",
         "stop_ids",
+        "swapped",
         "table",
         "token_ids",
         "turn",
@@ -131,6 +143,7 @@ class Sequence:
         self.restores = NO_SLOT
         self.saves: list[int] = []
         self.awaits: BlockDigest | None = None
+        self.swapped: Swapped | None = None
 
     def __repr__(self) -> str:
         return (

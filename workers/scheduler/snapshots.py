@@ -68,7 +68,7 @@ class SnapshotPool:
 
     def __init__(self, num_slots: int, events: BlockEvents | None = None) -> None:
         self.events = events or BlockEvents()
-        self._num_slots = num_slots
+        self.num_slots = num_slots
         # The first are a card's, the last may be the host's: those are taken last.
         self._free = list(range(num_slots))[::-1]
         self._snapshots: dict[BlockDigest, _Snapshot] = {}
@@ -167,7 +167,7 @@ class SnapshotPool:
     def check_integrity(self, cached: Container[BlockDigest]) -> None:
         """Raise `IntegrityError` unless each slot has one owner, and each saved state its block."""
         slots = sorted([*self._free, *self._by_slot])
-        require(slots == list(range(self._num_slots)), f"slots {slots} of {self._num_slots}")
+        require(slots == list(range(self.num_slots)), f"slots {slots} of {self.num_slots}")
         for digest, found in self._snapshots.items():
             require(self._by_slot.get(found.slot) is found, f"two snapshots in slot {found.slot}")
             is_there = digest in cached or not found.is_saved

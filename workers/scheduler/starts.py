@@ -81,6 +81,8 @@ class Starts:
             sequence.restores, self._pinned = self._pinned, None
         self._queues.start(sequence)
         self._blocks.admit(sequence.table, hit, len(sequence.token_ids))
+        if self._blocks.swap is not None:
+            self._blocks.swap.bring_back(sequence, len(hit.block_ids))
         sequence.num_planned = num_cached
         if not sequence.is_started:
             sequence.is_started = True
@@ -109,7 +111,10 @@ class Starts:
                 continue
             if not blocks.can_admit(hit, num_tokens, reserve):
                 return None
-            self._prepare_states(sequence, hit)
+            if blocks.swap is not None:
+                num_cached = blocks.swap.num_kept(sequence, num_cached)
+            if sequence.swapped is None:
+                self._prepare_states(sequence, hit)
             return Candidate(sequence, hit, num_cached, num_tokens - num_cached)
         return None
 

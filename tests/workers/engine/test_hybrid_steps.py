@@ -29,7 +29,8 @@ from workers.engine.memory.budget import host_room
 from workers.engine.memory.host_pool import HostPool
 from workers.engine.models import network
 from workers.engine.runner import Runner
-from workers.engine.step.spans import HostSlots, HostStates
+from workers.engine.step.spans import HostSlots
+from workers.engine.step.swaps import HostRoom
 from workers.scheduler.plan import Chunk, StepPlan
 from workers.scheduler.saving import SavePolicy
 
@@ -197,10 +198,10 @@ def test_a_fleet_says_what_cold_runs_say(host: Runner, few_blocks: bool, on: str
     assert answers[1:] == answers[:1] * 3
 
 
-def _on_host(host: Runner, num_slots: int, on: str) -> HostStates | None:
+def _on_host(host: Runner, num_slots: int, on: str) -> HostRoom | None:
     num_bytes = num_slots * host.model.config.state_bytes(4) + 512
     pool = HostPool(num_bytes, host_room(), locks=on == "cuda")
-    return HostStates(pool, num_slots) if num_slots else None
+    return HostRoom(pool, num_slots) if num_slots else None
 
 
 def test_slots_are_bounded(host: Runner) -> None:

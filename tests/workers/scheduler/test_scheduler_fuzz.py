@@ -43,6 +43,8 @@ class SchedulerLife(RuleBasedStateMachine):
 
     lookahead = 0
     num_states: int | None = None
+    host_blocks = 0
+    host_states: int | None = None
 
     @initialize(
         num_blocks=st.integers(3, 14),
@@ -73,6 +75,8 @@ class SchedulerLife(RuleBasedStateMachine):
             lookahead=self.lookahead,
             usual_outputs=usual_outputs,
             num_states=self.num_states,
+            host_blocks=self.host_blocks,
+            host_states=self.host_states,
         )
         self.live: dict[int, tuple[int, Submit]] = {}
         self.parents: dict[bytes, bytes] = {}
@@ -239,6 +243,7 @@ class SchedulerLife(RuleBasedStateMachine):
         assert load.free_blocks == load.num_blocks == self.num_blocks
         seen["preemptions"] += load.preemptions
         seen["restored"] += self.engine.runner.num_restored
+        seen["swapped"] += self.engine.runner.num_swapped
         if (states := self.engine.scheduler._blocks.states) is not None:
             assert states.pool.num_pinned == 0
         seen["finished"] += len(self.engine.ledger.finished)
@@ -276,6 +281,19 @@ class LookaheadStateLife(StateLife):
     lookahead = 1
 
 
+class SwapLife(LookaheadLife):
+    """What is preempted goes to the host, as far as there is room."""
+
+    host_blocks = 9
+
+
+class SwapStateLife(LookaheadStateLife):
+    """With its state."""
+
+    host_blocks = 9
+    host_states = 2
+
+
 @pytest.mark.parametrize(
     "life",
     [
@@ -283,6 +301,8 @@ class LookaheadStateLife(StateLife):
         pytest.param(LookaheadLife, id="looks ahead"),
         pytest.param(StateLife, id="states", marks=pytest.mark.slow),
         pytest.param(LookaheadStateLife, id="states ahead"),
+        pytest.param(SwapLife, id="swaps", marks=pytest.mark.slow),
+        pytest.param(SwapStateLife, id="swaps states"),
     ],
 )
 def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
@@ -295,6 +315,10 @@ def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
         life, settings=settings(max_examples=num_lives, stateful_step_count=STEPS_PER_LIFE)
     )
     assert seen["steps"] >= 2_500
+    if life.host_blocks:
+        assert seen["swapped"] > 1
+        assert seen["finished"] > 90
+        return
     if life.num_states is not None:
         # A prompt of a few blocks saves one state, and three are kept.
         assert seen["preemptions"] > 1

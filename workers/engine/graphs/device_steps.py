@@ -53,10 +53,11 @@ from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, first_rows
 from workers.engine.step.draws import Kind
 from workers.engine.step.sampler import Checked, Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
-from workers.engine.step.spans import HostStates, kept_states, step_on, stops_of
+from workers.engine.step.spans import kept_states, step_on, stops_of
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
+from workers.engine.step.swaps import HostRoom, swapper
 from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow, no_updates
-from workers.scheduler import ON_CARD, Chunk
+from workers.scheduler import ON_CARD, Chunk, Moves, SwapRoom
 
 _Draw: TypeAlias = Callable[[], Picked]
 
@@ -87,7 +88,7 @@ class DeviceSteps:
         sharing: SharingCosts | None = None,
         drafter: Drafter | None = None,
         verifies: bool = False,
-        on_host: HostStates | None = None,
+        on_host: HostRoom | None = None,
     ) -> None:
         """`facts` limit what a step can hold, so which graphs there are. `capture` None takes that
         of the device, which leaves `spare_bytes` to steps without a graph: none on a CPU.
@@ -110,6 +111,8 @@ class DeviceSteps:
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
         self._kept = kept_states(model, max_rows, facts.snapshots, on_host)
         recurrent = None if self._kept is None else self._kept.running
+        parts = None if self._kept is None else self._kept.parts()
+        self._swapper = swapper(cache, parts, facts.snapshots, on_host)
         self._decode_step = DecodeStep(
             model, cache, self._tables, self._sampler.draws, max_rows, recurrent
         )
@@ -143,6 +146,16 @@ class DeviceSteps:
         self._tables.end(seqs)
         self._prefixes.forget(seqs)
         self._sampler.forget(seqs)
+
+    def move(self, moves: Moves) -> None:
+        """See `Steps`."""
+        if self._swapper is not None:
+            self._swapper.move(moves, self._slot_of)
+
+    @property
+    def swap_room(self) -> SwapRoom | None:
+        """See `Steps`."""
+        return None if self._swapper is None else self._swapper.room
 
     @torch.inference_mode()
     def launch(

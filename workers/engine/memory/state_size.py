@@ -14,8 +14,9 @@ and 64 prefixes of 148 MiB each, and keys and values of a million tokens."""
 LEAST_SEQS: Final = 4
 CPU_SNAPSHOTS: Final = 64
 _MOST_SNAPSHOTS: Final = 4096
-_ROUNDING: Final = 512
-"""Bytes of a host pool that its two tensors of states may lose (`host_pool.ALIGNMENT`)."""
+_MOST_SWAPPED: Final = 32
+_ROUNDING: Final = 768
+"""Bytes of a host pool that its three tensors may lose (`host_pool.ALIGNMENT`)."""
 
 
 class StateDemand(NamedTuple):
@@ -41,6 +42,32 @@ class StateMemory(NamedTuple):
     num_snapshots: int
     num_bytes: int
     num_on_host: int = 0
+
+
+class HostDivision(NamedTuple):
+    """Of a host pool: bytes for states of prefixes; the states of preempted sequences, and their
+    blocks of keys and values.
+    """
+
+    prefix_bytes: int
+    num_states: int
+    num_blocks: int
+
+
+def divide_host(
+    host_bytes: int, block_bytes: int, state_bytes: int, *, swaps: bool
+) -> HostDivision:
+    """A model without states (0 bytes) has all for the sequences that it `swaps`; one with states a
+    quarter.
+    """
+    if not swaps:
+        return HostDivision(host_bytes if state_bytes else 0, 0, 0)
+    share = host_bytes // 4 if state_bytes else host_bytes
+    num_states = min(_MOST_SWAPPED, share // 4 // state_bytes) if state_bytes else 0
+    num_blocks = max(0, share - num_states * state_bytes - _ROUNDING) // block_bytes
+    if state_bytes and (num_states == 0 or num_blocks == 0):
+        return HostDivision(host_bytes, 0, 0)
+    return HostDivision(host_bytes - share if state_bytes else 0, num_states, num_blocks)
 
 
 def choose_states(room_bytes: int, demand: StateDemand, *, is_card: bool) -> StateMemory:

@@ -25,9 +25,10 @@ from workers.engine.step.draft_pass import (
     following_ids,
 )
 from workers.engine.step.sampler import Checked, Picked, Sampler
-from workers.engine.step.spans import HostSlots, HostStates
+from workers.engine.step.spans import HostSlots
 from workers.engine.step.steps import Launched
-from workers.scheduler import ON_CARD, Chunk
+from workers.engine.step.swaps import HostRoom, swapper
+from workers.scheduler import ON_CARD, Chunk, Moves, SwapRoom
 
 
 @final
@@ -42,7 +43,7 @@ class HostSteps:
         cache: KvCache,
         facts: EngineFacts,
         drafter: Drafter | None = None,
-        on_host: HostStates | None = None,
+        on_host: HostRoom | None = None,
         *,
         verifies: bool = False,
     ) -> None:
@@ -56,6 +57,8 @@ class HostSteps:
         self._drafts: dict[int, tuple[int, ...]] = {}
         most = MOST_VERIFIED if verifies or drafter is not None else 0
         self._slots = HostSlots(model, facts, on_host, most)
+        parts = None if self._slots.kept is None else self._slots.kept.parts()
+        self._swapper = swapper(cache, parts, facts.snapshots, on_host)
 
     def start(self, states: Sequence[SequenceState]) -> None:
         """See `Steps`."""
@@ -67,6 +70,16 @@ class HostSteps:
         self._sampler.forget(seqs)
         for seq in seqs:
             self._drafts.pop(seq, None)
+
+    def move(self, moves: Moves) -> None:
+        """See `Steps`."""
+        if self._swapper is not None:
+            self._swapper.move(moves, self._slots.slot_of)
+
+    @property
+    def swap_room(self) -> SwapRoom | None:
+        """See `Steps`."""
+        return None if self._swapper is None else self._swapper.room
 
     @torch.inference_mode()
     def launch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Launched | None:

@@ -22,7 +22,6 @@ from kernels.delta_rule import (
     plan_spans,
 )
 from protocol.messages import EngineFacts
-from workers.engine.memory.host_pool import HostPool
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import (
     PrefixSlots,
@@ -33,6 +32,7 @@ from workers.engine.models.state_slots import (
     rings_of,
 )
 from workers.engine.step.batch import aligned, to_device
+from workers.engine.step.swaps import HostRoom
 from workers.scheduler import NO_SLOT, Chunk
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.integer]]
@@ -147,24 +147,17 @@ def _computed(spans: Iterable[Span]) -> list[int]:
     return [0 if span.start < 0 else span.length for span in spans]
 
 
-class HostStates(NamedTuple):
-    """So many states of prefixes that lie in the host's memory."""
-
-    pool: HostPool
-    num_slots: int
-
-
 @final
 class KeptStates:
     """The states of up to `num_slots` `running` sequences, behind which lies `dummy_slot`, for rows
     that pad a step, and those of `num_prefixes` prefixes, of which those that are `on_host` come
-    last.
+    last; behind them those of preempted sequences.
 
     Copies go behind what was launched before: what they read is written, what they write was read.
     """
 
     def __init__(
-        self, model: Network, num_slots: int, num_prefixes: int, on_host: HostStates | None
+        self, model: Network, num_slots: int, num_prefixes: int, on_host: HostRoom | None
     ) -> None:
         config, dtype = model.config, model.weights.embedding.dtype
         place = partial(_empty, model.device)
@@ -172,8 +165,9 @@ class KeptStates:
         self.dummy_slot = num_slots
         kept = None
         if on_host is not None:
-            kept = StateSlots(config, on_host.num_slots, on_host.pool.tensor, dtype)
-            num_prefixes -= on_host.num_slots
+            num_on_host = on_host.num_prefixes + on_host.num_states
+            kept = StateSlots(config, num_on_host, on_host.pool.tensor, dtype)
+            num_prefixes -= on_host.num_prefixes
         self.prefixes = PrefixSlots(StateSlots(config, num_prefixes, place, dtype), kept)
 
     def restore(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
@@ -190,13 +184,17 @@ class KeptStates:
                     slots, slot = self.prefixes.at(kept)
                     slots.copy(slot, self.running, slot_of(chunk.seq))
 
+    def parts(self) -> tuple[StateSlots, PrefixSlots]:
+        """For what copies states elsewhere."""
+        return self.running, self.prefixes
+
     def num_bytes(self) -> int:
         """What all slots take of the device."""
         return self.running.num_bytes() + self.prefixes.on_device.num_bytes()
 
 
 def kept_states(
-    model: Network, num_slots: int, num_prefixes: int | None, on_host: HostStates | None
+    model: Network, num_slots: int, num_prefixes: int | None, on_host: HostRoom | None
 ) -> KeptStates | None:
     """Of a network that has states, for so many sequences and prefixes."""
     if not model.config.delta_rules:
@@ -256,7 +254,7 @@ class HostSlots:
         self,
         model: Network,
         facts: EngineFacts,
-        on_host: HostStates | None = None,
+        on_host: HostRoom | None = None,
         num_verified: int = 0,
     ) -> None:
         """Steps verify up to `num_verified` rows of a sequence; 0: none."""
@@ -269,6 +267,10 @@ class HostSlots:
         self._device = model.device
         self._by_seq: dict[int, int] = {}
         self._free = list(range(facts.max_seqs))
+
+    def slot_of(self, seq: int) -> int:
+        """Of a sequence that has started. Raises `KeyError`."""
+        return self._by_seq[seq]
 
     def start(self, seqs: Sequence[int]) -> None:
         """Give each sequence a slot. Raises `IndexError` if more run than were planned for."""

@@ -14,7 +14,7 @@ from protocol.errors import HermaError
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.sampler import Picked
-from workers.scheduler import Chunk, DraftTiming
+from workers.scheduler import Chunk, DraftTiming, Moves, SwapRoom
 
 
 class TokensLost(HermaError):
@@ -51,6 +51,13 @@ class Steps(Protocol):
         `torch.OutOfMemoryError` and what the network raises; but for the first, the same chunks,
         or some of them, may then be launched again.
         """
+
+    def move(self, moves: Moves) -> None:
+        """Copy preempted sequences out of the device and back, before the next step."""
+
+    @property
+    def swap_room(self) -> SwapRoom | None:
+        """What the host has for preempted sequences."""
 
     @property
     def state_bytes(self) -> int:

@@ -1,0 +1,84 @@
+"""Preempted sequences go to the host's memory and come back: what they say does not change."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.drive import Drive
+from protocol.sampling import SamplingParams
+from tests.fakes.tiny_families import write_family
+from tests.fakes.tiny_models import load_tiny
+from tests.workers.engine.step_cases import BLOCK, as_on_card
+from workers.engine.graphs.capture import Capture, CudaCapture, run_again
+from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.memory.budget import host_room
+from workers.engine.memory.host_pool import HostPool
+from workers.engine.runner import Runner
+from workers.engine.step.host_steps import HostSteps
+from workers.engine.step.steps import Steps
+from workers.engine.step.swaps import HostRoom
+from workers.scheduler import StepPlan
+
+ON_CARD = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    ],
+)
+GREEDY = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
+ROOM = 2**20
+
+
+class Counting(Runner):
+    """A runner that counts the tokens of its plans, and the sequences that came back."""
+
+    num_computed = 0
+    num_back = 0
+
+    def launch(self, plan: StepPlan):  # type: ignore[no-untyped-def] # noqa: ANN201
+        """See `Runner`."""
+        self.num_computed += sum(chunk.length for chunk in plan.chunks)
+        self.num_back += len(plan.moves.back)
+        return super().launch(plan)
+
+
+@pytest.mark.parametrize("on", ["cpu", "like a card", ON_CARD])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_5"])
+def test_swapped_sequences_say_the_same(tmp_path: Path, family: str, on: str) -> None:
+    """In blocks that run out again and again; fewer tokens are computed than without."""
+    device = "cuda" if on == "cuda" else "cpu"
+    sizes = {"kv_tokens": 1024, "block_size": BLOCK, "token_budget": 1024, "snapshots": 0}
+    host = load_tiny(write_family(tmp_path, family), device=device, dtype="float32", **sizes)
+    rng = random.Random(3)
+    prompts = [[rng.randrange(2, 150) for _ in range(rng.randrange(20, 60))] for _ in range(9)]
+    answers, runners = [], []
+    for num_blocks in (0, 5, 40):
+        pool = HostPool(ROOM, host_room(), locks=on == "cuda")
+        room = HostRoom(pool, 0, 2 if host.model.config.delta_rules else 0, num_blocks)
+        steps = _steps(host, on, room if num_blocks else None)
+        runner = Counting(host.model, host.cache, host.facts, host.model_dir, steps)
+        ahead = on != "cpu"
+        drive = Drive(runner, token_budget=48, max_seqs=4, num_blocks=12, looks_ahead=ahead)
+        for prompt in prompts:
+            drive.submit(prompt, GREEDY)
+        drive.finish()
+        assert drive.num_preemptions > 0
+        answers.append([answer.outputs for answer in drive.answers.values()])
+        runners.append(runner)
+    assert answers[0] == answers[1] == answers[2]
+    assert runners[0].num_back == 0 < runners[2].num_back
+    assert runners[2].num_computed < runners[0].num_computed
+
+
+def _steps(host: Runner, on: str, room: HostRoom | None) -> Steps:
+    facts = host.facts
+    if on == "cpu":
+        return HostSteps(host.model, host.cache, facts, on_host=room)
+    capture: Capture = CudaCapture() if on == "cuda" else run_again
+    steps = DeviceSteps(host.model, as_on_card(host).cache, facts, capture, on_host=room)
+    while steps.prepare(pending_only=False):
+        pass
+    return steps

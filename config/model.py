@@ -429,27 +429,27 @@ class WorkerConfig(_Table, frozen=True):
     an error. `kv_tokens` None takes what memory allows, and `max_seqs` None as many sequences as
     these keys and values are good for: at most 256 on a card, 16 on a CPU. `snapshots`, of a model
     with recurrent layers, are states that are kept for prefixes; None takes what an eighth of the
-    memory holds. `host_bytes` of the host's memory, page-locked, hold more of them. `quantization`
-    "fp8" or "int4" keeps the layers' weights in 8 or 4 bits, "auto" as in the checkpoint;
-    `kv_dtype` "fp8" keeps keys and values in 8 bits, "auto" in the network's dtype. `prefill` "fp8"
-    multiplies steps of 257 rows and more in 8 bits, with a second form of a 16-bit checkpoint's
-    weights, half as large again. `invariant`: a sequence's tokens depend on nothing but its prompt,
-    its parameters and its seed, on every worker of that kind of device. `speculation` "auto" drafts
-    from earlier text where that pays; it changes no sampling. `stall_s`: a start without progress
-    for this time has failed. `prepare` is cleared before each start: the page cache, and segments
-    in /dev/shm that no process uses. `owns_gpu`: what still holds memory of `device` between two
-    starts is a leftover, and is ended. Workers of one `group` on several hosts are the `ranks` of
-    one engine, each started by its own `launch`: rank 0 has the API and listens for the others at
-    `group_address`, which they dial. Off loopback `group_keys` are the others' public keys by name,
-    `group_server_key` is the head's. `engine = "synthetic"` makes up a token every `step_ms`
-    without weights, for load tests; "scripted" gives the answers in the file `script`, for tests of
-    clients. "vllm", "sglang" and "llama-cpp" are other people's engines: the one at `url`, started
-    by `launch` (its next start waits for the memory of the card `device`) or already there. `model`
-    is then the directory with its tokenizer files, `max_seqs` what it may get at once,
-    `api_key_env` the variable that holds its key, and `probe_context` the length of the prompt that
-    it must answer before it counts as ready (0: none). "openai" is any other server with OpenAI's
-    API: it gets text, `model` is its own name of the model, and `refused_fields` are those that it
-    answers with an error, so that it does not get them.
+    memory holds. `host_bytes` of the host's memory, page-locked, hold more of them, and sequences
+    that were preempted. `quantization` "fp8" or "int4" keeps the layers' weights in 8 or 4 bits,
+    "auto" as in the checkpoint; `kv_dtype` "fp8" keeps keys and values in 8 bits, "auto" in the
+    network's dtype. `prefill` "fp8" multiplies steps of 257 rows and more in 8 bits, with a second
+    form of a 16-bit checkpoint's weights, half as large again. `invariant`: a sequence's tokens
+    depend on nothing but its prompt, its parameters and its seed, on every worker of that kind of
+    device. `speculation` "auto" drafts from earlier text where that pays; it changes no sampling.
+    `stall_s`: a start without progress for this time has failed. `prepare` is cleared before each
+    start: the page cache, and segments in /dev/shm that no process uses. `owns_gpu`: what still
+    holds memory of `device` between two starts is a leftover, and is ended. Workers of one `group`
+    on several hosts are the `ranks` of one engine, each started by its own `launch`: rank 0 has the
+    API and listens for the others at `group_address`, which they dial. Off loopback `group_keys`
+    are the others' public keys by name, `group_server_key` is the head's. `engine = "synthetic"`
+    makes up a token every `step_ms` without weights, for load tests; "scripted" gives the answers
+    in the file `script`, for tests of clients. "vllm", "sglang" and "llama-cpp" are other people's
+    engines: the one at `url`, started by `launch` (its next start waits for the memory of the card
+    `device`) or already there. `model` is then the directory with its tokenizer files, `max_seqs`
+    what it may get at once, `api_key_env` the variable that holds its key, and `probe_context` the
+    length of the prompt that it must answer before it counts as ready (0: none). "openai" is any
+    other server with OpenAI's API: it gets text, `model` is its own name of the model, and
+    `refused_fields` are those that it answers with an error, so that it does not get them.
     """
 
     name: Name

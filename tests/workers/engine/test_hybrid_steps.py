@@ -227,11 +227,14 @@ def test_slots_are_bounded(host: Runner) -> None:
 
 
 def test_a_start_keeps_more_states_in_the_hosts_memory(host: Runner) -> None:
-    """As many as fit into `host_bytes`, beside those of `snapshots`."""
+    """Three quarters of `host_bytes`, beside those of `snapshots`; preempted sequences have one."""
     each = host.model.config.state_bytes(4)
-    sizes = {"kv_tokens": 1024, "block_size": BLOCK, "snapshots": 3, "host_bytes": 10 * each + 512}
+    sizes = {"kv_tokens": 1024, "block_size": BLOCK, "snapshots": 3, "host_bytes": 40 * each}
     runner = load_tiny(host.model_dir, **sizes)
-    assert runner.facts.snapshots == 13
+    assert runner.facts.snapshots == 3 + 29
+    assert runner.swap_room is not None
+    assert (runner.swap_room.num_states, runner.swap_room.first_slot) == (2, 32)
+    assert runner.swap_room.num_blocks > 0
     assert runner.state_bytes == (runner.facts.max_seqs + 1 + 3) * each
 
 

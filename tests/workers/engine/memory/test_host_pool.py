@@ -61,7 +61,7 @@ def test_the_states_that_are_counted_fit(host_bytes: int, numbers: int, is_card:
     st.booleans(),
 )
 def test_what_the_host_is_divided_into_fits(
-    host_bytes: int, block_numbers: int, state_numbers: int, *, swaps: bool
+    host_bytes: int, block_numbers: int, state_numbers: int, swaps: bool
 ) -> None:
     """States of prefixes and of preempted sequences, and these ones' blocks."""
     block_bytes, state_bytes = 2 * block_numbers, 4 * state_numbers

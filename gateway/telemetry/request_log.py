@@ -22,7 +22,9 @@ def log_request(trace: RequestTrace) -> None:
 
 def request_line(trace: RequestTrace) -> str:
     """What became of it: `-` stands for what is not known."""
-    return " ".join(f"{name}={value}" for name, value in _fields(trace))
+    pairs = " ".join(f"{name}={_word(value)}" for name, value in _fields(trace))
+    attempts = trace.turn.attempts
+    return f"{pairs} why={json.dumps(attempts[-1].reason)}" if attempts else pairs
 
 
 def _fields(trace: RequestTrace) -> Iterator[tuple[str, object]]:
@@ -47,8 +49,14 @@ def _fields(trace: RequestTrace) -> Iterator[tuple[str, object]]:
         yield "tries", turn.num_attempts
     if trace.status != OK and trace.error:
         yield "error", trace.error
-    if attempt is not None:
-        yield "why", json.dumps(attempt.reason)
+
+
+def _word(value: object) -> str:
+    """One word of one line: the path of a request that is passed on is the client's."""
+    text = str(value)
+    if text.isascii() and text.isprintable() and " " not in text:
+        return text
+    return "".join(one if one.isprintable() and not one.isspace() else "?" for one in text)
 
 
 def _since(start: float, end: float | None) -> str:

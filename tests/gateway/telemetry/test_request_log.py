@@ -60,6 +60,18 @@ async def test_it_is_off_unless_asked_for(caplog: pytest.LogCaptureFixture) -> N
         assert await lines_of(whole, caplog, stream=False) == []
 
 
+async def test_a_client_s_path_makes_no_second_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor another field: a line break and a blank in it become question marks."""
+    caplog.set_level(logging.INFO)
+    async with whole_gateway(log="requests") as whole:
+        reply = await whole.post("/v1/x%0A2026%20status=200", model="alpha")
+    assert reply.status >= 400
+    (line,) = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    assert "\n" not in line
+    assert fields_of(line)["api"] == "x?2026?status=200"
+    assert fields_of(line)["status"] == str(reply.status)
+
+
 def test_a_failure_says_why_and_how_often_it_was_tried() -> None:
     """The provider that had it last; what is not known is a dash."""
     first = AttemptTrace("gpu0", 1.0, 1.1, "gpu0: it was the only one")

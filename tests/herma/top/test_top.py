@@ -5,11 +5,13 @@ import functools
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
 import termios
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,10 +20,13 @@ import trio
 from config import KeyConfig, hash_api_key
 from gateway.dashboard import State
 from gateway.http.routes import edge_app
+from herma import top_command
 from herma.cli import main
+from herma.processes import Gateway
 from herma.top import GatewayPage, Shown, View, follow
+from protocol.control_messages import GatewayStatus
 from protocol.errors import ConfigError
-from tests.fakes.served import PATIENCE_S, served
+from tests.fakes.served import served
 from tests.fakes.shown_fleet import ShownFleet, shown
 
 KEYS = (
@@ -29,7 +34,8 @@ KEYS = (
     KeyConfig(name="boss", hash=hash_api_key("herma-sk-boss"), admin=True),
 )
 ARGV = [sys.executable, "-m", "herma", "top"]
-CLOSE = b"\x1b[?25h\x1b[?1049l"
+PATIENCE_S = 120.0
+"""Bounds every wait; nothing is expected to take long."""
 _STYLE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -45,7 +51,7 @@ async def top(*words: str, **environ: str) -> subprocess.CompletedProcess[bytes]
 
 async def test_once_prints_plain_text_and_json_what_the_gateway_says() -> None:
     """For a pipe: no escape sequences; in an ASCII locale nothing else either."""
-    async with shown(ShownFleet().past(60)) as url:
+    async with shown(ShownFleet().past(60), patience_s=4 * PATIENCE_S) as url:
         done = await top("--url", f"{url}/v1", "--once", PYTHONIOENCODING="utf-8", COLUMNS="100")
         assert done.returncode == 0, done.stderr
         text = done.stdout.decode()
@@ -91,7 +97,7 @@ async def test_it_follows_the_stream_until_q() -> None:
     terminal = Terminal(80, 24)
     before = termios.tcgetattr(terminal.slave)
     async with trio.open_nursery() as nursery:
-        async with served(edge_app(fleet.edge()), 60.0) as url:
+        async with served(edge_app(fleet.edge()), 4 * PATIENCE_S) as url:
             environ = {**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
             start = functools.partial(
                 trio.run_process, stdin=terminal.slave, stdout=terminal.slave, env=environ
@@ -107,7 +113,7 @@ async def test_it_follows_the_stream_until_q() -> None:
             os.write(terminal.master, b"\t")
             await terminal.until(b"box-12 ")
             terminal.resize(160, 24)
-            os.kill(process.pid, 28)  # SIGWINCH, which a terminal sends by itself to its group
+            os.kill(process.pid, signal.SIGWINCH)  # a terminal sends it to its own group
             await terminal.until(b"NVIDIA H100")
         await terminal.until(b"no connection for")
         os.write(terminal.master, b"q")
@@ -135,6 +141,27 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.count("\n") == 1
     assert "not 'box'" in refusal(capsys, "--url", "box", "--once")
     assert "NO_SUCH" in refusal(capsys, "--url", nowhere, "--key-env", "NO_SUCH")
+
+
+def test_the_gateway_of_this_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several processes serve one address; of two gateways one has to be named."""
+
+    def running(*urls: str) -> list[Gateway]:
+        return [
+            *(Gateway(Path("x"), 1, GatewayStatus(1, url, "0.1.0")) for url in urls),
+            Gateway(Path("y"), 2, None),
+        ]
+
+    def found(*urls: str) -> str:
+        monkeypatch.setattr(top_command, "gateways", lambda: running(*urls))
+        return top_command._url(None)
+
+    assert found() == top_command.DEFAULT_URL
+    assert found("http://0.0.0.0:81", "http://0.0.0.0:81") == "http://127.0.0.1:81"
+    assert found("https://[::]:82") == "https://127.0.0.1:82"
+    with pytest.raises(ConfigError, match="--url"):
+        found("http://127.0.0.1:81", "http://127.0.0.1:82")
+    assert top_command._url("http://box:9") == "http://box:9"
 
 
 async def test_a_pipe_is_told_what_to_do_and_a_weak_key_is_refused() -> None:

@@ -107,8 +107,9 @@ def plot(figures: Sequence[Figure], title: str, path: Path) -> bool:
         axes.set_xlabel("drafts of a pass, K")
         axes.grid(visible=True, alpha=0.3)
         axes.legend(title="at once", fontsize="small")
+    all_axes[0].set_ylim(bottom=0.0)  # of all, when all is drawn
     all_axes[0].set_ylabel("speed, times that without drafts")
-    figure.suptitle(title)
+    figure.suptitle(f"{title}\ndashed: adaptive depth; grey: no drafts", fontsize="medium")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png")
     return True

@@ -20,6 +20,9 @@ from workers.speculation.pass_cost import TimeTable
 from workers.speculation.place_odds import FADED_TRIES, PlaceOdds
 from workers.speculation.policy import MARGIN, Policy
 
+DEPTHS: Final = (1, 2, 3, 4, 5, 7, 10, 15)
+"""Depths that are chosen from: few, because a card captures each pass for each of them."""
+
 _TRIAL_EVERY: Final = 96
 """Steps without drafts behind which there is a trial."""
 
@@ -93,7 +96,7 @@ class DraftDepth:
         self.mode = Mode.RESTING
         self._odds = odds
         self._policy = policy
-        self._most = most
+        self._depths = tuple([depth for depth in DEPTHS if depth < most] + [most])
         self._last = 0
         self._num_resting = _TRIAL_EVERY  # the first trial is soon
         self._num_drafting = 0
@@ -112,12 +115,14 @@ class DraftDepth:
             self.mode = Mode.MEASURING
             return 0
         room = min(room, self._policy.trusted_room(num_sequences))
-        depth, pace = self._best(num_sequences, min(self._most, max(1, room // num_sequences)))
+        most = max(1, room // num_sequences)
+        depth, pace = self._best(num_sequences, most)
         if pace > MARGIN * num_sequences / bare_s:
             self.mode = Mode.DRAFTING
-            if self._num_drafting % _DEEPER_EVERY == _DEEPER_EVERY - 1 and depth < self._most:
+            deeper = self._depths[self._depths.index(depth) + 1 :]
+            if self._num_drafting % _DEEPER_EVERY == _DEEPER_EVERY - 1 and deeper:
                 self.mode = Mode.TRYING
-                return min(self._most, depth + max(1, depth // 2))
+                return deeper[0]
             return depth
         self.mode = Mode.TRYING if self._num_resting >= _TRIAL_EVERY else Mode.RESTING
         return depth if self.mode is Mode.TRYING else 0
@@ -150,10 +155,13 @@ class DraftDepth:
 
     def _best(self, num_sequences: int, most: int) -> tuple[int, float]:
         """The depth from 1 on with the most tokens a second, and these."""
-        reached = accumulate(self._odds.chances(None, most), mul)
-        tokens, best, best_pace = 1.0, 1, 0.0
-        for depth, chance in enumerate(reached, 1):
-            tokens += chance
+        chances = self._odds.chances(None, self._depths[-1])
+        lengths: list[float] = list(accumulate(accumulate(chances, mul), initial=1.0))
+        best, best_pace = 1, 0.0
+        for depth in self._depths:
+            if depth > most and depth > 1:
+                break
+            tokens = lengths[depth]
             seconds = self._policy.verify_s(num_sequences, num_sequences * (1 + depth))
             pace = num_sequences * tokens / (seconds + self.times.seconds(num_sequences, depth))
             pace *= _STAYS if depth == self._last else 1.0

@@ -59,7 +59,7 @@ def _compiler(runner: Runner) -> LlGuidanceCompiler:
     return LlGuidanceCompiler(runner.model_dir, vocab_size, runner.eos_ids)
 
 
-def _asked(max_tokens: int = 24) -> list[Asked]:
+def _asked(max_tokens: int = 20) -> list[Asked]:
     """Eight: both temperatures, penalties, grammars, log-probabilities, and three choices of one
     prompt, two of which begin as another does.
     """
@@ -131,6 +131,24 @@ def _with(
     return Drive(drafting, compiler=compiler, looks_ahead=ahead, proposer=proposer, **limits)
 
 
+class Plain(NamedTuple):
+    """Requests, and what a worker without drafts answers."""
+
+    asked: list[Asked]
+    expected: list[tuple[int, ...]]
+
+    @property
+    def texts(self) -> list[list[int]]:
+        """Prompts and answers."""
+        return _texts(self.asked, self.expected)
+
+
+@pytest.fixture(name="plain", scope="module")
+def _plain_answers(runner: Runner, compiler: LlGuidanceCompiler) -> Plain:
+    asked = _asked()
+    return Plain(asked, _plain(runner, compiler, asked))
+
+
 def _texts(asked: Sequence[Asked], answers: Sequence[tuple[int, ...]]) -> list[list[int]]:
     return [[*one.prompt, *answer, 0] for one, answer in zip(asked, answers, strict=True)]
 
@@ -152,11 +170,12 @@ CELLS = [
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_no_text_changes(cell: Cell, runner: Runner, compiler: LlGuidanceCompiler) -> None:
+def test_no_text_changes(
+    cell: Cell, runner: Runner, compiler: LlGuidanceCompiler, plain: Plain
+) -> None:
     """In batches of one and of eight, in chunks, behind cached prefixes and after preemptions."""
-    asked = _asked()
-    expected = _plain(runner, compiler, asked)
-    texts = _texts(asked, expected)
+    asked, expected = plain
+    texts = plain.texts
     drive = _drive(runner, compiler, cell, texts, token_budget=40)
     assert _serve(drive, asked) == expected
     assert _serve(drive, asked) == expected  # their prompts are cached now

@@ -44,7 +44,7 @@ class _Size(NamedTuple):
 
 
 Pass: TypeAlias = Callable[[Tensor, PagedPlan, Blocks, int], Drafted]
-"""Takes in taps and rows, and drafts behind `Blocks` so many tokens."""
+"""Takes in taps and rows, and drafts behind `Blocks` so many tokens, perhaps none."""
 
 
 @final
@@ -80,7 +80,8 @@ class CapturedDrafts:
                 self._missed[size] = step.taps, step.plan
             return None
         count = len(step.seqs)
-        self._fill(size.num_seqs, blocks, step.plan)
+        if step.depth:
+            self._fill(size.num_seqs, blocks, step.plan)
         replay()
         depth = step.depth
         return Drafted(self._ids[:count, :depth], self._confidence[:count, :depth])
@@ -123,6 +124,6 @@ def _size_of(step: DraftStep) -> _Size | None:
     count = len(step.seqs)
     if not step.in_place or step.taps is None or count > _SIZES[-1]:
         return None
-    num_seqs = _SIZES[bisect_left(_SIZES, count)]
+    num_seqs = _SIZES[bisect_left(_SIZES, count)] if step.depth else 1
     taps, positions = step.taps.data_ptr(), step.plan.positions.data_ptr()
     return _Size(taps, positions, step.taps.shape[0], num_seqs, step.depth)

@@ -182,12 +182,11 @@ class DFlash:
     def draft(self, step: DraftStep) -> Drafted:
         """See `Drafter`."""
         assert step.taps is not None
-        num_seqs, num_rows = len(step.seqs), step.depth + self._shape.drafts_own_place
-        if not num_seqs or not step.depth:
-            self.take_in(step.taps, step.plan)
-            return Drafted(step.anchors.new_empty((num_seqs, 0)))
+        num_rows = step.depth + self._shape.drafts_own_place
         if isinstance(step.plan, AttentionPlan):
             self.take_in(step.taps, step.plan)
+            if not step.depth:
+                return _nothing(step.anchors)
             hidden = self.block(step.anchors, num_rows, step.plan_rows(num_rows, 0))
             return self.choose(step.anchors, hidden)
         tables = step.plan.table_rows[step.rows]
@@ -198,6 +197,8 @@ class DFlash:
     def _pass(self, taps: Tensor, plan: PagedPlan, blocks: Blocks, depth: int) -> Drafted:
         """Of paged rows, whose places the host need not know."""
         self.take_in(taps, plan)
+        if not depth:
+            return _nothing(blocks.anchors)
         num_rows = depth + self._shape.drafts_own_place
         config, (keys, _) = self._shape.network, self.cache.layers[0]
         own = blocks_at(
@@ -272,3 +273,8 @@ class DFlash:
             gated = silu_mul(linear(conv.before(normed), layer.gate_up))
             hidden = hidden + conv.behind(linear(gated, layer.down))
         return hidden
+
+
+def _nothing(anchors: Tensor) -> Drafted:
+    """Of rows that are only taken in."""
+    return Drafted(anchors.new_empty((anchors.shape[0], 0)))

@@ -177,6 +177,10 @@ def test_drafts_behind_steps_without_drafts_know_these(
     proposer = CardDrafts(DEPTH, vary=True)
     drive = Drive(drafting, proposer=proposer, looks_ahead=on_card, token_budget=40)
     assert serve(drive, asked) == expected
+    while drafting.prepare(pending_only=True):
+        pass
+    if watched.num_captured:  # those that only take in, too
+        assert serve(drive, asked) == expected
     depths = {len(draft.ids) for draft in watched.drafts}
     assert depths == set(range(1, DEPTH + 1))
     _check(watched, texts, naive, runner.model, is_stale=False)

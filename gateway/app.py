@@ -160,7 +160,7 @@ def _audit_path(config: Config, environ: Mapping[str, str]) -> Path | None:
 
 
 def _traces(config: Config, span_export: SpanExport | None) -> RequestTraces:
-    """Those who hear of ended requests listen only if the file asks for it."""
+    """Listeners of ended requests are added only if the file asks for them."""
     on_end = [log_request] if config.gateway.log == "requests" else []
     if span_export is not None:
         on_end.append(span_export.add)

@@ -1,8 +1,8 @@
 """The other gateway processes on the same port, for the one that is looked at.
 
 Owns how they are asked, by the control sockets of this host, and how their overviews and this one's
-become one. Asks only when somebody looks. Must not know who looks. One that does not answer within
-`ANSWER_S` is left out; `processes` of the overview says how many there are in it.
+become one. Asks only when a page or a terminal is open. Must not know HTTP. One that does not
+answer within `ANSWER_S` is left out; `processes` of the overview says how many there are in it.
 """
 
 from collections.abc import Iterable, Sequence

@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.http.turn_metrics import Histogram
-from gateway.telemetry import RequestTrace, operation_of, provider_of
+from gateway.telemetry import OTHER, RequestTrace, operation_of, provider_of
 
 _OK: Final = 200
 
@@ -54,17 +54,15 @@ class GenAiMetrics(Collector):
     def __init__(self, unix_time: Callable[[], float] = time.time) -> None:
         self._unix_time = unix_time
         self._series: dict[_Kind, _Series] = {}
+        self._by_key: dict[tuple[str, str, str, int], _Series] = {}
 
     def observe(self, trace: RequestTrace) -> None:
         """Count one request that is over. First tokens and times per token are those of requests
         that went well.
         """
         went_well = trace.status == _OK
-        error = "" if went_well else str(trace.status)
-        kind = _Kind(operation_of(trace), provider_of(trace), trace.model, error)
-        series = self._series.get(kind)
-        if series is None:
-            series = self._series.setdefault(kind, _Series(self._unix_time()))
+        key = (trace.api, trace.served_by, trace.model, trace.status)
+        series = self._by_key.get(key) or self._add_key(key, trace)
         ended_at, first_at = trace.ended_at, trace.first_at
         if ended_at is not None:
             series.duration.add(ended_at - trace.received_at)
@@ -76,6 +74,17 @@ class GenAiMetrics(Collector):
         series.first_token.add(first_at - trace.received_at)
         if usage is not None and usage.completion_tokens > 1 and ended_at is not None:
             series.per_token.add((ended_at - first_at) / (usage.completion_tokens - 1))
+
+    def _add_key(self, key: tuple[str, str, str, int], trace: RequestTrace) -> _Series:
+        """The series of such requests, found at once from the second one on."""
+        error = "" if trace.status == _OK else str(trace.status)
+        kind = _Kind(operation_of(trace), provider_of(trace), trace.model, error)
+        series = self._series.get(kind)
+        if series is None:
+            series = self._series[kind] = _Series(self._unix_time())
+        if kind.operation != OTHER:  # a path of a client's own words would stay for ever
+            self._by_key[key] = series
+        return series
 
     def collect(self) -> Iterator[Metric]:
         """The metric families."""

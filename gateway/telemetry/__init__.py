@@ -39,6 +39,7 @@ from gateway.telemetry.fleet_events import (
 from gateway.telemetry.history import SAMPLE_S, History, Reading, Sample, percentile
 from gateway.telemetry.request_log import log_request, request_line
 from gateway.telemetry.request_span import (
+    OTHER,
     RequestSpan,
     SpanEvent,
     operation_of,
@@ -56,6 +57,7 @@ from gateway.telemetry.request_traces import (
 from gateway.telemetry.span_export import SpanExport
 
 __all__ = [
+    "OTHER",
     "SAMPLE_S",
     "AdminAct",
     "AnswerCut",

@@ -1,8 +1,8 @@
-"""One line per request, for those who asked for it.
+"""One line per request, where that is asked for.
 
 Owns the fields and their order, as `name=value` pairs. Names of workers, models and keys are
 configured, the client's program is one word, reasons are the gateway's own: no line holds text of a
-prompt or of an answer. Must not know who reads it.
+prompt or of an answer. Must not know where the log goes.
 """
 
 import json

@@ -23,6 +23,8 @@ _OPERATIONS: Final = {
     "completions": "text_completion",
     "embeddings": "embeddings",
 }
+OTHER: Final = "other"
+"""The operation of a path that is passed on as it is."""
 _SERVER_ERROR: Final = 500
 _NS: Final = 1_000_000_000
 
@@ -51,7 +53,7 @@ class RequestSpan(msgspec.Struct, frozen=True):
 
 def operation_of(trace: RequestTrace) -> str:
     """What was asked for; paths that are passed on as they are have no name of their own."""
-    return _OPERATIONS.get(trace.api, "other")
+    return _OPERATIONS.get(trace.api, OTHER)
 
 
 def provider_of(trace: RequestTrace) -> str:

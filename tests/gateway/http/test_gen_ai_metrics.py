@@ -129,6 +129,16 @@ def test_failures_and_providers_have_series_of_their_own() -> None:
     assert told["gen_ai_server_request_duration_seconds_count", "other herma"] == 1
 
 
+def test_paths_of_clients_leave_nothing_behind() -> None:
+    """However many there are: one series, and no memory of their words."""
+    metrics = GenAiMetrics()
+    for number in range(100):
+        metrics.observe(ended(api=f"images/{number}"))
+        metrics.observe(ended())
+    assert len(metrics._series) == 2
+    assert len(metrics._by_key) == 1
+
+
 @pytest.mark.parametrize("seconds", [0.01, 0.0100001, 81.92, 1e6])
 def test_a_value_is_in_the_buckets_from_its_bound_on(seconds: float) -> None:
     """Bounds include their value; the last bucket takes all."""

@@ -228,6 +228,8 @@ class _Command:
 
 def _list(installation: Installation) -> int:
     current, previous = installation.current(), installation.previous()
+    if current is None:
+        _say(f"installation `{installation.name}` has no version on this host yet")
     for version in installation.versions():
         is_current = current is not None and current.id == version.id
         is_previous = previous is not None and previous.id == version.id

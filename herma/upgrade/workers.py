@@ -25,6 +25,7 @@ from protocol.control_messages import (
     AskRestart,
     AskServe,
     Done,
+    LastFault,
     ModelCover,
     ProbedAnswer,
     ProbeQuestion,
@@ -40,6 +41,8 @@ _POLL_S: Final = 0.1
 _PROBE_S: Final = 120.0
 _COME_S: Final = 60.0
 """How long a worker that is gone may take to be back: its parent starts it again within seconds."""
+_BACK_S: Final = 900.0
+"""How long the old version may take at least: it is awaited, not judged."""
 _END_S: Final = 5.0
 _MEASUREMENTS: Final = 3
 
@@ -103,7 +106,7 @@ class Mover:
         """Have the worker serve by version `to`. Raises `HermaError`; then it may be held, by any
         of the two.
         """
-        trial = _Trial(self, name, to)
+        trial = _Trial(self, name, to, self.bounds.ready_s)
         status = trial.find()
         if self.runs(status, to) and not status.is_held:
             return
@@ -121,9 +124,12 @@ class Mover:
 
     def bring_back(self, name: str, to: str) -> None:
         """Have the worker serve by version `to`, which it did before. Raises `HermaError`."""
-        trial = _Trial(self, name, to)
+        trial = _Trial(self, name, to, max(self.bounds.ready_s, _BACK_S))
         status = self._find_again(trial, name)
-        if self.runs(status, to) and not status.is_held and status.state != "stopped":
+        if self.runs(status, to) and status.state != "stopped":
+            # Its engine was never replaced: another start of it would cost minutes.
+            if status.is_held:
+                trial.serve()
             trial.wait_ready()
             return
         self.say(f"{name}: back to version {to}")
@@ -182,9 +188,10 @@ class Mover:
 
 @final
 class _Trial:
-    """One worker and the version that it shall have."""
+    """One worker and the version that it shall have, `ready_s` after its start at the latest."""
 
-    def __init__(self, mover: Mover, name: str, to: str) -> None:
+    def __init__(self, mover: Mover, name: str, to: str, ready_s: float) -> None:
+        self._ready_s = ready_s
         self._mover = mover
         self._name = name
         self._to = to
@@ -229,7 +236,7 @@ class _Trial:
             self._ask(AskReplace((entry,), lease_s))
             self._wait(
                 lambda now: mover.runs(now, self._to) and now.state == "ready",
-                mover.bounds.ready_s,
+                self._ready_s,
                 what,
                 is_held=lease_s > 0,
             )
@@ -237,7 +244,7 @@ class _Trial:
         epoch = self._ask(AskRestart(force=True, version=self._to)).epoch
         self._wait(
             lambda now: now.epoch >= epoch and now.state == "ready",
-            mover.bounds.ready_s,
+            self._ready_s,
             what,
             is_held=True,
         )
@@ -267,7 +274,7 @@ class _Trial:
         """Return once the worker serves."""
         self._wait(
             lambda now: now.state == "ready" and not now.is_held and _has_gateway(now),
-            self._mover.bounds.ready_s,
+            self._ready_s,
             "it did not serve",
         )
 
@@ -324,8 +331,7 @@ class _Trial:
                 f"{self._name}: version {self._to} ended, and the one before serves again"
             )
         if status.state == "stopped":
-            cause = status.fault.cause if status.fault is not None else "no cause is known"
-            raise Rejected(f"{self._name}: {cause.partition('; stopped after')[0]}")
+            raise Rejected(f"{self._name}: {_cause(status.fault)}")
 
     def _renew(self, status: WorkerStatus) -> None:
         now = self._mover.clock()
@@ -350,6 +356,14 @@ class _Trial:
                 raise Rejected(f"{self._name}: {reason}")
             case _:
                 raise ConfigError(f"{self._name} sent an unexpected answer")
+
+
+def _cause(fault: LastFault | None) -> str:
+    """Why an engine is gone, and its last words."""
+    if fault is None:
+        return "no cause is known"
+    last = f" ({fault.last_log[-1]})" if fault.last_log else ""
+    return fault.cause.partition("; stopped after")[0] + last
 
 
 def _has_gateway(status: WorkerStatus) -> bool:

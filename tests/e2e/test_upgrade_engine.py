@@ -1,5 +1,6 @@
 """Upgrades of somebody else's engine under load: no client sees an error or a wrong byte."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ TOKEN_MS = 40.0
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "cannot be imported": ({"broken": True}, "it cannot import vllm: ImportError"),
     "crashes": ({"die_after": 2}, "killed"),
+    "is never ready": ({"start_s": 3600.0}, "was not ready in 10 s"),
     "is slower": ({"token_ms": 1.3 * TOKEN_MS}, "slower than the"),
     "answers otherwise": ({"answer": [7, 8, 9]}, "answers otherwise: question 1"),
 }
@@ -68,11 +70,13 @@ async def test_a_good_version_and_the_way_back(tmp_path: Path, count: int) -> No
 async def test_a_bad_version_goes_by_itself(tmp_path: Path, count: int, how: str) -> None:
     """The first worker that has it is back on the old one when the command ends."""
     settings, says = BAD[how]
+    bound = ["--bound", "10"] if how == "is never ready" else []
     base = stub_engine_base(tmp_path / "base", token_ms=TOKEN_MS)
     workers = _workers(base, count)
     async with upgrades(tmp_path, workers, count, has_provider=count == 1) as fleet:
         wheel = _wheel(tmp_path / "wheels", "2.0", **settings)
-        upgraded = await fleet.run("upgrade", "stub", "--wheel", wheel, "--share-packages")
+        words = "upgrade", "stub", "--wheel", wheel, "--share-packages", *bound
+        upgraded = await fleet.run(*words)
         assert upgraded.status == 1, upgraded.said
         assert says in upgraded.said
         assert "version base is current" in upgraded.said
@@ -112,13 +116,25 @@ async def test_a_killed_command_leaves_nothing_on_trial(tmp_path: Path) -> None:
     async with upgrades(tmp_path, _workers(base, 2), 2) as fleet:
         wheel = _wheel(tmp_path / "wheels", "2.0")
         words = "upgrade", "stub", "--wheel", wheel, "--share-packages"
-        await fleet.kill_once(lambda: fleet.workers()["w0"].version.startswith("2.0"), *words)
+        await fleet.end_once("w0", lambda now: now.version.startswith("2.0"), *words)
         assert fleet.workers()["w0"].is_held
         serves = await fleet.wait("w0", lambda now: not now.is_held and now.state == "ready")
         assert serves.version == "base"
         back = await fleet.run("rollback", "stub")
         assert (back.status, "was cut short" in back.said) == (0, True), back.said
         assert await _versions(fleet) == {"1.0"}
+
+
+async def test_an_interrupted_command_goes_back(tmp_path: Path) -> None:
+    """While the old version is asked: its engine goes on as it is."""
+    base = stub_engine_base(tmp_path / "base", token_ms=TOKEN_MS)
+    async with upgrades(tmp_path, _workers(base, 2), 2) as fleet:
+        wheel = _wheel(tmp_path / "wheels", "2.0")
+        words = "upgrade", "stub", "--wheel", wheel, "--share-packages"
+        status = await fleet.end_once("w0", lambda now: now.is_held, *words, number=signal.SIGINT)
+        assert status == 1
+        now = await fleet.wait("w0", lambda now: not now.is_held and now.state == "ready")
+        assert (now.version, now.epoch) == ("base", 1)
 
 
 async def _versions(fleet: Upgrades) -> set[str]:

@@ -15,23 +15,28 @@ STEP_MS = 40.0
 
 BAD: dict[str, tuple[dict[str, tuple[str, str]], str]] = {
     "does not start": (
-        {"herma__cli": ("import argparse\n", "import argparse_of_another_python\n")},
+        {"herma/cli.py": ("import argparse\n", "import argparse_of_another_python\n")},
         "it does not start: ModuleNotFoundError",
     ),
     "crashes as a worker": (
-        {"workers__supervisor__app": ("import gc\n", "import gc\nraise SystemExit(2)\n")},
+        {"workers/supervisor/app.py": ("import gc\n", "import gc\nraise SystemExit(2)\n")},
         "the one before serves again",
     ),
     "crashes as an engine": (
-        {"workers__engine____main__": ("import argparse\n", "import argparse\nraise OSError\n")},
-        "the engine",
+        {
+            "workers/engine/__main__.py": (
+                "import gc\n",
+                "import gc\nraise OSError('no such driver')\n",
+            )
+        },
+        "no such driver",
     ),
     "is slower": (
-        {"workers__replay__synthetic": ("Pace(config", "Pace(1.3 * config")},
+        {"workers/replay/synthetic.py": ("Pace(config", "Pace(1.3 * config")},
         "slower than the",
     ),
     "answers otherwise": (
-        {"workers__replay__synthetic": (".pack(seed, index)", ".pack(seed + 1, index)")},
+        {"workers/replay/synthetic.py": (".pack(seed, index)", ".pack(seed + 1, index)")},
         "answers otherwise: question 1",
     ),
 }
@@ -96,7 +101,7 @@ async def test_a_bad_version_goes_by_itself(tmp_path: Path, count: int, how: str
         environ={"PYTHONPATH": ""},
     )
     async with fleet_of as fleet:
-        wheel = herma_wheel(tmp_path / "wheels", "9.0.0", **changes)
+        wheel = herma_wheel(tmp_path / "wheels", "9.0.0", changes)
         upgraded = await fleet.run("upgrade", "--wheel", str(wheel), "--share-packages")
         assert upgraded.status == 1, upgraded.said
         assert says in upgraded.said

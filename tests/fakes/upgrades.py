@@ -23,7 +23,7 @@ from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import HermaProcess, herma_up
 from tests.fakes.provider import FakeProvider, open_provider
 
-BOUND_S = 400.0
+BOUND_S = 900.0
 STREAMS = 16
 TOKENS = 24
 
@@ -73,15 +73,20 @@ class Upgrades:
         )
         return Command(done.returncode, done.stdout.decode())
 
-    async def kill_once(self, is_time: Callable[[], bool], *words: str) -> None:
-        """Run `herma WORDS`, and kill it once `is_time`."""
+    async def end_once(
+        self,
+        name: str,
+        is_time: Callable[[WorkerStatus], bool],
+        *words: str,
+        number: int = signal.SIGKILL,
+    ) -> int:
+        """Run `herma WORDS`, and send it that signal once it is time for a worker; its status."""
         async with trio.open_nursery() as nursery:
             start = partial(trio.run_process, check=False, env=self.environ, cwd="/")
             process = await nursery.start(start, [*self.argv, *words])
-            while not await trio.to_thread.run_sync(is_time):
-                assert process.poll() is None, "the command has ended"
-                await trio.sleep(0.1)
-            process.kill()
+            await self.wait(name, is_time)
+            process.send_signal(number)
+            return int(await process.wait())
 
     def workers(self) -> dict[str, WorkerStatus]:
         """Those that answer on this host, by name."""

@@ -127,9 +127,11 @@ def image_runner(folder: Path, images: Mapping[str, Path]) -> Path:
 _PACKAGES = ("herma", "gateway", "workers", "config", "protocol", "kernels")
 
 
-def herma_wheel(folder: Path, version: str, **changes: tuple[str, str]) -> Path:
-    """Herma as another version. Each of `changes` is a module (dots as `__`), a text in it and what
-    stands there instead.
+def herma_wheel(
+    folder: Path, version: str, changes: Mapping[str, tuple[str, str]] | None = None
+) -> Path:
+    """Herma as another version. Each of `changes` is a file, a text in it and what stands there
+    instead.
     """
     files: dict[str, str | bytes] = {
         str(path.relative_to(ROOT)): path.read_bytes()
@@ -137,9 +139,8 @@ def herma_wheel(folder: Path, version: str, **changes: tuple[str, str]) -> Path:
         for path in sorted((ROOT / package).rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
-    changes["protocol__version"] = ('VERSION: Final = "', f'VERSION: Final = "{version}" or "')
-    for module, (old, new) in changes.items():
-        name = f"{module.replace('__', '/')}.py"
+    its_version = ('VERSION: Final = "', f'VERSION: Final = "{version}" or "')
+    for name, (old, new) in {**(changes or {}), "protocol/version.py": its_version}.items():
         content = files[name]
         assert isinstance(content, bytes)
         assert content.count(old.encode()) == 1, (name, old)

@@ -49,13 +49,15 @@ class StartJournal:
         """Record the start of `life`; once it has proved good, compare it with the last good one
         and set the warnings of `life`.
         """
+        is_native = config.engine not in EXTERNAL_ENGINES
         try:
             path = record_path(config.name, os.environ)
             record = await trio.to_thread.run_sync(self._begun, path, config)
             await life.proven.wait()
             assert life.loaded is not None
             starts, verdict = await trio.to_thread.run_sync(_proved, path, record, life.loaded)
-            life.is_slower(verdict.figures, verdict.warnings, verdict.num_changes)
+            if verdict.figures or not is_native:
+                life.is_slower(verdict.figures, verdict.warnings, verdict.num_changes)
             # An engine on trial may be rejected, and would be the measure of the next.
             await life.accepted.wait()
             await trio.to_thread.run_sync(save_starts, path, starts)
@@ -69,7 +71,7 @@ class StartJournal:
         elif not verdict.warnings:
             self._log.info_unless_shared("the start is recorded as good")
         # Other people's engines are measured by the same prompts at each start, natives by steps.
-        if verdict.is_good and not verdict.warnings and config.engine not in EXTERNAL_ENGINES:
+        if verdict.is_good and not verdict.warnings and is_native:
             await self._watch(life, path, verdict)
 
     async def _watch(self, life: EngineLife, path: Path, good: Verdict) -> None:
@@ -85,6 +87,8 @@ class StartJournal:
                 self._warn(life, good.of_steps(figures, path), is_news=is_news)
             if watch.steps != steps:
                 steps = dict(watch.steps)
+                if not figures:  # it may follow an engine that was slower
+                    life.is_slower((), (), 0)
                 try:
                     await trio.to_thread.run_sync(_keep_steps, path, steps)
                 except ConfigError as error:

@@ -2,7 +2,9 @@
 
 import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -10,6 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from protocol.errors import HermaError, ReadError, RemoteProtocolError
 from protocol.transport import HttpClient, inline_reads
+from tests.fakes.certificates import certificate_for
 from tests.fakes.inline_loop import run_with_inline_reads
 from tests.fakes.worker import PATIENCE_S
 
@@ -28,6 +31,17 @@ class Steps(trio.abc.Instrument):
         self.num += task is self.task
 
 
+async def send_raw(stream: trio.SocketStream, data: bytes) -> None:
+    """Send, and wait until the reader has done with it. A socket of trio would let other tasks run
+    before the loop waits.
+    """
+    with socket.socket(fileno=os.dup(stream.socket.fileno())) as peer:
+        left = memoryview(data)
+        while left:
+            left = left[peer.send(left) :]
+            await wait_all_tasks_blocked(0.002)
+
+
 class Stream:
     """A server that answers one request and sends what the test says."""
 
@@ -43,12 +57,7 @@ class Stream:
     async def send(self, data: bytes) -> None:
         """Send, and wait until the reader has done with it."""
         assert self.peer is not None
-        # A socket of trio would let other tasks run before the loop waits.
-        with socket.socket(fileno=os.dup(self.peer.socket.fileno())) as peer:
-            left = memoryview(data)
-            while left:
-                left = left[peer.send(left) :]
-                await wait_all_tasks_blocked(0.002)
+        await send_raw(self.peer, data)
 
     async def read(self, take: Callable[[bytes], bool]) -> None:
         """Read one body."""
@@ -193,3 +202,78 @@ def test_a_cancelled_reader_is_forgotten() -> None:
 
     stream = reading(script)
     assert stream.heard == [b"a"]
+
+
+def test_through_tls_records_that_arrive_together_are_all_read(tmp_path: Path) -> None:
+    """The socket says nothing of what OpenSSL has read already, so a callback must leave none of
+    that: many small records in one segment, the largest record, records in two parts.
+    """
+    authority, context = certificate_for("localhost", tmp_path)
+    pieces = [b"%d," % number for number in range(200)] + [bytes(50_000), bytes(2**14 - 8)]
+    heard: list[bytes] = []
+    num_inline = []
+
+    def hear(data: bytes) -> bool:
+        heard.append(data)
+        num_inline.append(in_callback())
+        return False
+
+    async def serve(listener: trio.SocketListener) -> None:
+        peer = await listener.accept()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing, server_side=True)
+        for step in (tls.do_handshake, tls.read):
+            while not stepped(step):
+                await peer.send_all(outgoing.read())
+                incoming.write(await peer.receive_some())
+        tls.write(HEAD)
+        for number, piece in enumerate(pieces):
+            tls.write(chunk(piece))
+            if number % 50 == 49 or len(piece) > 100:
+                await send_in_two(peer, outgoing.read())
+        while sum(map(len, heard)) < sum(map(len, pieces)):
+            await wait_all_tasks_blocked(0.002)
+        tls.write(END)
+        await peer.send_all(outgoing.read())
+        await peer.receive_some()
+        await peer.aclose()
+
+    async def main() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        url = f"https://localhost:{listener.socket.getsockname()[1]}"
+        client = HttpClient(url, tls=ssl.create_default_context(cafile=str(authority)))
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve, listener)
+                async with client.exchange("POST", "/", body=b"{}") as response:
+                    await response.body.pass_to(hear)
+                client.close()
+        await listener.aclose()
+
+    run_with_inline_reads(main)
+    assert b"".join(heard) == b"".join(pieces)
+    assert any(num_inline)
+
+
+def in_callback() -> bool:
+    """Whether no task runs now."""
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return True
+    return False
+
+
+def stepped(step: Callable[[], object]) -> bool:
+    """Whether `step` needs nothing more from the peer."""
+    try:
+        step()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+async def send_in_two(peer: trio.SocketStream, data: bytes) -> None:
+    """In the middle of a record the reader finds nothing to read yet."""
+    for part in (data[: len(data) // 2], data[len(data) // 2 :]):
+        await send_raw(peer, part)

@@ -7,6 +7,7 @@ belongs in a thread, one call at a time. Must not know tasks, nor why a window h
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from gateway.store.balances import (
 )
 from gateway.store.common_limits import CommonLimits, StoreUnreachable, Wish
 from gateway.store.gateway_slot import GatewaySlot
-from gateway.store.sqlite_file import FileKind, open_file
+from gateway.store.sqlite_file import BUSY_S, FileKind, open_file
 from protocol.errors import ConfigError, HermaError
 
 APPLICATION_ID: Final = 0x4845_524D
@@ -53,6 +54,8 @@ _RELEASE: Final = """
 DELETE FROM reservations WHERE id IN (SELECT value FROM json_each(?))
 RETURNING id, day, key, provider, cost
 """
+_PATIENT: Final = f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}"
+_RETRY_S: Final = 0.002
 _SLOT_BITS: Final = 40
 """Above them a reservation's id has the slot of its process."""
 _ADD: Final = """
@@ -263,7 +266,7 @@ class LedgerStore:
 
     @contextmanager
     def _transaction(self, *, is_own: bool = False) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
+        self._begin()
         with ExitStack() as stack:
             stack.callback(self._roll_back)
             self._balances.begin()
@@ -304,6 +307,27 @@ class LedgerStore:
         self._is_told = True
         _note_hosts(self._connection, self._common.others)
         return beyond
+
+    def _begin(self) -> None:
+        """Wait for the transactions of other processes. SQLite's own wait sleeps for up to 100 ms
+        between its tries, while a commit takes five.
+        """
+        ends_at = time.monotonic() + BUSY_S
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        with ExitStack() as stack:
+            stack.callback(self._connection.execute, _PATIENT)
+            while not self._has_begun(ends_at):
+                time.sleep(_RETRY_S)
+
+    def _has_begun(self, ends_at: float) -> bool:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > ends_at:
+                raise
+            return False
+        return True
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:

@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,6 +28,7 @@ from gateway.store import (
 from gateway.store.gateway_slot import MAX_GATEWAYS, GatewaySlot
 from gateway.store.ledger import LEDGER
 from protocol.errors import ConfigError
+from tests.fakes.worker import PATIENCE_S
 
 DAY = "2026-11-21"
 CLOUD = Place("provider", "cloud", DAY)
@@ -236,3 +239,25 @@ class SharedMachine(RuleBasedStateMachine):
 
 TestSharedLedger = SharedMachine.TestCase
 TestSharedLedger.settings = settings(stateful_step_count=25)
+
+
+def test_a_commit_of_another_process_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for good: one that was stopped within it costs the others their reservations alone."""
+    path = tmp_path / "ledger"
+    with shared(path, 1) as (store,), closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr("gateway.store.ledger.BUSY_S", 0.0)
+        with pytest.raises(LedgerError, match="locked"):
+            store.write([claim(1)], [], [])
+        monkeypatch.undo()
+        waiting = threading.Thread(target=store.write, args=([claim(2)], [], []))
+        waiting.start()
+        other.rollback()
+        waiting.join(PATIENCE_S)
+        assert not waiting.is_alive()
+    report = read_report(path, (), DAY)
+    assert report is not None
+    assert report.total is not None
+    assert report.total.unsettled == 1

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import trio
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
+"""Bounds every command; a browser on a loaded machine is slow."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PROGRAM = next((path for name in NAMES if (path := shutil.which(name))), None)
 

@@ -345,7 +345,7 @@ def replace_facts(engine: EngineFacts, number: int) -> EngineFacts:
 
 @asynccontextmanager
 async def shown(
-    fleet: ShownFleet, *, events_per_s: int = 0, patience_s: float = 120.0, **fields: Any
+    fleet: ShownFleet, *, events_per_s: int = 0, patience_s: float = 600.0, **fields: Any
 ) -> AsyncIterator[str]:
     """The URL of a page with that fleet, which goes on while it is looked at."""
     app = edge_app(fleet.edge(**fields))

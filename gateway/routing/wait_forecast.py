@@ -9,7 +9,7 @@ the dashboard say; no decision depends on it. Must not know how requests are pla
              free, and a place. What runs on a worker frees its tokens evenly over a mean service.
     passing  a later request goes first if it is due earlier. The clock of the queue moves on, so
              one with `late` less to be served passes for `late / rate` seconds only; each delays
-             by its prefill, or by its tokens if those are what the workers lack.
+             by its prefill; where room is scarcer than time, by up to the room that it takes.
     gain     real over forecast waits, as a moving mean of logarithms: answers are longer or shorter
              than expected, and requests wait for one worker although others have room.
 """
@@ -39,7 +39,7 @@ NOTE_S: Final = 1.0
 _NUM_ARRIVALS: Final = 64
 """The latest requests that had to wait stand for those that will come."""
 _FEWEST_ARRIVALS: Final = 8
-_LEARNED: Final = 0.05
+_LEARNED: Final = 0.005
 _MOST_GAIN: Final = 1.5
 """One wait counts as e^1.5 = 4.5 times the forecast at most."""
 _LEAST_LEARNED_S: Final = 1.0
@@ -271,9 +271,14 @@ class WaitForecast:
                 continue
             clock, num_active = shares.clock(waiting.request.key)
             charge_per_s = start.charged / start.at_s if start.charged else play.charge_per_s
-            kinds = play.in_room if start.lacks_room else play.in_time
             late, rate = waiting.due - clock, charge_per_s / num_active
-            yield waiting, passed_s(start.at_s, late, rate, kinds)
+            wait_s = passed_s(start.at_s, late, rate, play.in_time)
+            if start.lacks_room:
+                # Not all newcomers take room that this one could have: it may wait for a worker
+                # that they do not need. Between the two bounds.
+                most_s = passed_s(start.at_s, late, rate, play.in_room)
+                wait_s = math.sqrt(wait_s * max(wait_s, most_s))
+            yield waiting, wait_s
 
 
 def _lane(worker: Worker, service_s: float, now: float) -> Lane:

@@ -127,7 +127,7 @@ def test_forecasts_learn_from_how_they_turned_out() -> None:
 
     def second_s(real_s: float) -> float:
         forecast = WaitForecast()
-        for n in range(200):
+        for n in range(2000):
             placed = Waiting(request(n), "s", n, forecast=(0.0, 4.0))
             forecast.placed(placed, real_s)
         forecast.play(queue, [worker], 32, 100, 1.0, 0.0)

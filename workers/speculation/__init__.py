@@ -1,7 +1,7 @@
 """Drafts for the next steps: where they come from, how likely they are right, how many pay."""
 
 from workers.speculation.counters import Counters
-from workers.speculation.draft_depth import DraftDepth, DraftTimes, Mode
+from workers.speculation.draft_depth import DraftDepth, DraftTimes, Mode, depths_up_to
 from workers.speculation.fit import Fit
 from workers.speculation.offers import MatchOdds, Offer, Rate
 from workers.speculation.pass_cost import FINE_SIZES, TimeTable
@@ -28,4 +28,5 @@ __all__ = [
     "Speculation",
     "TextSource",
     "TimeTable",
+    "depths_up_to",
 ]

@@ -39,6 +39,11 @@ _STAYS: Final = 1.01
 """Another depth must promise so many times the pace of the last one."""
 
 
+def depths_up_to(most: int) -> tuple[int, ...]:
+    """Those of a drafter that makes up to `most` drafts."""
+    return tuple([depth for depth in DEPTHS if depth < most] + [most])
+
+
 @final
 class DraftTimes:
     """Seconds of draft passes by sequences and depth. `known`: of an earlier engine, as `export`
@@ -96,7 +101,7 @@ class DraftDepth:
         self.mode = Mode.RESTING
         self._odds = odds
         self._policy = policy
-        self._depths = tuple([depth for depth in DEPTHS if depth < most] + [most])
+        self._depths = depths_up_to(most)
         self._last = 0
         self._num_resting = _TRIAL_EVERY  # the first trial is soon
         self._num_drafting = 0

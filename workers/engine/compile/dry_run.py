@@ -22,7 +22,7 @@ from kernels.recorder import RecordedKernel, record_launches
 from protocol.sampling import SamplingParams
 from workers.engine.compile.shapes_only import ShapesOnly
 from workers.engine.drafting.description import MtpShape, read_drafter
-from workers.engine.drafting.drafter import Drafter
+from workers.engine.drafting.drafter import CapturesDrafts, Drafter
 from workers.engine.drafting.dummy import drawn_drafter
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
@@ -46,6 +46,7 @@ from workers.engine.settings import (
 from workers.engine.step.masks import AnyToken
 from workers.engine.warm_up import DRAFTS, draft_plans, prepare_first, warm_up_plans
 from workers.model_dir import local_dir
+from workers.speculation import depths_up_to
 
 _NOWHERE: Final = torch.device("meta")
 
@@ -96,9 +97,12 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
         yield list(recorded.values())[known:]
         known = len(recorded)
         if (drafter := _drafter(config, shape, model)) is not None:
-            _draft(_runner(config, model, model_dir, drafter), drafter.max_depth)
-            yield list(recorded.values())[known:]
-            known = len(recorded)
+            drafting_runner = _runner(config, model, model_dir, drafter)
+            # One at a time: what a full block takes is needed first.
+            for depth in reversed(_depths(config, drafter)):
+                _draft(drafting_runner, depth)
+                yield list(recorded.values())[known:]
+                known = len(recorded)
         for sampling in _OTHERS:
             for plan in islice(warm_up_plans(runner.facts, sampling), 3):  # one short life
                 runner.launch(plan)
@@ -128,6 +132,16 @@ def _drafter(config: WorkerConfig, shape: ModelConfig, model: Network) -> Drafte
         drafter = msgspec.structs.replace(drafter, taps=(0,) * len(drafter.taps))
     fp8 = model.weights.embedding.dtype == torch.bfloat16 and has_fp8(_NOWHERE)
     return drawn_drafter(drafter, model, window(config, model.config), fp8=fp8)
+
+
+def _depths(config: WorkerConfig, drafter: Drafter) -> tuple[int, ...]:
+    """How many tokens may be drafted at once. A pass for each of them is the same for any depth."""
+    fixed = config.drafting.depth if config.drafting is not None else "adaptive"
+    if fixed != "adaptive":
+        return (min(fixed, drafter.max_depth),)
+    if not isinstance(drafter, CapturesDrafts):
+        return (drafter.max_depth,)
+    return depths_up_to(drafter.max_depth)
 
 
 def _draft(runner: Runner, depth: int) -> None:

@@ -18,6 +18,7 @@ from typing import Final
 import httpx
 import trio
 
+from protocol.leftovers import is_stopped
 from tests.chaos.engine import Orders
 from tests.chaos.fleet import ENGINE, ROOT, WORKER, until
 from tests.chaos.proxy import Proxy, open_proxies
@@ -27,7 +28,7 @@ from tests.fakes.text_models import write_text_model
 
 HOSTS: Final = ("a", "b")
 CHECK_EVERY_S: Final = 0.2
-CHECK_S: Final = 2.0
+CHECK_S: Final = 1.0
 """A gateway that does not answer `/health` for so long gets no connection, and those that it has
 are closed."""
 _GONE: Final = re.compile(r"gateway (tcp://\S+) is gone")
@@ -118,8 +119,12 @@ class Pair:
             while True:
                 try:
                     await client.get(url)
-                except httpx.TransportError:
-                    front.cut()
+                except httpx.TransportError as error:
+                    # Late is the harness itself, on a busy machine, unless it is stopped.
+                    if is_stopped(self.gateway_pid(host)) or not isinstance(
+                        error, httpx.TimeoutException
+                    ):
+                        front.cut()
                 else:
                     front.heal()
                 await trio.sleep(CHECK_EVERY_S)

@@ -227,22 +227,30 @@ class PairStory:
                 self._problem(f"marked stream {prompt.number}: WRONG BYTES")
 
     def _row(self) -> dict[str, Any]:
-        told = self._told
         figures = {
-            "freed": spread(told.freed_s),
-            "again": spread(told.again_s),
-            "other_gap": spread(told.other_gap_s),
+            "freed": spread(self._told.freed_s),
+            "again": spread(self._told.again_s),
+            "other_gap": spread(self._told.other_gap_s),
         }
         return {
             "answers": len(self._traffic.over),
             "cut": self._num_cut,
             **{name: values for name, values in figures.items() if values},
-            "same_worker": f"{told.num_same_worker} of {told.num_again}",
-            "prefix_cached": f"{told.num_cached} of {told.num_again}",
+            **self._second_tries(),
             "paid": f"{len(self._provider.requests)} of {self._most_requests}",
             "paid_answers": dict(sorted(self._paid.items())),
             "missed": self._missed(figures),
             "problems": self._traffic.problems,
+        }
+
+    def _second_tries(self) -> dict[str, str]:
+        """Where the marked streams landed that came again."""
+        told = self._told
+        if not told.num_again:
+            return {}
+        return {
+            "same_worker": f"{told.num_same_worker} of {told.num_again}",
+            "prefix_cached": f"{told.num_cached} of {told.num_again}",
         }
 
     def _missed(self, figures: dict[str, dict[str, float]]) -> list[str]:

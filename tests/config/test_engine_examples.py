@@ -1,4 +1,4 @@
-"""The examples of docs/engines are configurations that load."""
+"""The examples of docs/engines, and of two gateways, are configurations that load."""
 
 import re
 from pathlib import Path
@@ -23,6 +23,20 @@ def test_an_example_loads(text: str) -> None:
     for worker in config.workers:
         for word in () if worker.launch is None else worker.launch.argv:
             assert not word.startswith("{") or re.fullmatch(r"\{\s*\".*\}", word)
+
+
+def test_two_hosts_know_each_other() -> None:
+    """The page leaves keys and hashes out."""
+    text = (PAGES[0].parents[1] / "two-gateways.md").read_text().replace('"..."', f'"{"k" * 40}"')
+    text = text.replace("sha256:...", f"sha256:{'0' * 64}")
+    one_host, host_a = (
+        parse_config(block, "example")
+        for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    )
+    assert one_host.gateway.processes == 2
+    (worker,) = host_a.workers
+    assert host_a.gateway.worker_bind in worker.gateways
+    assert len(worker.gateways) == 2
 
 
 def test_every_page_has_one() -> None:

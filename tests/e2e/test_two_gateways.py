@@ -199,7 +199,7 @@ async def test_a_killed_gateway_costs_the_other_nothing(pair: Pair, victim: int)
 
     def hurt() -> None:
         os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: pair.num_running(1 - victim) == 4, "the end of the victim's work")
+        wait_until(lambda: pair.num_running(1 - victim) <= 4, "the end of the victim's work")
 
     mine, theirs = await hurt_amid_streams(pair, victim, hurt)
     assert all(read.is_right for read in theirs), [read.end for read in theirs]
@@ -220,7 +220,7 @@ async def test_a_stopped_gateway_holds_nothing(pair: Pair) -> None:
 
     def hurt() -> None:
         os.kill(stopped, signal.SIGSTOP)
-        wait_until(lambda: pair.num_running(1) == 4, "the end of the victim's work")
+        wait_until(lambda: pair.num_running(1) <= 4, "the end of the victim's work")
 
     try:
         _, theirs = await hurt_amid_streams(pair, 0, hurt)

@@ -503,7 +503,9 @@ class Fault(_Message, frozen=True, tag=44):
 
 
 REPLACED: Final = "its process is replaced"
-"""The reason of a worker that leaves and is back in a moment."""
+LINK_LOST: Final = "the link was lost; what ran for this gateway was aborted"
+BACK_SOON: Final = frozenset({REPLACED, LINK_LOST})
+"""The reasons of a worker that leaves and is back in a moment."""
 
 
 class Bye(_Message, frozen=True, tag=45):

@@ -38,7 +38,7 @@ from gateway.telemetry import (
 )
 from protocol.ids import WorkerId
 from protocol.messages import (
-    REPLACED,
+    BACK_SOON,
     BlockEvent,
     BlocksDropped,
     BlocksSnapshot,
@@ -178,7 +178,7 @@ class Dispatch:
                 return self._fault(worker, message, now)
             case Progress():
                 return self._progress(worker, message)
-            case Bye(reason=reason) if reason == REPLACED:
+            case Bye(reason=reason) if reason in BACK_SOON:
                 return self.lost(worker_id, now, reason)
             case Bye():
                 return self._leave(worker_id, now, f"left: {message.reason}")

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 BOUND_S: Final = 60.0
 NUM_TOKENS: Final = 300
+LONG_TOKENS: Final = 4000
+"""They run for longer than a busy machine needs to notice anything."""
 CONFIG: Final = """
 [gateway]
 port = {port}
@@ -121,8 +123,9 @@ def test_a_conversation_that_changes_its_gateway_stays_at_its_worker(pair: Pair)
 class Read:
     """One stream as its client saw it: `end` is "whole", or the name of the error."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, num_tokens: int = NUM_TOKENS) -> None:
         self.number = number
+        self.num_tokens = num_tokens
         self.worker = ""
         self.num_cached = 0
         self.text = ""
@@ -133,7 +136,7 @@ class Read:
         request = body(
             long_prompt(f"stream {self.number}"),
             stream=True,
-            max_tokens=NUM_TOKENS,
+            max_tokens=self.num_tokens,
             seed=self.number,
         )
         try:
@@ -152,7 +155,7 @@ class Read:
 
     @property
     def is_right(self) -> bool:
-        return self.end == "whole" and self.text == answer_text(self.number, NUM_TOKENS)
+        return self.end == "whole" and self.text == answer_text(self.number, self.num_tokens)
 
 
 async def hurt_amid_streams(
@@ -161,7 +164,8 @@ async def hurt_amid_streams(
     """Streams through both gateways, with the victim hurt once all have begun. Returns those of the
     victim, which are cut or left, and those of the other, when they are over.
     """
-    mine, theirs = ([Read(number) for number in numbers] for numbers in (range(4), range(4, 8)))
+    mine = [Read(number, LONG_TOKENS) for number in range(4)]
+    theirs = [Read(number) for number in range(4, 8)]
     with trio.fail_after(BOUND_S):
         async with (
             httpx.AsyncClient(trust_env=False, timeout=BOUND_S) as client,

@@ -17,6 +17,7 @@ from protocol import wire
 from protocol.errors import ConfigError, LinkError, WireError
 from protocol.ids import WorkerId
 from protocol.messages import (
+    LINK_LOST,
     PROTOCOL_VERSION,
     Bundle,
     Bye,
@@ -245,7 +246,7 @@ class GatewayLink:
         self._register_at = now
         if self._was_joined:
             self._was_joined = False
-            self.send(Bye("the link was lost; what ran for this gateway was aborted"))
+            self.send(Bye(LINK_LOST))
         self._greet()
 
     def _greet(self) -> None:

@@ -21,8 +21,10 @@ for that: the connection's own heartbeats, which need no loop, end it within a s
 STOPPED_S: Final = 0.6
 """A stopped process (SIGSTOP) that shares the engine with others is not waited for: over networks
 heartbeats end its connection in this time."""
-HOLDING_S: Final = 1.0
-"""How long an engine that serves several gateways waits for one that does not read."""
+HOLDING_S: Final = 3.0
+"""How long an engine that serves several gateways waits for one that does not read. Not less: what
+is given up is computed again, which makes an overload worse.
+"""
 LATE_S: Final = 0.5
 
 _HEARTBEATS_TO_SEE_WORK: Final = 2

@@ -21,6 +21,7 @@ from gateway.telemetry.fleet_events import (
     WorkerLost,
 )
 from protocol.messages import (
+    BACK_SOON,
     BlocksDropped,
     BlocksSnapshot,
     Bye,
@@ -177,6 +178,16 @@ def test_bye_is_leaving() -> None:
     assert only(effects, Notice).event == WorkerLost("w1", "left: stopped by its operator")
     assert fleet.statistics().workers == 0
     assert fleet.lost(W1, 0.1) == ()
+
+
+@pytest.mark.parametrize("reason", sorted(BACK_SOON))
+def test_a_worker_that_is_back_in_a_moment_is_waited_for(reason: str) -> None:
+    """It registers with its next frame; requests of that moment are not refused."""
+    for said, is_missed in ((reason, True), ("stopped by its operator", False)):
+        fleet = _awaiting()
+        fleet.register(W1, hello("w1", facts()), 0.0)
+        fleet.heard(W1, Bye(said), 10.0)
+        assert fleet.is_missed("m", 10.1) == is_missed
 
 
 def test_a_gap_asks_for_a_snapshot_once() -> None:

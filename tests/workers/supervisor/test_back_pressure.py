@@ -85,7 +85,7 @@ async def test_an_engine_of_two_gateways_waits_for_neither_for_long(tmp_path: Pa
             other.send(submission(b"o" * 16, max_tokens=NUM_TOKENS))
             await other.wait(Finished)
             assert [item.offset for item in other.items_of(b"o" * 16)] == list(range(NUM_TOKENS))
-            await worker.wait_line("it has read nothing of what was sent for 1 s")
+            await worker.wait_line("it has read nothing of what was sent for 3 s")
             await deaf.wait(Bye)
             assert len(deaf.all_of(Finished)) < NUM_SEQUENCES
             assert not other.all_of(Bye)

@@ -152,7 +152,7 @@ def test_a_watcher_that_slept_blames_nobody() -> None:
 
 
 def test_the_others_wait_less_for_a_gateway_that_shares_their_engine() -> None:
-    """A second for one that does not read, less for a stopped one. One that runs may be silent."""
+    """Three seconds for one that reads nothing, less for a stopped one; others may be silent."""
     lagging, deaf, stopped = GatewayWatch(0.0), GatewayWatch(0.0), GatewayWatch(0.0)
     for now in ticks(0.0, 9.8):
         lagging.took(now)

@@ -50,7 +50,7 @@ async def test_every_route_is_described_and_no_other() -> None:
     assert isinstance(app, EdgeApp)
     endpoints: dict[str, Any] = dict(app.fixed) | dict(app.named)
     routes = {
-        path: {method.lower() for method in endpoint._endpoints}
+        path: {method.lower() for method in endpoint.endpoints}
         for path, endpoint in endpoints.items()
         if not path.startswith("/debug")
     }

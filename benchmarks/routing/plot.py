@@ -31,12 +31,13 @@ def plot_rows(rows: Sequence[Row], path: Path) -> bool:
     traces = list(dict.fromkeys(cell.trace for cell in found))
     sizes = sorted({cell.workers for cell in found})
     size = (1.5 + 3.2 * len(sizes), 1.2 + 2.7 * len(traces))
-    figure = drawing.Figure(figsize=size, dpi=120, layout="constrained")
+    figure = drawing.Figure(figsize=size, dpi=90, layout="constrained")
     panels = figure.subplots(len(traces), len(sizes), squeeze=False, sharex=True)
     for line, trace in enumerate(traces):
         for column, num_workers in enumerate(sizes):
             axes = panels[line][column]
             own = [cell for cell in found if (cell.trace, cell.workers) == (trace, num_workers)]
+            axes.set_visible(bool(own))
             _draw(axes, own)
             axes.set_title(f"{trace}, {num_workers} workers", fontsize=9)
             if column == 0:
@@ -67,4 +68,5 @@ def _draw(axes: _Axes, found: Sequence[Cell]) -> None:
             axes.plot([cell.load for cell in ordered], values_s, label=policy, **style)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda *_: "")
     axes.grid(visible=True, which="major", alpha=0.3)

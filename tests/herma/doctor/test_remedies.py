@@ -8,6 +8,7 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -225,15 +226,16 @@ CASES = {
 Site = tuple[str, int]
 
 
-def _sites() -> set[Site]:
+@cache
+def _sites() -> frozenset[Site]:
     """File and first line of each call that makes a finding."""
-    return {
+    return frozenset(
         (path.name, node.lineno)
         for path in Path(herma.doctor.__path__[0]).glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if node.func.id == Finding.__name__
-    }
+    )
 
 
 def _findings(case: Case, folder: Path) -> list[Finding]:

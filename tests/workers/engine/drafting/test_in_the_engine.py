@@ -1,6 +1,7 @@
 """Drafters in the engine: no text changes, and a sequence is drafted for as if it was computed at
 once, whatever became of it."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network, Taps
 from workers.engine.runner import Runner
 from workers.engine.step.host_steps import HostSteps
+from workers.speculation import CardSource, DraftDepth, PlaceOdds, Policy, Speculation
 
 NAMES = ("dflash", "dflash2", "mtp", "eagle3")
 BLOCK = 16
@@ -227,6 +229,33 @@ def test_drafts_on_a_card_are_those_of_a_cpu(
     assert (watched.num_captured > 0) == name.startswith("dflash")
     if dtype == "float32":
         _check(watched, texts, naive, on_cpu.model, is_stale=name in ("mtp", "eagle3"))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", ["dflash", "mtp"])
+def test_draft_passes_are_timed(name: str, device: str, asked: list[Asked], tmp_path: Path) -> None:
+    """Apart from the steps that they follow, on a card by its own clock. Drafts of random weights
+    are hardly ever right, so few are made.
+    """
+    path = write_tiny_model(tmp_path / "target", num_hidden_layers=5)
+    shape = {"block_size": BLOCK, "kv_tokens": 2048, "max_seqs": 8}
+    runner = load_tiny(path, device=device, dtype="float32", invariant=True, **shape)
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    drafter, _, _ = made(name, runner.model, tmp_path)
+    drafter.take_cache(runner.cache.num_blocks + 1, BLOCK)
+    drafting = _drafting(runner, drafter, on_card=True)
+    policy, odds = Policy(looks_ahead=True), PlaceOdds(DEPTH)
+    depth = DraftDepth(odds, policy, DEPTH)
+    proposer = Speculation(CardSource(name, odds), policy, draft_depth=depth)
+    drive = Drive(drafting, proposer=proposer, looks_ahead=True, clock=time.perf_counter)
+    for _ in range(3):
+        assert serve(drive, asked) == expected
+        while drafting.prepare(pending_only=True):
+            pass
+    times = [seconds for found in depth.times.export().values() for seconds in found.values()]
+    assert times
+    assert all(seconds > 0 for seconds in times)
+    assert proposer.counters.num_drafts > 0
 
 
 @torch.inference_mode()

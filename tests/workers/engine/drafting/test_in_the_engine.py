@@ -188,7 +188,9 @@ def test_drafts_behind_steps_without_drafts_know_these(
     _check(watched, texts, naive, runner.model, is_stale=False)
 
 
-@pytest.mark.parametrize("on_card", [False, True], ids=["host", "as on a card"])
+@pytest.mark.parametrize(
+    "on_card", [pytest.param(False, marks=pytest.mark.slow), True], ids=["host", "as on a card"]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_that_are_no_numbers_change_no_text(
     name: str, runner: Runner, asked: list[Asked], tmp_path: Path, *, on_card: bool

@@ -29,10 +29,6 @@ MIN_BACKOFF_S: Final = 0.2
 MAX_BACKOFF_S: Final = 10.0
 HEALTHY_S: Final = 30.0
 """A child that ran this long restarts with the shortest back-off."""
-EXPLAINED_S: Final = 5.0
-"""A child that explains what is wrong at its start does so within this time. One that ends so later
-has become another version, which does not understand its command line.
-"""
 _LOOK_S: Final = 0.2
 _STOPPED_LOOKS: Final = 5
 """A child that was stopped is seen so often before it is killed."""
@@ -201,11 +197,10 @@ async def _keep_running(child: Child, stop_all: Callable[[int], None]) -> None:
     for num_starts in itertools.count():
         started_at = trio.current_time()
         status = await child.run()
-        lasted_s = trio.current_time() - started_at
-        if status == EXIT_EXPLAINED and num_starts == 0 and lasted_s < EXPLAINED_S:
+        if status == EXIT_EXPLAINED and num_starts == 0:
             stop_all(status)
             return
-        if lasted_s > HEALTHY_S:
+        if trio.current_time() - started_at > HEALTHY_S:
             backoff_s = MIN_BACKOFF_S
         how = _signal_name(-status) if status < 0 else f"exit code {status}"
         print(f"herma: {child.name} ended: {how}; again in {backoff_s:g} s", file=sys.stderr)

@@ -29,6 +29,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         from herma.entry import become_current
 
         become_current(sys.argv[1:], os.environ)
+    is_on_trial = HELD in os.environ
+    try:
+        status = _explained(argv)
+    except SystemExit as end:
+        if end.code != EXIT_EXPLAINED or not is_on_trial:
+            raise
+        status = EXIT_EXPLAINED
+    # A version on trial is followed by the one before: its parent may not take this as final.
+    return EXIT_ON_TRIAL if is_on_trial and status == EXIT_EXPLAINED else status
+
+
+def _explained(argv: Sequence[str] | None) -> int:
+    """The status of a command, whose `HermaError` is one line."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -38,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except HermaError as error:
         print(f"herma: {error}", file=sys.stderr)
-        # A version on trial must be followed by the one before: no manager may take this as final.
-        return EXIT_ON_TRIAL if HELD in os.environ else EXIT_EXPLAINED
+        return EXIT_EXPLAINED
     except KeyboardInterrupt:  # before the command handles its signals itself
         return EXIT_INTERRUPTED
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from config import hash_api_key, parse_config
+from herma.cli import main
+from protocol.own_code import HELD
 from tests.fakes.ports import free_ports
 
 BOUND_S = 60
@@ -239,3 +241,21 @@ def test_a_curve_pair_is_private_and_never_overwritten(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     public = done.stdout.split()[-1]
     assert public not in _refusal("keys", "curve", path)
+
+
+@pytest.mark.parametrize("words", [["worker", "--config", "/nowhere/herma.toml"], ["no-command"]])
+def test_what_a_version_on_trial_explains_is_not_final(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status 2 would end `herma up`, and its parent is to start the version from before."""
+    monkeypatch.setenv(HELD, "{}")
+    assert _status(words) == 1
+    monkeypatch.delenv(HELD)
+    assert _status(words) == 2
+
+
+def _status(words: list[str]) -> int | str | None:
+    try:
+        return main(words)
+    except SystemExit as end:
+        return end.code

@@ -133,7 +133,10 @@ class Mover:
             trial.wait_ready()
             return
         self.say(f"{name}: back to version {to}")
-        trial.hold(status)
+        if status.is_held:  # nothing runs on what is tried, which may never be ready
+            trial.renew(status)
+        else:
+            trial.hold(status)
         trial.start(lease_s=0.0)
         if self.installation.name != HERMA:
             trial.serve()
@@ -321,7 +324,7 @@ class _Trial:
                 if accepts(status):
                     return status
                 self._check(status, is_held=is_held)
-                self._renew(status)
+                self.renew(status)
             mover.sleep(_POLL_S)
         raise Rejected(f"{self._name}: {what} in {bound_s:g} s")
 
@@ -333,7 +336,8 @@ class _Trial:
         if status.state == "stopped":
             raise Rejected(f"{self._name}: {_cause(status.fault)}")
 
-    def _renew(self, status: WorkerStatus) -> None:
+    def renew(self, status: WorkerStatus) -> None:
+        """Keep the lease of a worker that is held, if that is due."""
         now = self._mover.clock()
         if status.is_held and now >= self._renew_at:
             self._renew_at = now + _RENEW_S

@@ -174,6 +174,7 @@ class Spending:
         self._tables.update(config.providers)
         self._tariffs.clear()
         self._books.set_limits(_limits_of(config))
+        self._writer.look_soon()
         self._local.prices = cloud_prices(config)
 
     async def open_bill(

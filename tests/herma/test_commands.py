@@ -178,17 +178,13 @@ def test_what_only_the_gateway_finds_is_one_line_of_up(tmp_path: Path, key: str,
     assert says in said
 
 
-def test_several_processes_say_in_one_line_what_is_wrong(tmp_path: Path) -> None:
-    """Before any of them starts: an invalid number, a limit that each would spend, a worker address
-    that they cannot share, a taken port that the second one needs.
+def test_several_processes_say_in_one_line_what_is_wrong() -> None:
+    """Before any of them starts: an invalid number, a worker address that they cannot share, a
+    taken port that the second one needs.
     """
     done = _herma("up", "--processes", "0")
     assert done.returncode == 2
     assert "use 1 to 64" in done.stderr
-    limited = '[providers.p]\nbase_url = "http://127.0.0.1:1/v1"\nlimits = { daily = 1 }'
-    config = _file(tmp_path, limited)
-    for command in ("up", "gateway"):
-        assert "spending limit" in _refusal(command, "--processes", "2", "--config", config)
     several = ("gateway", "--port", "0", "--processes", "2", "--worker-bind")
     assert "name a port" in _refusal(*several, "tcp://127.0.0.1:*")
     port = free_ports(2)

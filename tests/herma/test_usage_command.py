@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.store import Entry, LedgerStore
+from gateway.store import Claim, Entry, LedgerStore
 from herma.cli import main
 
 CONFIG = """
@@ -38,6 +38,10 @@ def entry(day: str, key: str, provider: str, cost: int, **fields: Any) -> Entry:
         cost=cost,
         **known,
     )
+
+
+def reserved(day: str) -> Entry:
+    return Entry(day, "alice", "m", "cloud", False, True, 1, 5_000, 0, 100, 20_000)
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def test_the_table_is_aligned_and_adds_up(
 ) -> None:
     """Beside a gateway that has the file open, with running requests."""
     ledger.write(
-        [(1, Entry("2026-11-21", "alice", "m", "cloud", False, True, 1, 5_000, 0, 100, 20_000))],
+        [Claim(1, reserved("2026-11-21"))],
         [],
         [
             entry("2026-11-20", "alice", "", 0),
@@ -105,7 +109,7 @@ def test_limits_are_shown_with_what_stands_against_them(
     last_year = now.replace(year=now.year - 1, day=1).strftime("%Y-%m-%d")
     today = now.strftime("%Y-%m-%d")
     ledger.write(
-        [(1, Entry(today, "alice", "m", "cloud", False, True, 1, 5_000, 0, 100, 20_000))],
+        [Claim(1, reserved(today))],
         [],
         [
             entry(today, "alice", "cloud", 1_234_567),

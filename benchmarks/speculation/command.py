@@ -135,7 +135,8 @@ def _with_drafter(runner: Runner, drafter: Drafter | None) -> Runner:
 
 def _drafting_config(drafter: str, depth: int | Literal["adaptive"]) -> WorkerConfig:
     """What decides who proposes: the drafter is there already."""
-    chosen = SpeculationConfig(drafter=drafter, depth=depth)
+    # A pass has one token at least: no drafter is warned of.
+    chosen = SpeculationConfig(drafter=drafter, depth=depth, promised=1.0)
     return WorkerConfig(_NAME, _NAME, _NAME, (), token_budget=1, speculation=chosen)
 
 

@@ -42,6 +42,7 @@ _FEWEST_ARRIVALS: Final = 8
 _LEARNED: Final = 0.005
 _MOST_GAIN: Final = 1.5
 """One wait counts as e^1.5 = 4.5 times the forecast at most."""
+_LEAST_SERVICE_S: Final = 0.001
 _LEAST_LEARNED_S: Final = 1.0
 """Retry-After is in whole seconds: shorter waits need no correction."""
 
@@ -217,8 +218,13 @@ class WaitForecast:
         service_s: float,
         now: float,
     ) -> None:
-        """Play the queue forward; `service_s`: how long a request has its place in the mean."""
-        lanes = [_lane(worker, service_s, now) for worker in workers]
+        """Play the queue forward; `service_s`: how long a request has its place in the mean.
+        Without a worker nothing is known of its waits.
+        """
+        if not workers:
+            self._play = _Play(now, {}, [], [], 0.0)
+            return
+        lanes = [_lane(worker, max(service_s, _LEAST_SERVICE_S), now) for worker in workers]
         tokens_per_s = sum(lane.tokens_per_s for lane in lanes)
         arrivals = sorted(self._arrivals, key=lambda one: one.late, reverse=True)
         span_s = now - self._arrivals[0].at if len(arrivals) >= _FEWEST_ARRIVALS else 0.0

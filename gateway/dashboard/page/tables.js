@@ -139,7 +139,7 @@ function showPhase(node, one) {
   const failed = isOver && one.status !== 200;
   const word = isOver
     ? failed ? (one.status === 499 ? "client left" : `${one.status} ${one.error.replaceAll("_", " ")}`.trim()) : one.is_cloud ? "cloud" : "done"
-    : one.phase === "queued" ? (one.position ? `queued, ${one.position}., ${Math.ceil(one.wait_s)} s` : "queued") : PHASES[one.phase];
+    : one.phase === "queued" ? (one.position ? `queued, ${one.position}.${one.wait_s ? `, ${Math.ceil(one.wait_s)} s` : ""}` : "queued") : PHASES[one.phase];
   const kind = failed ? (one.status === 499 ? "" : "failed") : isOver ? (one.is_cloud ? "cloud" : "ok") : one.phase;
   mark(node, "class", `chip ${kind}`);
   say(node, one.attempts > 1 && !failed ? `${word}, ${one.attempts} tries` : word);

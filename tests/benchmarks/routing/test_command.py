@@ -63,15 +63,15 @@ def test_rows_of_an_earlier_run_stand_beside(
 
 
 def test_announced_waits_are_beside_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    """On an overloaded fleet long waits are announced within a factor of two, nine in ten."""
+    """On an overloaded fleet long waits are announced within a factor of three, nine in ten."""
     small = ("--trace", "long", "--limit", "500", "--workers", "2", "--load", "1.1", "--seeds", "1")
     assert main(["bench", "routing", "--waits", *small]) == 0
     rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
     documents = rows["long_documents"]
     num_waited, num_long = int(documents[4]), int(documents[9])
     assert 50 < num_long < num_waited < 500
-    assert float(documents[10]) < 2.0
-    assert 1.0 <= float(documents[7]) < 2.0
+    assert float(documents[10]) < 3.0
+    assert 1.0 <= float(documents[7]) < 3.0
 
 
 @pytest.mark.parametrize(

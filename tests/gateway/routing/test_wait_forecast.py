@@ -117,6 +117,20 @@ def test_places_in_the_queue_come_with_their_waits() -> None:
     assert [one.wait_s for one in fleet.positions(31.0).values()] == pytest.approx([1, 2], rel=0.1)
 
 
+def test_a_queue_without_workers_has_no_forecast() -> None:
+    """The only worker is lost under streams, which wait for it to return."""
+    fleet = dispatch((W1, facts(max_seqs=12)), max_queue=16)
+    for number in range(12):
+        assert placed(fleet.tickets.ask(request(number), 0.0)) == {number: W1}
+    fleet.lost(W1, 1.0)
+    for number in range(12):
+        fleet.tickets.release(number, 1.0)
+        assert fleet.tickets.ask(request(100 + number, resumed=True), 1.1 + 0.1 * number) == ()
+    for now in (3.0, 4.0, 5.0):
+        assert fleet.tick(now) == ()
+        assert [one.wait_s for one in fleet.positions(now).values()] == [0.0] * 12
+
+
 def test_forecasts_learn_from_how_they_turned_out() -> None:
     """After waits of twice the forecast, forecasts are twice as long. Short waits teach nothing."""
     worker, shares = Worker(W1, hello("w1", facts()), 0.0), FairShares()

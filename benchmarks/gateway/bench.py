@@ -91,7 +91,8 @@ class Bench:
             return
         with running(fleet, self.size.link_kind) as gateway:
             yield gateway
-            self.figures.add("rss_mb", gateway.memory_mb("VmHWM"))
+            if fleet.processes == 1:  # the bar is one process's
+                self.figures.add("rss_mb", gateway.memory_mb("VmHWM"))
 
     @contextmanager
     def floor(self) -> Iterator[int]:

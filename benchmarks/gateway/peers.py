@@ -12,8 +12,6 @@ each request is reserved on the disk before it is sent, which no peer does.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import shlex
 import statistics
 import sys
@@ -38,14 +36,12 @@ from benchmarks.gateway.processes import (
     running_floor,
 )
 from benchmarks.gateway.table import in_columns
-from benchmarks.machine import describe_machine, yardstick_ms
-from benchmarks.progress import Progress
+from benchmarks.gateway.turns import Turn, Turns
 
 NUM_REQUESTS: Final = 2000
 NUM_STREAMS: Final = 64
 NUM_TOKENS: Final = 100
 CONNECTIONS: Final = 32
-_SHARE_TO_WARM: Final = 0.25
 _LEAST_TOKENS: Final = 5
 
 Runs = dict[str, dict[str, list[float]]]
@@ -70,39 +66,20 @@ class Contender(NamedTuple):
 def main(words: list[str] | None = None) -> int:
     """Run, print, write. Returns 0 if every answer was right, else 1."""
     arguments = _arguments(words)
-    progress = Progress(arguments.runs + 1)
+    turns = Turns(arguments.runs, arguments.share)
     runs: Runs = {}
-    errors: list[str] = []
-    yardsticks_ms: list[float] = []
     with ExitStack() as stack:
         num_tokens = max(_LEAST_TOKENS, round(NUM_TOKENS * arguments.share))
         files = dict(arguments.file)
         contenders = list(_contenders(stack, arguments.peer, files, num_tokens))
-        for number in range(arguments.runs + 1):
-            progress.begin("warming up" if number == 0 else f"turn {number} of {arguments.runs}")
-            yardsticks_ms.append(yardstick_ms())
+        for turn in turns:
             for contender in contenders:
-                share = arguments.share * (1.0 if number else _SHARE_TO_WARM)
-                _take_turn(contender, runs, errors, share, is_warm=number > 0)
-            progress.end()
-    progress.say(f"\n{table(runs)}")
-    for error in errors:
-        print(f"WRONG {error}", file=sys.stderr)
-    if arguments.json is not None:
-        report = {
-            "date": dt.datetime.now(dt.UTC).date().isoformat(),
-            "machine": describe_machine(("trio", "tokenizers", "httptools")),
-            "peers": dict(arguments.peer),
-            "is_right": not errors,
-            "errors": errors,
-            "yardstick_ms": [round(ms, 2) for ms in yardsticks_ms],
-            "runs": {
-                name: {case: [round(us, 2) for us in values] for case, values in cases.items()}
-                for name, cases in runs.items()
-            },
-        }
-        arguments.json.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
-    return 1 if errors else 0
+                _take_turn(contender, runs, turns.errors, turn)
+    rounded = {
+        name: {case: [round(us, 2) for us in values] for case, values in cases.items()}
+        for name, cases in runs.items()
+    }
+    return turns.finish(table(runs), arguments.json, peers=dict(arguments.peer), runs=rounded)
 
 
 def table(runs: Runs) -> str:
@@ -120,18 +97,16 @@ def table(runs: Runs) -> str:
     return in_columns(rows)
 
 
-def _take_turn(
-    contender: Contender, runs: Runs, errors: list[str], share: float, *, is_warm: bool
-) -> None:
-    """One run of each case at that share of its size. Returns the costs if the run counts."""
+def _take_turn(contender: Contender, runs: Runs, errors: list[str], turn: Turn) -> None:
+    """One run of each case; `runs` gets the costs if the turn counts."""
     for name, case in contender.cases.items():
-        count = max(CONNECTIONS, round(case.count * share))
+        count = max(CONNECTIONS, round(case.count * turn.share))
         job = case.job(count)
         outcome, cpu_s = drive(job, case.process)
         if outcome.num_errors:
             first = f"{outcome.num_errors} wrong: {outcome.errors[0]}"
             errors.append(f"{contender.name}, {name}: {first}")
-        if is_warm:
+        if turn.counts:
             taken = runs.setdefault(contender.name, {}).setdefault(name, [])
             taken.append(cpu_s * 1e6 / (count * job.num_tokens))
 

@@ -9,8 +9,6 @@ spreads the connections.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -23,14 +21,12 @@ from benchmarks.gateway.cases import STEP_MS, stream_job, upstream_job, whole_jo
 from benchmarks.gateway.job import Job
 from benchmarks.gateway.processes import Fleet, Gateway, LinkKind, drive, running, running_floor
 from benchmarks.gateway.table import in_columns
-from benchmarks.machine import describe_machine, yardstick_ms
-from benchmarks.progress import Progress
+from benchmarks.gateway.turns import Turns
 
 NUM_REQUESTS: Final = 2000
 CONNECTIONS: Final = 64
 NUM_STREAMS: Final = 256
 NUM_TOKENS: Final = 128
-_SHARE_TO_WARM: Final = 0.25
 
 
 class Cost(NamedTuple):
@@ -63,39 +59,21 @@ Runs = dict[tuple[str, int], list[Cost]]
 def main(words: list[str] | None = None) -> int:
     """Run, print, write. Returns 0 if every answer was right, else 1."""
     arguments = _arguments(words)
-    progress = Progress(arguments.runs + 1)
+    turns = Turns(arguments.runs, arguments.share)
     runs: Runs = {}
-    errors: list[str] = []
-    yardsticks_ms: list[float] = []
     with ExitStack() as stack:
         cases = list(_cases(stack, arguments.processes))
-        for number in range(arguments.runs + 1):
-            progress.begin("warming up" if number == 0 else f"turn {number} of {arguments.runs}")
-            yardsticks_ms.append(yardstick_ms())
+        for turn in turns:
             for case in cases:
-                share = arguments.share * (1.0 if number else _SHARE_TO_WARM)
-                cost = _measured(case, case.job(share), errors)
-                if number:
+                cost = _measured(case, case.job(turn.share), turns.errors)
+                if turn.counts:
                     runs.setdefault((case.name, case.processes), []).append(cost)
-            progress.end()
-    progress.say(f"\n{table(runs, arguments.calculated)}")
-    for error in errors:
-        print(f"WRONG {error}", file=sys.stderr)
-    if arguments.json is not None:
-        report = {
-            "date": dt.datetime.now(dt.UTC).date().isoformat(),
-            "machine": describe_machine(("trio", "tokenizers", "httptools")),
-            "is_right": not errors,
-            "errors": errors,
-            "yardstick_ms": [round(ms, 2) for ms in yardsticks_ms],
-            "runs": [
-                {"case": name, "processes": count, **_rounded(cost)}
-                for (name, count), costs in runs.items()
-                for cost in costs
-            ],
-        }
-        arguments.json.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
-    return 1 if errors else 0
+    flat = [
+        {"case": name, "processes": count, **_rounded(cost)}
+        for (name, count), costs in runs.items()
+        for cost in costs
+    ]
+    return turns.finish(table(runs, arguments.calculated), arguments.json, runs=flat)
 
 
 def table(runs: Runs, calculated: tuple[int, ...]) -> str:

@@ -1,6 +1,6 @@
 """The waits that our policy announces beside the real ones.
 
-Owns the comparison. Each turn that finds no place at once is told how long it will wait; no limit
+Owns the comparison. The wait is announced for each turn that finds no place at once; no limit
 refuses it, so that the real wait is known. Must not know how a wait is forecast.
 """
 

@@ -1,6 +1,6 @@
-"""The gateway's data for those who look at it, and the clock behind its history.
+"""The gateway's data for its page, and the clock behind its history.
 
-Owns the reading of all parts at one moment, one overview for all who look in that moment, and the
+Owns the reading of all parts at one moment, one overview for all readers of that moment, and the
 sample every five seconds. Must not know HTTP, nor how the rows are shown.
 """
 
@@ -21,14 +21,14 @@ from gateway.turn import Services
 
 Clients = Mapping[str, tuple[int, int]]
 SHARED_S: Final = 0.5
-"""An overview serves all who ask within half a second."""
+"""An overview serves all requests for it within half a second."""
 SHOWN_EVENTS: Final = 200
 
 
 @final
 class Dashboard:
     """`process` is the index of this process, if there are several; `now` is the traces' clock.
-    `siblings` and `read_clients`, for those who ask from another process, are set once they are
+    `siblings` and `read_clients`, for readers in other processes, are set once they are
     known.
     """
 

@@ -1,6 +1,6 @@
 """The dashboard's overview: from the gateway's plain data to rows.
 
-Owns the assembly, which reads no clock and changes nothing. Must not know HTTP, nor who looks.
+Owns the assembly, which reads no clock and changes nothing. Must not know HTTP or its readers.
 """
 
 import re
@@ -20,7 +20,6 @@ from gateway.dashboard.rows import (
     Phase,
     ProviderRow,
     RequestRow,
-    SavingRow,
     Totals,
     WorkerRow,
 )
@@ -97,7 +96,7 @@ def overview_of(source: Source) -> Overview:
             LimitRow(*one.account, one.period, one.limit, one.spent, one.reserved)
             for one in money.windows
         ),
-        savings=tuple(SavingRow(*msgspec.structs.astuple(one)) for one in money.savings),
+        savings=money.savings,
     )
 
 

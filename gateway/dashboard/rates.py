@@ -1,7 +1,7 @@
 """How fast each open request is answered right now.
 
 Owns the tokens that each had at the last look. Must not know requests or clocks. Looks cost nothing
-while nobody looks; the first one gives the average since the first token.
+while there is no reader; the first one gives the average since the first token.
 """
 
 from collections.abc import Iterable

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.spending import Saving
 from gateway.telemetry import Level, Sample
 
 Phase = Literal["preparing", "queued", "prefill", "decode", "cloud", "detached", "ended"]
@@ -114,20 +115,6 @@ class LimitRow(msgspec.Struct, frozen=True):
     reserved: int
 
 
-class SavingRow(msgspec.Struct, frozen=True):
-    """What a model's own workers computed this UTC month and day, and what `provider` would have
-    charged for it, None if no price is known.
-    """
-
-    model: str
-    provider: str
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    month: int | None
-    day: int | None
-
-
 class EventRow(msgspec.Struct, frozen=True):
     """`time` as in the log."""
 
@@ -185,7 +172,7 @@ class Overview(msgspec.Struct, frozen=True):
     clients: tuple[ClientRow, ...]
     providers: tuple[ProviderRow, ...]
     limits: tuple[LimitRow, ...]
-    savings: tuple[SavingRow, ...]
+    savings: tuple[Saving, ...]
     processes: int = 1
 
 

@@ -3,7 +3,7 @@
 Must not know SQL (`gateway.store`) or HTTP.
 """
 
-from gateway.spending.limits import Period, SpendingFigures, Window, day_of, window_of
+from gateway.spending.limits import Period, Saving, SpendingFigures, Window, day_of, window_of
 from gateway.spending.prices import MICRO, show_amount, to_micro
 from gateway.spending.rate_limits import Charge, RateLimits
 from gateway.spending.refusals import soonest_refusal
@@ -17,6 +17,7 @@ __all__ = [
     "Passed",
     "Period",
     "RateLimits",
+    "Saving",
     "Spending",
     "SpendingFigures",
     "Thresholds",

@@ -2,7 +2,7 @@
 
 Owns the table `windows`, which is the sum of the usage and the reservations beside it, and the
 check of a cost against it. Both belong into the transaction that changes those. Must not know
-periods, currencies or who is alive.
+periods, currencies or which processes live.
 """
 
 import functools

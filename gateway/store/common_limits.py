@@ -147,7 +147,7 @@ class CommonLimits:
         self._is_told = False
 
     def is_known(self) -> bool:
-        """Whether the server has what this host told. Raises `StoreUnreachable`."""
+        """Whether the server has what this host sent. Raises `StoreUnreachable`."""
         (found,) = self._ask([("SMEMBERS", f"{self._prefix}:hosts")])
         hosts = {one.decode() for one in found}
         self.others |= hosts - {self._host}

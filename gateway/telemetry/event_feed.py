@@ -24,7 +24,7 @@ MAX_WAITING: Final = 256
 """Events that a listener may be behind; about 40 KB."""
 MAX_LISTENERS: Final = 16
 MAX_RECENT: Final = 1024
-"""Events that are kept for those who look later, or read slowly; some 200 KB."""
+"""Events that are kept for late and slow readers; some 200 KB."""
 
 _log = logging.getLogger(LOGGER)
 _encode = msgspec.json.Encoder().encode

@@ -2,9 +2,9 @@
 
 Owns the plain facts of a request while it is open and after its end, and the bounds of what is
 kept: one more request pushes the oldest out, and those that failed or moved have a ring of their
-own, so that they are still there when somebody looks. The HTTP edge writes those of the answer, the
+own, so that they can be read afterwards. The HTTP edge writes those of the answer, the
 turn those of its attempts. Must not know how requests run. A token costs nothing here: the numbers
-of tokens are read from `outputs` when somebody looks.
+of tokens are read from `outputs` on request.
 
 Times are on trio's clock, in seconds.
 """

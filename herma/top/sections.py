@@ -14,10 +14,9 @@ from gateway.dashboard import (
     Overview,
     ProviderRow,
     RequestRow,
-    SavingRow,
     WorkerRow,
 )
-from gateway.spending import show_amount
+from gateway.spending import Saving, show_amount
 from gateway.telemetry import Sample
 from herma.top.text import Column, Line, Marks, Piece, Row, bar, graph, plain
 
@@ -296,7 +295,7 @@ def _provider_item(one: ProviderRow, currency: str) -> Line:
     return (*plain(one.name), spent, last)
 
 
-def _saving_item(one: SavingRow, currency: str) -> Line:
+def _saving_item(one: Saving, currency: str) -> Line:
     return (*plain(f"{one.model} saved "), Piece(amount(one.month or 0, currency), "good"))
 
 

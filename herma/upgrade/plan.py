@@ -1,7 +1,7 @@
 """The plan of an upgrade: which step is next, and what a step's success or failure leads to.
 
 Owns the states. The plan is written down before a step begins and after it has ended, so whatever
-happens between, the one who reads it knows what may have changed. Must not do anything.
+happens between, a reader knows what may have changed. Must not do anything.
 
     check ─► move ─► switch ─► done
       │        │        │

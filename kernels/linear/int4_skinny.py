@@ -7,7 +7,7 @@ that share the columns of a tile add up in a fixed order.
 """
 
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 import triton
@@ -19,7 +19,7 @@ from kernels.int4 import PER_WORD, Int4Weight
 from kernels.int4.kernel import plane_of, scales_of
 from kernels.launch import Launch, scratch
 from kernels.linear.parts import weight_rows
-from kernels.linear.skinny import _counters, _finish, _gathered
+from kernels.linear.skinny import _counters, _finish, _gathered, _Ready
 
 MAX_ROWS: Final = 256
 """Beyond it a widened weight is multiplied sooner: 0.2 ms per layer of an 8B to widen it."""
@@ -110,16 +110,6 @@ def int4_skinny(
     parts = [x if part is None else part for part in operands]
     ready.launch(ready.grid, (x, *parts, out, ready.scratch, ready.arrived), (num_rows,))
     return out
-
-
-class _Ready(NamedTuple):
-    """A launch with what it needs beside its operands."""
-
-    launch: Launch
-    grid: tuple[int, int, int]
-    num_out: int
-    scratch: Tensor
-    arrived: Tensor
 
 
 @cache

@@ -105,7 +105,7 @@ def ask(url: str, request: dict[str, Any]) -> httpx.Response:
 
 
 def test_a_conversation_that_changes_its_gateway_stays_at_its_worker(pair: Pair) -> None:
-    """Each gateway knows what every worker holds, whoever sent it there."""
+    """Each gateway knows what every worker holds, also of prompts that the other one sent."""
     for number in range(4):
         first, second = (pair.hosts[(number + i) % 2].base_url for i in range(2))
         said = long_prompt(f"talk {number}")

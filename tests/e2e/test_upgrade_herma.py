@@ -1,5 +1,6 @@
 """Upgrades of Herma itself under load: no client sees an error or a wrong byte."""
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -56,19 +57,23 @@ def _workers(count: int) -> str:
     return "".join(WORKER.format(at=at, step_ms=STEP_MS) for at in range(count))
 
 
-@pytest.mark.parametrize("count", [2, 1])
-async def test_a_good_version_and_the_way_back(tmp_path: Path, count: int) -> None:
-    """Two workers stand in for each other; for one the provider does."""
-    base = herma_base(tmp_path / "base")
-    fleet_of = upgrades(
-        tmp_path,
+def _fleet(folder: Path, count: int) -> AbstractAsyncContextManager[Upgrades]:
+    """So many workers under load, in an environment that has this checkout's version."""
+    base = herma_base(folder / "base")
+    return upgrades(
+        folder,
         _workers(count),
         count,
         has_provider=count == 1,
         argv=(str(base / "bin" / "herma"),),
         environ={"PYTHONPATH": ""},
     )
-    async with fleet_of as fleet:
+
+
+@pytest.mark.parametrize("count", [2, 1])
+async def test_a_good_version_and_the_way_back(tmp_path: Path, count: int) -> None:
+    """Two workers stand in for each other; for one the provider does."""
+    async with _fleet(tmp_path, count) as fleet:
         wheel = herma_wheel(tmp_path / "wheels", "9.0.0")
         upgraded = await fleet.run("upgrade", "--wheel", str(wheel), "--share-packages")
         assert upgraded.status == 0, upgraded.said
@@ -91,16 +96,7 @@ async def test_a_good_version_and_the_way_back(tmp_path: Path, count: int) -> No
 async def test_a_bad_version_goes_by_itself(tmp_path: Path, count: int, how: str) -> None:
     """The first worker that has it is back on the old one when the command ends."""
     changes, says = BAD[how]
-    base = herma_base(tmp_path / "base")
-    fleet_of = upgrades(
-        tmp_path,
-        _workers(count),
-        count,
-        has_provider=count == 1,
-        argv=(str(base / "bin" / "herma"),),
-        environ={"PYTHONPATH": ""},
-    )
-    async with fleet_of as fleet:
+    async with _fleet(tmp_path, count) as fleet:
         wheel = herma_wheel(tmp_path / "wheels", "9.0.0", changes)
         upgraded = await fleet.run("upgrade", "--wheel", str(wheel), "--share-packages")
         assert upgraded.status == 1, upgraded.said

@@ -170,7 +170,7 @@ async def test_a_request_at_a_provider_outlives_its_table(tmp_path: Path) -> Non
 
 
 async def test_keys_and_origins_count_for_the_next_request(tmp_path: Path) -> None:
-    """One who is taken out is a stranger at once."""
+    """A key that is taken out is unknown at once."""
     origin = {"origin": "https://chat.example"}
     async with _reloading(tmp_path) as one:
         assert (await one.ask(**origin)).status == 403

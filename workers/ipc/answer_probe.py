@@ -24,6 +24,7 @@ from protocol.messages import (
 )
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
+from workers.ipc.health_probe import chat_fields, chat_relay
 
 _ALTERNATIVES: Final = 2
 """The best two tokens: one of them may be the chosen one."""
@@ -161,14 +162,6 @@ class AnswerProbe:
 def _relay(
     request_id: bytes, attempt: int, model: str, facts: RelayFacts, question: ProbeQuestion
 ) -> Relay:
-    fields = {
-        "model": facts.model,
-        "messages": [{"role": "user", "content": question.text}],
-        "max_tokens": question.max_tokens,
-        "temperature": 0,
-    }
-    body = msgspec.json.encode(
-        {name: value for name, value in fields.items() if name not in facts.refused_fields}
-    )
-    headers = (("content-type", "application/json"),)
-    return Relay(request_id, attempt, model, "/v1/chat/completions", headers, len(body), body)
+    fields = {**chat_fields(facts, question.text, question.max_tokens), "temperature": 0}
+    taken = {name: value for name, value in fields.items() if name not in facts.refused_fields}
+    return chat_relay(request_id, attempt, model, taken)

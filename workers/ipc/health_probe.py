@@ -4,7 +4,8 @@ text-level engine some bytes of an answer.
 Owns the request and what counts as a good answer. Must not know processes.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -82,12 +83,17 @@ def _submit(request_id: bytes, model: str) -> Submit:
 
 
 def _relay(request_id: bytes, model: str, facts: RelayFacts) -> Relay:
-    body = msgspec.json.encode(
-        {
-            "model": facts.model,
-            "messages": [{"role": "user", "content": "Hi"}],
-            "max_tokens": PROBE_TOKENS,
-        }
-    )
+    return chat_relay(request_id, 0, model, chat_fields(facts, "Hi", PROBE_TOKENS))
+
+
+def chat_fields(facts: RelayFacts, text: str, max_tokens: int) -> dict[str, Any]:
+    """The body of a question to a text-level engine."""
+    messages = [{"role": "user", "content": text}]
+    return {"model": facts.model, "messages": messages, "max_tokens": max_tokens}
+
+
+def chat_relay(request_id: bytes, attempt: int, model: str, fields: Mapping[str, Any]) -> Relay:
+    """The question of that body, as a message to the engine."""
+    body = msgspec.json.encode(fields)
     headers = (("content-type", "application/json"),)
-    return Relay(request_id, 0, model, "/v1/chat/completions", headers, len(body), body)
+    return Relay(request_id, attempt, model, "/v1/chat/completions", headers, len(body), body)

@@ -255,7 +255,7 @@ class BlockManager:
 
     @property
     def _found_at_once(self) -> Container[BlockDigest]:
-        """Blocks for which nobody waits: cached ones, unless it is their states that are wanted."""
+        """Blocks without waiting sequences: cached ones, unless it is their states that count."""
         return self._by_digest if self.states is None else ()
 
     def _store_block(self, table: BlockTable, index: int, block: bytes) -> bool:

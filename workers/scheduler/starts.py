@@ -148,7 +148,7 @@ class Starts:
         if num_coming <= 0 or _WORTH_WAITING * num_coming * self._blocks.block_size < num_left:
             return False
         if digests[end - 1] not in planned:
-            return False  # whoever computes it is past it
+            return False  # the sequence that computes it is past it
         planned.await_until(digests, end, needs_state=states is not None)
         sequence.awaits = digests[end - 1]
         return True

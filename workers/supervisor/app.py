@@ -214,7 +214,7 @@ class Worker:
         self._drain_wanted.set()
 
     async def _watch_hold(self) -> None:
-        """Go back to what served before if nobody renews the lease."""
+        """Go back to what served before if the lease is not renewed."""
         while self._hold.is_on:
             with trio.CancelScope(deadline=self._hold.until) as self._lease:
                 await trio.sleep_forever()

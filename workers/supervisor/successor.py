@@ -19,7 +19,7 @@ from protocol.own_code import CODE_VARIABLES, HELD, own_entry
 
 class HeldStart(msgspec.Struct, frozen=True):
     """How this process was begun by one that it replaced: held for `lease_s`, and the program that
-    serves if nobody accepts it meanwhile.
+    serves if it is not accepted meanwhile.
     """
 
     lease_s: float

@@ -1,7 +1,7 @@
 """What an engine keeps in the host's memory, and how preempted sequences move there and back.
 
-Owns the copies. Must not know who is preempted, nor when. Copies go behind the steps that were
-launched before, in the order of the plans, and the host reads nothing of them.
+Owns the copies. Must not know which sequences are preempted, nor when. Copies go behind the steps
+that were launched before, in the order of the plans, and the host reads nothing of them.
 """
 
 from collections.abc import Callable

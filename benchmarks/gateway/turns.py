@@ -1,0 +1,63 @@
+"""Turns of a benchmark that compares: everything runs in the same minutes, once a turn.
+
+Owns the turn that warms up, what was wrong, the machine's speed beside each turn, and the end: the
+table, the report, the exit status. Must not know what is measured.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+from benchmarks.machine import describe_machine, yardstick_ms
+from benchmarks.progress import Progress
+
+_SHARE_TO_WARM: Final = 0.25
+
+
+class Turn(NamedTuple):
+    """Everything runs at `share` of its full size. The first turn does not count."""
+
+    share: float
+    counts: bool
+
+
+@final
+class Turns:
+    """One turn that warms up, then `runs` that count. `errors` takes a line for each wrong run."""
+
+    def __init__(self, runs: int, share: float) -> None:
+        self.errors: list[str] = []
+        self._runs = runs
+        self._share = share
+        self._yardsticks_ms: list[float] = []
+        self._progress = Progress(runs + 1)
+
+    def __iter__(self) -> Iterator[Turn]:
+        for number in range(self._runs + 1):
+            self._progress.begin("warming up" if number == 0 else f"turn {number} of {self._runs}")
+            self._yardsticks_ms.append(yardstick_ms())
+            yield Turn(self._share * (1.0 if number else _SHARE_TO_WARM), number > 0)
+            self._progress.end()
+
+    def finish(self, table: str, path: Path | None, **report: object) -> int:
+        """Print the table and the errors, write `report` with what all reports have. Returns 0 if
+        every answer was right, else 1.
+        """
+        self._progress.say(f"\n{table}")
+        for error in self.errors:
+            print(f"WRONG {error}", file=sys.stderr)
+        if path is not None:
+            common = {
+                "date": dt.datetime.now(dt.UTC).date().isoformat(),
+                "machine": describe_machine(("trio", "tokenizers", "httptools")),
+                "is_right": not self.errors,
+                "errors": self.errors,
+                "yardstick_ms": [round(ms, 2) for ms in self._yardsticks_ms],
+            }
+            path.write_text(f"{json.dumps({**common, **report}, indent=2)}\n", encoding="utf-8")
+        return 1 if self.errors else 0

@@ -54,12 +54,14 @@ def run_largest_steps(runner: Runner) -> None:
     """Run all of `largest_plans`.
 
     The runner's cache may hold a single block: all imagined sequences lie in block 0, because what
-    they compute does not matter. Raises `torch.OutOfMemoryError` if even that does not fit.
+    they compute does not matter. Nor is it a number where layers keep states: a sequence that
+    begins in the middle finds none. Raises `torch.OutOfMemoryError` if a step does not fit.
     """
     for plan in largest_plans(runner.facts):
-        result = runner.run(plan)
-        if result.failed:
-            raise torch.OutOfMemoryError(result.failed[0][1])
+        launched = runner.launch(plan)
+        if launched.failed:
+            raise torch.OutOfMemoryError(next(iter(launched.failed.values())))
+        runner.collect(launched)
 
 
 def largest_plans(facts: EngineFacts) -> Iterator[StepPlan]:

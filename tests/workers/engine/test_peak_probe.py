@@ -1,5 +1,6 @@
 """The largest step: as large as any that a scheduler can plan, over a cache of one block."""
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from kernels.attention.config import EXTEND_CONFIG, PrefillConfig
 from kernels.attention.work import prefill_work
 from kernels.linear.choose import Op, choose
 from protocol.messages import EngineFacts
+from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
@@ -54,9 +56,13 @@ def test_the_largest_plan_is_as_large_as_any(
     assert {block for chunk in plan.chunks for block in chunk.block_ids} == {0}
 
 
-def test_it_runs_over_one_block(tmp_path: Path) -> None:
-    """By the runner itself; a CPU has nothing to measure."""
-    runner = load_tiny(write_tiny_model(tmp_path))
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
+def test_it_runs_over_one_block(tmp_path: Path, family: str) -> None:
+    """By the runner itself; a CPU has nothing to measure. Where layers keep states, sequences that
+    begin in the middle have none, and what they say is no number: no lack of memory.
+    """
+    write = write_tiny_model if family == "qwen3" else partial(write_family, family=family)
+    runner = load_tiny(write(tmp_path))
     facts = msgspec.structs.replace(runner.facts, token_budget=300, max_seqs=4)
     cache = KvCache(runner.model.config, 1, facts.block_size, CPU, torch.float32)
     with PeakMeter(CPU) as meter:

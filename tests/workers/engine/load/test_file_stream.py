@@ -8,6 +8,13 @@ import pytest
 import torch
 
 from protocol.errors import ConfigError
+from tests.fakes.tiny_drafters import (
+    EAGLE3,
+    drafted_ids,
+    eagle3_shapes,
+    random_drafter,
+    write_drafter,
+)
 from tests.fakes.tiny_models import write_tiny_model
 from workers.engine.load.checkpoint import Checkpoint
 from workers.engine.load.file_stream import FileStream
@@ -87,6 +94,20 @@ def test_a_wrong_shape_is_refused_before_anything_is_read(tmp_path: Path) -> Non
         pytest.raises(ConfigError, match=r"model\.safetensors: model\.norm\.weight has shape"),
     ):
         checkpoint.read_into("model.norm.weight", torch.empty(3))
+
+
+def test_truth_values_are_read(tmp_path: Path) -> None:
+    """Published EAGLE-3 heads hold some, as `t2d`."""
+    tensors = random_drafter(eagle3_shapes(EAGLE3)) | drafted_ids(EAGLE3)
+    assert tensors["t2d"].dtype == torch.bool
+    path = write_drafter(tmp_path / "drafter", EAGLE3, tensors)
+    with Checkpoint(path, FileStream(CPU)) as checkpoint:
+        outs = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
+        for name, out in outs.items():
+            checkpoint.read_into(name, out)
+        checkpoint.settle(lambda: None)
+    for name, out in outs.items():
+        assert torch.equal(out, tensors[name])
 
 
 @pytest.mark.gpu

@@ -129,6 +129,8 @@ def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner, on: str) -> 
     """Steps save several on their way through a prompt, while others take rows around it; the next
     sequence begins at each, in blocks of its own.
     """
+    # A card adds up the products of 9 rows and of 100 in another order.
+    within = 4e-4 if on == "cuda" else 1e-4
     prompt = [2 + 7 * at % 149 for at in range(100)]
     starts = [start_of(seq, GREEDY, prompt) for seq in range(1, 12)]
     whole = Chunk(1, 0, 100, tuple(range(7)), samples=False)
@@ -148,18 +150,20 @@ def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner, on: str) -> 
         found = dict(runner.hidden(StepPlan(2, begun, tuple(chunks), () if step else (1,))))
         for chunk, rows in found.items():
             part = slice(chunk.start, chunk.start + chunk.length)
-            torch.testing.assert_close(rows, cold[part], atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(rows, cold[part], atol=within, rtol=within)
     for end, slot in places:
         seq = 4 + slot
         chunk = replace(whole, seq=seq, start=end, length=100 - end, restores=slot)
         ended = (seq - 1,) if slot else (2, 3)
         ((_, behind),) = runner.hidden(StepPlan(3, (starts[seq - 1],), (chunk,), ended))
-        torch.testing.assert_close(behind, cold[end:], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(behind, cold[end:], atol=within, rtol=within)
 
 
 @pytest.mark.parametrize("few_blocks", [False, True])
 @pytest.mark.parametrize("on", ["like a card", ON_CARD])
-def test_a_fleet_says_what_cold_runs_say(host: Runner, few_blocks: bool, on: str) -> None:
+def test_a_fleet_says_what_cold_runs_say(
+    request: pytest.FixtureRequest, host: Runner, few_blocks: bool, on: str
+) -> None:
     """Prompts that share much and part anywhere, answers that go on, blocks that run out: a step
     ahead, in padded steps or graphs, with few states and with many.
     """
@@ -177,6 +181,8 @@ def test_a_fleet_says_what_cold_runs_say(host: Runner, few_blocks: bool, on: str
     for num_states, policy, num_on_host in kinds:
         facts = replace(host.facts, snapshots=num_states)
         cache, on_host = as_on_card(host).cache, _on_host(host, num_on_host, on)
+        if on_host is not None:
+            request.addfinalizer(on_host.pool.close)
         steps = DeviceSteps(host.model, cache, facts, capture, on_host=on_host)
         while steps.prepare(pending_only=False):
             pass
@@ -199,9 +205,10 @@ def test_a_fleet_says_what_cold_runs_say(host: Runner, few_blocks: bool, on: str
 
 
 def _on_host(host: Runner, num_slots: int, on: str) -> HostRoom | None:
+    if num_slots == 0:
+        return None
     num_bytes = num_slots * host.model.config.state_bytes(4) + 512
-    pool = HostPool(num_bytes, host_room(), locks=on == "cuda")
-    return HostRoom(pool, num_slots) if num_slots else None
+    return HostRoom(HostPool(num_bytes, host_room(), locks=on == "cuda"), num_slots)
 
 
 def test_slots_are_bounded(host: Runner) -> None:

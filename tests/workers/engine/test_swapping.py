@@ -47,7 +47,9 @@ class Counting(Runner):
 
 @pytest.mark.parametrize("on", ["cpu", "like a card", ON_CARD])
 @pytest.mark.parametrize("family", ["qwen2", "qwen3_5"])
-def test_swapped_sequences_say_the_same(tmp_path: Path, family: str, on: str) -> None:
+def test_swapped_sequences_say_the_same(
+    request: pytest.FixtureRequest, tmp_path: Path, family: str, on: str
+) -> None:
     """In blocks that run out again and again; fewer tokens are computed than without."""
     device = "cuda" if on == "cuda" else "cpu"
     sizes = {"kv_tokens": 1024, "block_size": BLOCK, "token_budget": 1024, "snapshots": 0}
@@ -57,6 +59,7 @@ def test_swapped_sequences_say_the_same(tmp_path: Path, family: str, on: str) ->
     answers, runners = [], []
     for num_blocks in (0, 5, 40):
         pool = HostPool(ROOM, host_room(), locks=on == "cuda")
+        request.addfinalizer(pool.close)
         room = HostRoom(pool, 0, 2 if host.model.config.delta_rules else 0, num_blocks)
         steps = _steps(host, on, room if num_blocks else None)
         runner = Counting(host.model, host.cache, host.facts, host.model_dir, steps)

@@ -6,6 +6,7 @@ there.
 """
 
 from math import prod
+from os import sysconf
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,9 @@ from workers.engine.memory.budget import MemoryRoom
 
 ALIGNMENT: Final = 256
 """Bytes; a tensor begins at a multiple."""
+
+_PAGE: Final = sysconf("SC_PAGE_SIZE")
+"""Bytes. The driver locks whole pages, and none twice: the region shares no page."""
 
 
 class HostPool:
@@ -34,7 +38,8 @@ class HostPool:
         self._num_taken = 0
         self._is_locked = locks and num_bytes > 0
         # torch's own page-locked memory comes in powers of two, up to twice what is asked for.
-        self._region = torch.empty(num_bytes, dtype=torch.uint8)
+        region = torch.empty(-(-num_bytes // _PAGE) * _PAGE + _PAGE, dtype=torch.uint8)
+        self._region = region[-region.data_ptr() % _PAGE :][:num_bytes]
         if self._is_locked:
             status = int(_cudart().cudaHostRegister(self._region.data_ptr(), num_bytes, 0))
             if status != 0:

@@ -192,7 +192,7 @@ def test_what_is_chosen_for_scales_by_block_has_one_scale_per_tile() -> None:
                 assert not config.quantises
                 assert config.splits == even_splits(depth, config.block_k, config.splits)
     assert choose(Op.LINEAR, MAX_BLOCKED_ROWS + 1, 4096, 4096, torch.bfloat16, 128) is None
-    assert choose(Op.LINEAR, 65, 4096, 4096, torch.bfloat16, 1) is None
+    assert choose(Op.LINEAR, MAX_TILE_ROWS + 1, 4096, 4096, torch.bfloat16, 1) is None
     assert choose(Op.LINEAR, 1, 4096, 4096, torch.float32, 128) is None
 
 
@@ -200,9 +200,10 @@ def test_configurations_fit_the_card() -> None:
     """Shared memory, registers and splits of everything that may be chosen for scales by row."""
     chosen = [(key[1], key[3], config) for key, config in TUNED.items() if config is not None]
     for op in Op:
-        for num_weight_rows, depth in [(6144, 4096), (24576, 4096), (4096, 12288), (256, 768)]:
+        for num_weight_rows, depth in [(6144, 4096), (34816, 5120), (5120, 17408), (256, 768)]:
             for rows in TUNED_ROWS_FP8:
                 config = rule(op, rows, num_weight_rows, depth, is_fp8=True)
+                assert isinstance(config, Gemv) or config is None or config.quantises
                 if config is not None:
                     chosen.append((rows, depth, config))
     for rows, depth, config in chosen:

@@ -24,7 +24,15 @@ from benchmarks.speculation.synthetic import (
     rates_of,
     says_one_token,
 )
-from benchmarks.speculation.table import ADAPTIVE, NONE, acceptances, plot, rows, verdicts
+from benchmarks.speculation.table import (
+    ADAPTIVE,
+    IDLE,
+    NONE,
+    acceptances,
+    plot,
+    rows,
+    verdicts,
+)
 from benchmarks.speculation.texts import loads_for
 from config import DUMMY_PREFIX, INDEX_DRAFTERS, SpeculationConfig, WorkerConfig
 from protocol.errors import ConfigError
@@ -69,10 +77,10 @@ def run_command(arguments: argparse.Namespace) -> int:
         vocab_size=runner.model.config.vocab_size,
     )
     figures = []
-    given = runner, drafter, loads, batches, depths, arguments.prompts, arguments.drafter
-    for figure in _figures(*given, adapts=not arguments.fixed_only):
+    given = runner, drafter, loads, batches, depths, arguments
+    for figure, profile in _figures(*given):
         figures.append(figure)
-        print(_line(figure), flush=True)
+        print("\n".join([_line(figure), *profile]), flush=True)
     machine = describe_machine(("torch", "triton"))
     device = _device(runner)
     print("\n" + "\n".join(rows(figures)) + "\n")
@@ -96,27 +104,31 @@ def _figures(
     loads: list[Load],
     batches: list[int],
     depths: list[int],
-    prompts: int,
-    name: str,
-    *,
-    adapts: bool,
-) -> Iterator[Figure]:
-    """First all without drafts, if 0 is among `depths`: that engine knows of none."""
-    plain = Bench(runner)
-    for load in loads if 0 in depths else ():
-        for batch in batches:
-            yield plain.measure(load.of(prompts, batch), batch, NONE, None)
+    arguments: argparse.Namespace,
+) -> Iterator[tuple[Figure, list[str]]]:
+    """First all without drafts, if 0 is among `depths`: once by an engine that knows of none, once
+    by one whose drafter takes every step in. With each what a card does in its steps, if wanted.
+    """
     drafting = _with_drafter(runner, drafter)
     most = _MOST_TEXT if drafter is None else drafter.max_depth
-    bench = Bench(drafting, most)
+    idle = [] if drafter is None else [(IDLE, Bench(drafting))]
+    benches = [(NONE, Bench(runner)), *idle] if 0 in depths else []
     ways: list[tuple[str, int | Literal["adaptive"]]] = [
         (str(depth), depth) for depth in depths if 0 < depth <= most
     ]
+    if not arguments.fixed_only:
+        ways.append((ADAPTIVE, ADAPTIVE))
+    bench = Bench(drafting, most)
     for load in loads:
         for batch in batches:
-            for way, depth in [*ways, (ADAPTIVE, ADAPTIVE)] if adapts else ways:
-                proposer = speculation_for(_drafting_config(name, depth), drafting)
-                yield bench.measure(load.of(prompts, batch), batch, way, proposer)
+            own = load.of(arguments.prompts, batch)
+            for way, plain in benches:
+                figure = plain.measure(own, batch, way, None)
+                yield figure, plain.profile(own, batch, None) if arguments.profile else []
+            for way, depth in ways:
+                proposer = speculation_for(_drafting_config(arguments.drafter, depth), drafting)
+                figure = bench.measure(own, batch, way, proposer)
+                yield figure, bench.profile(own, batch, proposer) if arguments.profile else []
 
 
 def _shown(arguments: argparse.Namespace, drafter: Drafter | None) -> str:
@@ -159,7 +171,10 @@ def _runner(arguments: argparse.Namespace, most: int) -> Runner:
     )
     with TemporaryDirectory() as made:
         # For the compiler alone: this worker itself knows of no drafter.
-        drafter = SpeculationConfig(_described(arguments, Path(made)))
+        depths = _numbers("--depths", arguments.depths)
+        is_one = arguments.fixed_only and len(depths) == 1
+        depth = depths[0] if is_one and depths[0] else ADAPTIVE
+        drafter = SpeculationConfig(_described(arguments, Path(made)), depth=depth)
         ahead = start_compiling(msgspec.structs.replace(config, speculation=drafter))
         return load_runner(config, lambda *_: None, ahead)
 
@@ -222,7 +237,15 @@ def _line(figure: Figure) -> str:
     return (
         f"{figure.kind:14} {figure.batch:4} at once  K {figure.way:9} "
         f"{figure.tokens_per_s:9,.0f} tokens/s  {figure.length:5.2f} a pass"
+        f"{_times(figure)}"
     )
+
+
+def _times(figure: Figure) -> str:
+    missed = f", {figure.num_missed} graphs missed" if figure.num_missed else ""
+    if not figure.step_ms:
+        return missed
+    return f"  {figure.step_ms:6.2f} ms a step, {figure.draft_ms:5.2f} of it drafting{missed}"
 
 
 def _write(path: Path, report: dict[str, Any], figures: list[Figure]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import final
 
 from protocol.messages import Drafting
@@ -15,12 +16,13 @@ from workers.scheduler import Candidate, DraftTiming, Proposer, StepPlan, StepRe
 
 class Counts:
     """Passes of decoding sequences, and their drafts by place: `verified` those whose predecessors
-    were accepted, and `accepted`.
+    were accepted, and `accepted`. `seconds` of steps without prompts, with their draft passes.
     """
 
     def __init__(self, most: int) -> None:
         self.passes = 0
         self.tokens = 0
+        self.seconds: list[tuple[float, float]] = []
         self.verified = [0] * most
         self.accepted = [0] * most
 
@@ -31,6 +33,16 @@ class Counts:
         for place in range(num_drafts):
             self.verified[place] += place < num_tokens
             self.accepted[place] += place + 1 < num_tokens
+
+    @property
+    def step_s(self) -> float:
+        """The median step, from one result to the next."""
+        return median([step for step, _ in self.seconds] or [0.0])
+
+    @property
+    def draft_s(self) -> float:
+        """The median draft pass."""
+        return median([drafting for _, drafting in self.seconds] or [0.0])
 
     @property
     def length(self) -> float:
@@ -108,4 +120,6 @@ class SwitchedProposer:
         drafting: DraftTiming,
     ) -> None:
         """See `Proposer`."""
+        if all(chunk.length == 1 for chunk in plan.chunks):
+            self.counts.seconds.append((seconds, drafting.seconds))
         self.inner.took(plan, num_tokens, seconds, is_ahead=is_ahead, drafting=drafting)

@@ -11,6 +11,9 @@ from typing import Any, Final, Literal
 from benchmarks.speculation.measure import Figure
 
 NONE: Final = "none"
+IDLE: Final = "idle"
+"""A drafter that takes every step in and drafts nothing."""
+
 ADAPTIVE: Final[Literal["adaptive"]] = "adaptive"
 _PAYS: Final = 1.05
 """A gain below it is within what a run differs from the next."""
@@ -74,7 +77,7 @@ def verdicts(figures: Sequence[Figure]) -> list[str]:
 
 def best_of(by_way: dict[str, Figure]) -> str:
     """The fastest way with drafts, if there is one."""
-    drafting = {way: figure for way, figure in by_way.items() if way != NONE} or by_way
+    drafting = {way: figure for way, figure in by_way.items() if way not in (NONE, IDLE)} or by_way
     return max(drafting, key=lambda way: drafting[way].tokens_per_s)
 
 

@@ -20,7 +20,7 @@ def _arguments(**given: Any) -> argparse.Namespace:
     defaults: dict[str, Any] = dict.fromkeys(NAMES)
     defaults |= {
         "batches": "1,3", "depths": "0-2", "prompts": 1, "prompt_tokens": 24, "outputs": 120,
-        "temperature": 0.0, "fp8": False, "fixed_only": False, "device": "cpu",
+        "temperature": 0.0, "fp8": False, "fixed_only": False, "profile": False, "device": "cpu",
     }  # fmt: skip
     return argparse.Namespace(**{**defaults, **given})
 
@@ -51,7 +51,9 @@ def test_drafts_are_accepted_by_the_schedule(
     import json
 
     figures = {(f["batch"], f["way"]): f for f in json.loads(report.read_text())["figures"]}
-    assert set(figures) == {(b, way) for b in (1, 3) for way in ("none", "1", "2", "adaptive")}
+    assert set(figures) == {
+        (b, way) for b in (1, 3) for way in ("none", "idle", "1", "2", "adaptive")
+    }
     for batch in (1, 3):
         first, second = figures[batch, "2"]["acceptance"]
         assert 0.8 < first < 1.0

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer
 
 from training.attention import masked
 from training.data_loader import DataLoader, DataLoaderError
-from training.drafters.examples import Choice, Pool, examples, read
+from training.drafters.examples import Choice, Examples, Pool, examples, read
 from training.drafters.files import write
 from training.drafters.networks import DFlash, Drafter, Mtp
 from training.drafters.train import reached, train
@@ -30,12 +31,22 @@ _DATA: Final = replace(
 _INNER: Final = {"mtp": 768, "dflash": 256}
 _LAYERS: Final = 2
 _TAPS: Final = (1, 6)
+_ANCHORS: Final = 1024
+_CPU_ANCHORS: Final = 256
 _HELD_OUT: Final = 24
 """Batches that are kept for the evaluation."""
 
 _SMOKE: Final = replace(_DATA, row_length=512, rows_per_shard=4, long_least=512)
 
+_READ_EVERY: Final = 2
+"""Steps on a card for each batch that it reads; a CPU takes longer to read one than to train on it,
+and reads all of them before.
+"""
+
 _SPARE_CORES: Final = 2
+_MOST_STREAMS: Final = 4
+"""Each makes half a million tokens a second, and a card reads 4,096 in every second step."""
+
 _MAX_TOKENS: Final = 100_000_000
 
 
@@ -48,8 +59,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--steps", type=int, default=10**9, help="at most so many")
-    parser.add_argument("--anchors", type=int, default=384, help="of a batch, at most")
-    parser.add_argument("--batches", type=int, default=96, help="of 4,096 tokens, read before")
+    parser.add_argument("--anchors", type=int, help="of a batch, at most (1,024; on a CPU 256)")
+    parser.add_argument("--batches", type=int, default=96, help="of 4,096 tokens, kept")
     parser.add_argument("--smoke", action="store_true", help="every stage, in miniature")
     parser.add_argument("--device", help="cuda or cpu (default: cuda if there is one)")
     given = parser.parse_args(arguments)
@@ -78,20 +89,30 @@ def _run(given: argparse.Namespace, device: torch.device) -> None:
     else:
         drafter = DFlash(shape, _TAPS, settings.shape.hidden).to(device)
     random = torch.Generator().manual_seed(given.seed)
-    num_streams = max(2, (os.cpu_count() or 1) - _SPARE_CORES)
+    num_streams = min(_MOST_STREAMS, max(2, (os.cpu_count() or 1) - _SPARE_CORES))
+    is_card = device.type == "cuda"
+    anchors = given.anchors or (_ANCHORS if is_card else _CPU_ANCHORS)
+    chosen = Choice(drafter.taps, drafter.depth, anchors, settings.row_length)
+    pool, seconds = Pool(given.batches), 60 * given.minutes
     with DataLoader(settings, given.seed + 1000, num_streams, _MAX_TOKENS) as loader:
         loader.start(tokenizer.to_str())
         loader.next()  # which has a long row
-        chosen = Choice(drafter.taps, drafter.depth, given.anchors, settings.row_length)
-
         held_out = [examples(model, loader.next(), chosen, random) for _ in range(num_held_out)]
-        pool = Pool(given.batches)
         for _ in range(given.batches):
             pool.add(read(model, loader.next(), chosen))
         print(f"read {given.batches} batches", flush=True)
-    # No text is made any more: it would take the cores from the training.
-    seconds = 60 * given.minutes
-    num_steps = train(drafter, model, lambda: pool.draw(chosen, random), seconds, given.steps)
+        if is_card:
+            steps = count()
+
+            def fresh() -> Examples:
+                if next(steps) % _READ_EVERY == 0:
+                    pool.add(read(model, loader.next(), chosen))
+                return pool.draw(chosen, random)
+
+            num_steps = train(drafter, model, fresh, seconds, given.steps)
+    if not is_card:
+        # No text is made any more: it would take the cores from the training.
+        num_steps = train(drafter, model, lambda: pool.draw(chosen, random), seconds, given.steps)
     drafter.load_state_dict({k: v.bfloat16().to(v.dtype) for k, v in drafter.state_dict().items()})
     found = reached(drafter, model, held_out)
     print(f"{num_steps} steps; acceptance {found.acceptance}, length {found.length}", flush=True)

@@ -51,7 +51,7 @@ class Choice(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Read:
     """A batch that the model has read, as in `Examples`; `is_answer` bool [T + depth] and `says`,
-    which of these tokens the model would say itself.
+    which of these tokens the model would say itself. `anchors` int64 [all] may be drawn.
     """
 
     tokens: Tensor
@@ -61,6 +61,7 @@ class Read:
     last: Tensor
     is_answer: Tensor
     says: Tensor
+    anchors: Tensor
 
 
 @torch.no_grad()
@@ -85,13 +86,16 @@ def read(model: Qwen3, batch: Batch, choice: Choice) -> Read:
     best = (last[sources] @ model.model.embed_tokens.weight.T).argmax(-1)
     says[sources + 1] = best == tokens[sources + 1]
     taps = torch.cat([streams[tap] for tap in choice.taps], 1) if choice.taps else last[:, :0]
-    return Read(tokens, positions, starts.cumsum(0), taps, last, is_answer, says)
+    documents = starts.cumsum(0)
+    anchors = _anchors(is_answer[: len(tokens)], documents)
+    return Read(tokens, positions, documents, taps, last, is_answer, says, anchors)
 
 
 def draw(known: Read, choice: Choice, random: torch.Generator) -> Examples:
     """Up to `choice.most` anchors."""
     tokens, documents = known.tokens, known.documents
-    anchors = _anchors(known.is_answer[: len(tokens)], documents, choice.most, random)
+    chosen = torch.randperm(len(known.anchors), generator=random)[: choice.most].sort().values
+    anchors = known.anchors[chosen.to(tokens.device, non_blocking=True)]
     places = anchors[:, None] + 1 + torch.arange(choice.depth, device=tokens.device)
     inside = places.clamp(max=len(tokens) - 1)
     same = (places < len(tokens)) & (documents[inside] == documents[anchors][:, None])
@@ -130,10 +134,8 @@ class Pool:
         return draw(self._kept[at], choice, random)
 
 
-def _anchors(is_answer: Tensor, documents: Tensor, most: int, random: torch.Generator) -> Tensor:
+def _anchors(is_answer: Tensor, documents: Tensor) -> Tensor:
     """Tokens of answers, none of them the first of its document."""
     follows = torch.zeros_like(is_answer)
     follows[1:] = documents[1:] == documents[:-1]
-    found = (is_answer & follows).nonzero()[:, 0]
-    chosen = torch.randperm(len(found), generator=random)[:most].to(found.device)
-    return found[chosen].sort().values
+    return (is_answer & follows).nonzero()[:, 0]

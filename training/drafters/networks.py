@@ -127,6 +127,9 @@ def _before(given: Examples) -> Tensor:
 def _attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
     """[rows, heads D] of query [rows, H, D] over key and value [keys, KV, D]."""
     group = query.shape[1] // key.shape[1]
-    key, value = (part.repeat_interleave(group, 1).transpose(0, 1) for part in (key, value))
-    out = F.scaled_dot_product_attention(query.transpose(0, 1), key, value, attn_mask=seen)
-    return out.transpose(0, 1).flatten(1)
+    parts = (query, key.repeat_interleave(group, 1), value.repeat_interleave(group, 1))
+    # Without the dimension of a batch no fused kernel serves them, and the scores of all rows are
+    # written down: gigabytes.
+    query, key, value = (part.transpose(0, 1)[None] for part in parts)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen[None, None])
+    return out[0].transpose(0, 1).flatten(1)

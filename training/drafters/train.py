@@ -47,8 +47,9 @@ def train(
     while (share := max((time.monotonic() - began_at) / seconds, step / most)) < 1.0:
         for group in optimizer.param_groups:
             group["lr"] = _RATE * min(share / _WARM_UP + 0.05, 1.0, (1.0 - share) / (1 - _WARM_UP))
+        given = next_examples()
         with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
-            loss = _loss(drafter, model, next_examples())
+            loss = _loss(drafter, model, given)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(drafter.parameters(), _CLIP)

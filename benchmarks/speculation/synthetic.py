@@ -73,6 +73,7 @@ class SyntheticDrafter:
         self.reads_hidden = inner.reads_hidden
         self.num_bytes = inner.num_bytes
         self.token_bytes = inner.token_bytes
+        self.take_in = inner.take_in
         self._inner = inner
         self._graphs = inner if isinstance(inner, CapturesDrafts) else None
         self._rates = torch.tensor(rates, dtype=torch.float32, device=device)

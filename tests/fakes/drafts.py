@@ -13,7 +13,7 @@ from enum import Enum
 import torch
 
 from protocol.messages import Drafting
-from workers.engine.drafting.drafter import Drafted, DraftStep
+from workers.engine.drafting.drafter import Drafted, DraftStep, TakeIn
 from workers.scheduler import ON_CARD, Candidate, DraftTiming, StepPlan, StepResult
 
 Text = list[int]
@@ -159,6 +159,7 @@ class KnownDrafter:
 
     def __init__(self, known: Sequence[Text], depth: int, mood: Mood, num_layers: int = 2) -> None:
         self.max_depth = depth
+        self.take_in: TakeIn | None = None
         self.taps = (0, num_layers - 1)
         self._known = known
         self._mood = mood

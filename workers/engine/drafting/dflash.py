@@ -214,7 +214,7 @@ class DFlash:
         return self.choose(blocks.anchors, self.block(blocks.anchors, num_rows, own))
 
     def take_in(self, taps: Tensor, plan: AttentionPlan | PagedPlan) -> None:
-        """Write the context of rows whose taps are [T, taps x target's hidden]."""
+        """See `Drafter`: write the context of rows."""
         eps = self._shape.network.rms_norm_eps
         mixed = linear(taps, self._weights.fc)
         rows = norm_linear(mixed, self._weights.norm, eps, self._context)

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan
 
+TakeIn: TypeAlias = Callable[[Tensor, AttentionPlan | PagedPlan], None]
+"""Takes in rows, of which these are the taps [T, n hidden] and the attention."""
+
 Capture: TypeAlias = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """See `workers.engine.graphs.capture`."""
 
@@ -82,6 +85,12 @@ class Drafter(Protocol):
     @property
     def token_bytes(self) -> int:
         """What its keys and values of a token take."""
+
+    @property
+    def take_in(self) -> TakeIn | None:
+        """Takes in rows behind which nothing is drafted; waits for nothing. None where it needs the
+        tokens behind them.
+        """
 
     def take_cache(self, num_blocks: int, block_size: int) -> None:
         """Take memory for keys and values of so many blocks, the dummy among them."""

@@ -78,6 +78,11 @@ class RecurrentDrafter:
         assert self._cache is not None  # `take_cache` comes first
         return self._cache
 
+    @property
+    def take_in(self) -> None:
+        """See `Drafter`."""
+        return
+
     def take_cache(self, num_blocks: int, block_size: int) -> None:
         """See `Drafter`."""
         like = self._cell.like

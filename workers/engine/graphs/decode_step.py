@@ -22,6 +22,7 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import StateSlots, StateStep
 from workers.engine.step.batch import aligned, send_into
+from workers.engine.step.draft_pass import DraftPass
 from workers.engine.step.draws import DrawTable, Kind
 from workers.engine.step.shared_prefixes import SharedOrder
 from workers.engine.step.spans import decode_plan
@@ -40,8 +41,12 @@ class DecodeStep:
         draws: DrawTable,
         max_rows: int,
         states: StateSlots | None = None,
+        draft_pass: DraftPass | None = None,
     ) -> None:
-        """`states` are those that a network with recurrent layers moves on."""
+        """`states` are those that a network with recurrent layers moves on. The drafter of
+        `draft_pass` takes the rows in.
+        """
+        self._draft_pass = draft_pass
         self._model = model
         self._states = states
         self._cache = cache
@@ -100,13 +105,19 @@ class DecodeStep:
         hidden = embed_rows(
             table_rows, self._tables.last_token, model.weights.embedding, model.embedding_scale
         )
-        states = self._states
-        step = None if states is None else StateStep(states, decode_plan(positions, table_rows))
-        logits = self._model.logits(self._model.forward(hidden, plan, self._cache, states=step))
+        logits = self._model.logits(self._forward(hidden, plan))
         if size.kind is Kind.GENERAL:
             return logits
         draws = self._draws.rows(size.num_rows, filtered=size.kind is Kind.FILTERED)
         return pick(logits, draws, positions + 1, self._tables.last_token, table_rows)
+
+    def _forward(self, hidden: Tensor, plan: PagedPlan) -> Tensor:
+        if self._draft_pass is not None:
+            return self._draft_pass.decode(hidden, plan)
+        step, states = None, self._states
+        if states is not None:
+            step = StateStep(states, decode_plan(plan.positions, plan.table_rows))
+        return self._model.forward(hidden, plan, self._cache, states=step)
 
     def _bucket(self, num_rows: int) -> SegmentBucket:
         keys, _ = self._cache.layers[0]

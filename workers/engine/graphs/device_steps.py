@@ -113,14 +113,18 @@ class DeviceSteps:
         recurrent = None if self._kept is None else self._kept.running
         parts = None if self._kept is None else self._kept.parts()
         self._swapper = swapper(cache, parts, facts.snapshots, on_host)
+        # Where its drafter cannot take decodes in there are none.
+        decoding = None if self._draft_pass is None or recurrent is not None else self._draft_pass
+        self._takes_decodes = decoding is not None and decoding.takes_decodes
         self._decode_step = DecodeStep(
-            model, cache, self._tables, self._sampler.draws, max_rows, recurrent
+            *(model, cache, self._tables, self._sampler.draws, max_rows, recurrent),
+            draft_pass=decoding if self._takes_decodes else None,
         )
         limits = max_rows, facts.token_budget
         held = _buckets(model, *limits, verifies=verifies or drafter is not None)
         self._verified_rows = tuple([bucket.num_rows for bucket in held if bucket.verifies])
         if self._draft_pass is not None:
-            self._draft_pass.keep_in_place(max([bucket.num_rows for bucket in held], default=0))
+            self._draft_pass.keep_in_place(max([max_rows, *[bucket.num_rows for bucket in held]]))
         costs = (sharing or _sharing_on(model, cache)) if _can_share(model) else None
         self._mixed_step = MixedStep(
             *(model, cache, self._tables, held),
@@ -172,10 +176,10 @@ class DeviceSteps:
         if self._kept is not None:
             self._kept.restore(chunks, self._slot_of)
         if (
-            self._draft_pass is None
+            (self._draft_pass is None or self._takes_decodes)
             and not self._model.invariant
             and all(
-                chunk.num_rows == 1 and row.next_position == chunk.start
+                chunk.num_rows == 1 and row.next_position == chunk.start and not chunk.num_to_draft
                 for chunk, row in zip(chunks, rows, strict=True)
             )
         ):
@@ -201,9 +205,11 @@ class DeviceSteps:
         behind the drafts of the step before, whose time is this step's.
         """
         launched = _fetched(picked)
-        if self._draft_pass is None or work.draft is None:
+        if self._draft_pass is None:
             return launched
-        drafting = self._draft_pass.timing
+        launched = replace(launched, drafting=self._draft_pass.take_timing())
+        if work.draft is None:
+            return launched
         try:
             work.draft(picked)
         except (RuntimeError, MemoryError) as error:
@@ -211,7 +217,7 @@ class DeviceSteps:
                 raise
             # The step itself is done. What the next one verifies instead are old drafts.
             print(f"no memory to draft: {error}", file=sys.stderr)
-        return replace(launched, drafting=drafting)
+        return launched
 
     @property
     def state_bytes(self) -> int:

@@ -54,12 +54,10 @@ class Kept(NamedTuple):
 
 @final
 class DraftPass:
-    """The forward passes of a model, and a drafter that takes them in. `timing` is how long the
-    last pass took that drafted, to be called when it is over; of none if the last one did not.
-    """
+    """The forward passes of a model, and a drafter that takes them in."""
 
     def __init__(self, model: Network, cache: KvCache, drafter: Drafter) -> None:
-        self.timing: Callable[[], DraftTiming] = DraftTiming
+        self._timing: Callable[[], DraftTiming] = DraftTiming
         self._drafter = drafter
         self._model = model
         self._cache = cache
@@ -67,6 +65,18 @@ class DraftPass:
         self._reads_last = drafter.reads_hidden or last_layer in drafter.taps
         self._num_in_place = 0
         self._room = Kept(None, None)
+
+    @property
+    def takes_decodes(self) -> bool:
+        """Whether `decode` serves it."""
+        return self._drafter.take_in is not None
+
+    def take_timing(self) -> Callable[[], DraftTiming]:
+        """How long the pass took that drafted behind the last step, to be called when it is over;
+        of none if there was none.
+        """
+        timing, self._timing = self._timing, DraftTiming
+        return timing
 
     def keep_in_place(self, num_rows: int) -> None:
         """Keep what up to so many rows leave at fixed addresses, which captured steps write to."""
@@ -102,6 +112,16 @@ class DraftPass:
         kept.hidden.copy_(last)
         return last[last_rows], kept
 
+    def decode(self, hidden: Tensor, plan: PagedPlan) -> Tensor:
+        """As `Network.forward` of single rows, which are taken in."""
+        kept, take_in = self.kept(hidden.shape[0]), self._drafter.take_in
+        assert kept.taps is not None
+        assert take_in is not None
+        taps = Taps(self._drafter.taps, kept.taps)
+        last = self._model.forward(hidden, plan, self._cache, None, taps)
+        take_in(kept.taps, plan)
+        return last
+
     def draft(
         self,
         rows: StepRows,
@@ -131,10 +151,10 @@ class DraftPass:
             plan_rows=lambda num_rows, offset: plan_rows(chunks, positions + offset, num_rows),
             in_place=rows.in_place,
         )
-        self.timing, begin = DraftTiming, _mark(ids.device)
+        begin = _mark(ids.device)
         drafted = self._drafter.draft(step)
         if step.depth:
-            self.timing = partial(_timing, len(chunks), step.depth, begin, _mark(ids.device))
+            self._timing = partial(_timing, len(chunks), step.depth, begin, _mark(ids.device))
         # A drafter of another vocabulary must not make the embedding read past its end.
         return chunks, replace(drafted, ids=drafted.ids.clamp(0, self._model.config.vocab_size - 1))
 

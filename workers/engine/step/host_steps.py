@@ -123,7 +123,7 @@ class HostSteps:
         drafting, drafted = draft_pass.draft(rows, kept, picked, batch.sampling, self._plan_rows)
         for chunk, ids in zip(drafting, drafted.ids.tolist(), strict=True):
             self._drafts[chunk.seq] = tuple(ids)
-        return Launched(picked, drafting=draft_pass.timing)
+        return Launched(picked, drafting=draft_pass.take_timing())
 
     def _plan_rows(
         self, chunks: Sequence[Chunk], positions: Tensor, num_rows: int

@@ -53,6 +53,7 @@ class Watched(KnownDrafter):
         self.taps = inner.taps
         self.reads_hidden = inner.reads_hidden
         self.token_bytes = inner.token_bytes
+        self.take_in = inner.take_in
         self.drafts: list[Draft] = []
         self.num_captured = 0
         self._inner = inner

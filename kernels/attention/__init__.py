@@ -82,16 +82,18 @@ def bucket_for(
     invariant: bool = False,
     is_scoped: bool = False,
     num_sharing: int = 0,
+    longest: int | None = None,
 ) -> SegmentBucket:
-    """Room for the work of up to `num_segments` segments of `num_rows` rows in all beside up to
-    `num_sharing` decodes that share tokens, for a step that is captured once and meets others at
-    every replay. Raises `ValueError` for more rows than our kernels serve here.
+    """Room for the work of up to `num_segments` segments of `num_rows` rows in all, none of more
+    than `longest`, beside up to `num_sharing` decodes that share tokens, for a step that is
+    captured once and meets others at every replay. Raises `ValueError` for longer segments than our
+    kernels serve here.
     """
     num_kv = key_cache.shape[2]
     config = choose.prefill_config(
         num_heads, key_cache, dtype, invariant=invariant, is_scoped=is_scoped
     )
-    return segment_bucket(num_rows, num_segments, num_heads, num_kv, config, num_sharing)
+    return segment_bucket(num_rows, num_segments, num_heads, num_kv, config, num_sharing, longest)
 
 
 def attend(

@@ -394,17 +394,20 @@ def segment_bucket(
     num_kv: int,
     config: PrefillConfig,
     num_sharing: int = 0,
+    longest: int | None = None,
 ) -> SegmentBucket:
-    """The bucket with its bounds. Raises `ValueError` where the library would take a segment.
+    """The bucket with its bounds, for segments of up to `longest` rows, None: of any number. Raises
+    `ValueError` where the library would take a segment.
 
     A tile has up to t tokens, so n segments of R rows have at most (R + n (t - 1)) // t tiles.
     Pieces are at least 1 / X of all tiles' keys, X = waves x target / key heads, and a tile of x
     pieces' keys is cut into fewer than x + 1: no more than X items beside one per tile, no more
     than t X slots beside one per row. With fixed cuts the bounds are chosen: ask `holds`.
     """
-    if num_rows >= config.library:
+    longest = num_rows if longest is None else min(num_rows, longest)
+    if longest >= config.library:
         raise ValueError(
-            f"{num_rows} rows of segments: from {config.library} on the library takes them"
+            f"{longest} rows of a segment: from {config.library} on the library takes them"
         )
     tokens = config.rows // (num_heads // num_kv)
     num_tiles = (num_rows + num_segments * (tokens - 1)) // tokens

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.speculation import command
 from benchmarks.speculation.measure import Figure
+from benchmarks.speculation.profile import Span, summary
 from benchmarks.speculation.synthetic import expected_length, rates_of
 from benchmarks.speculation.table import acceptances, rows, verdicts
 from protocol.errors import ConfigError
@@ -19,7 +20,7 @@ NAMES = ("acceptance", "text", "json", "plot", "dtype", "drafter_fp8")
 def _arguments(**given: Any) -> argparse.Namespace:
     defaults: dict[str, Any] = dict.fromkeys(NAMES)
     defaults |= {
-        "batches": "1,3", "depths": "0-2", "prompts": 1, "prompt_tokens": 24, "outputs": 120,
+        "batches": "1,3", "depths": "0-2", "prompts": 1, "prompt_tokens": 24, "outputs": 60,
         "temperature": 0.0, "fp8": False, "fixed_only": False, "profile": False, "device": "cpu",
     }  # fmt: skip
     return argparse.Namespace(**{**defaults, **given})
@@ -39,27 +40,27 @@ def test_the_schedules_have_the_lengths_of_vllm() -> None:
 def test_drafts_are_accepted_by_the_schedule(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a model without trained weights, at every depth and batch; each has its row."""
+    """Of a model without trained weights, at every depth; each has its row."""
     path = write_tiny_model(tmp_path / "model", num_hidden_layers=9)
     monkeypatch.setattr(command, "loads_for", _random_loads)
     report = tmp_path / "report.json"
-    arguments = _arguments(model=str(path), drafter=kind, acceptance="0.9,0.5", json=report)
+    arguments = _arguments(
+        model=str(path), drafter=kind, acceptance="0.9,0.5", json=report, batches="3"
+    )
     assert command.run_command(arguments) == 0
     shown = capsys.readouterr().out
     assert "| random | 3 |" in shown
     assert "synthetic acceptance 0.9,0.5: 2.35 tokens" in shown
     import json
 
-    figures = {(f["batch"], f["way"]): f for f in json.loads(report.read_text())["figures"]}
-    assert set(figures) == {
-        (b, way) for b in (1, 3) for way in ("none", "idle", "1", "2", "adaptive")
-    }
-    for batch in (1, 3):
-        first, second = figures[batch, "2"]["acceptance"]
-        assert 0.8 < first < 1.0
-        assert 0.3 < second < 0.7
-        assert 2.0 < figures[batch, "2"]["length"] < 2.6
-        assert figures[batch, "none"]["acceptance"] == []
+    figures = {f["way"]: f for f in json.loads(report.read_text())["figures"]}
+    assert set(figures) == {"none", "idle", "1", "2", "adaptive"}
+    first, second = figures["2"]["acceptance"]
+    assert 0.8 < first < 1.0
+    assert 0.3 < second < 0.7
+    assert 2.0 < figures["2"]["length"] < 2.6
+    assert figures["2"]["step_ms"] > figures["2"]["draft_ms"] > 0.0
+    assert figures["none"]["acceptance"] == []
 
 
 def _random_loads(*_: Any, count: int, sampling: Any, **__: Any) -> list[Any]:
@@ -100,3 +101,20 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=reason):
             command.run_command(_arguments(**changes))
+
+
+def test_what_a_card_does_is_summed_up() -> None:
+    """Busy, waiting for the host, or between two kernels; what overlaps counts once."""
+    spans = [
+        Span("a", 100.0, 1100.0), Span("b", 1050.0, 1200.0), Span("a", 1203.0, 2203.0),
+        Span("b", 2403.0, 2503.0),
+    ]  # fmt: skip
+    head, first, second, rest = summary(spans, 2)
+    assert head == (
+        "  2 steps, each busy 1.10 ms, idle between kernels 0.00, waiting for the host 0.10; "
+        "2 kernels and copies"
+    )
+    assert first.split() == ["1.000", "ms", "1.0", "x", "a"]
+    assert second.split() == ["0.125", "ms", "1.0", "x", "b"]
+    assert rest.split() == ["0.000", "ms", "0.0", "x", "others"]
+    assert summary([], 3) == []

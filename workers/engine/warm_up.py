@@ -11,6 +11,7 @@ from typing import Final
 from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
 from protocol.sampling import SamplingParams
+from workers.engine.drafting.captured import SIZES
 from workers.engine.runner import Runner
 from workers.engine.step.batch import Follower
 from workers.scheduler import ON_CARD, Chunk, SequenceStart, StepPlan
@@ -63,14 +64,14 @@ def warm_up_plans(
 
 
 def draft_plans(facts: EngineFacts, depth: int) -> Iterator[StepPlan]:
-    """For each power of two so many imagined sequences, whose prompts are drafted behind, then the
-    drafts verified and drafted behind again, and their end.
+    """For each size of captured draft passes so many imagined sequences, whose prompts are drafted
+    behind, then the drafts verified and drafted behind again, and their end.
     """
     length = _PROMPTS[-1]
     num_blocks = -(-(length + 2 * depth + 2) // facts.block_size)
     blocks = tuple([0] * num_blocks)
     most = min(facts.max_seqs, facts.token_budget // (depth + 1))
-    for count in [1 << bits for bits in range(most.bit_length())]:
+    for count in [size for size in SIZES if size <= most]:
         tokens = array("I", bytes(4 * (length + 1)))
         seqs = range(count)
         starts = tuple([SequenceStart(seq, tokens, length, _SAMPLING, seed=0) for seq in seqs])

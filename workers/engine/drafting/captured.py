@@ -16,7 +16,7 @@ from torch import Tensor
 from kernels.attention import NO_ROW, PagedPlan
 from workers.engine.drafting.drafter import Capture, Drafted, DraftStep
 
-_SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """Sequences of a graph."""
 
 _MOST_GRAPHS: Final = 64
@@ -52,7 +52,7 @@ class CapturedDrafts:
     """The captured passes of one drafter, up to `max_depth` drafts deep."""
 
     def __init__(self, run: Pass, max_depth: int, device: torch.device) -> None:
-        most = _SIZES[-1]
+        most = SIZES[-1]
         self._run = run
         self._held = Blocks(
             torch.zeros(most, dtype=torch.int64, device=device),
@@ -69,21 +69,23 @@ class CapturedDrafts:
         """Whether a pass was missed."""
         return bool(self._missed)
 
-    def replay(self, step: DraftStep, blocks: Blocks) -> Drafted | None:
-        """The drafts of a captured pass; None if there is none, which is then missed."""
+    def run(self, step: DraftStep, blocks: Blocks) -> Drafted | None:
+        """The drafts of a pass over rows in place, None if the step's are not. One that is not
+        captured is missed, and launched as it would be captured, so that no others are compiled.
+        """
         size = _size_of(step)
         if size is None or step.taps is None or not isinstance(step.plan, PagedPlan):
             return None
         replay = self._replays.get(size)
-        if replay is None:
-            if len(self._replays) + len(self._missed) < _MOST_GRAPHS:
-                self._missed[size] = step.taps, step.plan
-            return None
-        count = len(step.seqs)
-        if step.depth:
+        if replay is None and len(self._replays) + len(self._missed) < _MOST_GRAPHS:
+            self._missed[size] = step.taps, step.plan
+        count, depth = len(step.seqs), step.depth
+        if depth:
             self._fill(size.num_seqs, blocks, step.plan)
-        replay()
-        depth = step.depth
+        if replay is None:
+            self._pass(size, step.taps, step.plan)
+        else:
+            replay()
         return Drafted(self._ids[:count, :depth], self._confidence[:count, :depth])
 
     def prepare(self, capture: Capture) -> bool:
@@ -122,8 +124,8 @@ class CapturedDrafts:
 def _size_of(step: DraftStep) -> _Size | None:
     """What serves the step; None where its rows lie anywhere, or there are too many sequences."""
     count = len(step.seqs)
-    if not step.in_place or step.taps is None or count > _SIZES[-1]:
+    if not step.in_place or step.taps is None or count > SIZES[-1]:
         return None
-    num_seqs = _SIZES[bisect_left(_SIZES, count)] if step.depth else 1
+    num_seqs = SIZES[bisect_left(SIZES, count)] if step.depth else 1
     taps, positions = step.taps.data_ptr(), step.plan.positions.data_ptr()
     return _Size(taps, positions, step.taps.shape[0], num_seqs, step.depth)

@@ -191,7 +191,7 @@ class DFlash:
             return self.choose(step.anchors, hidden)
         tables = step.plan.table_rows[step.rows]
         blocks = Blocks(step.anchors, step.anchor_positions.int(), tables)
-        drafted = self._captured.replay(step, blocks)
+        drafted = self._captured.run(step, blocks)
         return drafted or self._pass(step.taps, step.plan, blocks, step.depth)
 
     def _pass(self, taps: Tensor, plan: PagedPlan, blocks: Blocks, depth: int) -> Drafted:

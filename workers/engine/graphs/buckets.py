@@ -41,21 +41,35 @@ so many at once."""
 
 _VERIFIED_ROWS: Final = (
     *(2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256),
-    *(320, 384, 512, 640, 768, 1008),
+    *(320, 384, 512, 640, 768, 896, 1008, 1024),
 )
 """Of the graphs in which any row may verify a draft: the policy chooses how many rows a step has,
 and drafts nothing into padding, so sizes lie where products take notably longer."""
 
+_MOST_PADDING: Final = 16
+"""Beyond `_LAUNCHED_WEIGHTS` padding costs more than launches, and so does the head of rows that
+are not sampled: a graph holds only steps of which no more than one row in so many is either. 32 and
+64 sequences of 16 rows each fill theirs: a host that is used by others takes 12 to 20 ms to launch
+what an H200 computes in 12."""
+
+_MOST_VERIFIED: Final = 64
+"""Rows of a sequence that are sampled (`kernels.accept`)."""
+
+_LONG_ROWS: Final = 1024
+"""Of a segment that the library may attend to (`kernels.attention`)."""
+
 
 class GraphBucket(NamedTuple):
     """What a graph holds, or a step needs: rows of decodes, rows of segments, and segments. In one
-    that `verifies` any number of the rows may be sampled.
+    that `verifies` any number of the rows may be sampled, and of a large one at least
+    `least_sampled` must be; a step needs as many as it has.
     """
 
     num_decodes: int
     segment_rows: int
     num_segments: int
     verifies: bool = False
+    least_sampled: int = 0
 
     @property
     def num_rows(self) -> int:
@@ -67,11 +81,18 @@ class GraphBucket(NamedTuple):
         """Rows whose logits are computed: one of each sequence, or all."""
         return self.num_rows if self.verifies else self.num_decodes + self.num_segments
 
+    @property
+    def longest_segment(self) -> int:
+        """Rows of a segment at most: all that are not sampled, and those of one sequence."""
+        if not self.least_sampled:
+            return self.segment_rows
+        return self.num_rows - self.least_sampled + _MOST_VERIFIED
+
     def holds(self, need: GraphBucket) -> bool:
         """Whether such a step fits."""
-        return self.verifies == need.verifies and all(
-            has >= wanted for has, wanted in zip(self, need, strict=True)
-        )
+        if self.verifies != need.verifies or self.least_sampled > need.least_sampled:
+            return False
+        return all(has >= wanted for has, wanted in zip(self[:3], need[:3], strict=True))
 
 
 def graph_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tuple[GraphBucket, ...]:
@@ -138,22 +159,27 @@ def invariant_buckets(
 
 def verify_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tuple[GraphBucket, ...]:
     """The same for steps that verify drafts, whose rows are all those of segments."""
-    return tuple(
-        [
-            GraphBucket(0, num_rows, min(num_rows, max_seqs), verifies=True)
-            for num_rows in _VERIFIED_ROWS
-            if num_rows <= token_budget and num_rows * layer_weights <= _LAUNCHED_WEIGHTS
-        ]
-    )
+    found = []
+    for num_rows in _VERIFIED_ROWS:
+        if num_rows <= token_budget:
+            is_large = num_rows * layer_weights > _LAUNCHED_WEIGHTS or num_rows >= _LONG_ROWS
+            least = num_rows - num_rows // _MOST_PADDING if is_large else 0
+            segments = min(num_rows, max_seqs)
+            found.append(GraphBucket(0, num_rows, segments, verifies=True, least_sampled=least))
+    return tuple(found)
 
 
 def need_of(
     chunks: Iterable[Chunk], *, invariant: bool = False, verifies: bool = False
 ) -> GraphBucket:
     """The smallest room for these chunks, whose single rows are decodes, or segments too."""
-    if invariant or verifies:
+    if verifies:
+        chunks = list(chunks)
+        sampled = [1 + len(chunk.drafts) for chunk in chunks if chunk.samples]
+        return GraphBucket(0, sum([c.num_rows for c in chunks]), len(chunks), True, sum(sampled))
+    if invariant:
         lengths = [chunk.num_rows for chunk in chunks]
-        return GraphBucket(0, sum(lengths), len(lengths), verifies)
+        return GraphBucket(0, sum(lengths), len(lengths))
     segments = [chunk.num_rows for chunk in chunks if chunk.num_rows > 1]
     num_decodes = sum([chunk.num_rows == 1 for chunk in chunks])
     return GraphBucket(num_decodes, sum(segments), len(segments))

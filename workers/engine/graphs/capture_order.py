@@ -63,7 +63,8 @@ def graph_sizes(max_rows: int) -> tuple[int, ...]:
 class CaptureOrder:
     """Decodes of up to `max_rows` rows, and mixed steps in `buckets`, which are captured in their
     order, after the decodes; last, if they can share tokens, the decodes that do. A graph that a
-    step missed is pending, and pending graphs go first.
+    step missed is pending, and pending graphs go first; those that hold few steps are only
+    captured so.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class CaptureOrder:
         self._pending: dict[Graph, None] = {}
         decodes = [Decode(size, Kind.PLAIN) for size in capture_sizes(max_rows)]
         sharing = [Decode(size, Kind.PLAIN, shares=True) for size in reversed(self._shared_sizes)]
-        self._order: list[Graph] = [*decodes, *buckets, *(sharing if shares else ())]
+        wanted = [bucket for bucket in buckets if not bucket.least_sampled]
+        self._order: list[Graph] = [*decodes, *wanted, *(sharing if shares else ())]
 
     @property
     def num_wanted(self) -> int:

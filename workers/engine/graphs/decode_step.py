@@ -44,9 +44,10 @@ class DecodeStep:
         draft_pass: DraftPass | None = None,
     ) -> None:
         """`states` are those that a network with recurrent layers moves on. The drafter of
-        `draft_pass` takes the rows in.
+        `draft_pass` takes the rows in; where it cannot, this step `serves` none.
         """
         self._draft_pass = draft_pass
+        self.serves = draft_pass is None or (draft_pass.takes_decodes and states is None)
         self._model = model
         self._states = states
         self._cache = cache

@@ -113,12 +113,9 @@ class DeviceSteps:
         recurrent = None if self._kept is None else self._kept.running
         parts = None if self._kept is None else self._kept.parts()
         self._swapper = swapper(cache, parts, facts.snapshots, on_host)
-        # Where its drafter cannot take decodes in there are none.
-        decoding = None if self._draft_pass is None or recurrent is not None else self._draft_pass
-        self._takes_decodes = decoding is not None and decoding.takes_decodes
         self._decode_step = DecodeStep(
             *(model, cache, self._tables, self._sampler.draws, max_rows, recurrent),
-            draft_pass=decoding if self._takes_decodes else None,
+            draft_pass=self._draft_pass,
         )
         limits = max_rows, facts.token_budget
         held = _buckets(model, *limits, verifies=verifies or drafter is not None)
@@ -134,7 +131,7 @@ class DeviceSteps:
         )
         self._prefixes = SharedPrefixes(costs, cache.block_size)
         self._graphs = Graphs(
-            CaptureOrder(0 if model.invariant else max_rows, held, shares=costs is not None),
+            CaptureOrder(self._num_decodes(max_rows), held, shares=costs is not None),
             self._decode_step,
             self._mixed_step,
             capture or _capture_on(self._device, spare_bytes),
@@ -175,13 +172,9 @@ class DeviceSteps:
                 row.next_position = len(states[chunk.seq].tokens) - 1
         if self._kept is not None:
             self._kept.restore(chunks, self._slot_of)
-        if (
-            (self._draft_pass is None or self._takes_decodes)
-            and not self._model.invariant
-            and all(
-                chunk.num_rows == 1 and row.next_position == chunk.start and not chunk.num_to_draft
-                for chunk, row in zip(chunks, rows, strict=True)
-            )
+        if self._num_decodes(len(chunks)) and all(
+            chunk.num_rows == 1 and row.next_position == chunk.start and not chunk.num_to_draft
+            for chunk, row in zip(chunks, rows, strict=True)
         ):
             work = _Work(self._decode(chunks, rows, states))
         else:
@@ -259,6 +252,10 @@ class DeviceSteps:
             self._kept.save(chunks, self._slot_of)
         parts = torch.split(hidden, [chunk.num_rows for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
+
+    def _num_decodes(self, num_rows: int) -> int:
+        """Of so many single rows those that are decoded by a step of their own: all, or none."""
+        return num_rows if self._decode_step.serves and not self._model.invariant else 0
 
     def _slot_of(self, seq: int) -> int:
         return self._tables.rows[seq].index

@@ -199,6 +199,7 @@ class MixedStep:
             invariant=self._model.invariant,
             is_scoped=self._model.config.is_scoped,
             num_sharing=bucket.num_decodes if self._shares else 0,
+            longest=bucket.longest_segment,
         )
         spans = None if self._states is None else SpanRoom.holding(*bucket[:3])
         return _Input(bucket, segments, spans, self._tables.dummy_row, self._model.device)

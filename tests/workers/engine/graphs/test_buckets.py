@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.engine.graphs.buckets import GraphBucket, graph_buckets, need_of
+from workers.engine.graphs.buckets import GraphBucket, graph_buckets, need_of, verify_buckets
 from workers.scheduler.plan import Chunk
 
 QWEN_0_6B, QWEN_8B, QWEN_32B = 15_728_640, 192_937_984, 487_587_840
@@ -95,3 +95,33 @@ def test_what_chunks_need() -> None:
     assert need_of(chunks[:1]) == GraphBucket(1, 0, 0)
     assert GraphBucket(2, 7, 2).num_rows == 9
     assert GraphBucket(2, 7, 2).num_sampled == 4
+
+
+def _verifying(num_seqs: int, num_drafts: int, prompt: int = 0) -> GraphBucket:
+    """What a step needs that verifies, beside a chunk of a prompt."""
+    drafts = (7,) * num_drafts
+    chunks = [Chunk(seq, 3, 1, (0,), samples=True, drafts=drafts) for seq in range(num_seqs)]
+    if prompt:
+        chunks.append(Chunk(num_seqs, 0, prompt, (0,), samples=True))
+    return need_of(chunks, verifies=True)
+
+
+def test_large_steps_that_verify_fill_their_graphs() -> None:
+    """Up to where padding costs less than launches there is a graph for every step; beyond only for
+    those that hardly have padding, or rows that are not sampled.
+    """
+    found = verify_buckets(64, 2048, QWEN_8B)
+    assert found[-1].num_rows == 1024
+
+    def rows(need: GraphBucket) -> int:
+        return min([bucket.num_rows for bucket in found if bucket.holds(need)], default=0)
+
+    assert [rows(_verifying(8, drafts)) for drafts in (0, 1, 7, 15)] == [8, 16, 64, 128]
+    assert rows(_verifying(8, 1, prompt=300)) == 320
+    assert [rows(_verifying(count, 15)) for count in (24, 25, 29, 30, 32, 64)] == [
+        384, 0, 0, 512, 512, 1024,
+    ]  # fmt: skip
+    assert rows(_verifying(8, 1, prompt=496)) == 0
+    small = verify_buckets(64, 2048, QWEN_0_6B)
+    assert [bucket.num_rows for bucket in small if bucket.least_sampled] == [1024]
+    assert [bucket.longest_segment for bucket in small[-2:]] == [1008, 128]

@@ -50,6 +50,21 @@ def test_the_smallest_bucket_that_holds_a_step_serves_it() -> None:
     assert not order.has_pending_captures
 
 
+def test_a_graph_that_holds_few_steps_is_captured_for_one_of_them() -> None:
+    """Its memory would be lost to the others."""
+    small = GraphBucket(0, 64, 8, verifies=True)
+    large = GraphBucket(0, 512, 8, verifies=True, least_sampled=480)
+    order = CaptureOrder(0, (small, large))
+    order.captured(small)
+    assert order.next(pending_only=False) is None
+    assert order.mixed(GraphBucket(0, 512, 8, True, 470)) is None
+    assert order.next(pending_only=False) is None
+    assert order.mixed(GraphBucket(0, 512, 8, True, 480)) is None
+    assert order.next(pending_only=True) == large
+    order.captured(large)
+    assert order.mixed(GraphBucket(0, 500, 8, True, 500)) == large
+
+
 def test_pending_graphs_go_first_and_end_when_captured() -> None:
     """A busy engine captures pending graphs only, an idle one everything that greedy steps may
     need.

@@ -32,6 +32,11 @@ _LEAST_OF_GAP: Final = 0.5
 prompt would wait longer than they gain."""
 
 
+_TILES: Final = ((1024, 256), (128, 128))
+"""From so many rows on a step has a multiple of so many: products compute whole tiles of rows, and
+1,064 rows of an 8B's gates and ups take four waves of programs where 1,024 take three."""
+
+
 @final
 class PromptBudget:
     """`tokens` and `seconds` that are left of a step."""
@@ -62,7 +67,11 @@ class PromptBudget:
         share = USUAL_SHARE * (1 + _PRESSURE * num_prompts / num_decodes)
         usual_s = max(share * decode_s, _LEAST_OF_GAP * max_gap_s - decode_s)
         seconds = max(min(usual_s, max_gap_s - decode_s), LEAST_SHARE * decode_s)
-        return cls(min(tokens, cost.most_tokens), seconds, cost)
+        within = min(tokens, cost.most_tokens, cost.tokens_within(seconds, 0))
+        whole = _whole_tiles(num_decodes + int(within)) - num_decodes
+        # The oldest prompt has half, and `LEAST_TOKENS` of it.
+        whole = max(whole, 2 * LEAST_TOKENS)
+        return cls(min(tokens, cost.most_tokens, whole), seconds, cost)
 
     @property
     def is_spent(self) -> bool:
@@ -88,3 +97,11 @@ class PromptBudget:
     def half(self) -> PromptBudget:
         """A budget of half of this one, rounded up."""
         return PromptBudget(self.tokens - self.tokens // 2, self.seconds / 2, self._cost)
+
+
+def _whole_tiles(num_rows: int) -> int:
+    """The most rows up to `num_rows` that leave no tile in part empty."""
+    for least, tile in _TILES:
+        if num_rows >= least:
+            return num_rows // tile * tile
+    return num_rows

@@ -197,6 +197,19 @@ def test_decodes_that_take_the_whole_gap_leave_prompts_a_part() -> None:
     assert all(350 < plan[2] < 600 for plan in plans[1:])
 
 
+@pytest.mark.parametrize(("max_gap_s", "tile"), [(0.06, 128), (0.1, 256)])
+def test_a_step_beside_decodes_has_whole_tiles_of_rows(max_gap_s: float, tile: int) -> None:
+    """Where prompts that have just begun fill its time: products compute whole tiles of rows."""
+    card = Card(token_budget=8192, max_gap_s=max_gap_s)
+    for number in range(5):
+        card.submit(number, 40, 400)
+    card.step()
+    for number in range(5, 30):
+        card.submit(number, 900, 300)
+    rows = [sum(lengths(card.step()).values()) for _ in range(10)][4:]
+    assert all(num_rows % tile == 0 for num_rows in rows), rows
+
+
 class GapLife(RuleBasedStateMachine):
     """Prompts and decodes in any order, on a card that stumbles at times."""
 

@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from benchmarks.machine import describe_machine
-from benchmarks.speculation.measure import Bench, Figure, Load
+from benchmarks.speculation.measure import ADAPTIVE, IDLE, NONE, Bench, Figure, Load
 from benchmarks.speculation.synthetic import (
     SyntheticDrafter,
     drafter_config,
@@ -24,15 +24,7 @@ from benchmarks.speculation.synthetic import (
     rates_of,
     says_one_token,
 )
-from benchmarks.speculation.table import (
-    ADAPTIVE,
-    IDLE,
-    NONE,
-    acceptances,
-    plot,
-    rows,
-    verdicts,
-)
+from benchmarks.speculation.table import acceptances, plot, rows, verdicts
 from benchmarks.speculation.texts import loads_for
 from config import DUMMY_PREFIX, INDEX_DRAFTERS, SpeculationConfig, WorkerConfig
 from protocol.errors import ConfigError

@@ -6,7 +6,7 @@ Owns the run and its clock. Must not know tables.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final, Literal, final
 
 import torch
 
@@ -17,15 +17,22 @@ from protocol.sampling import SamplingParams
 from workers.engine.runner import Runner
 from workers.scheduler import Proposer
 
+NONE: Final = "none"
+IDLE: Final = "idle"
+"""A drafter that takes every step in and drafts nothing."""
+
+ADAPTIVE: Final[Literal["adaptive"]] = "adaptive"
+
 RUNS: Final = 6
 """At most, of which the fastest counts: the first ones compile kernels and miss graphs."""
 
 _LEAST_RUNS: Final = 3
 """The first launches kernel by kernel, the second replays steps and misses the graphs of draft
-passes, the third has both."""
+passes, the third has both. Without drafts the second has all."""
 
 _LONG_S: Final = 6.0
-"""After so long no more of those that only the last few graphs were missed in."""
+"""After so long no more are made than must be: of a depth that is chosen anew the later ones know
+more."""
 
 _BEFORE: Final = 20
 """Tokens of an answer before steps are recorded."""
@@ -92,7 +99,8 @@ class Bench:
             seconds = time.perf_counter() - began_s
             best_s, total_s = min(best_s, seconds), total_s + seconds
             num_missed = self.capture_missed()
-            if number >= _LEAST_RUNS and (not num_missed or total_s > _LONG_S):
+            is_over = total_s > _LONG_S or (not num_missed and way != ADAPTIVE)
+            if number >= (_LEAST_RUNS if proposer else _LEAST_RUNS - 1) and is_over:
                 break
         counts = self._proposer.counts
         return Figure(

@@ -6,15 +6,10 @@ Owns their form. matplotlib is needed only for the picture.
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from benchmarks.speculation.measure import Figure
+from benchmarks.speculation.measure import ADAPTIVE, IDLE, NONE, Figure
 
-NONE: Final = "none"
-IDLE: Final = "idle"
-"""A drafter that takes every step in and drafts nothing."""
-
-ADAPTIVE: Final[Literal["adaptive"]] = "adaptive"
 _PAYS: Final = 1.05
 """A gain below it is within what a run differs from the next."""
 

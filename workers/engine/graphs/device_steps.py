@@ -117,14 +117,14 @@ class DeviceSteps:
             *(model, cache, self._tables, self._sampler.draws, max_rows, recurrent),
             draft_pass=self._draft_pass,
         )
-        limits = max_rows, facts.token_budget
-        held = _buckets(model, *limits, verifies=verifies or drafter is not None)
+        verifies = verifies or drafter is not None
+        held = _buckets(model, max_rows, facts.token_budget, verifies=verifies)
         self._verified_rows = tuple([bucket.num_rows for bucket in held if bucket.verifies])
         if self._draft_pass is not None:
-            self._draft_pass.keep_in_place(max([max_rows, *[bucket.num_rows for bucket in held]]))
+            self._draft_pass.keep_in_place(max([max_rows, *(bucket.num_rows for bucket in held)]))
         costs = (sharing or _sharing_on(model, cache)) if _can_share(model) else None
         self._mixed_step = MixedStep(
-            *(model, cache, self._tables, held),
+            *(model, cache, self._tables, self._sampler.draws, held),
             shares=costs is not None,
             states=recurrent,
             draft_pass=self._draft_pass,
@@ -316,17 +316,29 @@ class DeviceSteps:
         self.used_graph = bucket is not None
         if bucket is None:
             return self._unpadded(rows, states)
-        positions, table_rows = self._mixed_step.fill(bucket, rows)
+        draws = verifies and self._draws_plainly(rows, states)
+        positions, table_rows = self._mixed_step.fill(bucket, rows, draws=draws)
         logits = self._graphs.run(bucket)[: len(rows.last_rows)]
         draft = None
         if self._draft_pass is not None:
-            following = following_ids(rows.chunks, states)
+            following = None
+            if not self._draft_pass.takes_decodes:
+                following = following_ids(rows.chunks, states)
             step_rows = self._mixed_step.step_rows(bucket, rows, following)
             kept = self._draft_pass.kept(bucket.num_rows)
             draft = partial(self._draft, self._draft_pass, step_rows, kept, rows.sampling)
         if not rows.sampling:
             return _Work(lambda: self._nothing, draft)
+        if draws:
+            picked = self._mixed_step.picked(bucket, rows)
+            return _Work(lambda: picked, draft)
         return _Work(partial(self._sample, logits, rows, states, positions, table_rows), draft)
+
+    def _draws_plainly(self, rows: PagedRows, states: dict[int, SequenceState]) -> bool:
+        """Whether a captured step that verifies can draw all its tokens itself."""
+        members = [states[chunk.seq] for chunk in rows.sampling for _ in range(num_sampled(chunk))]
+        self._sampler.draws.arrange(members)
+        return self._sampler.draws.kind is Kind.PLAIN
 
     def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> _Work:
         batch, draft = self._batch(rows), None
@@ -457,8 +469,8 @@ class DeviceSteps:
         drafts = self._checked_ids(rows, table_rows)
         picked = self._sampler.verify(logits, checked, positions, drafts)
         firsts, last_token = first_rows(picked), self._tables.last_token
-        accept(picked.ids, drafts, firsts, last_token, table_rows[firsts])
-        return picked
+        ends = accept(picked.ids, drafts, firsts, last_token, table_rows[firsts])
+        return replace(picked, ends=ends)
 
     def _checked_ids(self, rows: PagedRows, table_rows: Tensor) -> Tensor:
         """What the token of each sampled row is compared with: the token of the row behind it."""

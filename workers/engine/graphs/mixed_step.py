@@ -5,6 +5,9 @@ sequences or plans, nor whether it is captured.
 
 Behind the decodes, rows that no segment has stand at position 0 of the dummy table. What they
 compute is undefined and unused: rows affect each other through the cache only.
+
+A step that verifies also draws its tokens and compares them with the drafts, as if every row was
+greedy or had a temperature: each of these few kernels would take as long to launch as a layer.
 """
 
 from __future__ import annotations
@@ -16,14 +19,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.accept import accept
 from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, SegmentBucket, bucket_for
 from kernels.delta_rule import Span
+from kernels.sample import pick
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import StateSlots, StateStep
-from workers.engine.step.batch import Numbers, PagedRows, aligned, send_into, to_device
+from workers.engine.step.batch import (
+    Numbers,
+    PagedRows,
+    aligned,
+    num_sampled,
+    send_into,
+    to_device,
+)
 from workers.engine.step.draft_pass import DraftPass, StepRows
+from workers.engine.step.draws import DrawTable
+from workers.engine.step.sampler import Picked
 from workers.engine.step.spans import SpanRoom
 from workers.engine.step.tables import SequenceTables
 
@@ -39,6 +53,9 @@ class _Places(NamedTuple):
     last_rows: slice
     sampled_positions: slice
     sampled_tables: slice
+    behind: slice
+    firsts: slice
+    owners: slice
     work: slice
     spans: slice
 
@@ -46,7 +63,10 @@ class _Places(NamedTuple):
 @final
 class _Input:
     """The input of one bucket, on the card; `empty` is one without rows. `spans` are those of a
-    network with states.
+    network with states. Of a bucket that verifies: of each sampled row the row `behind` it, if that
+    is a draft; the `firsts` of the sampled sequences, and the `owners` of their tokens, their
+    tables; then what became of them, `picked` int64 [2, sampled], the ids and the drafts that they
+    are compared with, and `ends` int64 [sequences], the rows behind the last accepted drafts.
     """
 
     def __init__(
@@ -63,6 +83,11 @@ class _Input:
         self.empty: _Words = np.zeros(places.spans.stop, np.int32)
         self.empty[places.positions][: bucket.num_decodes] = NO_ROW
         self.empty[places.table_rows] = dummy_row
+        self.empty[places.behind] = NO_ROW
+        self.empty[places.owners] = NO_ROW
+        sampled, sequences = _verified(bucket)
+        self.picked = torch.full((2, sampled), -1, dtype=torch.int64, device=device)
+        self.ends = torch.zeros(sequences, dtype=torch.int64, device=device)
         if spans is not None:
             self.empty[places.spans] = spans.empty(dummy_row)
         self.words = torch.zeros(len(self.empty), dtype=torch.int32, device=device)
@@ -79,6 +104,7 @@ class MixedStep:
         model: Network,
         cache: KvCache,
         tables: SequenceTables,
+        draws: DrawTable,
         buckets: Iterable[GraphBucket],
         *,
         shares: bool = False,
@@ -86,9 +112,11 @@ class MixedStep:
         draft_pass: DraftPass | None = None,
     ) -> None:
         """Their decodes may attend to tokens together if it `shares`. `states` are those that a
-        network with recurrent layers moves on. Those that verify leave what `draft_pass` keeps.
+        network with recurrent layers moves on. Those that verify draw by `draws`, and leave what
+        `draft_pass` keeps.
         """
         self._draft_pass = draft_pass
+        self._draws = draws
         self._model = model
         self._states = states
         self._shares = shares
@@ -96,9 +124,12 @@ class MixedStep:
         self._tables = tables
         self._inputs = {bucket: self._input(bucket) for bucket in buckets}
 
-    def fill(self, bucket: GraphBucket, rows: PagedRows) -> tuple[Tensor, Tensor]:
+    def fill(
+        self, bucket: GraphBucket, rows: PagedRows, *, draws: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """The rows of the next step, which the bucket holds; returns of those that are sampled the
-        positions of the new tokens and the table rows on the card, int32 [sampled].
+        positions of the new tokens and the table rows on the card, int32 [sampled]. If the step
+        `draws` its tokens, they become the last ones of their sequences.
         """
         found = self._inputs[bucket]
         places, num_decodes = found.places, rows.num_decodes
@@ -112,11 +143,12 @@ class MixedStep:
             part = words[place]
             part[:num_decodes] = values[:num_decodes]
             part[bucket.num_decodes : moved + len(values)] = values[num_decodes:]
-        num_sampled = len(rows.last_rows)
-        last_rows = rows.last_rows
-        words[places.last_rows][:num_sampled] = last_rows + moved * (last_rows >= num_decodes)
-        words[places.sampled_positions][:num_sampled] = rows.sampled_positions
-        words[places.sampled_tables][:num_sampled] = rows.sampled_tables
+        last_rows, count = rows.last_rows, len(rows.last_rows)
+        words[places.last_rows][:count] = last_rows + moved * (last_rows >= num_decodes)
+        words[places.sampled_positions][:count] = rows.sampled_positions
+        words[places.sampled_tables][:count] = rows.sampled_tables
+        if bucket.verifies and count:
+            _lay_out_verified(words, places, rows, draws=draws)
         # Also for the reference: kernels read the words.
         found.prefills = tuple(
             [segment._replace(first_row=segment.first_row + moved) for segment in rows.segments]
@@ -128,7 +160,7 @@ class MixedStep:
             found.spans.lay_out(decodes, spans, words[places.spans])
         send_into(found.words, words)
         sampled = places.sampled_positions, places.sampled_tables
-        positions, table_rows = [found.words[place][:num_sampled] for place in sampled]
+        positions, table_rows = [found.words[place][:count] for place in sampled]
         return positions, table_rows
 
     def holds(self, bucket: GraphBucket, rows: PagedRows) -> bool:
@@ -154,23 +186,54 @@ class MixedStep:
             if self._states is not None and found.spans is not None:
                 step = StateStep(self._states, found.spans.plan(words[places.spans]))
             last = self._model.forward(hidden, plan, self._cache, last_rows, states=step)
-            return self._model.logits(last)
-        found.token_ids.copy_(token_ids)
-        hidden, _ = self._draft_pass.forward(hidden, plan, last_rows)
-        return self._model.logits(hidden)
+        else:
+            found.token_ids.copy_(token_ids)
+            last, _ = self._draft_pass.forward(hidden, plan, last_rows)
+        logits = self._model.logits(last)
+        if bucket.verifies:
+            self._verify(found, logits, token_ids)
+        return logits
 
-    def step_rows(self, bucket: GraphBucket, rows: PagedRows, following: Numbers) -> StepRows:
+    def picked(self, bucket: GraphBucket, rows: PagedRows) -> Picked:
+        """What the step that was run last has drawn."""
+        found, count = self._inputs[bucket], len(rows.last_rows)
+        ids, drafts = found.picked[:, :count]
+        ends = found.ends[: len(rows.sampling)]
+        seqs = tuple([chunk.seq for chunk in rows.sampling])
+        num_drafts = tuple([len(chunk.drafts) for chunk in rows.sampling])
+        if not any(num_drafts):
+            return Picked(seqs, ids, ends=ends)
+        return Picked(seqs, ids, drafts=drafts, num_drafts=num_drafts, ends=ends)
+
+    def _verify(self, found: _Input, logits: Tensor, token_ids: Tensor) -> None:
+        """Draw, and accept the drafts among the rows behind."""
+        words, places = found.words, found.places
+        draws = self._draws.rows(logits.shape[0], filtered=False)
+        ids = pick(logits, draws, words[places.sampled_positions])
+        behind = words[places.behind]
+        drafts = torch.where(behind < 0, -1, token_ids[behind.clamp(min=0).long()]).long()
+        firsts, owners = words[places.firsts].long(), words[places.owners]
+        found.picked[0].copy_(ids)
+        found.picked[1].copy_(drafts)
+        found.ends.copy_(accept(ids, drafts, firsts, self._tables.last_token, owners))
+
+    def step_rows(
+        self, bucket: GraphBucket, rows: PagedRows, following: Numbers | None
+    ) -> StepRows:
         """The rows of the step that was run last, padding behind them, for its drafter."""
         found = self._inputs[bucket]
-        words, places, num_sampled = found.words, found.places, len(rows.last_rows)
-        behind = np.zeros(bucket.num_rows, np.int32)
-        behind[: len(following)] = following
+        words, places, count = found.words, found.places, len(rows.last_rows)
+        behind = None
+        if following is not None:
+            padded = np.zeros(bucket.num_rows, np.int32)
+            padded[: len(following)] = following
+            behind = to_device(padded, self._model.device).long()
         return StepRows(
             found.token_ids.long(),
-            to_device(behind, self._model.device).long(),
+            behind,
             words[places.positions].long(),
-            words[places.last_rows][:num_sampled].long(),
-            words[places.sampled_positions][:num_sampled].long(),
+            words[places.last_rows][:count].long(),
+            words[places.sampled_positions][:count].long(),
             self._model.prepared(self._plan(bucket), self._cache),
             in_place=True,
         )
@@ -205,8 +268,29 @@ class MixedStep:
         return _Input(bucket, segments, spans, self._tables.dummy_row, self._model.device)
 
 
+def _verified(bucket: GraphBucket) -> tuple[int, int]:
+    """How many rows and sequences of a bucket are drawn within the step."""
+    return (bucket.num_sampled, bucket.num_segments) if bucket.verifies else (0, 0)
+
+
+def _lay_out_verified(words: _Words, places: _Places, rows: PagedRows, *, draws: bool) -> None:
+    """What follows the sampled rows, and who gets their tokens: nobody, unless the step `draws`."""
+    sizes = [num_sampled(chunk) for chunk in rows.sampling]
+    ends = np.cumsum(sizes)
+    behind = rows.last_rows + 1
+    behind[ends - 1] = NO_ROW
+    words[places.behind][: len(behind)] = behind
+    # Those of no sequence have one row, the last.
+    words[places.firsts] = len(words[places.behind]) - 1
+    words[places.firsts][: len(sizes)] = ends - sizes
+    if draws:
+        words[places.owners][: len(sizes)] = rows.sampled_tables[ends - sizes]
+
+
 def _places(bucket: GraphBucket, segments: SegmentBucket, spans: SpanRoom | None) -> _Places:
-    sizes = [bucket.num_rows] * 3 + [bucket.num_sampled] * 3 + [segments.num_words]
+    sampled, sequences = _verified(bucket)
+    sizes = [bucket.num_rows] * 3 + [bucket.num_sampled] * 3
+    sizes += [sampled, sequences, sequences, segments.num_words]
     sizes.append(0 if spans is None else spans.num_words)
     found, begin = [], 0
     for size in sizes:

@@ -32,12 +32,13 @@ PlanRows: TypeAlias = Callable[[Sequence[Chunk], Tensor, int], AttentionPlan | P
 
 class StepRows(NamedTuple):
     """A step of T rows on the device, int64: those of `last_rows` are sampled, whose tokens stand
-    at `sampled_positions`. `following` [T] are the tokens behind the rows that the host knows.
+    at `sampled_positions`. `following` [T] are the tokens behind the rows that the host knows, None
+    for a drafter that needs none.
     `in_place`: see `DraftStep`.
     """
 
     token_ids: Tensor
-    following: Tensor
+    following: Tensor | None
     positions: Tensor
     last_rows: Tensor
     sampled_positions: Tensor
@@ -131,32 +132,39 @@ class DraftPass:
         plan_rows: PlanRows,
     ) -> tuple[Sequence[Chunk], Drafted]:
         """The chunks of `sampling` with `num_to_draft`, all the same, and what was drafted."""
-        ids = picked.ids.clamp(min=0)
         chosen = [index for index, chunk in enumerate(sampling) if chunk.num_to_draft]
         chunks = [sampling[index] for index in chosen]
-        own = anchor_rows(picked)[_on(chosen, ids.device)]
+        device, own = picked.ids.device, anchor_rows(picked)
+        if len(chosen) < len(sampling):
+            own = own[_on(chosen, device)]
         positions = rows.sampled_positions[own]
         step = DraftStep(
             token_ids=rows.token_ids,
-            next_ids=rows.following.index_copy(0, rows.last_rows, ids),
+            next_ids=self._next_ids(rows, picked),
             positions=rows.positions,
             taps=kept.taps,
             hidden=kept.hidden,
             plan=rows.plan,
             seqs=tuple([chunk.seq for chunk in chunks]),
             rows=rows.last_rows[own],
-            anchors=ids[own],
+            anchors=picked.ids[own].clamp(min=0),
             anchor_positions=positions,
             depth=max([chunk.num_to_draft for chunk in chunks], default=0),
             plan_rows=lambda num_rows, offset: plan_rows(chunks, positions + offset, num_rows),
             in_place=rows.in_place,
         )
-        begin = _mark(ids.device)
+        begin = _mark(device)
         drafted = self._drafter.draft(step)
         if step.depth:
-            self._timing = partial(_timing, len(chunks), step.depth, begin, _mark(ids.device))
+            self._timing = partial(_timing, len(chunks), step.depth, begin, _mark(device))
         # A drafter of another vocabulary must not make the embedding read past its end.
         return chunks, replace(drafted, ids=drafted.ids.clamp(0, self._model.config.vocab_size - 1))
+
+    def _next_ids(self, rows: StepRows, picked: Picked) -> Tensor:
+        """The tokens behind the rows; those of a drafter that needs none are any."""
+        if rows.following is None:
+            return rows.token_ids
+        return rows.following.index_copy(0, rows.last_rows, picked.ids.clamp(min=0))
 
 
 def _mark(device: torch.device) -> torch.cuda.Event | float:
@@ -184,6 +192,8 @@ def _timing(
 def anchor_rows(picked: Picked) -> Tensor:
     """Which row of `picked` holds each sequence's next token, int64 [S]."""
     num_seqs, device = len(picked.seqs), picked.ids.device
+    if picked.ends is not None:
+        return picked.ends
     if picked.drafts is None:
         return torch.arange(num_seqs, device=device)
     firsts = first_rows(picked)

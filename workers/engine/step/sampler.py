@@ -31,6 +31,7 @@ class Picked:
     rows of `scores` (see `kernels.sample.logprobs`), with how many alternatives each asked for.
     Where a step verifies drafts a sequence has as many rows more, and `drafts` int64 [R] is what
     each row's token is compared with, -1 in the last row of a sequence; `num_drafts` by sequence.
+    `ends` int64 [S] are the rows behind the last accepted drafts, where they are known.
     """
 
     seqs: tuple[int, ...]
@@ -39,6 +40,7 @@ class Picked:
     scores: tuple[Tensor, Tensor, Tensor] | None = None
     drafts: Tensor | None = None
     num_drafts: tuple[int, ...] = ()
+    ends: Tensor | None = None
 
 
 class Checked(NamedTuple):

@@ -113,7 +113,9 @@ class Unsampled:
 def fetch(picked: Picked) -> Launched:
     """Copy tokens to the host behind the step that makes them, without waiting."""
     if not picked.ids.is_cuda:
-        return Launched(picked)
+        # The next step may write over them, as on a card, where it does so behind the copies.
+        drafts = None if picked.drafts is None else picked.drafts.clone()
+        return Launched(replace(picked, ids=picked.ids.clone(), drafts=drafts))
     scores = picked.scores
     if scores is not None:
         own, values, ids = scores

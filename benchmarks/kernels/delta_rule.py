@@ -22,6 +22,7 @@ from kernels.delta_rule import (
     Span,
     mix,
     plan_spans,
+    plan_verified,
     verify,
 )
 from kernels.delta_rule import layer as reference
@@ -40,7 +41,7 @@ DECODES = (1, 8, 64, 256)
 PROMPTS = ((2048, 1), (8192, 1), (16_384, 1), (2048, 4), (1024, 8), (300, 1), (32, 1))
 """Rows of a sequence, sequences."""
 
-VERIFIED = ((4, 1), (4, 8), (4, 64), (8, 1))
+VERIFIED = ((1, 1), (3, 1), (4, 1), (8, 1), (4, 8), (1, 64), (3, 64))
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -99,30 +100,31 @@ def _mixed(name: str, lengths: Sequence[int], sizes: DeltaSizes, device: torch.d
 
 
 def _verified(num_rows: int, num: int, sizes: DeltaSizes, device: torch.device) -> Case:
-    """Rows of which all but one of as many before were accepted."""
-    lengths = [num_rows] * num
+    """Rows behind as many before, of which all but the last were kept: so many are folded as may
+    be taken back. Of one row they are decodes of an engine that verifies.
+    """
+    lengths, most = [num_rows] * num, num_rows - 1
     given = cache(lambda: _layer(lengths, sizes, device))
-    accepted = torch.full((num,), num_rows - 1, dtype=torch.int32, device=device)
+    spans = [Span(CHUNK, length, slot, max(0, most - 1)) for slot, length in enumerate(lengths)]
+    taken, plan = plan_verified(spans, device), plan_spans(spans, device)
 
     def make() -> tuple[Tensor, ...]:
-        ring = _drawn(device, num, num_rows, sizes.columns)
-        gates = _drawn(device, num, num_rows, 2 * sizes.num_value_heads)
+        ring = _drawn(device, num, max(1, most), sizes.columns)
+        gates = _drawn(device, num, max(1, most), 2 * sizes.num_value_heads)
         return *_inputs(lengths, sizes, device), ring, gates
 
     def run(rows: Tensor, gates: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
         state, ring = DeltaState(*kept[:2]), DeltaRing(*kept[2:])
-        out = verify(rows, gates, given().weights, EPS, state, ring, accepted, given().plan)
+        out = verify(rows, gates, given().weights, EPS, state, ring, taken, plan)
         return out, *state
 
     def expected(*inputs: Tensor) -> tuple[Tensor, ...]:
         rows, gates, *kept = [part.float() for part in inputs]
         state, ring = DeltaState(*kept[:2]), DeltaRing(*kept[2:])
-        out = reference.verify(
-            rows, gates, given().wide, EPS, state, ring, accepted, given().plan, sizes
-        )
+        out = reference.verify(rows, gates, given().wide, EPS, state, ring, taken, plan, sizes)
         return out, *state
 
-    ring_bytes = 4 * num * num_rows * sizes.columns
+    ring_bytes = 2 * num * (2 * most - 1 if most else 0) * sizes.columns
     name = f"verify {num} x {num_rows}"
     return _case(name, lengths, sizes, make, run, expected, ring_bytes)
 

@@ -143,7 +143,28 @@ def drafter_config(kind: str, target: ModelConfig) -> dict[str, Any]:
         "vocab_size": target.vocab_size,
     }
     if kind == "mtp":
-        return {**common, "num_hidden_layers": 1, "mtp_num_hidden_layers": 1}
+        return {**common, **_mtp_config(target)}
     if kind != "dflash":
         raise ConfigError(f"--drafter {kind!r}: dflash or mtp beside dummy weights")
     return {**common, **_DFLASH, "dflash_config": {"mask_token_id": target.vocab_size - 1}}
+
+
+def _mtp_config(target: ModelConfig) -> dict[str, Any]:
+    """One layer, beside a hybrid of gated attention that is turned in part, as in checkpoints."""
+    counts = {"num_hidden_layers": 1, "mtp_num_hidden_layers": 1}
+    if not target.delta_rules:
+        return counts
+    heads, rule = target.attention, target.delta_rules[0]
+    return {
+        **counts,
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "layer_types": ["full_attention"],
+        "linear_num_key_heads": rule.num_key_heads,
+        "linear_num_value_heads": rule.num_value_heads,
+        "rope_parameters": {
+            "partial_rotary_factor": heads.rope.dim / heads.head_dim,
+            "rope_theta": heads.rope.theta,
+            "rope_type": "default",
+        },
+    }

@@ -1,7 +1,6 @@
 """The gated delta rule (Yang et al., 2025): attention with a state of fixed size, not a cache.
 
-Owns the checked entries: `mix` and `verify` of a layer's rows, and the rule by itself. `verify` is
-in plain torch only so far.
+Owns the checked entries: `mix` and `verify` of a layer's rows, and the rule by itself.
 
 Per value head the state S is [K, V], float32. A row decays it, corrects what it holds for the row's
 key, and reads it:
@@ -20,17 +19,22 @@ from kernels.choose import uses_triton
 from kernels.delta_rule import layer, reference
 from kernels.delta_rule.plan import (
     CHUNK,
+    IN_CHUNKS,
     NO_SPAN,
     DeltaPlan,
     Span,
+    VerifyPlan,
     chunk_list,
     most_chunks,
     plan_spans,
+    plan_verified,
+    verify_words,
 )
 from kernels.delta_rule.shapes import DeltaRing, DeltaSizes, DeltaState, DeltaWeights, sizes_of
 
 __all__ = [
     "CHUNK",
+    "IN_CHUNKS",
     "NO_SPAN",
     "DeltaPlan",
     "DeltaRing",
@@ -38,14 +42,17 @@ __all__ = [
     "DeltaState",
     "DeltaWeights",
     "Span",
+    "VerifyPlan",
     "chunk_list",
     "chunked",
     "mix",
     "most_chunks",
     "plan_spans",
+    "plan_verified",
     "recurrent",
     "short_conv",
     "verify",
+    "verify_words",
 ]
 
 
@@ -79,22 +86,27 @@ def verify(
     eps: float,
     state: DeltaState,
     ring: DeltaRing,
-    accepted: Tensor,
+    taken: VerifyPlan,
     plan: DeltaPlan,
 ) -> Tensor:
-    """The same for rows that may be taken back, up to R of each sequence.
+    """As `mix`, where the spans of `taken` have rows that may be taken back, up to R of each.
 
-    First the leading `accepted` int32 [S] rows that `ring` holds of each sequence go into its
-    state, by the recurrence, as they would have one after another: 0 behind a prompt. The rows of
-    this call only go into the ring, so that a state lags behind by them. Every span counts, none is
-    cut into chunks. Raises `ValueError`.
+    First the leading rows that `ring` holds of each of these sequences go into its state, as many
+    as were accepted, by the recurrence, as they would have one after another. So does its first row
+    of this call; those behind it are computed behind one another and go into the ring only: a state
+    lags behind by them. A span of one row is a decode: none of its rows can be taken back. The
+    other spans are computed as chunks, also those of one row. Raises `ValueError`.
     """
     sizes = sizes_of(rows, gates, weights, state)
     if ring.rows.shape[2] != sizes.columns or ring.gates.shape[2] != gates.shape[1]:
         raise ValueError(f"a ring of {tuple(ring.rows.shape)}, {tuple(ring.gates.shape)}")
-    if accepted.shape != plan.slots.shape:
-        raise ValueError(f"accepted {tuple(accepted.shape)} for {len(plan.slots)} spans")
-    return layer.verify(rows, gates, weights, eps, state, ring, accepted, plan, sizes)
+    if not taken.starts.shape == taken.folds.shape == taken.firsts.shape == plan.slots.shape:
+        raise ValueError(f"{tuple(taken.folds.shape)} spans verified of {len(plan.slots)}")
+    if uses_triton(rows):
+        from kernels.delta_rule import verified
+
+        return verified.verify(rows, gates, weights, eps, state, ring, taken, plan, sizes)
+    return layer.verify(rows, gates, weights, eps, state, ring, taken, plan, sizes)
 
 
 def recurrent(

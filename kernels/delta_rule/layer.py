@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.delta_rule import reference
-from kernels.delta_rule.plan import DeltaPlan
+from kernels.delta_rule.plan import NO_SPAN, DeltaPlan, VerifyPlan
 from kernels.delta_rule.shapes import DeltaRing, DeltaSizes, DeltaState, DeltaWeights
 
 
@@ -59,31 +59,50 @@ def verify(
     eps: float,
     state: DeltaState,
     ring: DeltaRing,
-    accepted: Tensor,
+    taken: VerifyPlan,
     plan: DeltaPlan,
     sizes: DeltaSizes,
 ) -> Tensor:
     """See `kernels.delta_rule.verify`."""
-    columns = sizes.columns
-    out = rows.new_zeros((len(rows), sizes.num_value_heads, sizes.value_dim))
-    offsets, slots, begun = plan.offsets.tolist(), plan.slots.long(), plan.starts > 0
-    for span, num_accepted in enumerate(accepted.tolist()):
-        slot = slots[span : span + 1]
-        held, tails = _held(state, slot, begun[span : span + 1])
-        for row in range(num_accepted):
-            _, held, tails = _step(
-                ring.rows[slot, row], ring.gates[slot, row], weights, held, tails, sizes
+    columns, offsets, slots = sizes.columns, plan.offsets.tolist(), plan.slots.long()
+    others = torch.where(taken.starts < 0, plan.starts, NO_SPAN)
+    rest = plan._replace(num_decodes=0, starts=others)
+    out = mix(rows, gates, weights, eps, state, rest, sizes)
+    own = torch.nonzero(taken.starts >= 0).flatten()
+    if not len(own):
+        return out
+    begun, places = taken.starts[own] > 0, slots[own]
+    for span, slot, has_begun in zip(own.tolist(), places.split(1), begun.split(1), strict=True):
+        for row in range(int(taken.folds[span])):
+            _, state.matrices[slot], state.tails[slot] = _step(
+                ring.rows[slot, row],
+                ring.gates[slot, row],
+                weights,
+                *_held(state, slot, has_begun),
+                sizes,
             )
-        state.matrices[slot], state.tails[slot] = held, tails
-        first, end = offsets[span], offsets[span + 1]
-        for row in range(first, end):
+    given = [offsets[span] for span in own.tolist()]
+    held, tails = _held(state, places, begun)
+    first, held, tails = _step(rows[given, :columns], gates[given], weights, held, tails, sizes)
+    state.matrices[places], state.tails[places] = held, tails
+    read = [first]
+    for at, span in enumerate(own.tolist()):
+        begin, end, slot = offsets[span] + 1, offsets[span + 1], slots[span]
+        own_held, own_tails = held[at : at + 1], tails[at : at + 1]
+        for row in range(begin, end):
             part = slice(row, row + 1)
-            out[part], held, tails = _step(
-                rows[part, :columns], gates[part], weights, held, tails, sizes
+            each, own_held, own_tails = _step(
+                rows[part, :columns], gates[part], weights, own_held, own_tails, sizes
             )
-        ring.rows[slot, : end - first] = rows[first:end, :columns]
-        ring.gates[slot, : end - first] = gates[first:end]
-    return gated_norm(out, rows[:, columns:], weights.norm, eps)
+            read.append(each)
+            given.append(row)
+        ring.rows[slot, : end - begin] = rows[begin:end, :columns]
+        ring.gates[slot, : end - begin] = gates[begin:end]
+    whole = rows.new_zeros((len(rows), sizes.num_value_heads, sizes.value_dim))
+    whole[given] = torch.cat(read)
+    # Of rows that lie in a row of more, torch rounds each by itself.
+    out[given] = gated_norm(whole, rows[:, columns:], weights.norm, eps)[given]
+    return out
 
 
 def gated_norm(out: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:

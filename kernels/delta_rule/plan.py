@@ -16,15 +16,21 @@ CHUNK: Final = 64
 NO_SPAN: Final = -1
 """In place of a span's number: an entry of `chunks` that pads a captured step."""
 
+IN_CHUNKS: Final = -1
+"""In place of how many rows are folded before a span's: it is no span that is verified."""
+
 Words = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 class Span(NamedTuple):
-    """Consecutive rows of one sequence, at positions [start, start + length), with its slot."""
+    """Consecutive rows of one sequence, at positions [start, start + length), with its slot. Of a
+    span that is verified `folds` rows of its ring go into the state first.
+    """
 
     start: int
     length: int
     slot: int
+    folds: int = IN_CHUNKS
 
 
 class DeltaPlan(NamedTuple):
@@ -46,21 +52,51 @@ class DeltaPlan(NamedTuple):
     chunks: Tensor
 
 
+class VerifyPlan(NamedTuple):
+    """Which of the S spans of a `DeltaPlan` are computed row by row: its chunks do not name them.
+    Rows behind the first of such a span may be taken back. All tensors are int32 [S].
+
+    `starts`, the position of a span's first row as in `DeltaPlan`; below 0 for all other spans.
+    `folds` rows of its ring go into a span's state before its own rows; `firsts` is how many the
+    spans before it have of those, and all have `most_folds` or fewer.
+    """
+
+    starts: Tensor
+    folds: Tensor
+    firsts: Tensor
+    most_folds: int
+
+
+def verify_words(spans: Sequence[Span]) -> Words:
+    """`starts`, `folds` and `firsts` of a `VerifyPlan`, [3, S]."""
+    folds = np.array([max(0, span.folds) for span in spans], np.int32)
+    starts = [span.start if span.folds >= 0 else NO_SPAN for span in spans]
+    return np.stack((np.array(starts, np.int32), folds, np.cumsum(folds, dtype=np.int32) - folds))
+
+
+def plan_verified(spans: Sequence[Span], device: torch.device) -> VerifyPlan:
+    """The plan of those that have `folds`, beside `plan_spans` of them all."""
+    starts, folds, firsts = torch.from_numpy(verify_words(spans)).to(device)
+    return VerifyPlan(starts, folds, firsts, sum([max(0, span.folds) for span in spans]))
+
+
 def plan_spans(spans: Sequence[Span], device: torch.device) -> DeltaPlan:
     """The plan of rows that lie in the order of `spans`, of which those of one row come first.
 
     Spans of one row behind a longer one are no decodes, and computed as chunks. Rows of longer
-    spans that start below 0 are left out.
+    spans that start below 0, or that are verified, are left out.
     """
     num_decodes = 0
     while num_decodes < len(spans) and spans[num_decodes].length == 1:
         num_decodes += 1
     lengths = [span.length for span in spans]
+    begins = [NO_SPAN if span.folds >= 0 else span.start for span in spans]
+    longer = zip(begins[num_decodes:], lengths[num_decodes:], strict=True)
     columns = [
-        np.array([span.start for span in spans], np.int32),
+        np.array(begins, np.int32),
         np.array([span.slot for span in spans], np.int32),
         np.cumsum([0, *lengths], dtype=np.int32),
-        chunk_list([0 if s.start < 0 else s.length for s in spans[num_decodes:]], num_decodes),
+        chunk_list([0 if begin < 0 else length for begin, length in longer], num_decodes),
     ]
     starts, slots, offsets, chunks = (torch.from_numpy(each).to(device) for each in columns)
     return DeltaPlan(starts, slots, offsets, num_decodes, chunks)

@@ -59,9 +59,9 @@ class DeltaState(NamedTuple):
 
 
 class DeltaRing(NamedTuple):
-    """The rows of each sequence's last `verify`, by slot: `rows` [slots, R, C] as they came into
-    the convolution, `gates` [slots, R, 2 HV], both in the rows' dtype; R is the most rows that a
-    step verifies of one sequence.
+    """The rows of each sequence's last `verify` that may be taken back, by slot: `rows`
+    [slots, R, C] as they came into the convolution, `gates` [slots, R, 2 HV], both in the rows'
+    dtype; R is the most that a step has of one sequence. As states, slots may lie further apart.
     """
 
     rows: Tensor

@@ -48,6 +48,8 @@ MTP: dict[str, Any] = {
     "num_hidden_layers": 5,
     "layer_types": None,
     "mtp_num_hidden_layers": 1,
+    "num_attention_heads": 4,  # as the target has them
+    "num_key_value_heads": 2,
 }
 
 

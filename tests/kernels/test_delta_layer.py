@@ -19,6 +19,7 @@ from kernels.delta_rule import (
     mix,
     most_chunks,
     plan_spans,
+    plan_verified,
     verify,
 )
 from tests.kernels.delta_cases import EPS, SIZES, Layer, drawn_rows, layer
@@ -131,42 +132,41 @@ def test_padding_stays_in_its_slot() -> None:
         torch.testing.assert_close(of.state.matrices[slot], alone.state.matrices[slot])
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=6))
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=6))
 def test_rows_that_were_taken_back_leave_no_bit(rounds: list[tuple[int, int]]) -> None:
-    """Behind a prompt, `verify` of some rows, of which some are accepted, again and again: the
-    state is that of the accepted rows one by one, and so is what each of them puts out.
+    """Behind a prompt, `verify` of some rows, of which all but the first may be taken back, again
+    and again: the state is that of the rows that were kept one by one, and so is what each of them
+    puts out.
     """
     of, plain = layer(2), layer(2)
     prompt = drawn_rows(70, seed=0)
     for each in (of, plain):
         _mixed(each, [(Span(0, 70, 1), prompt)])
-    at, pending = 70, (torch.empty(0), torch.empty(0))
-    num_accepted = 0
+    at, num_kept = 70, 0
     for seed, (count, wanted) in enumerate(rounds, 1):
         rows = drawn_rows(count, seed=seed)
-        plan = plan_spans([Span(at, count, 1)], CPU)
-        accepted = torch.tensor([num_accepted], dtype=torch.int32)
-        out = verify(*rows, of.weights, EPS, of.state, of.ring, accepted, plan)
-        assert len(pending[0]) == num_accepted
-        assert torch.equal(of.state.matrices[1], plain.state.matrices[1])
-        assert torch.equal(of.state.tails[1], plain.state.tails[1])
-        num_accepted = min(wanted, count)
-        pending = _cut(rows, 0, num_accepted)
-        for row in range(num_accepted):
+        spans = [Span(at, count, 1, num_kept)]
+        taken, plan = plan_verified(spans, CPU), plan_spans(spans, CPU)
+        out = verify(*rows, of.weights, EPS, of.state, of.ring, taken, plan)
+        num_kept = min(wanted, count - 1)
+        for row in range(1 + num_kept):
             (expected,) = _mixed(plain, [(Span(at + row, 1, 1), _cut(rows, row, row + 1))])
             assert torch.equal(out[row : row + 1], expected)
-        at += num_accepted
+            if row == 0:  # the rest lags behind
+                assert torch.equal(of.state.matrices[1], plain.state.matrices[1])
+                assert torch.equal(of.state.tails[1], plain.state.tails[1])
+        at += 1 + num_kept
 
 
 def test_rows_are_verified_behind_nothing() -> None:
-    """A sequence of one token has no prompt behind it, and nothing accepted."""
+    """A sequence of one token has no prompt behind it, and nothing to fold."""
     of, plain, rows = layer(1), layer(1), drawn_rows(1, seed=5)
-    plan = plan_spans([Span(0, 1, 0)], CPU)
-    none = torch.zeros(1, dtype=torch.int32)
-    out = verify(*rows, of.weights, EPS, of.state, of.ring, none, plan)
+    spans = [Span(0, 1, 0, 0)]
+    taken, plan = plan_verified(spans, CPU), plan_spans(spans, CPU)
+    out = verify(*rows, of.weights, EPS, of.state, of.ring, taken, plan)
     (expected,) = _mixed(plain, [(Span(0, 1, 0), rows)])
     assert torch.equal(out, expected)
-    assert not of.state.matrices.any()
+    assert torch.equal(of.state.matrices, plain.state.matrices)
 
 
 @pytest.mark.parametrize("lengths", [[], [1], [64], [65, 3, 128], [0, 70]])
@@ -192,6 +192,6 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"rows|state|norm"):
             mix(*wrong)
-    accepted = torch.zeros(2, dtype=torch.int32)
-    with pytest.raises(ValueError, match="accepted"):
-        verify(rows, gates, of.weights, EPS, of.state, of.ring, accepted, plan)
+    two = plan_verified([Span(0, 1, 0, 0)] * 2, CPU)
+    with pytest.raises(ValueError, match="verified"):
+        verify(rows, gates, of.weights, EPS, of.state, of.ring, two, plan)

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from config import DUMMY_PREFIX, SpeculationConfig, WorkerConfig
+from config import DUMMY_PREFIX, WorkerConfig
 from kernels.choose import has_fp8, is_card
 from kernels.fp8 import FP8
 from protocol.errors import ConfigError
@@ -23,7 +23,7 @@ from workers.engine.memory.state_size import (
 )
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
-from workers.engine.models.state_slots import MOST_VERIFIED
+from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.engine.models.weights import LayerWeights, doubled, quantised, quartered
 from workers.ipc import PROBE_PROMPT, PROBE_TOKENS
 from workers.scheduler import CARD_SEQS, CPU_SEQS, most_sequences
@@ -99,20 +99,6 @@ def layer_change(
     return quantised if config.quantization == "fp8" or is_stored else None
 
 
-def drafting(
-    config: WorkerConfig, shape: ModelConfig, device: torch.device
-) -> SpeculationConfig | None:
-    """How the engine drafts, if it does. Raises `ConfigError`."""
-    if config.drafting is None or not shape.delta_rules or not is_card(device):
-        return config.drafting
-    if config.speculation == "auto":
-        return None
-    raise ConfigError(
-        f"{config.model} has recurrent layers, whose states cannot go back behind a refused draft "
-        "on a card yet: remove `speculation`"
-    )
-
-
 def window(config: WorkerConfig, shape: ModelConfig) -> int:
     """The longest sequence, memory aside. Raises `ConfigError`."""
     largest = shape.max_position_embeddings
@@ -171,21 +157,19 @@ def states(
         return None
     each = shape.state_bytes(dtype.itemsize)
     wanted = config.max_seqs, config.snapshots, _most_seqs(device)
-    is_drafting = drafting(config, shape, device) is not None
-    ring = shape.ring_bytes(dtype.itemsize, MOST_VERIFIED) if is_drafting else 0
-    host_bytes = host_division(config, shape, dtype, device).prefix_bytes
+    is_drafting = config.drafting is not None
+    ring = shape.ring_bytes(dtype.itemsize, MOST_TAKEN_BACK) if is_drafting else 0
+    host_bytes = host_division(config, shape, dtype).prefix_bytes
     demand = StateDemand(each, *wanted, host_bytes, ring)
     return choose_states(room, demand, is_card=is_card(device))
 
 
-def host_division(
-    config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device
-) -> HostDivision:
+def host_division(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> HostDivision:
     """What the host's memory is for. Where steps verify drafts, no sequence is swapped: those of a
     network would be made from keys and values that stay behind.
     """
     block = shape.token_numbers * kv_dtype(config, dtype).itemsize * config.block_size
-    swaps = drafting(config, shape, device) is None
+    swaps = config.drafting is None
     return divide_host(config.host_bytes, block, shape.state_bytes(dtype.itemsize), swaps=swaps)
 
 

@@ -15,7 +15,6 @@ from config import INDEX_DRAFTERS, SpeculationConfig, WorkerConfig
 from workers.engine.draft_record import DraftRecord, Origin
 from workers.engine.drafting.description import promised_length
 from workers.engine.runner import Runner
-from workers.engine.settings import drafting
 from workers.model_dir import local_dir
 from workers.speculation import (
     FINE_SIZES,
@@ -42,7 +41,7 @@ def speculation_for(
     `fit` of an earlier one.
     """
     fit = fit or Fit()
-    chosen = drafting(config, runner.model.config, runner.model.device)
+    chosen = config.drafting
     if chosen is None:
         return None
     depth = None if chosen.depth == "adaptive" else chosen.depth
@@ -74,7 +73,7 @@ def kept_speculation(
     """As `speculation_for`, going on from what an earlier engine has kept; and where this one keeps
     what it learns.
     """
-    chosen = drafting(config, runner.model.config, runner.model.device)
+    chosen = config.drafting
     if chosen is None:
         return None, None
     device = runner.model.device

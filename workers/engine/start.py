@@ -32,7 +32,6 @@ from workers.engine.peak_probe import PeakMeter, room, run_largest_steps, shallo
 from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.settings import (
     compute_dtype,
-    drafting,
     engine_facts,
     host_division,
     kv_dtype,
@@ -102,7 +101,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
         limits = (None, 0) if kept is None else (kept.num_seqs, kept.num_snapshots)
         facts = engine_facts(config, model, window(config, shape), num_blocks, *limits)
-        chosen = Drafting(drafting(config, shape, device) is not None, drafter)
+        chosen = Drafting(config.drafting is not None, drafter)
         on_host = _on_host(config, model, kept)
         steps = steps_on(model, cache, facts, spare_bytes, chosen, on_host)
         runner = Runner(model, cache, facts, model_dir, steps, step_bytes, verifies=chosen.is_on)
@@ -115,7 +114,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
 
 def _drafter(config: WorkerConfig, model: Network, report: Report) -> Drafter | None:
     """The drafting network of the configuration, if it names one. Raises `ConfigError`."""
-    chosen = drafting(config, model.config, model.device)
+    chosen = config.drafting
     if chosen is None or chosen.drafter in INDEX_DRAFTERS:
         return None
     path = find_model(chosen.drafter, report)
@@ -170,7 +169,7 @@ def _on_host(config: WorkerConfig, model: Network, kept: StateMemory | None) -> 
     `ConfigError`.
     """
     num_prefixes = 0 if kept is None else kept.num_on_host
-    _, *swapped = host_division(config, model.config, model.weights.embedding.dtype, model.device)
+    _, *swapped = host_division(config, model.config, model.weights.embedding.dtype)
     if num_prefixes == 0 and not any(swapped):
         return None
     pool = HostPool(config.host_bytes, host_room(), locks=model.device.type == "cuda")

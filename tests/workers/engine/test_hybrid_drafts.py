@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from benchmarks.drive import Drive, fresh_runner
 from config import SpeculationConfig, WorkerConfig
-from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.drafts import CardDrafts, HostDrafts, KnownDrafter, Mood
 from tests.fakes.tiny_drafters import add_gated_head
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny
 from tests.workers.engine.invariant_cases import Answers, Asked, requests, serve
+from tests.workers.engine.step_cases import as_on_card
 from workers.engine.drafting.drafter import Drafter
-from workers.engine.models.model_config import read_model_config
+from workers.engine.graphs.capture import run_again
+from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import Runner
-from workers.engine.settings import drafting
 from workers.engine.speculating import speculation_for
 from workers.engine.step.host_steps import HostSteps
 from workers.scheduler.saving import SavePolicy
@@ -35,6 +34,15 @@ STYLES = (
     {"temperature": 0.8},
     {"temperature": 0.0, **PENALISED},
     {"temperature": 0.8, "logprobs": 2, "top_p": 0.9},
+)
+
+
+ON_CARD = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    ],
 )
 
 
@@ -70,6 +78,16 @@ def _verifying(runner: Runner, drafter: Drafter | None = None) -> Runner:
     return Runner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
 
 
+def _in_graphs(runner: Runner, drafter: Drafter | None = None) -> Runner:
+    """As on a card, or on one, where every graph is captured."""
+    bare = as_on_card(runner)
+    capture = None if bare.model.device.type == "cuda" else run_again
+    steps = DeviceSteps(bare.model, bare.cache, bare.facts, capture, drafter=drafter, verifies=True)
+    while steps.prepare(pending_only=False):
+        pass
+    return Runner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
+
+
 def _expected(runner: Runner, asked: Sequence[Asked]) -> Answers:
     return serve(Drive(fresh_runner(runner), save_policy=FINE), asked)
 
@@ -91,7 +109,9 @@ def test_no_draft_changes_a_text(runner: Runner, depth: int) -> None:
         drive, proposer = _host(runner, texts, depth, mood)
         assert serve(drive, asked) == expected, mood
         if mood is Mood.RIGHT:
-            assert sum(right for _, right in proposer.accepted) > 0
+            assert proposer.accepted
+            if mood is Mood.RIGHT:
+                assert sum(right for _, right in proposer.accepted) > 0
             assert all(right == made for made, right in proposer.accepted)
 
 
@@ -159,34 +179,65 @@ def test_more_drafts_than_rings_hold_are_cut(runner: Runner) -> None:
     assert max(right for _, right in proposer.accepted) == 15
 
 
+@pytest.mark.parametrize("on", ["cpu", "like a card", ON_CARD])
 @pytest.mark.parametrize("depth", [*often(3), *seldom(1, 7)])
-def test_a_head_in_the_checkpoint_drafts_for_its_hybrid(tmp_path: Path, depth: int) -> None:
+def test_a_head_in_the_checkpoint_drafts_for_its_hybrid(
+    tmp_path: Path, depth: int, on: str
+) -> None:
     """From the worker's configuration on: as `herma worker` starts it. Of random weights hardly any
-    draft is right, and some are.
+    draft is right, and some are. On a card its passes are graphs.
     """
     path = write_family(tmp_path / "model", "qwen3_5")
     add_gated_head(path)
     chosen = SpeculationConfig(drafter=str(path), depth=depth)
     sizes = {"kv_tokens": 2048, "block_size": BLOCK, "token_budget": 512, "snapshots": 16}
-    runner = load_tiny(path, dtype="float32", speculation=chosen, **sizes)
+    device = "cuda" if on == "cuda" else "cpu"
+    runner = load_tiny(path, dtype="float32", device=device, speculation=chosen, **sizes)
     asked = _asked(4, max_tokens=40)
-    plain = load_tiny(path, dtype="float32", **sizes)
-    expected = serve(Drive(plain, save_policy=FINE), asked)
+    plain = load_tiny(path, dtype="float32", device=device, **sizes)
     config = WorkerConfig("w", str(path), "m", (), token_budget=512, speculation=chosen)
+    if on != "cpu":
+        plain, runner = as_on_card(plain), _in_graphs(runner, runner.drafter)
+    expected = serve(Drive(plain, looks_ahead=on != "cpu", save_policy=FINE), asked)
     speculation = speculation_for(config, runner)
     assert speculation is not None
-    drive = Drive(runner, proposer=speculation, save_policy=FINE)
-    assert serve(drive, asked) == expected
+    drive = Drive(runner, looks_ahead=on != "cpu", proposer=speculation, save_policy=FINE)
+    for _ in range(1 if on == "cpu" else 2):
+        assert serve(drive, asked) == expected
+        while runner.prepare(pending_only=True):
+            pass
     assert speculation.counters.num_drafts > 100
     assert runner.state_bytes > plain.state_bytes
 
 
-def test_on_a_card_a_hybrid_is_refused_in_one_line(tmp_path: Path) -> None:
-    """Before anything is loaded; "auto" means none there."""
-    shape = read_model_config(write_family(tmp_path / "model", "qwen3_5"))
-    asked = WorkerConfig("w", "m", "m", (), token_budget=8, speculation=SpeculationConfig("ngram"))
-    with pytest.raises(ConfigError, match="on a card yet: remove `speculation`"):
-        drafting(asked, shape, torch.device("meta"))
-    auto = replace(asked, speculation="auto")
-    assert drafting(auto, shape, torch.device("meta")) is None
-    assert drafting(auto, shape, torch.device("cpu")) is not None
+@pytest.mark.parametrize("on", ["like a card", ON_CARD])
+@pytest.mark.parametrize("depth", [*often(3), *seldom(1, 15)])
+def test_drafts_in_graphs_change_no_text(runner: Runner, depth: int, on: str) -> None:
+    """Of the host and of a network, beside prompts and behind steps without drafts, a step ahead;
+    blocks run out, prefixes are found, and their states are.
+    """
+    if on == "cuda":
+        sizes = {"kv_tokens": 2048, "block_size": BLOCK, "token_budget": 512, "snapshots": 16}
+        runner = load_tiny(runner.model_dir, dtype="float32", device="cuda", **sizes)
+    asked = _asked(6)
+    expected = serve(Drive(as_on_card(runner), looks_ahead=True, save_policy=FINE), asked)
+    texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
+    limits = {"token_budget": 64, "num_blocks": FEW_BLOCKS, "save_policy": FINE}
+    for mood in (Mood.RIGHT, Mood.MIXED):
+        proposers = (
+            (HostDrafts(texts, depth, mood, vary=mood is Mood.MIXED), None),
+            (
+                CardDrafts(depth, vary=mood is Mood.MIXED),
+                KnownDrafter(texts, depth, mood, runner.model.config.num_layers),
+            ),
+        )
+        for proposer, drafter in proposers:
+            drive = Drive(
+                _in_graphs(runner, drafter), looks_ahead=True, proposer=proposer, **limits
+            )
+            assert serve(drive, asked) == expected, mood
+            assert serve(drive, asked) == expected, mood
+            assert drive.num_preemptions > 0
+            assert proposer.accepted
+            if mood is Mood.RIGHT:
+                assert sum(right for _, right in proposer.accepted) > 0

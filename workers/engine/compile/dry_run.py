@@ -37,7 +37,6 @@ from workers.engine.peak_probe import largest_plans
 from workers.engine.runner import Runner
 from workers.engine.settings import (
     compute_dtype,
-    drafting,
     kv_dtype,
     layer_change,
     probe_facts,
@@ -120,7 +119,7 @@ def _model(config: WorkerConfig, shape: ModelConfig) -> Network:
 
 def _drafter(config: WorkerConfig, shape: ModelConfig, model: Network) -> Drafter | None:
     """The one that the configuration names, if its directory is here already."""
-    chosen = drafting(config, shape, _NOWHERE)
+    chosen = config.drafting
     if chosen is None or chosen.drafter in INDEX_DRAFTERS:
         return None
     path = local_dir(chosen.drafter)
@@ -163,7 +162,7 @@ def _runner(
     cache = KvCache(model.config, num_blocks, facts.block_size, _NOWHERE, dtype)
     if drafter is not None:
         drafter.take_cache(num_blocks + 1, facts.block_size)
-    verifies = drafting(config, model.config, _NOWHERE) is not None
+    verifies = config.drafting is not None
     steps = DeviceSteps(model, cache, facts, run_again, drafter=drafter, verifies=verifies)
     return Runner(model, cache, facts, model_dir, steps, verifies=verifies)
 

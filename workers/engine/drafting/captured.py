@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias, final
 
 import torch
@@ -23,46 +24,64 @@ _MOST_GRAPHS: Final = 64
 """Each takes some MiB of the driver's memory; depths and batches that come often are soon there."""
 
 
+class Taken(NamedTuple):
+    """The rows of a step, at fixed addresses: what is `kept` of each [T, n], the tokens behind them
+    int64 [T], if they are read, and their attention.
+    """
+
+    kept: Tensor
+    next_ids: Tensor
+    plan: PagedPlan
+
+
 class Blocks(NamedTuple):
     """What is drafted behind: `anchors` int64 [S] at `positions` int32 [S], or `NO_ROW` for none,
-    with `table_rows` int32 [S].
+    with `table_rows` int32 [S]; `rows` int64 [S] are those of the step that gave the anchors.
     """
 
     anchors: Tensor
     positions: Tensor
     table_rows: Tensor
+    rows: Tensor
 
 
 class _Size(NamedTuple):
     """What a graph is captured for: rows at these addresses, so many sequences and drafts."""
 
-    taps: int
+    kept: int
     positions: int
     num_rows: int
     num_seqs: int
     depth: int
 
 
-Pass: TypeAlias = Callable[[Tensor, PagedPlan, Blocks, int], Drafted]
-"""Takes in taps and rows, and drafts behind `Blocks` so many tokens, perhaps none."""
+Pass: TypeAlias = Callable[[Taken, Blocks, int], Drafted]
+"""Takes in rows, and drafts behind `Blocks` so many tokens, perhaps none."""
 
 
 @final
 class CapturedDrafts:
-    """The captured passes of one drafter, up to `max_depth` drafts deep."""
+    """The captured passes of one drafter, up to `max_depth` drafts deep; whether it `reads_next`,
+    the tokens behind rows.
+    """
 
-    def __init__(self, run: Pass, max_depth: int, device: torch.device) -> None:
+    def __init__(
+        self, run: Pass, max_depth: int, device: torch.device, *, reads_next: bool = False
+    ) -> None:
+        self._reads_next = reads_next
         most = SIZES[-1]
         self._run = run
         self._held = Blocks(
             torch.zeros(most, dtype=torch.int64, device=device),
             torch.full((most,), NO_ROW, dtype=torch.int32, device=device),
             torch.zeros(most, dtype=torch.int32, device=device),
+            torch.zeros(most, dtype=torch.int64, device=device),
         )
         self._ids = torch.zeros((most, max_depth), dtype=torch.int64, device=device)
         self._confidence = torch.zeros((most, max_depth), dtype=torch.float32, device=device)
         self._replays: dict[_Size, Callable[[], Tensor]] = {}
-        self._missed: dict[_Size, tuple[Tensor, PagedPlan]] = {}
+        self._taken: dict[_Size, Taken] = {}
+        self._missed: list[_Size] = []
 
     @property
     def has_pending(self) -> bool:
@@ -73,17 +92,20 @@ class CapturedDrafts:
         """The drafts of a pass over rows in place, None if the step's are not. One that is not
         captured is missed, and launched as it would be captured, so that no others are compiled.
         """
-        size = _size_of(step)
-        if size is None or step.taps is None or not isinstance(step.plan, PagedPlan):
+        size, kept = _size_of(step), step.kept
+        if size is None or kept is None or not isinstance(step.plan, PagedPlan):
             return None
         replay = self._replays.get(size)
-        if replay is None and len(self._replays) + len(self._missed) < _MOST_GRAPHS:
-            self._missed[size] = step.taps, step.plan
+        if replay is None and size not in self._taken and len(self._taken) < _MOST_GRAPHS:
+            self._missed.append(size)
+        taken = Taken(kept, self._in_place(size, step.next_ids), step.plan)
+        if replay is not None or size in self._missed:
+            self._taken[size] = taken
         count, depth = len(step.seqs), step.depth
         if depth:
             self._fill(size.num_seqs, blocks, step.plan)
         if replay is None:
-            self._pass(size, step.taps, step.plan)
+            self._pass(size, taken)
         else:
             replay()
         return Drafted(self._ids[:count, :depth], self._confidence[:count, :depth])
@@ -92,16 +114,28 @@ class CapturedDrafts:
         """Capture one pass that was missed; False if there is none. Its inputs are lost."""
         if not self._missed:
             return False
-        size, (taps, plan) = self._missed.popitem()
+        size = self._missed.pop()
+        kept, next_ids, plan = self._taken[size]
         # Neither may the rows that lie there be taken in again, nor blocks be written.
         plan.positions.fill_(NO_ROW)
+        plan.table_rows.fill_(_dummy_row(plan))
+        self._taken[size] = Taken(kept, next_ids, replace(plan, prefills=()))
         self._fill(size.num_seqs, None, plan)
-        self._replays[size] = capture(lambda: self._pass(size, taps, plan))
+        # Where steps are run again instead, their segments are those of the last step.
+        self._replays[size] = capture(lambda: self._pass(size, self._taken[size]))
         return True
 
-    def _pass(self, size: _Size, taps: Tensor, plan: PagedPlan) -> Tensor:
+    def _in_place(self, size: _Size, next_ids: Tensor) -> Tensor:
+        """The tokens behind the rows, where the pass reads them."""
+        if not self._reads_next:
+            return next_ids
+        known = self._taken.get(size)
+        held = torch.empty_like(next_ids) if known is None else known.next_ids
+        return held.copy_(next_ids)
+
+    def _pass(self, size: _Size, taken: Taken) -> Tensor:
         held = Blocks(*[part[: size.num_seqs] for part in self._held])
-        drafted = self._run(taps, plan, held, size.depth)
+        drafted = self._run(taken, held, size.depth)
         target = self._ids[: size.num_seqs, : size.depth]
         target.copy_(drafted.ids)
         if drafted.confidence is not None:
@@ -112,20 +146,25 @@ class CapturedDrafts:
         """The inputs of so many sequences: those of `blocks`, then none."""
         count = 0 if blocks is None else blocks.anchors.shape[0]
         if count < num_seqs:
-            anchors, positions, table_rows = [part[count:num_seqs] for part in self._held]
+            anchors, positions, table_rows, rows = [part[count:num_seqs] for part in self._held]
             anchors.zero_()
             positions.fill_(NO_ROW)
-            table_rows.fill_(plan.block_tables.shape[0] - 1)  # the dummy's
+            table_rows.fill_(_dummy_row(plan))
+            rows.zero_()
         if blocks is not None:
             for held, given in zip(self._held, blocks, strict=True):
                 held[:count].copy_(given)
 
 
+def _dummy_row(plan: PagedPlan) -> int:
+    return plan.block_tables.shape[0] - 1
+
+
 def _size_of(step: DraftStep) -> _Size | None:
     """What serves the step; None where its rows lie anywhere, or there are too many sequences."""
     count = len(step.seqs)
-    if not step.in_place or step.taps is None or count > SIZES[-1]:
+    if not step.in_place or step.kept is None or count > SIZES[-1]:
         return None
     num_seqs = SIZES[bisect_left(SIZES, count)] if step.depth else 1
-    taps, positions = step.taps.data_ptr(), step.plan.positions.data_ptr()
-    return _Size(taps, positions, step.taps.shape[0], num_seqs, step.depth)
+    kept, positions = step.kept.data_ptr(), step.plan.positions.data_ptr()
+    return _Size(kept, positions, step.kept.shape[0], num_seqs, step.depth)

@@ -22,7 +22,7 @@ from kernels.rms_norm import rms_norm
 from kernels.sample import best_tokens
 from kernels.silu_mul import silu_mul
 from protocol.errors import ConfigError
-from workers.engine.drafting.captured import Blocks, CapturedDrafts
+from workers.engine.drafting.captured import Blocks, CapturedDrafts, Taken
 from workers.engine.drafting.description import DFlashShape
 from workers.engine.drafting.dflash2 import BranchConv, Conv, PairScores, walk
 from workers.engine.drafting.drafter import Capture, Drafted, DraftStep
@@ -190,13 +190,15 @@ class DFlash:
             hidden = self.block(step.anchors, num_rows, step.plan_rows(num_rows, 0))
             return self.choose(step.anchors, hidden)
         tables = step.plan.table_rows[step.rows]
-        blocks = Blocks(step.anchors, step.anchor_positions.int(), tables)
+        blocks = Blocks(step.anchors, step.anchor_positions.int(), tables, step.rows)
         drafted = self._captured.run(step, blocks)
-        return drafted or self._pass(step.taps, step.plan, blocks, step.depth)
+        taken = Taken(step.taps, step.next_ids, step.plan)
+        return drafted or self._pass(taken, blocks, step.depth)
 
-    def _pass(self, taps: Tensor, plan: PagedPlan, blocks: Blocks, depth: int) -> Drafted:
+    def _pass(self, taken: Taken, blocks: Blocks, depth: int) -> Drafted:
         """Of paged rows, whose places the host need not know."""
-        self.take_in(taps, plan)
+        plan = taken.plan
+        self.take_in(taken.kept, plan)
         if not depth:
             return _nothing(blocks.anchors)
         num_rows = depth + self._shape.drafts_own_place

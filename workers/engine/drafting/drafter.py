@@ -38,8 +38,8 @@ class DraftStep:
     `anchor_positions` int64 [S] and are not computed yet. `plan_rows(num_rows, offset)` is the
     attention of so many rows of each sequence from its anchor's position + `offset` on, one
     sequence after the other; the sequences hold blocks for the positions up to anchor + `depth`.
-    `in_place`: `taps` and what a paged `plan` consists of lie where they lay in the last step of as
-    many rows, so a graph may read them.
+    `in_place`: what is `kept` and what a paged `plan` consists of lie where they lay in the last
+    step of as many rows, so a graph may read them.
     """
 
     token_ids: Tensor
@@ -55,6 +55,11 @@ class DraftStep:
     depth: int
     plan_rows: Callable[[int, int], AttentionPlan | PagedPlan]
     in_place: bool = False
+
+    @property
+    def kept(self) -> Tensor | None:
+        """What there is of each row: its taps, else `hidden`."""
+        return self.hidden if self.taps is None else self.taps
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def drawn_drafter(shape: Shape, target: Network, window: int, *, fp8: bool) -> D
         return DFlash(shape, DFlashWeights(model, fc, model.norm), target, window, fp8=fp8)
     if isinstance(shape, MtpShape):
         weights = MtpWeights(model, _matrix(target, hidden, 2 * wide), model.norm, model.norm)
-        cell = MtpCell(shape, weights, target, window, fp8_head=fp8)
+        cell = MtpCell(shape, weights, target, window, fp8=fp8)
         return RecurrentDrafter(cell, target)
     (layer,) = model.layers
     layer = replace(layer, qkv=_matrix(target, layer.qkv.shape[0], 2 * hidden))

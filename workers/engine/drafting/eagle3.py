@@ -17,7 +17,6 @@ from kernels.attention import AttentionPlan, PagedPlan, attend
 from kernels.linear import linear, linear_add, norm_swiglu
 from kernels.rms_norm import rms_norm
 from workers.engine.drafting.description import Eagle3Shape
-from workers.engine.drafting.drafter import DraftStep
 from workers.engine.drafting.weights import own_bytes, reading
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.kv_cache import KvCache
@@ -97,10 +96,9 @@ class Eagle3Cell:
         self._network = Network(shape.network, weights.model, window + 1)
         self._angles = cos_sin(heads.rope, heads.head_dim, window + 1).to(target.device)
 
-    def first_states(self, step: DraftStep) -> Tensor:
+    def first_states(self, kept: Tensor) -> Tensor:
         """See `Cell`."""
-        assert step.taps is not None
-        return linear(step.taps, self._weights.fc)
+        return linear(kept, self._weights.fc)
 
     def run(
         self,

@@ -21,7 +21,7 @@ def load_drafter(path: Path, target: Network, window: int, *, fp8: bool | None =
     """The drafter in the directory `path`, for sequences of up to `window` tokens. Raises
     `ConfigError`, one line, before any weights are read if it is not for this target.
 
-    With `fp8` DFlash computes in 8 bits, and an MTP head chooses by a copy of the head in 8 bits;
+    With `fp8` DFlash and MTP heads compute in 8 bits, and choose by a copy of the head in 8 bits;
     None: where `drafts_in_fp8`.
     """
     shape = read_drafter(path, target.config)
@@ -30,7 +30,7 @@ def load_drafter(path: Path, target: Network, window: int, *, fp8: bool | None =
         return DFlash(shape, read_dflash(path, shape, target), target, window, fp8=fp8)
     if isinstance(shape, MtpShape):
         weights = read_mtp(path, shape, target)
-        return RecurrentDrafter(MtpCell(shape, weights, target, window, fp8_head=fp8), target)
+        return RecurrentDrafter(MtpCell(shape, weights, target, window, fp8=fp8), target)
     cell = Eagle3Cell(shape, read_eagle3(path, shape, target), target, window)
     return RecurrentDrafter(cell, target)
 

@@ -6,21 +6,26 @@ makes of its inputs is an MTP head's (`mtp.py`) or EAGLE-3's (`eagle3.py`). Must
 Row t is given the token at t + 1 and drafts the one at t + 2; its keys and values stand at t.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol, final
+from typing import Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor
 
-from kernels.attention import AttentionPlan, PagedPlan, prepared
+from kernels.attention import NO_ROW, AttentionPlan, PagedPlan, prepared
 from kernels.sample import best_tokens
-from workers.engine.drafting.drafter import Drafted, DraftStep
+from workers.engine.drafting.captured import Blocks, CapturedDrafts, Taken
+from workers.engine.drafting.drafter import Capture, Drafted, DraftStep
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 
 MAX_DEPTH = 15
 """Drafts behind one another; of published heads hardly more than three are accepted."""
+
+PlanRow: TypeAlias = Callable[[int], AttentionPlan | PagedPlan]
+"""A row of each sequence, so many behind its anchor's position."""
 
 
 class Cell(Protocol):
@@ -33,8 +38,8 @@ class Cell(Protocol):
     num_bytes: int
     like: Tensor
 
-    def first_states(self, step: DraftStep) -> Tensor:
-        """The states [T, hidden] of the target's rows."""
+    def first_states(self, kept: Tensor) -> Tensor:
+        """The states [T, hidden] of the target's rows, of what is kept of them."""
 
     def run(
         self,
@@ -71,6 +76,7 @@ class RecurrentDrafter:
         # Plans of the target are prepared for its heads.
         self._fits = _heads(cell.config) == _heads(target.config)
         self._cache: KvCache | None = None
+        self._captured = CapturedDrafts(self._pass, MAX_DEPTH, cell.like.device, reads_next=True)
 
     @property
     def cache(self) -> KvCache:
@@ -90,20 +96,59 @@ class RecurrentDrafter:
             self._cell.config, num_blocks - 1, block_size, like.device, like.dtype
         )
 
+    @property
+    def has_pending_captures(self) -> bool:
+        """See `CapturesDrafts`."""
+        return self._captured.has_pending
+
+    def prepare(self, capture: Capture) -> bool:
+        """See `CapturesDrafts`."""
+        return self._captured.prepare(capture)
+
     def draft(self, step: DraftStep) -> Drafted:
         """See `Drafter`."""
-        cell, cache = self._cell, self.cache
-        states = cell.first_states(step)
-        out = cell.run(step.next_ids, states, self._fitting(step.plan), cache, step.rows)
-        num_seqs = len(step.seqs)
-        if not num_seqs or not step.depth:
-            return Drafted(step.anchors.new_empty((num_seqs, 0)))
+        if self._fits and isinstance(step.plan, PagedPlan):
+            tables = step.plan.table_rows[step.rows]
+            positions = step.anchor_positions.int()
+            blocks = Blocks(step.anchors, positions, tables, step.rows)
+            drafted = self._captured.run(step, blocks)
+            if drafted is not None:
+                return drafted
+        assert step.kept is not None
+        states = self._cell.first_states(step.kept)
+        plan = self._fitting(step.plan)
+        out = self._cell.run(step.next_ids, states, plan, self.cache, step.rows)
+        if not step.seqs or not step.depth:
+            return Drafted(step.anchors.new_empty((len(step.seqs), 0)))
+        return self._drafted(out, step.depth, lambda place: step.plan_rows(1, place))
+
+    def _pass(self, taken: Taken, blocks: Blocks, depth: int) -> Drafted:
+        """Of paged rows, whose places the host need not know."""
+        cell, own = self._cell, blocks if depth else Blocks(*[part[:0] for part in blocks])
+        # What decodes share is made anew by each step.
+        plan = self._prepared(taken.plan)
+        states = cell.first_states(taken.kept)
+        out = cell.run(taken.next_ids, states, plan, self.cache, own.rows)
+        if not depth:
+            return Drafted(blocks.anchors.new_empty((len(blocks.anchors), 0)))
+        num_seqs, tables = len(blocks.rows), taken.plan.block_tables
+
+        def plan_row(offset: int) -> PagedPlan:
+            there = blocks.positions >= 0
+            positions = torch.where(there, blocks.positions + offset, NO_ROW)
+            return PagedPlan(positions, blocks.table_rows, tables, num_seqs)
+
+        return self._drafted(out, depth, plan_row)
+
+    def _drafted(self, out: Tensor, depth: int, plan_row: PlanRow) -> Drafted:
+        """So many drafts behind the rows whose outputs these are."""
+        cell = self._cell
         ids: list[Tensor] = []
         confidence: list[Tensor] = []
-        for place in range(step.depth):
+        for place in range(depth):
             if place:
-                plan = self._fitting(step.plan_rows(1, place - 1))
-                out = cell.run(ids[-1], cell.next_states(out), plan, cache, None)
+                plan = self._fitting(plan_row(place - 1))
+                out = cell.run(ids[-1], cell.next_states(out), plan, self.cache, None)
             best, probability = best_tokens(cell.logits(out))
             ids.append(cell.token_ids(best))
             confidence.append(probability)
@@ -111,11 +156,13 @@ class RecurrentDrafter:
 
     def _fitting(self, plan: AttentionPlan | PagedPlan) -> AttentionPlan | PagedPlan:
         """The plan for heads of our own."""
-        if self._fits or isinstance(plan, AttentionPlan):
+        if isinstance(plan, AttentionPlan) or (self._fits and plan.shares is not None):
             return plan
+        return self._prepared(plan if self._fits else replace(plan, work=None, runs=()))
+
+    def _prepared(self, plan: PagedPlan) -> PagedPlan:
         cell, (keys, _) = self._cell, self.cache.layers[0]
-        bare = replace(plan, work=None, shares=None, runs=())
-        return prepared(bare, cell.config.attention.num_heads, keys, cell.like.dtype)
+        return prepared(plan, cell.config.attention.num_heads, keys, cell.like.dtype)
 
 
 def _heads(config: ModelConfig) -> tuple[int, int, int]:

@@ -20,12 +20,11 @@ from kernels.sample import pick
 from workers.engine.graphs.capture_order import Decode
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.models.state_slots import StateSlots, StateStep
-from workers.engine.step.batch import aligned, send_into
-from workers.engine.step.draft_pass import DraftPass
+from workers.engine.step.batch import Numbers, aligned, send_into, to_device
+from workers.engine.step.draft_pass import DraftPass, StepRows
 from workers.engine.step.draws import DrawTable, Kind
 from workers.engine.step.shared_prefixes import SharedOrder
-from workers.engine.step.spans import decode_plan
+from workers.engine.step.spans import KeptStates, decode_step
 from workers.engine.step.tables import SequenceTables
 
 
@@ -40,20 +39,21 @@ class DecodeStep:
         tables: SequenceTables,
         draws: DrawTable,
         max_rows: int,
-        states: StateSlots | None = None,
+        states: KeptStates | None = None,
         draft_pass: DraftPass | None = None,
     ) -> None:
         """`states` are those that a network with recurrent layers moves on. The drafter of
-        `draft_pass` takes the rows in; where it cannot, this step `serves` none.
+        `draft_pass` takes the rows in, or steps leave for it what it keeps (`takes_in`).
         """
-        self._draft_pass = draft_pass
-        self.serves = draft_pass is None or (draft_pass.takes_decodes and states is None)
+        self.takes_in = draft_pass is not None and draft_pass.takes_decodes and states is None
         self._model = model
         self._states = states
+        self._draft_pass = draft_pass
         self._cache = cache
         self._tables = tables
         self._draws = draws
-        self._rows = torch.zeros((2, aligned(max_rows)), dtype=torch.int32, device=model.device)
+        self._rows = torch.zeros((4, aligned(max_rows)), dtype=torch.int32, device=model.device)
+        self._token_ids = torch.zeros(max_rows, dtype=torch.int32, device=model.device)
         num_words = self._bucket(max_rows).num_words
         self._work = torch.zeros(num_words, dtype=torch.int32, device=model.device)
         self._held: tuple[int, SharedOrder | None] = (0, None)
@@ -73,16 +73,26 @@ class DecodeStep:
         send_into(self._work[: len(words)], words)
         self._held = (size.num_rows, order)
 
-    def fill(self, positions: Sequence[int], table_rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The rows of the next step; returns both on the card, int32 [rows]."""
+    def fill(
+        self,
+        positions: Sequence[int],
+        table_rows: Sequence[int],
+        folds: Sequence[int] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The rows of the next step, and how many that were verified before go into the state of
+        each first; returns positions and table rows on the card, int32 [rows].
+        """
         num_rows = len(positions)
-        sent = np.empty(self._rows.shape, np.int32)
+        sent = np.zeros(self._rows.shape, np.int32)
         sent[0, :num_rows] = positions
         sent[0, num_rows:] = NO_ROW
         sent[1, :num_rows] = table_rows
         sent[1, num_rows:] = self._tables.dummy_row
+        if folds is not None:
+            sent[2, :num_rows] = folds
+            sent[3] = np.cumsum(sent[2]) - sent[2]
         send_into(self._rows, sent)
-        on_card = self._rows[:, :num_rows].unbind()
+        on_card = self._rows[:2, :num_rows].unbind()
         return on_card[0], on_card[1]
 
     def clear(self, size: Decode) -> None:
@@ -92,7 +102,44 @@ class DecodeStep:
 
     def run(self, size: Decode) -> Tensor:
         """The sampled ids int64 [rows], or for `Kind.GENERAL` the logits [rows, vocab]."""
-        positions, table_rows = self._rows[:, : size.num_rows].unbind()
+        model, tables, last_token = self._model, self._tables, self._tables.last_token
+        plan = self._plan(size)
+        positions, table_rows = plan.positions, plan.table_rows
+        hidden = embed_rows(table_rows, last_token, model.weights.embedding, model.embedding_scale)
+        states, step = self._states, None
+        if states is not None:
+            step = decode_step(states, self._rows[:, : size.num_rows])
+        if self._draft_pass is None:
+            last = model.forward(hidden, plan, self._cache, states=step)
+        elif self.takes_in:
+            last = self._draft_pass.decode(hidden, plan)
+        else:
+            known = last_token.index_select(0, table_rows.long())
+            self._token_ids[: size.num_rows].copy_(known)
+            last, _ = self._draft_pass.forward(hidden, plan, None, step)
+        logits = model.logits(last)
+        if size.kind is Kind.GENERAL:
+            return logits
+        draws = self._draws.rows(size.num_rows, filtered=size.kind is Kind.FILTERED)
+        return pick(logits, draws, positions + 1, tables.last_token, table_rows)
+
+    def step_rows(self, size: Decode, num_rows: int, following: Numbers) -> StepRows:
+        """The rows of the step that was run last, padding behind them, for its drafter."""
+        plan, own = self._plan(size), torch.arange(num_rows, device=self._rows.device)
+        behind = np.zeros(size.num_rows, np.int32)
+        behind[:num_rows] = following
+        return StepRows(
+            self._token_ids[: size.num_rows].clamp(min=0).long(),
+            to_device(behind, self._rows.device).long(),
+            plan.positions.clamp(min=0).long(),
+            own,
+            plan.positions[:num_rows].long() + 1,
+            plan,
+            in_place=True,
+        )
+
+    def _plan(self, size: Decode) -> PagedPlan:
+        positions, table_rows = self._rows[:2, : size.num_rows].unbind()
         bucket = self._bucket(size.num_rows)
         plan = PagedPlan(
             positions,
@@ -101,24 +148,7 @@ class DecodeStep:
             size.num_rows,
             work=bucket.work(self._work[: bucket.num_words]) if size.shares else None,
         )
-        plan = self._model.prepared(plan, self._cache)
-        model = self._model
-        hidden = embed_rows(
-            table_rows, self._tables.last_token, model.weights.embedding, model.embedding_scale
-        )
-        logits = self._model.logits(self._forward(hidden, plan))
-        if size.kind is Kind.GENERAL:
-            return logits
-        draws = self._draws.rows(size.num_rows, filtered=size.kind is Kind.FILTERED)
-        return pick(logits, draws, positions + 1, self._tables.last_token, table_rows)
-
-    def _forward(self, hidden: Tensor, plan: PagedPlan) -> Tensor:
-        if self._draft_pass is not None:
-            return self._draft_pass.decode(hidden, plan)
-        step, states = None, self._states
-        if states is not None:
-            step = StateStep(states, decode_plan(plan.positions, plan.table_rows))
-        return self._model.forward(hidden, plan, self._cache, states=step)
+        return self._model.prepared(plan, self._cache)
 
     def _bucket(self, num_rows: int) -> SegmentBucket:
         keys, _ = self._cache.layers[0]

@@ -39,7 +39,7 @@ from workers.engine.graphs.mixed_step import MixedStep
 from workers.engine.memory.out_of_memory import is_out_of_memory
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.models.state_slots import StateStep
+from workers.engine.models.state_slots import MOST_TAKEN_BACK, StateStep
 from workers.engine.step.batch import (
     PagedBatch,
     PagedRows,
@@ -109,16 +109,15 @@ class DeviceSteps:
         self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
-        self._kept = kept_states(model, max_rows, facts.snapshots, on_host)
-        recurrent = None if self._kept is None else self._kept.running
+        does_verify = verifies or drafter is not None
+        self._kept = kept_states(model, max_rows, facts.snapshots, on_host, verifies=does_verify)
         parts = None if self._kept is None else self._kept.parts()
         self._swapper = swapper(cache, parts, facts.snapshots, on_host)
         self._decode_step = DecodeStep(
-            *(model, cache, self._tables, self._sampler.draws, max_rows, recurrent),
-            draft_pass=self._draft_pass,
+            *(model, cache, self._tables, self._sampler.draws, max_rows),
+            *(self._kept, self._draft_pass),
         )
-        verifies = verifies or drafter is not None
-        held = _buckets(model, max_rows, facts.token_budget, verifies=verifies)
+        held = _buckets(model, max_rows, facts.token_budget, verifies=does_verify)
         self._verified_rows = tuple([bucket.num_rows for bucket in held if bucket.verifies])
         if self._draft_pass is not None:
             self._draft_pass.keep_in_place(max([max_rows, *(bucket.num_rows for bucket in held)]))
@@ -126,12 +125,12 @@ class DeviceSteps:
         self._mixed_step = MixedStep(
             *(model, cache, self._tables, self._sampler.draws, held),
             shares=costs is not None,
-            states=recurrent,
+            states=self._kept,
             draft_pass=self._draft_pass,
         )
         self._prefixes = SharedPrefixes(costs, cache.block_size)
         self._graphs = Graphs(
-            CaptureOrder(self._num_decodes(max_rows), held, shares=costs is not None),
+            CaptureOrder(0 if model.invariant else max_rows, held, shares=costs is not None),
             self._decode_step,
             self._mixed_step,
             capture or _capture_on(self._device, spare_bytes),
@@ -145,6 +144,8 @@ class DeviceSteps:
     def end(self, seqs: Sequence[int]) -> None:
         """See `Steps`."""
         self._tables.end(seqs)
+        if self._kept is not None:
+            self._kept.end(seqs)
         self._prefixes.forget(seqs)
         self._sampler.forget(seqs)
 
@@ -172,14 +173,22 @@ class DeviceSteps:
                 row.next_position = len(states[chunk.seq].tokens) - 1
         if self._kept is not None:
             self._kept.restore(chunks, self._slot_of)
-        if self._num_decodes(len(chunks)) and all(
-            chunk.num_rows == 1 and row.next_position == chunk.start and not chunk.num_to_draft
-            for chunk, row in zip(chunks, rows, strict=True)
+        num_folds = 0 if self._kept is None else self._kept.num_folds(chunks)
+        if (
+            num_folds <= len(chunks)
+            and not self._model.invariant
+            and all(
+                chunk.num_rows == 1
+                and row.next_position == chunk.start
+                and not (self._decode_step.takes_in and chunk.num_to_draft)
+                for chunk, row in zip(chunks, rows, strict=True)
+            )
         ):
-            work = _Work(self._decode(chunks, rows, states))
+            work = self._decode(chunks, rows, states)
         else:
-            work = self._mixed(chunks, states)
+            work = self._mixed(chunks, states, num_folds)
         if self._kept is not None:
+            self._kept.computed(chunks)
             self._kept.save(chunks, self._slot_of)
         awaits = any(_awaits_token(chunk, states[chunk.seq]) for chunk in chunks)
         # Before the rows move on: a step whose draw finds no memory is launched again.
@@ -253,10 +262,6 @@ class DeviceSteps:
         parts = torch.split(hidden, [chunk.num_rows for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
 
-    def _num_decodes(self, num_rows: int) -> int:
-        """Of so many single rows those that are decoded by a step of their own: all, or none."""
-        return num_rows if self._decode_step.serves and not self._model.invariant else 0
-
     def _slot_of(self, seq: int) -> int:
         return self._tables.rows[seq].index
 
@@ -286,7 +291,7 @@ class DeviceSteps:
 
     def _decode(
         self, chunks: Sequence[Chunk], rows: Sequence[TableRow], states: dict[int, SequenceState]
-    ) -> _Draw:
+    ) -> _Work:
         num_rows, order = len(chunks), self._prefixes.order(chunks)
         if order is not None:
             chunks, rows = [chunks[i] for i in order.rows], [rows[i] for i in order.rows]
@@ -297,20 +302,34 @@ class DeviceSteps:
         self.used_graph = self._graphs.holds(graph)
         indices = [row.index for row in rows]
         self._decode_step.share(graph, order, indices)
-        positions, table_rows = self._decode_step.fill([chunk.start for chunk in chunks], indices)
+        kept = self._kept
+        folds = None if kept is None else [max(0, kept.folds_of(chunk)) for chunk in chunks]
+        starts = [chunk.start for chunk in chunks]
+        positions, table_rows = self._decode_step.fill(starts, indices, folds)
         result = self._graphs.run(graph)[:num_rows]
+        draft = None
+        if self._draft_pass is not None and not self._decode_step.takes_in:
+            # Nothing is known behind the last tokens.
+            step_rows = self._decode_step.step_rows(graph, num_rows, np.zeros(num_rows, np.int32))
+            room = self._draft_pass.kept(graph.num_rows)
+            draft = partial(self._draft, self._draft_pass, step_rows, room, chunks)
         if kind is not Kind.GENERAL:
             picked = Picked(tuple([state.seq for state in members]), result)
-            return lambda: picked
-        return partial(self._draw, result, members, positions + 1, table_rows)
+            return _Work(lambda: picked, draft)
+        return _Work(partial(self._draw, result, members, positions + 1, table_rows), draft)
 
-    def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> _Work:
+    def _mixed(
+        self, chunks: Sequence[Chunk], states: dict[int, SequenceState], num_folds: int = 0
+    ) -> _Work:
         verifies = self._verifies(chunks)
         rows = self._rows(chunks, states) if verifies else self._sharing_rows(chunks, states)
         invariant = self._model.invariant
         bucket = None
         if not any(stops_of(chunk) for chunk in chunks):  # which no graph has
-            bucket = self._graphs.for_mixed(need_of(chunks, invariant=invariant, verifies=verifies))
+            need = need_of(chunks, invariant=invariant, verifies=verifies)
+            if verifies:  # a bucket has room for as many folded rows
+                need = need._replace(segment_rows=max(need.segment_rows, num_folds))
+            bucket = self._graphs.for_mixed(need)
         if bucket is not None and not self._mixed_step.holds(bucket, rows):
             bucket = None
         self.used_graph = bucket is not None
@@ -348,7 +367,8 @@ class DeviceSteps:
             # Before the draw, which writes new last tokens.
             ids = self._tables.known(batch.token_ids, batch.plan.table_rows)
             embedded = self._model.embed(ids)
-            hidden, kept = self._draft_pass.forward(embedded, batch.plan, batch.last_rows)
+            moved = self._state_step(rows)
+            hidden, kept = self._draft_pass.forward(embedded, batch.plan, batch.last_rows, moved)
             following = following_ids(batch.chunks, states).astype(np.int32)
             step_rows = StepRows(
                 ids.long(),
@@ -398,6 +418,10 @@ class DeviceSteps:
 
     def _with_ids(self, chunk: Chunk, state: SequenceState) -> Chunk:
         """With ids on the host if a grammar must follow them: up to the first that it refuses."""
+        if chunk.drafts and self._kept is not None:
+            # No state is saved on the way through rows that may be taken back.
+            most = 0 if chunk.saves else MOST_TAKEN_BACK
+            chunk = msgspec.structs.replace(chunk, drafts=chunk.drafts[:most])
         if not chunk.drafts or chunk.drafts[0] != ON_CARD or state.grammar is None:
             return chunk
         row = self._tables.rows[chunk.seq].index
@@ -406,8 +430,11 @@ class DeviceSteps:
         return msgspec.structs.replace(chunk, drafts=tuple(drafts[:num_allowed]))
 
     def _verifies(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether there are drafts to verify, or to be made."""
-        return self._draft_pass is not None or any(chunk.drafts for chunk in chunks)
+        """Whether there are drafts to verify. Those of a step that verifies are all segments, which
+        a drafter may take in, too; but of hybrids no prompts are among them.
+        """
+        takes_all = self._draft_pass is not None and self._kept is None
+        return takes_all or any(chunk.drafts for chunk in chunks)
 
     def _sharing_rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
         """The rows, of which the decodes stand in the order in which they share."""
@@ -440,7 +467,8 @@ class DeviceSteps:
         if self._kept is None:
             return None
         count = planned.num_decodes
-        decodes = planned.positions[:count], planned.table_rows[:count]
+        folds = [self._kept.folds_of(chunk) for chunk in planned.chunks[:count]]
+        decodes = planned.positions[:count], planned.table_rows[:count], np.array(folds, np.int32)
         return step_on(self._device, self._kept, decodes, planned.chunks[count:], self._slot_of)
 
     def _sample(

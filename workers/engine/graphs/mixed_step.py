@@ -21,12 +21,10 @@ from torch import Tensor
 
 from kernels.accept import accept
 from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, SegmentBucket, bucket_for
-from kernels.delta_rule import Span
 from kernels.sample import pick
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.models.state_slots import StateSlots, StateStep
 from workers.engine.step.batch import (
     Numbers,
     PagedRows,
@@ -38,7 +36,7 @@ from workers.engine.step.batch import (
 from workers.engine.step.draft_pass import DraftPass, StepRows
 from workers.engine.step.draws import DrawTable
 from workers.engine.step.sampler import Picked
-from workers.engine.step.spans import SpanRoom
+from workers.engine.step.spans import KeptStates, SpanRoom, spans_of
 from workers.engine.step.tables import SequenceTables
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -108,11 +106,11 @@ class MixedStep:
         buckets: Iterable[GraphBucket],
         *,
         shares: bool = False,
-        states: StateSlots | None = None,
+        states: KeptStates | None = None,
         draft_pass: DraftPass | None = None,
     ) -> None:
         """Their decodes may attend to tokens together if it `shares`. `states` are those that a
-        network with recurrent layers moves on. Those that verify draw by `draws`, and leave what
+        network with recurrent layers moves on. Those that verify draw by `draws`; steps leave what
         `draft_pass` keeps.
         """
         self._draft_pass = draft_pass
@@ -155,17 +153,34 @@ class MixedStep:
         )
         found.segments.lay_out(found.prefills, bucket.num_decodes, words[places.work], rows.runs)
         if found.spans is not None:
-            decodes = rows.positions[:num_decodes], rows.table_rows[:num_decodes]
-            spans = [Span(each.start, each.num_rows, each.table_row) for each in rows.segments]
-            found.spans.lay_out(decodes, spans, words[places.spans])
+            self._lay_out_spans(found.spans, rows, words[places.spans])
         send_into(found.words, words)
         sampled = places.sampled_positions, places.sampled_tables
         positions, table_rows = [found.words[place][:count] for place in sampled]
         return positions, table_rows
 
+    def _lay_out_spans(self, room: SpanRoom, rows: PagedRows, words: _Words) -> None:
+        states, count = self._states, rows.num_decodes
+        assert states is not None
+        folds = np.array([states.folds_of(chunk) for chunk in rows.chunks[:count]], np.int32)
+        decodes = rows.positions[:count], rows.table_rows[:count], folds
+        spans, _ = spans_of(rows.chunks[count:], self._slot_of, states.dummy_slot, states.folds_of)
+        room.lay_out(decodes, spans, words)
+
+    def _slot_of(self, seq: int) -> int:
+        return self._tables.rows[seq].index
+
     def holds(self, bucket: GraphBucket, rows: PagedRows) -> bool:
-        """Whether the work of these segments, whose rows the bucket holds, fits into it too."""
-        return self._inputs[bucket].segments.holds(rows.segments)
+        """Whether the work of these segments, whose rows the bucket holds, fits into it too, and
+        the rows that go into states before.
+        """
+        found, states = self._inputs[bucket], self._states
+        if found.spans is not None and states is not None:
+            if bucket.verifies and any(states.folds_of(chunk) < 0 for chunk in rows.chunks):
+                return False  # prompts: their launches would cost all steps of this graph
+            if states.num_folds(rows.chunks) > found.spans.most_folds:
+                return False
+        return found.segments.holds(rows.segments)
 
     def clear(self, bucket: GraphBucket) -> None:
         """No rows."""
@@ -181,14 +196,15 @@ class MixedStep:
         token_ids = self._tables.known(words[places.token_ids], words[places.table_rows])
         hidden = self._model.embed(token_ids)
         last_rows = words[places.last_rows].long()
-        if self._draft_pass is None or not bucket.verifies:
-            step = None
-            if self._states is not None and found.spans is not None:
-                step = StateStep(self._states, found.spans.plan(words[places.spans]))
+        step, states = None, self._states
+        if states is not None and found.spans is not None:
+            spans = words[places.spans]
+            step = states.step(found.spans.plan(spans), found.spans.verified(spans))
+        if self._draft_pass is None:
             last = self._model.forward(hidden, plan, self._cache, last_rows, states=step)
         else:
             found.token_ids.copy_(token_ids)
-            last, _ = self._draft_pass.forward(hidden, plan, last_rows)
+            last, _ = self._draft_pass.forward(hidden, plan, last_rows, step)
         logits = self._model.logits(last)
         if bucket.verifies:
             self._verify(found, logits, token_ids)
@@ -225,13 +241,15 @@ class MixedStep:
         words, places, count = found.words, found.places, len(rows.last_rows)
         behind = None
         if following is not None:
+            first, moved = rows.num_decodes, bucket.num_decodes - rows.num_decodes
             padded = np.zeros(bucket.num_rows, np.int32)
-            padded[: len(following)] = following
+            padded[:first] = following[:first]
+            padded[bucket.num_decodes : moved + len(following)] = following[first:]
             behind = to_device(padded, self._model.device).long()
         return StepRows(
             found.token_ids.long(),
             behind,
-            words[places.positions].long(),
+            words[places.positions].clamp(min=0).long(),
             words[places.last_rows][:count].long(),
             words[places.sampled_positions][:count].long(),
             self._model.prepared(self._plan(bucket), self._cache),
@@ -264,7 +282,7 @@ class MixedStep:
             num_sharing=bucket.num_decodes if self._shares else 0,
             longest=bucket.longest_segment,
         )
-        spans = None if self._states is None else SpanRoom.holding(*bucket[:3])
+        spans = None if self._states is None else SpanRoom.holding(*bucket[:4])
         return _Input(bucket, segments, spans, self._tables.dummy_row, self._model.device)
 
 

@@ -185,14 +185,12 @@ class Network:
         assert layer.gate is not None
         rows = norm_linear(hidden, layer.input_norm, eps, layer.qkv)
         gates = norm_linear(hidden, layer.input_norm, eps, layer.gate)
-        taken = None
-        if step.verified is not None:
-            rings, own, accepted, plan = step.verified
-            given = rows[own], gates[own], layer.delta, eps, state
-            taken = verify(*given, rings[index], accepted, plan)
-        mixed = mix(rows, gates, layer.delta, eps, state, step.plan)
-        if taken is not None and step.verified is not None:
-            mixed[step.verified.rows] = taken
+        given = rows, gates, layer.delta, eps, state
+        if step.verified is None:
+            mixed = mix(*given, step.plan)
+        else:
+            rings, taken = step.verified
+            mixed = verify(*given, rings[index], taken, step.plan)
         for stop in step.stops:
             step.keep(index, stop)
             part = stop.rows

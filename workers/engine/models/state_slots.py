@@ -10,15 +10,15 @@ from typing import Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from kernels.delta_rule import DeltaPlan, DeltaRing, DeltaState
+from kernels.delta_rule import DeltaPlan, DeltaRing, DeltaState, VerifyPlan
 from workers.engine.models.description import ModelConfig
 
 Place: TypeAlias = Callable[[tuple[int, ...], torch.dtype], Tensor]
 """Takes memory for a tensor."""
 
 
-MOST_VERIFIED: Final = 16
-"""Rows of a sequence that a step verifies of a network with recurrent states, which keeps these
+MOST_TAKEN_BACK: Final = 15
+"""Drafts of a sequence that a step verifies of a network with recurrent states, which keeps these
 rows of all layers until the next step."""
 
 
@@ -108,21 +108,18 @@ def rings_of(
 
 
 class Verified(NamedTuple):
-    """Rows of a forward pass that may be taken back, int64 [V], as `plan` has them by sequence; by
-    layer, `rings` keep them. Before, the leading `accepted` int32 [S] of those that were verified
-    last go into the states; a sequence may have such rows and none that are verified.
+    """The spans of a forward pass whose rows may be taken back, and the `rings` of all layers that
+    keep these.
     """
 
     rings: tuple[DeltaRing, ...]
-    rows: Tensor
-    accepted: Tensor
-    plan: DeltaPlan
+    plan: VerifyPlan
 
 
 class StateStep(NamedTuple):
-    """The states that a forward pass moves on, and which rows move which: what was `verified` goes
-    in, then the rows of `plan`, then those behind each of the `stops`, in their order, at which
-    `prefixes` are kept.
+    """The states that a forward pass moves on, and which rows move which: those of `plan`, some of
+    them `verified`, then those behind each of the `stops`, in their order, at which `prefixes` are
+    kept.
     """
 
     states: StateSlots

@@ -100,10 +100,10 @@ class DraftPass:
         self,
         hidden: Tensor,
         plan: AttentionPlan | PagedPlan,
-        last_rows: Tensor,
+        last_rows: Tensor | None,
         states: StateStep | None = None,
     ) -> tuple[Tensor, Kept]:
-        """As `Network.forward` of the `last_rows`, and what is kept of all."""
+        """As `Network.forward` of the `last_rows`, None: all, and what is kept of all."""
         kept = self.kept(hidden.shape[0])
         taps = None if kept.taps is None else Taps(self._drafter.taps, kept.taps)
         rows = None if self._reads_last else last_rows
@@ -111,7 +111,7 @@ class DraftPass:
         if kept.hidden is None:
             return last, kept
         kept.hidden.copy_(last)
-        return last[last_rows], kept
+        return last if last_rows is None else last[last_rows], kept
 
     def decode(self, hidden: Tensor, plan: PagedPlan) -> Tensor:
         """As `Network.forward` of single rows, which are taken in."""

@@ -15,13 +15,11 @@ from protocol.messages import EngineFacts
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.models.state_slots import MOST_VERIFIED
+from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.engine.step.batch import Batch, SequenceState, make_batch
 from workers.engine.step.draft_pass import (
     DraftPass,
     StepRows,
-    anchor_rows,
-    first_rows,
     following_ids,
 )
 from workers.engine.step.sampler import Checked, Picked, Sampler
@@ -55,8 +53,7 @@ class HostSteps:
         self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._drafts: dict[int, tuple[int, ...]] = {}
-        most = MOST_VERIFIED if verifies or drafter is not None else 0
-        self._slots = HostSlots(model, facts, on_host, most)
+        self._slots = HostSlots(model, facts, on_host, verifies=verifies or drafter is not None)
         parts = None if self._slots.kept is None else self._slots.kept.parts()
         self._swapper = swapper(cache, parts, facts.snapshots, on_host)
 
@@ -96,10 +93,6 @@ class HostSteps:
         checked = [Checked(states[chunk.seq], chunk.drafts) for chunk in batch.sampling]
         picked = self._sampler.draw(logits, checked, batch.sampled_positions)
         self._sampler.count(picked)
-        if self._slots.kept is not None and picked.drafts is not None:
-            counts = 1 + anchor_rows(picked) - first_rows(picked)
-            pairs = zip(batch.sampling, counts.tolist(), strict=True)
-            self._slots.accept({chunk.seq: count for chunk, count in pairs if chunk.drafts})
         return picked
 
     def _launch_drafting(
@@ -141,7 +134,7 @@ class HostSteps:
             return chunk
         if self._slots.kept is not None:
             # No state is saved on the way through rows that may be taken back.
-            most = 0 if chunk.saves else self._slots.most_drafts
+            most = 0 if chunk.saves else MOST_TAKEN_BACK
             chunk = msgspec.structs.replace(chunk, drafts=chunk.drafts[:most])
         if not chunk.drafts or chunk.drafts[0] != ON_CARD:
             return chunk

@@ -4,7 +4,7 @@ Owns their layout, where a step stops to keep a state, and the slots of sequence
 card the slot of a sequence is its row of the tables. Must not know what a state is.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
@@ -14,16 +14,21 @@ from torch import Tensor
 
 from kernels.attention import NO_ROW
 from kernels.delta_rule import (
+    IN_CHUNKS,
     NO_SPAN,
     DeltaPlan,
     Span,
+    VerifyPlan,
     chunk_list,
     most_chunks,
     plan_spans,
+    plan_verified,
+    verify_words,
 )
 from protocol.messages import EngineFacts
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import (
+    MOST_TAKEN_BACK,
     PrefixSlots,
     StateSlots,
     StateStep,
@@ -39,23 +44,30 @@ _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.integer]]
 
 
 class SpanRoom(NamedTuple):
-    """Room for so many decodes, then so many longer spans, which are cut into so many chunks; the
-    words of it have `starts`, `slots`, `offsets` and `chunks`, each at a multiple of 16 bytes.
+    """Room for so many decodes, then so many longer spans, which are cut into so many chunks, and
+    for so many folded rows; its words have `starts`, `slots`, `offsets` and `chunks`, then
+    `starts`, `folds` and `firsts` of those that are verified, each at a multiple of 16 bytes.
     """
 
     num_decodes: int
     num_spans: int
     num_chunks: int
+    most_folds: int = 0
 
     @classmethod
-    def holding(cls, num_decodes: int, segment_rows: int, num_segments: int) -> "SpanRoom":
-        """For segments of `segment_rows` rows in all, however they share them."""
-        return cls(num_decodes, num_segments, most_chunks(segment_rows, num_segments))
+    def holding(
+        cls, num_decodes: int, segment_rows: int, num_segments: int, verifies: bool = False
+    ) -> "SpanRoom":
+        """For segments of `segment_rows` rows in all, however they share them, in chunks unless the
+        step `verifies`; and for as many folded rows as it has.
+        """
+        num_chunks = 0 if verifies else most_chunks(segment_rows, num_segments)
+        return cls(num_decodes, num_segments, num_chunks, num_decodes + segment_rows)
 
     @classmethod
-    def of(cls, num_decodes: int, spans: Sequence[Span]) -> "SpanRoom":
+    def of(cls, num_decodes: int, spans: Sequence[Span], most_folds: int = 0) -> "SpanRoom":
         """For so many decodes and these spans, and no others."""
-        return cls(num_decodes, len(spans), len(chunk_list(_computed(spans), 0)))
+        return cls(num_decodes, len(spans), len(chunk_list(_computed(spans), 0)), most_folds)
 
     @property
     def num_words(self) -> int:
@@ -65,21 +77,29 @@ class SpanRoom(NamedTuple):
     def empty(self, dummy_slot: int) -> _Words:
         """Words of no spans: those there are move the dummy slot."""
         words = np.zeros(self.num_words, np.int32)
-        starts, slots, offsets, chunks = self._places()
+        starts, slots, offsets, chunks, verified, *_ = self._places()
         words[starts], words[slots], words[chunks] = NO_ROW, dummy_slot, NO_SPAN
+        words[verified] = NO_ROW
         words[offsets][: self.num_decodes] = np.arange(self.num_decodes)
         words[offsets][self.num_decodes :] = self.num_decodes
         return words
 
     def lay_out(self, decodes: Sequence[_Words], spans: Sequence[Span], words: _Words) -> None:
-        """Enter rows for which there is room into words that are `empty`: `decodes` are positions
-        and slots of single rows; the spans begin at row `num_decodes`.
+        """Enter rows for which there is room into words that are `empty`: `decodes` are positions,
+        slots and folded rows of single rows; the spans begin at row `num_decodes`.
         """
-        starts, slots, offsets, chunks = self._places()
+        starts, slots, offsets, chunks, *verified = self._places()
         first, end = self.num_decodes, self.num_decodes + len(spans)
-        for place, values in zip((starts, slots), decodes, strict=True):
-            words[place][: len(values)] = values
-        words[starts][first:end] = [span.start for span in spans]
+        positions, own, folds = decodes
+        words[starts][: len(positions)] = positions
+        words[slots][: len(own)] = own
+        decoded = zip(positions.tolist(), own.tolist(), folds.tolist(), strict=True)
+        singles = [Span(start, 1, slot, count) for start, slot, count in decoded]
+        own_words = verify_words([*singles, *spans])
+        for place, values in zip(verified, own_words, strict=True):
+            words[place][: len(singles)] = values[: len(singles)]
+            words[place][first:end] = values[len(singles) :]
+        words[starts][first:end] = [NO_ROW if s.folds >= 0 else s.start for s in spans]
         words[slots][first:end] = [span.slot for span in spans]
         ends = first + np.cumsum([span.length for span in spans], dtype=np.int32)
         words[offsets][first + 1 : end + 1] = ends
@@ -89,13 +109,19 @@ class SpanRoom(NamedTuple):
 
     def plan(self, words: Tensor) -> DeltaPlan:
         """What words on the card mean."""
-        starts, slots, offsets, chunks = [words[place] for place in self._places()]
+        starts, slots, offsets, chunks = [words[place] for place in self._places()[:4]]
         return DeltaPlan(starts, slots, offsets, self.num_decodes, chunks.view(-1, 2))
+
+    def verified(self, words: Tensor) -> VerifyPlan:
+        """The same of the spans that are verified."""
+        starts, folds, firsts = [words[place] for place in self._places()[4:]]
+        return VerifyPlan(starts, folds, firsts, self.most_folds)
 
     def _places(self) -> list[slice]:
         num_spans = self.num_decodes + self.num_spans
         found, begin = [], 0
-        for size in (num_spans, num_spans, num_spans + 1, 2 * self.num_chunks):
+        sizes = num_spans, num_spans, num_spans + 1, 2 * self.num_chunks, *[num_spans] * 3
+        for size in sizes:
             found.append(slice(begin, begin + size))
             begin += aligned(size)
         return found
@@ -112,18 +138,21 @@ class Rest(NamedTuple):
 
 
 def spans_of(
-    chunks: Iterable[Chunk], slot_of: Callable[[int], int], dummy_slot: int
+    chunks: Iterable[Chunk],
+    slot_of: Callable[[int], int],
+    dummy_slot: int,
+    folds_of: Callable[[Chunk], int] = lambda _: IN_CHUNKS,
 ) -> tuple[list[Span], list[Rest]]:
     """The spans of chunks whose rows lie in this order, each up to its first stop; rows behind one
-    are left out, and are those of the rests, in order. Chunks with drafts are left out, too.
+    are left out, and are those of the rests, in order. `folds_of` says which spans are verified.
     """
     spans: list[Span] = []
     rests: list[Rest] = []
     first_row = 0
     for chunk in chunks:
         slot, start, end = slot_of(chunk.seq), chunk.start, chunk.start + chunk.length
-        if chunk.drafts:
-            spans.append(Span(NO_ROW, chunk.num_rows, dummy_slot))
+        if (folds := folds_of(chunk)) >= 0:
+            spans.append(Span(start, chunk.num_rows, slot, folds))
             first_row += chunk.num_rows
             continue
         stops = stops_of(chunk)
@@ -144,25 +173,75 @@ def stops_of(chunk: Chunk) -> tuple[tuple[int, int], ...]:
 
 
 def _computed(spans: Iterable[Span]) -> list[int]:
-    return [0 if span.start < 0 else span.length for span in spans]
+    return [0 if span.start < 0 or span.folds >= 0 else span.length for span in spans]
+
+
+@final
+class Rings:
+    """The rows of each sequence's last step that could be taken back, and how many of them it kept:
+    those ahead of where it goes on. They go into its state in its next step.
+    """
+
+    def __init__(self, model: Network, num_slots: int) -> None:
+        place, dtype = partial(_empty, model.device), model.weights.embedding.dtype
+        self.layers = rings_of(model.config, num_slots, MOST_TAKEN_BACK, place, dtype)
+        self._verified: dict[int, int] = {}
+
+    def folds_of(self, chunk: Chunk) -> int:
+        """How many rows go into the state before this chunk's, whose rows are computed one by one;
+        `IN_CHUNKS` if they are not.
+        """
+        start = self._verified.get(chunk.seq)
+        is_new = start is None or chunk.start == 0 or chunk.restores != NO_SLOT
+        folds = 0 if is_new or start is None else chunk.start - start - 1
+        assert 0 <= folds <= MOST_TAKEN_BACK
+        if chunk.length == 1:
+            return folds
+        assert folds == 0  # only single tokens follow drafts
+        return IN_CHUNKS
+
+    def computed(self, chunks: Iterable[Chunk]) -> None:
+        """These chunks are computed now, or are about to be."""
+        for chunk in chunks:
+            if chunk.drafts:
+                self._verified[chunk.seq] = chunk.start
+            else:
+                self._verified.pop(chunk.seq, None)
+
+    def end(self, seqs: Iterable[int]) -> None:
+        """Forget sequences; unknown ones are no fault."""
+        for seq in seqs:
+            self._verified.pop(seq, None)
+
+    def num_bytes(self) -> int:
+        """What they take."""
+        return sum([ring.rows.nbytes + ring.gates.nbytes for ring in self.layers])
 
 
 @final
 class KeptStates:
     """The states of up to `num_slots` `running` sequences, behind which lies `dummy_slot`, for rows
     that pad a step, and those of `num_prefixes` prefixes, of which those that are `on_host` come
-    last; behind them those of preempted sequences.
+    last; behind them those of preempted sequences. `rings` hold what may be taken back, where steps
+    verify.
 
     Copies go behind what was launched before: what they read is written, what they write was read.
     """
 
     def __init__(
-        self, model: Network, num_slots: int, num_prefixes: int, on_host: HostRoom | None
+        self,
+        model: Network,
+        num_slots: int,
+        num_prefixes: int,
+        on_host: HostRoom | None,
+        *,
+        verifies: bool,
     ) -> None:
         config, dtype = model.config, model.weights.embedding.dtype
         place = partial(_empty, model.device)
         self.running = StateSlots(config, num_slots + 1, place, dtype)
         self.dummy_slot = num_slots
+        self.rings = Rings(model, num_slots + 1) if verifies else None
         kept = None
         if on_host is not None:
             num_on_host = on_host.num_prefixes + on_host.num_states
@@ -188,30 +267,65 @@ class KeptStates:
         """For what copies states elsewhere."""
         return self.running, self.prefixes
 
+    def end(self, seqs: Sequence[int]) -> None:
+        """Forget sequences; unknown ones are no fault."""
+        if self.rings is not None:
+            self.rings.end(seqs)
+
+    def folds_of(self, chunk: Chunk) -> int:
+        """See `Rings`; without them nothing is verified."""
+        return IN_CHUNKS if self.rings is None else self.rings.folds_of(chunk)
+
+    def num_folds(self, chunks: Iterable[Chunk]) -> int:
+        """Rows that go into states before those of these chunks."""
+        return sum([max(0, self.folds_of(chunk)) for chunk in chunks])
+
+    def computed(self, chunks: Iterable[Chunk]) -> None:
+        """See `Rings`."""
+        if self.rings is not None:
+            self.rings.computed(chunks)
+
+    def step(self, plan: DeltaPlan, taken: VerifyPlan, stops: tuple[Stop, ...] = ()) -> StateStep:
+        """The step of these spans, of which those that are `taken` are verified."""
+        verified = None if self.rings is None else Verified(self.rings.layers, taken)
+        return StateStep(self.running, plan, self.prefixes, stops, verified)
+
     def num_bytes(self) -> int:
         """What all slots take of the device."""
-        return self.running.num_bytes() + self.prefixes.on_device.num_bytes()
+        rings = 0 if self.rings is None else self.rings.num_bytes()
+        return rings + self.running.num_bytes() + self.prefixes.on_device.num_bytes()
 
 
 def kept_states(
-    model: Network, num_slots: int, num_prefixes: int | None, on_host: HostRoom | None
+    model: Network,
+    num_slots: int,
+    num_prefixes: int | None,
+    on_host: HostRoom | None,
+    *,
+    verifies: bool,
 ) -> KeptStates | None:
-    """Of a network that has states, for so many sequences and prefixes."""
+    """Of a network that has states, for so many sequences and prefixes; with rings, if steps
+    `verify`.
+    """
     if not model.config.delta_rules:
         return None
-    return KeptStates(model, num_slots, num_prefixes or 0, on_host)
+    return KeptStates(model, num_slots, num_prefixes or 0, on_host, verifies=verifies)
 
 
 def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=device)
 
 
-def decode_plan(positions: Tensor, table_rows: Tensor) -> DeltaPlan:
-    """The plan of single rows at these positions, int32 [rows], `NO_ROW` for padding."""
-    num_rows, device = len(positions), positions.device
+def decode_step(kept: KeptStates, rows: Tensor) -> StateStep:
+    """The states that single rows move on: int32 [4, rows], their positions, `NO_ROW` for padding,
+    slots, folded rows and those before them.
+    """
+    positions, slots, folds, firsts = rows.unbind()
+    num_rows, device = len(positions), rows.device
     offsets = torch.arange(num_rows + 1, dtype=torch.int32, device=device)
     nothing = torch.empty((0, 2), dtype=torch.int32, device=device)
-    return DeltaPlan(positions, table_rows, offsets, num_rows, nothing)
+    plan = DeltaPlan(positions, slots, offsets, num_rows, nothing)
+    return kept.step(plan, VerifyPlan(positions, folds, firsts, num_rows))
 
 
 def step_on(
@@ -225,13 +339,16 @@ def step_on(
     `chunks`. One transfer has all words.
     """
     num_decodes = len(decodes[0])
-    spans, rests = spans_of(chunks, slot_of, kept.dummy_slot)
-    rooms = [SpanRoom.of(num_decodes, spans), *[SpanRoom.of(0, [rest.span]) for rest in rests]]
+    spans, rests = spans_of(chunks, slot_of, kept.dummy_slot, kept.folds_of)
+    folds = [*[int(each) for each in decodes[2]], *[span.folds for span in spans]]
+    most_folds = sum([max(0, each) for each in folds])
+    rooms = [SpanRoom.of(num_decodes, spans, most_folds)]
+    rooms += [SpanRoom.of(0, [rest.span]) for rest in rests]
     words = [room.empty(kept.dummy_slot) for room in rooms]
     nothing = np.zeros(0, np.int32)
     rooms[0].lay_out(decodes, spans, words[0])
     for room, rest, part in zip(rooms[1:], rests, words[1:], strict=True):
-        room.lay_out((nothing, nothing), [rest.span], part)
+        room.lay_out((nothing, nothing, nothing), [rest.span], part)
     padded = [np.pad(part, (0, aligned(len(part)) - len(part))) for part in words]
     sizes = [len(part) for part in padded]
     sent = torch.split(to_device(np.concatenate(padded), device), sizes)
@@ -241,29 +358,22 @@ def step_on(
         begin = num_decodes + rest.first_row
         rows = slice(begin, begin + rest.span.length)
         stops.append(Stop(rest.span.slot, rest.kept, rows, plan))
-    return StateStep(kept.running, first, kept.prefixes, tuple(stops))
+    return kept.step(first, rooms[0].verified(sent[0]), tuple(stops))
 
 
 @final
 class HostSlots:
-    """Which slot each sequence has, and how many of the rows that it verified last belong to it:
-    they go into its state in its next step. Nothing where a network has no states.
-    """
+    """Which slot each sequence has. Nothing where a network has no states."""
 
     def __init__(
         self,
         model: Network,
         facts: EngineFacts,
         on_host: HostRoom | None = None,
-        num_verified: int = 0,
+        *,
+        verifies: bool = False,
     ) -> None:
-        """Steps verify up to `num_verified` rows of a sequence; 0: none."""
-        self.kept = kept_states(model, facts.max_seqs, facts.snapshots, on_host)
-        place, dtype = partial(_empty, model.device), model.weights.embedding.dtype
-        held = facts.max_seqs + 1, num_verified
-        self._rings = rings_of(model.config, *held, place, dtype) if num_verified else ()
-        self.most_drafts = max(0, num_verified - 1)
-        self._accepted: dict[int, int] = {}
+        self.kept = kept_states(model, facts.max_seqs, facts.snapshots, on_host, verifies=verifies)
         self._device = model.device
         self._by_seq: dict[int, int] = {}
         self._free = list(range(facts.max_seqs))
@@ -281,18 +391,12 @@ class HostSlots:
         """Take the slots back; unknown sequences are no fault."""
         found = [self._by_seq.pop(seq) for seq in seqs if seq in self._by_seq]
         self._free.extend(found)
-        for seq in seqs:
-            self._accepted.pop(seq, None)
+        if self.kept is not None:
+            self.kept.end(seqs)
 
     def num_bytes(self) -> int:
         """What states and rings take."""
-        rings = sum([ring.rows.nbytes + ring.gates.nbytes for ring in self._rings])
-        return rings + (0 if self.kept is None else self.kept.num_bytes())
-
-    def accept(self, accepted: Mapping[int, int]) -> None:
-        """Of the rows that the last step verified the first so many belong to their sequences."""
-        if self.kept is not None:
-            self._accepted.update(accepted)
+        return 0 if self.kept is None else self.kept.num_bytes()
 
     def restore(self, chunks: Sequence[Chunk]) -> StateStep | None:
         """The states that these chunks, in this order, move on, as they begin."""
@@ -300,8 +404,8 @@ class HostSlots:
             return None
         kept, slot_of = self.kept, self._by_seq.__getitem__
         kept.restore(chunks, slot_of)
-        verified = self._verified(chunks)
-        spans, rests = spans_of(chunks, slot_of, kept.dummy_slot)
+        spans, rests = spans_of(chunks, slot_of, kept.dummy_slot, kept.folds_of)
+        kept.computed(chunks)
         stops = [
             Stop(
                 rest.span.slot,
@@ -312,29 +416,7 @@ class HostSlots:
             for rest in rests
         ]
         plan = plan_spans(spans, self._device)
-        return StateStep(kept.running, plan, kept.prefixes, tuple(stops), verified)
-
-    def _verified(self, chunks: Sequence[Chunk]) -> Verified | None:
-        """The rows that may be taken back, and those of earlier steps that may not any more."""
-        spans: list[Span] = []
-        accepted: list[int] = []
-        rows: list[int] = []
-        first_row = 0
-        for chunk in chunks:
-            begins = chunk.start == 0 or chunk.restores != NO_SLOT
-            before = self._accepted.pop(chunk.seq, 0)
-            before = 0 if begins else before
-            num_rows = chunk.num_rows if chunk.drafts else 0
-            if num_rows or before:
-                spans.append(Span(chunk.start, num_rows, self._by_seq[chunk.seq]))
-                accepted.append(before)
-                rows += range(first_row, first_row + num_rows)
-            first_row += chunk.num_rows
-        if not spans:
-            return None
-        counts = torch.tensor(accepted, dtype=torch.int32, device=self._device)
-        own = torch.tensor(rows, dtype=torch.int64, device=self._device)
-        return Verified(self._rings, own, counts, plan_spans(spans, self._device))
+        return kept.step(plan, plan_verified(spans, self._device), tuple(stops))
 
     def save(self, chunks: Sequence[Chunk]) -> None:
         """Keep the states behind these chunks that are to be kept."""

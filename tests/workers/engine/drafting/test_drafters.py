@@ -131,4 +131,5 @@ def test_what_weights_and_tokens_take_is_known(target: Network, tmp_path: Path) 
         own = sum(tensor.numel() * 4 for tensor in naive.weights.values())
         assert own * 0.8 < drafter.num_bytes < own * 1.5
         layers = naive.config["num_hidden_layers"] if name == "dflash" else 1
-        assert drafter.token_bytes == layers * 2 * 3 * 16 * 4
+        num_kv_heads = naive.config["num_key_value_heads"]
+        assert drafter.token_bytes == layers * 2 * num_kv_heads * 16 * 4

@@ -1,0 +1,286 @@
+"""Triton kernels of rows that may be taken back: two launches for all spans of a step.
+
+Owns both launches and the numbers between them. Every size is read on the card, so a captured step
+serves any spans; a step of single rows is the same kernels, and does not differ in a bit.
+
+`_prepare_kernel` has a program for each span and head: what the convolution and the gates make of
+the rows that are folded and of those that are new, which depend on nothing else, a few rows at
+once. Then tails and rings move on: no other program reads these columns.
+
+`_advance_kernel` has a program for each span and value head, which holds the [K, V] state in
+registers and takes rows one by one. The state is read once, and written once, behind the first new
+row.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.delta_rule.pieces import gated, log_kept, sigmoid, unit_rows
+from kernels.delta_rule.plan import DeltaPlan, VerifyPlan
+from kernels.delta_rule.prompts import prompts
+from kernels.delta_rule.shapes import DeltaRing, DeltaSizes, DeltaState, DeltaWeights
+from kernels.launch import Launch
+
+_GROUP = 4
+"""Rows that are prepared at once. Of one to three drafts, of which some are folded, mostly all."""
+
+_REGISTERS = 128
+"""Of a thread: two programs of 256 threads then share a multiprocessor."""
+
+
+@triton.jit
+def _sources(
+    at, columns, has_column, rows_ptr, ring_ptr, tail_ptr, num_folds, total, has_tail,
+    C: tl.constexpr, ROW: tl.constexpr, TAIL_ROWS: tl.constexpr,
+):  # fmt: skip
+    """[R, BLOCK], float32: row `at` of a span, counted from the first that is folded; those below 0
+    are its tail's.
+    """
+    inside = has_column[None, :]
+    is_old, is_new = (at < 0)[:, None], ((at >= num_folds) & (at < total))[:, None]
+    old_at = tail_ptr + (at + TAIL_ROWS)[:, None] * C + columns[None, :]
+    is_held = is_old & (at >= -TAIL_ROWS)[:, None] & has_tail
+    x = tl.load(old_at, is_held & inside, 0.0).to(tl.float32)
+    ring_at = ring_ptr + at[:, None] * C + columns[None, :]
+    is_folded = ((at >= 0) & (at < num_folds))[:, None]
+    x += tl.load(ring_at, is_folded & inside, 0.0).to(tl.float32)
+    row_at = rows_ptr + (at - num_folds).to(tl.int64)[:, None] * ROW + columns[None, :]
+    return x + tl.load(row_at, is_new & inside, 0.0).to(tl.float32)
+
+
+@triton.jit
+def _prepare_gates(
+    gates_ptr, ring_gates_ptr, decay_ptr, dt_bias_ptr, scales_ptr, num_folds, total, folded, new,
+    HV: tl.constexpr, BLOCK_H: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Betas, and which share of the state is kept. `gates_ptr` is at a span's first row."""
+    rows, heads = tl.arange(0, GROUP), tl.arange(0, BLOCK_H)
+    has_head = (heads < HV)[None, :]
+    decay = tl.load(decay_ptr + heads[None, :], has_head, 0.0)
+    dt_bias = tl.load(dt_bias_ptr + heads[None, :], has_head, 0.0)
+    gates_at, ring_gates_at = gates_ptr + heads[None, :], ring_gates_ptr + heads[None, :]
+    for begin in range(0, total, GROUP):
+        at = begin + rows
+        is_folded = (at < num_folds)[:, None] & has_head
+        is_new = ((at >= num_folds) & (at < total))[:, None] & has_head
+        old_at = ring_gates_at + (2 * HV * at)[:, None]
+        new_at = gates_at + (2 * HV * (at - num_folds))[:, None]
+        b = tl.load(old_at, is_folded, 0.0).to(tl.float32)
+        b += tl.load(new_at, is_new, 0.0).to(tl.float32)
+        a = tl.load(old_at + HV, is_folded, 0.0).to(tl.float32)
+        a += tl.load(new_at + HV, is_new, 0.0).to(tl.float32)
+        out = tl.where(at < num_folds, folded + at, new + at).to(tl.int64)
+        scale_at = scales_ptr + (2 * HV * out)[:, None] + heads[None, :]
+        tl.store(scale_at, sigmoid(b), is_folded | is_new)
+        kept = tl.exp(log_kept(a, decay, dt_bias))
+        tl.store(scale_at + HV, kept, is_folded | is_new)
+    tl.debug_barrier()
+    num_kept = total - num_folds - 1
+    for begin in range(0, num_kept, GROUP):
+        at = begin + rows
+        inside = (at < num_kept)[:, None] & has_head
+        for half in tl.static_range(2):
+            x = tl.load(gates_at + (2 * HV * (1 + at) + half * HV)[:, None], inside, 0.0)
+            tl.store(ring_gates_at + (2 * HV * at + half * HV)[:, None], x, inside)
+
+
+@triton.jit
+def _prepare_head(
+    part, rows_ptr, conv_ptr, tail_ptr, ring_ptr, mixed_ptr, num_folds, total, folded, new,
+    is_begun, C: tl.constexpr, ROW: tl.constexpr, WIDTH: tl.constexpr, HK: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """The columns of one head, behind the convolution. `rows_ptr` is at a span's first row."""
+    is_key, rows = part < 2 * HK, tl.arange(0, GROUP)
+    has_column = tl.arange(0, BLOCK) < tl.where(is_key, K, V)
+    columns = tl.where(is_key, part * K, 2 * HK * K + (part - 2 * HK) * V) + tl.arange(0, BLOCK)
+    scale = tl.where(part < HK, K**-0.5, 1.0)
+    dtype: tl.constexpr = rows_ptr.dtype.element_ty
+    for begin in range(0, total, GROUP):
+        at = begin + rows
+        sums = tl.zeros([GROUP, BLOCK], tl.float32)
+        # The current row first, then the oldest: as decodes add them up.
+        for place in tl.static_range(WIDTH):
+            tap = (place + WIDTH - 1) % WIDTH
+            x = _sources(
+                at - (WIDTH - 1 - tap), columns, has_column, rows_ptr, ring_ptr, tail_ptr,
+                num_folds, total, is_begun, C, ROW, WIDTH - 1,
+            )  # fmt: skip
+            weight = tl.load(conv_ptr + columns * WIDTH + tap, has_column, 0.0)
+            sums += x * weight.to(tl.float32)[None, :]
+        mixed = (sums * sigmoid(sums)).to(dtype).to(tl.float32)
+        if is_key:
+            mixed = unit_rows(mixed) * scale
+        out = tl.where(at < num_folds, folded + at, new + at).to(tl.int64)
+        inside = (at < total)[:, None] & has_column[None, :]
+        tl.store(mixed_ptr + out[:, None] * C + columns[None, :], mixed, inside)
+    tail = _sources(
+        num_folds + 1 - (WIDTH - 1) + rows, columns, has_column, rows_ptr, ring_ptr, tail_ptr,
+        num_folds, total, is_begun, C, ROW, WIDTH - 1,
+    )  # fmt: skip
+    # All threads have read what some are about to write over.
+    tl.debug_barrier()
+    is_tail = (rows < WIDTH - 1)[:, None] & has_column[None, :]
+    tl.store(tail_ptr + rows[:, None] * C + columns[None, :], tail, is_tail)
+    num_kept = total - num_folds - 1
+    for begin in range(0, num_kept, GROUP):
+        at = begin + rows
+        inside = (at < num_kept)[:, None] & has_column[None, :]
+        x = tl.load(rows_ptr + (1 + at)[:, None] * ROW + columns[None, :], inside, 0.0)
+        tl.store(ring_ptr + at[:, None] * C + columns[None, :], x, inside)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _prepare_kernel(
+    rows_ptr, gates_ptr, conv_ptr, decay_ptr, dt_bias_ptr, tails_ptr, ring_ptr, ring_gates_ptr,
+    starts_ptr, folds_ptr, firsts_ptr, slots_ptr, offsets_ptr, mixed_ptr, scales_ptr, num_rows,
+    C: tl.constexpr, ROW: tl.constexpr, TAIL: tl.constexpr, RING: tl.constexpr,
+    RING_GATES: tl.constexpr, WIDTH: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_H: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    span, part = tl.program_id(0), tl.program_id(1)
+    start = tl.load(starts_ptr + span)
+    if start >= 0:
+        num_folds = tl.load(folds_ptr + span)
+        first = tl.load(offsets_ptr + span).to(tl.int64)
+        total = num_folds + (tl.load(offsets_ptr + span + 1) - first).to(tl.int32)
+        slot = tl.load(slots_ptr + span).to(tl.int64)
+        # Where the folded rows and the new ones lie among what is prepared.
+        folded, new = num_rows + tl.load(firsts_ptr + span), first - num_folds
+        if part < 2 * HK + HV:
+            _prepare_head(
+                part, rows_ptr + first * ROW, conv_ptr, tails_ptr + slot * TAIL,
+                ring_ptr + slot * RING, mixed_ptr, num_folds, total, folded, new, start > 0,
+                C, ROW, WIDTH, HK, K, V, BLOCK, GROUP,
+            )  # fmt: skip
+        else:
+            _prepare_gates(
+                gates_ptr + first * 2 * HV, ring_gates_ptr + slot * RING_GATES, decay_ptr,
+                dt_bias_ptr, scales_ptr, num_folds, total, folded, new, HV, BLOCK_H, GROUP,
+            )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _advance_kernel(
+    mixed_ptr, scales_ptr, rows_ptr, norm_ptr, state_ptr, starts_ptr, folds_ptr, firsts_ptr,
+    slots_ptr, offsets_ptr, out_ptr, num_rows, eps,
+    C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    ROUNDS: tl.constexpr,
+):  # fmt: skip
+    span, head = tl.program_id(0), tl.program_id(1)
+    start = tl.load(starts_ptr + span)
+    if start >= 0:
+        num_folds = tl.load(folds_ptr + span)
+        first = tl.load(offsets_ptr + span)
+        total = num_folds + tl.load(offsets_ptr + span + 1) - first
+        folded, new = num_rows + tl.load(firsts_ptr + span), first - num_folds
+        keys, values = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+        has_key, has_value = keys < K, values < V
+        state_at = state_ptr + tl.load(slots_ptr + span).to(tl.int64) * STATE + head * K * V
+        state_at += keys[:, None] * V + values[None, :]
+        inside = has_key[:, None] & has_value[None, :]
+        held = tl.load(state_at, inside & (start > 0), 0.0)
+        weight = tl.load(norm_ptr + values, has_value, 0.0).to(tl.float32)
+        query_at = mixed_ptr + head // (HV // HK) * K + keys
+        value_at = mixed_ptr + 2 * HK * K + head * V + values
+        dtype: tl.constexpr = out_ptr.dtype.element_ty
+        for at in range(total):
+            is_new = at >= num_folds
+            row = tl.where(is_new, new + at, folded + at).to(tl.int64)
+            z_at = rows_ptr + tl.where(is_new, row, 0) * ROW + C + head * V + values
+            z = tl.load(z_at, has_value & is_new, 0.0).to(tl.float32)
+            key = tl.load(query_at + row * C + HK * K, has_key, 0.0)
+            value = tl.load(value_at + row * C, has_value, 0.0)
+            scale_at = scales_ptr + row * 2 * HV + head
+            beta, kept = tl.load(scale_at), tl.load(scale_at + HV)
+            held *= kept
+            update = beta * (value - tl.sum(held * key[:, None], 0))
+            held += key[:, None] * update[None, :]
+            if at == num_folds:
+                # The slot again: addresses that wait for the store would take registers, and two
+                # programs fit a multiprocessor with 128.
+                slot = tl.load(slots_ptr + span, volatile=True).to(tl.int64)
+                own_at = state_ptr + slot * STATE + head * K * V
+                tl.store(own_at + keys[:, None] * V + values[None, :], held, inside)
+            if is_new:
+                query = tl.load(query_at + row * C, has_key, 0.0)
+                read = tl.sum(held * query[:, None], 0)
+                out = gated(read[None, :], z[None, :], weight[None, :], eps, V, ROUNDS, dtype)
+                out_at = out_ptr + row * HV * V + head * V + values
+                tl.store(out_at[None, :], out, has_value[None, :])
+
+
+def verify(
+    rows: Tensor,
+    gates: Tensor,
+    weights: DeltaWeights,
+    eps: float,
+    state: DeltaState,
+    ring: DeltaRing,
+    taken: VerifyPlan,
+    plan: DeltaPlan,
+    sizes: DeltaSizes,
+) -> Tensor:
+    """See `kernels.delta_rule.verify`."""
+    num_rows, num_spans = len(rows), len(plan.slots)
+    out = rows.new_empty(num_rows, sizes.value_columns)
+    if len(plan.chunks):
+        prompts(rows, gates, weights, eps, state, plan, sizes, out)
+    size = num_rows + taken.most_folds
+    mixed = torch.empty(size, sizes.columns, dtype=torch.float32, device=rows.device)
+    scales = torch.empty(size, 2 * sizes.num_value_heads, dtype=torch.float32, device=rows.device)
+    held = state.tails, state.matrices, *ring
+    strides = rows.stride(0), *[part.stride(0) for part in held]
+    rounds = weights.norm.dtype == rows.dtype
+    prepare, advance = _launches(rows.device, sizes, strides, weights.conv.shape[1], eps, rounds)
+    places = taken.starts, taken.folds, taken.firsts, plan.slots, plan.offsets
+    num_parts = 2 * sizes.num_key_heads + sizes.num_value_heads + 1
+    prepare(
+        (num_spans, num_parts, 1),
+        (
+            *(rows, gates, weights.conv, weights.decay, weights.dt_bias),
+            *(state.tails, *ring, *places, mixed, scales),
+        ),
+        (num_rows,),
+    )
+    advance(
+        (num_spans, sizes.num_value_heads, 1),
+        (mixed, scales, rows, weights.norm, state.matrices, *places, out),
+        (num_rows,),
+    )
+    return out
+
+
+@cache
+def _launches(
+    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    sizes: DeltaSizes,
+    strides: tuple[int, ...],
+    width: int,
+    eps: float,
+    rounds: bool,
+) -> tuple[Launch, Launch]:
+    row, tail, matrix, ring, ring_gates = strides
+    keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
+    heads = {
+        "C": sizes.columns, "ROW": row, "HK": sizes.num_key_heads, "HV": sizes.num_value_heads,
+        "K": sizes.key_dim, "V": sizes.value_dim,
+    }  # fmt: skip
+    prepare = heads | {
+        "TAIL": tail, "RING": ring, "RING_GATES": ring_gates, "WIDTH": width,
+        "BLOCK": max(keys, values), "BLOCK_H": triton.next_power_of_2(sizes.num_value_heads),
+        "GROUP": max(_GROUP, triton.next_power_of_2(width - 1)),
+    }  # fmt: skip
+    advance = heads | {
+        "eps": eps, "STATE": matrix, "BLOCK_K": keys, "BLOCK_V": values, "ROUNDS": rounds
+    }  # fmt: skip
+    num_warps = max(1, min(8, keys * values // 2048))
+    return Launch(_prepare_kernel, prepare, num_warps=4), Launch(
+        _advance_kernel, advance, num_warps=num_warps, maxnreg=_REGISTERS
+    )

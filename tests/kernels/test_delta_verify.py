@@ -1,0 +1,164 @@
+"""Rows that may be taken back, by the kernels: as in the reference, and decodes to the last bit."""
+
+from typing import Final
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.delta_rule import (
+    DeltaPlan,
+    DeltaRing,
+    DeltaSizes,
+    DeltaState,
+    DeltaWeights,
+    Span,
+    VerifyPlan,
+    plan_spans,
+    plan_verified,
+)
+from kernels.delta_rule import layer as plain
+from kernels.delta_rule.verified import verify
+from tests.kernels.delta_cases import EPS, SIZES, Layer, drawn_rows, layer
+
+CPU: Final = torch.device("cpu")
+WIDE: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=40, value_dim=72)
+REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
+MOST: Final = 7
+NUM_SLOTS: Final = 8
+STEPS: Final = {
+    "a decode": [Span(6, 1, 3, 0)],
+    "a decode behind drafts": [Span(6, 1, 3, 2)],
+    "nothing to fold": [Span(6, 4, 3, 0)],
+    "all there is": [Span(9, 1 + MOST, 0, MOST), Span(0, 1, 4, 0), Span(9, 2, 1, MOST)],
+    "padding": [Span(5, 3, 2, 1), Span(-1, 2, 7), Span(8, 1, 0, 5), Span(-1, 0, 7)],
+    "beside prompts": [Span(0, 70, 4), Span(5, 2, 2, 1), Span(64, 3, 0), Span(4, 5, 1, 3)],
+}
+
+
+def begun(of: Layer) -> Layer:
+    """Slots of sequences that have begun, and rings of drafts; slots 4 and up hold NaN."""
+    generator = torch.Generator().manual_seed(3)
+    for part in (*of.state, *of.ring):
+        drawn = torch.randn(part[:4].shape, generator=generator)
+        part[:4] = drawn.to(part.dtype) / 4
+    return of
+
+
+def moved(of: Layer, device: torch.device) -> Layer:
+    return Layer(
+        DeltaWeights(*[part.to(device) for part in of.weights]),
+        DeltaState(*[part.to(device) for part in of.state]),
+        DeltaRing(*[part.to(device) for part in of.ring]),
+    )
+
+
+def planned(spans: list[Span], device: torch.device) -> tuple[VerifyPlan, DeltaPlan]:
+    return plan_verified(spans, device), plan_spans(spans, device)
+
+
+def verified(
+    of: Layer, rows: tuple[Tensor, Tensor], spans: list[Span], sizes: DeltaSizes = SIZES
+) -> Tensor:
+    """By the kernels; the layer moves on."""
+    device = of.state.matrices.device
+    given = [part.to(device) for part in rows]
+    return verify(*given, of.weights, EPS, of.state, of.ring, *planned(spans, device), sizes)
+
+
+def own_rows(spans: list[Span]) -> list[int]:
+    """Those of spans that do not pad the step."""
+    found, first = [], 0
+    for span in spans:
+        found += range(first, first + span.length) if span.start >= 0 else ()
+        first += span.length
+    return found
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    return float((found.cpu().double() - wanted.double()).norm() / wanted.double().norm())
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("sizes", [SIZES, WIDE], ids=["small", "wide"])
+def test_steps_are_those_of_the_reference(
+    name: str, sizes: DeltaSizes, device: torch.device
+) -> None:
+    """Out, matrices, tails and rings; what is nobody's stays as it was."""
+    spans = STEPS[name]
+    rows = drawn_rows(sum(span.length for span in spans), 5, sizes=sizes)
+    of = begun(layer(NUM_SLOTS, sizes=sizes, most_rows=MOST))
+    found = moved(begun(layer(NUM_SLOTS, sizes=sizes, most_rows=MOST)), device)
+    expected = plain.verify(*rows, of.weights, EPS, of.state, of.ring, *planned(spans, CPU), sizes)
+    out = verified(found, rows, spans, sizes)
+    own = own_rows(spans)
+    assert distance(out[own], expected[own]) < 1e-5
+    for part, wanted in zip((*found.state, *found.ring), (*of.state, *of.ring), strict=True):
+        assert torch.equal(part.cpu().isnan(), wanted.isnan())
+        torch.testing.assert_close(part.cpu(), wanted, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
+)
+def test_a_state_does_not_know_what_was_guessed(dtype: torch.dtype, device: torch.device) -> None:
+    """Rounds of drafts, some of which are kept, and the same rows one by one: not a bit differs,
+    beside other sequences or alone.
+    """
+    guessed, single = (
+        moved(begun(layer(NUM_SLOTS, most_rows=MOST, dtype=dtype)), device) for _ in range(2)
+    )
+    at, kept = 70, 0
+    for count, wanted in ((4, 2), (1, 0), (1 + MOST, MOST), (3, 0), (2, 1), (1, 0)):
+        rows = drawn_rows(count + 3, at, dtype=dtype)
+        others = [Span(0, 1, 5, 0), Span(9, 2, 2, 0)]
+        spans = [others[0], Span(at, count, 1, kept), others[1]]
+        out = verified(guessed, rows, spans)
+        kept = min(wanted, count - 1)
+        for row in range(1, 2 + kept):
+            part = rows[0][row : row + 1], rows[1][row : row + 1]
+            expected = verified(single, part, [Span(at, 1, 1, 0)])
+            assert torch.equal(out[row : row + 1], expected)
+            if row == 1:
+                for found, wanted_part in zip(guessed.state, single.state, strict=True):
+                    assert torch.equal(found[1], wanted_part[1])
+            at += 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_the_sizes_of_a_27b_in_a_graph() -> None:
+    """In bfloat16, within what that rounds; replayed with other spans than it was captured with."""
+    cuda, dtype, most_rows = torch.device("cuda"), torch.bfloat16, 12
+    of = begun(layer(NUM_SLOTS, sizes=REAL, most_rows=MOST))
+    found = moved(begun(layer(NUM_SLOTS, sizes=REAL, most_rows=MOST, dtype=dtype)), cuda)
+    spans = [[Span(9, 4, 0, 3), Span(7, 1, 1, 0), Span(-1, 0, 7)]]
+    spans.append([Span(13, 1, 0, 0), Span(8, 3, 1, 0), Span(3, 8, 2, MOST)])
+    words = [planned(each, cuda) for each in spans]
+    taken = words[0][0]._replace(most_folds=most_rows)
+    plan, rows = words[0][1], drawn_rows(most_rows, 1, sizes=REAL, dtype=dtype)
+    given = [part.to(cuda) for part in rows]
+    saved = [part.clone() for part in (*found.state, *found.ring)]
+
+    def run() -> Tensor:
+        return verify(*given, found.weights, EPS, found.state, found.ring, taken, plan, REAL)
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    for part, before in zip((*found.state, *found.ring), saved, strict=True):
+        part.copy_(before)
+    for each, (own_taken, own_plan) in zip(spans, words, strict=True):
+        for held, new in zip((*taken[:3], *plan[:3]), (*own_taken[:3], *own_plan[:3]), strict=True):
+            held.copy_(new)
+        graph.replay()
+        wide = [part.float() for part in rows]
+        expected = plain.verify(
+            *wide, of.weights, EPS, of.state, of.ring, *planned(each, CPU), REAL
+        )
+        own = own_rows(each)
+        assert distance(out[own], expected[own]) < 3e-2
+        assert distance(found.state.matrices[:4], of.state.matrices[:4]) < 3e-2
+        assert distance(found.ring.rows[:4], of.ring.rows[:4]) < 1e-2

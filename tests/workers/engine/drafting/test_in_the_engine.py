@@ -237,6 +237,21 @@ def test_drafts_on_a_card_are_those_of_a_cpu(
         _check(watched, texts, naive, on_cpu.model, is_stale=name in ("mtp", "eagle3"))
 
 
+@pytest.mark.gpu
+def test_decodes_on_a_card_are_taken_in(asked: list[Asked], tmp_path: Path) -> None:
+    """By graphs of decodes, which a worker that is not invariant has."""
+    path = write_tiny_model(tmp_path / "target", num_hidden_layers=5)
+    shape = {"block_size": BLOCK, "kv_tokens": 2048, "max_seqs": 8}
+    runner = load_tiny(path, device="cuda", dtype="float32", **shape)
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
+    drafting, watched, naive = _watching("dflash", runner, texts, tmp_path, on_card=True)
+    proposer = CardDrafts(DEPTH, vary=True)
+    drive = Drive(drafting, proposer=proposer, looks_ahead=True, token_budget=40)
+    assert serve(drive, asked) == expected
+    _check(watched, texts, naive, load_tiny(path, **shape).model, is_stale=False)
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", ["dflash", "mtp"])
 def test_draft_passes_are_timed(name: str, device: str, asked: list[Asked], tmp_path: Path) -> None:

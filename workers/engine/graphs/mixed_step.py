@@ -227,7 +227,8 @@ class MixedStep:
         draws = self._draws.rows(logits.shape[0], filtered=False)
         ids = pick(logits, draws, words[places.sampled_positions])
         behind = words[places.behind]
-        drafts = torch.where(behind < 0, -1, token_ids[behind.clamp(min=0).long()]).long()
+        # `torch.where` would send a number to the card, which a capture forbids.
+        drafts = token_ids[behind.clamp(min=0).long()].masked_fill(behind < 0, -1).long()
         firsts, owners = words[places.firsts].long(), words[places.owners]
         found.picked[0].copy_(ids)
         found.picked[1].copy_(drafts)

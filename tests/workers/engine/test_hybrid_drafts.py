@@ -109,9 +109,7 @@ def test_no_draft_changes_a_text(runner: Runner, depth: int) -> None:
         drive, proposer = _host(runner, texts, depth, mood)
         assert serve(drive, asked) == expected, mood
         if mood is Mood.RIGHT:
-            assert proposer.accepted
-            if mood is Mood.RIGHT:
-                assert sum(right for _, right in proposer.accepted) > 0
+            assert sum(right for _, right in proposer.accepted) > 0
             assert all(right == made for made, right in proposer.accepted)
 
 

@@ -22,8 +22,9 @@ from kernels.recorder import RecordedKernel, record_launches
 from protocol.sampling import SamplingParams
 from workers.engine.compile.shapes_only import ShapesOnly
 from workers.engine.drafting.description import MtpShape, read_drafter
-from workers.engine.drafting.drafter import CapturesDrafts, Drafter
+from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.dummy import drawn_drafter
+from workers.engine.drafting.recurrent import RecurrentDrafter
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.load.quantize import Stored
@@ -64,6 +65,10 @@ _OTHERS: Final = (
 )
 """Penalties leave float32, for which the draw has kernels of its own: six with filters, more than a
 second, for which the first such request would hold up all others."""
+
+
+_DEEP: Final = 3
+"""Drafts of a network that makes them one by one."""
 
 
 def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKernel]]:
@@ -134,13 +139,14 @@ def _drafter(config: WorkerConfig, shape: ModelConfig, model: Network) -> Drafte
 
 
 def _depths(config: WorkerConfig, drafter: Drafter) -> tuple[int, ...]:
-    """How many tokens may be drafted at once. A pass for each of them is the same for any depth."""
+    """How many tokens may be drafted at once. Passes one by one are the same for any depth."""
     fixed = config.drafting.depth if config.drafting is not None else "adaptive"
     if fixed != "adaptive":
         return (min(fixed, drafter.max_depth),)
-    if not isinstance(drafter, CapturesDrafts):
-        return (drafter.max_depth,)
-    return depths_up_to(drafter.max_depth)
+    depths = depths_up_to(drafter.max_depth)
+    if isinstance(drafter, RecurrentDrafter):
+        return tuple([depth for depth in depths if depth <= _DEEP])
+    return depths
 
 
 def _draft(runner: Runner, depth: int) -> None:

@@ -8,8 +8,8 @@ the rows that are folded and of those that are new, which depend on nothing else
 once. Then tails and rings move on: no other program reads these columns.
 
 `_advance_kernel` has a program for each span and value head, which holds the [K, V] state in
-registers and takes rows one by one. The state is read once, and written once, behind the first new
-row.
+registers and takes rows one by one. The state is read once, while rows are prepared, and written
+once, behind the first new row.
 """
 
 from functools import cache
@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.choose import has_pdl
 from kernels.delta_rule.pieces import gated, log_kept, sigmoid, unit_rows
 from kernels.delta_rule.plan import DeltaPlan, VerifyPlan
 from kernels.delta_rule.prompts import prompts
@@ -141,8 +142,10 @@ def _prepare_kernel(
     C: tl.constexpr, ROW: tl.constexpr, TAIL: tl.constexpr, RING: tl.constexpr,
     RING_GATES: tl.constexpr, WIDTH: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
     K: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_H: tl.constexpr,
-    GROUP: tl.constexpr,
+    GROUP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     span, part = tl.program_id(0), tl.program_id(1)
     start = tl.load(starts_ptr + span)
     if start >= 0:
@@ -171,7 +174,7 @@ def _advance_kernel(
     slots_ptr, offsets_ptr, out_ptr, num_rows, eps,
     C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
     K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    ROUNDS: tl.constexpr,
+    ROUNDS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     span, head = tl.program_id(0), tl.program_id(1)
     start = tl.load(starts_ptr + span)
@@ -190,6 +193,8 @@ def _advance_kernel(
         query_at = mixed_ptr + head // (HV // HK) * K + keys
         value_at = mixed_ptr + 2 * HK * K + head * V + values
         dtype: tl.constexpr = out_ptr.dtype.element_ty
+        if PDL:  # the state is on its way while rows are prepared
+            tl.extra.cuda.gdc_wait()
         for at in range(total):
             is_new = at >= num_folds
             row = tl.where(is_new, new + at, folded + at).to(tl.int64)
@@ -259,7 +264,7 @@ def verify(
 
 @cache
 def _launches(
-    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    device: torch.device,
     sizes: DeltaSizes,
     strides: tuple[int, ...],
     width: int,
@@ -267,10 +272,11 @@ def _launches(
     rounds: bool,
 ) -> tuple[Launch, Launch]:
     row, tail, matrix, ring, ring_gates = strides
+    pdl = has_pdl(device)
     keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
     heads = {
         "C": sizes.columns, "ROW": row, "HK": sizes.num_key_heads, "HV": sizes.num_value_heads,
-        "K": sizes.key_dim, "V": sizes.value_dim,
+        "K": sizes.key_dim, "V": sizes.value_dim, "PDL": pdl,
     }  # fmt: skip
     prepare = heads | {
         "TAIL": tail, "RING": ring, "RING_GATES": ring_gates, "WIDTH": width,
@@ -281,6 +287,6 @@ def _launches(
         "eps": eps, "STATE": matrix, "BLOCK_K": keys, "BLOCK_V": values, "ROUNDS": rounds
     }  # fmt: skip
     num_warps = max(1, min(8, keys * values // 2048))
-    return Launch(_prepare_kernel, prepare, num_warps=4), Launch(
-        _advance_kernel, advance, num_warps=num_warps, maxnreg=_REGISTERS
+    return Launch(_prepare_kernel, prepare, num_warps=2), Launch(
+        _advance_kernel, advance, num_warps=num_warps, maxnreg=_REGISTERS, launch_pdl=pdl
     )

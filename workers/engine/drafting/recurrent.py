@@ -134,8 +134,7 @@ class RecurrentDrafter:
         num_seqs, tables = len(blocks.rows), taken.plan.block_tables
 
         def plan_row(offset: int) -> PagedPlan:
-            there = blocks.positions >= 0
-            positions = torch.where(there, blocks.positions + offset, NO_ROW)
+            positions = (blocks.positions + offset).masked_fill(blocks.positions < 0, NO_ROW)
             return PagedPlan(positions, blocks.table_rows, tables, num_seqs)
 
         return self._drafted(out, depth, plan_row)

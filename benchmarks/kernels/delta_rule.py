@@ -47,21 +47,21 @@ VERIFIED = ((1, 1), (3, 1), (4, 1), (8, 1), (4, 8), (1, 64), (3, 64))
 def cases(device: torch.device) -> Iterator[Case]:
     """Small ones for the interpreter."""
     if device.type == "cpu":
-        yield _mixed("decode 2", [1] * 2, SMALL, device)
-        yield _mixed("prompt 70", [70], SMALL, device)
+        yield mixed("decode 2", [1] * 2, SMALL, device)
+        yield mixed("prompt 70", [70], SMALL, device)
         yield _verified(3, 2, SMALL, device)
         return
     for num in DECODES:
-        yield _mixed(f"decode {num}", [1] * num, SIZES, device)
+        yield mixed(f"decode {num}", [1] * num, SIZES, device)
     for length, num in PROMPTS:
-        yield _mixed(f"prompt {num} x {length}", [length] * num, SIZES, device)
-    yield _mixed("prompt 1 x 8192, half the heads", [8192], HALF, device)
-    yield _mixed("decode 64 + prompt 448", [*[1] * 64, 448], SIZES, device)
+        yield mixed(f"prompt {num} x {length}", [length] * num, SIZES, device)
+    yield mixed("prompt 1 x 8192, half the heads", [8192], HALF, device)
+    yield mixed("decode 64 + prompt 448", [*[1] * 64, 448], SIZES, device)
     for num_rows, num in VERIFIED:
         yield _verified(num_rows, num, SIZES, device)
 
 
-class _Layer(NamedTuple):
+class Layer(NamedTuple):
     """What all calls of a case share: spans that go on behind a state, and weights."""
 
     plan: DeltaPlan
@@ -69,7 +69,7 @@ class _Layer(NamedTuple):
     wide: DeltaWeights
 
 
-def _layer(lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> _Layer:
+def drawn_layer(lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> Layer:
     heads = sizes.num_value_heads
     spans = [Span(CHUNK, length, slot) for slot, length in enumerate(lengths)]
     weights = DeltaWeights(
@@ -79,11 +79,11 @@ def _layer(lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> _
         norm=_drawn(device, sizes.value_dim),
     )
     wide = weights._replace(conv=weights.conv.float(), norm=weights.norm.float())
-    return _Layer(plan_spans(spans, device), weights, wide)
+    return Layer(plan_spans(spans, device), weights, wide)
 
 
-def _mixed(name: str, lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> Case:
-    given = cache(lambda: _layer(lengths, sizes, device))
+def mixed(name: str, lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> Case:
+    given = cache(lambda: drawn_layer(lengths, sizes, device))
 
     def run(rows: Tensor, gates: Tensor, matrices: Tensor, tails: Tensor) -> tuple[Tensor, ...]:
         state = DeltaState(matrices, tails)
@@ -104,7 +104,7 @@ def _verified(num_rows: int, num: int, sizes: DeltaSizes, device: torch.device) 
     be taken back. Of one row they are decodes of an engine that verifies.
     """
     lengths, most = [num_rows] * num, num_rows - 1
-    given = cache(lambda: _layer(lengths, sizes, device))
+    given = cache(lambda: drawn_layer(lengths, sizes, device))
     spans = [Span(CHUNK, length, slot, max(0, most - 1)) for slot, length in enumerate(lengths)]
     taken, plan = plan_verified(spans, device), plan_spans(spans, device)
 

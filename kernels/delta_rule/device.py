@@ -8,12 +8,14 @@ with them their tail.
 """
 
 from functools import cache
+from typing import Final, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.choose import has_pdl
 from kernels.delta_rule.pieces import gated, log_kept, sigmoid, unit_rows
 from kernels.delta_rule.plan import DeltaPlan
 from kernels.delta_rule.prompts import prompts
@@ -23,12 +25,29 @@ from kernels.launch import Launch
 _COLUMNS = 512
 
 
+class StepTiles(NamedTuple):
+    """Warps of a program that has a head's state, and the registers of a thread. Sums go by warps:
+    other warps round otherwise.
+    """
+
+    num_warps: int = 8
+    registers: int = 128
+
+
+STEP_TILES: Final = StepTiles()
+"""Two programs share a multiprocessor: while one adds up, the other loads."""
+
+
 @triton.jit
 def _conv_step_kernel(
     rows_ptr, conv_ptr, tails_ptr, starts_ptr, slots_ptr, mixed_ptr,
     C: tl.constexpr, ROW: tl.constexpr, TAIL: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    if PDL:
+        # In this order, so that the kernel behind starts when all ahead of this one have ended.
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     span = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < C
@@ -54,31 +73,37 @@ def _step_kernel(
     slots_ptr, out_ptr, eps,
     C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
     K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    ROUNDS: tl.constexpr,
+    ROUNDS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     span, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys, values = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     has_key, has_value = keys < K, values < V
-    key_at = mixed_ptr + span * C + head // (HV // HK) * K + keys
-    query = unit_rows(tl.load(key_at, has_key, 0.0).to(tl.float32)[None, :]) * (K**-0.5)
-    key = unit_rows(tl.load(key_at + HK * K, has_key, 0.0).to(tl.float32)[None, :])
-    value_at = head * V + values
-    value = tl.load(mixed_ptr + span * C + 2 * HK * K + value_at, has_value, 0.0).to(tl.float32)
-    gate_at = gates_ptr + span * 2 * HV + head
-    beta = sigmoid(tl.load(gate_at).to(tl.float32))
-    decay, dt_bias = tl.load(decay_ptr + head), tl.load(dt_bias_ptr + head)
-    kept = log_kept(tl.load(gate_at + HV).to(tl.float32), decay, dt_bias)
+    # Only the convolution may still be running: all that it does not write is asked for at once.
     state_at = state_ptr + tl.load(slots_ptr + span).to(tl.int64) * STATE + head * K * V
     state_at += keys[:, None] * V + values[None, :]
     inside = has_key[:, None] & has_value[None, :]
-    held = tl.load(state_at, inside & (tl.load(starts_ptr + span) > 0), 0.0) * tl.exp(kept)
+    held = tl.load(state_at, inside & (tl.load(starts_ptr + span) > 0), 0.0)
+    gate_at = gates_ptr + span * 2 * HV + head
+    b, a = tl.load(gate_at).to(tl.float32), tl.load(gate_at + HV).to(tl.float32)
+    decay, dt_bias = tl.load(decay_ptr + head), tl.load(dt_bias_ptr + head)
+    value_at = head * V + values
+    z = tl.load(rows_ptr + span * ROW + C + value_at, has_value, 0.0).to(tl.float32)
+    weight = tl.load(norm_ptr + values, has_value, 0.0).to(tl.float32)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    key_at = mixed_ptr + span * C + head // (HV // HK) * K + keys
+    query = tl.load(key_at, has_key, 0.0).to(tl.float32)
+    key = tl.load(key_at + HK * K, has_key, 0.0).to(tl.float32)
+    value = tl.load(mixed_ptr + span * C + 2 * HK * K + value_at, has_value, 0.0).to(tl.float32)
+    query, key = unit_rows(query[None, :]) * (K**-0.5), unit_rows(key[None, :])
+    beta, kept = sigmoid(b), log_kept(a, decay, dt_bias)
+    held *= tl.exp(kept)
     query, key = tl.trans(query), tl.trans(key)
     update = beta * (value - tl.sum(held * key, 0))
     held += key * update[None, :]
     tl.store(state_at, held, inside)
     read = tl.sum(held * query, 0)
-    z = tl.load(rows_ptr + span * ROW + C + value_at, has_value, 0.0).to(tl.float32)
-    weight = tl.load(norm_ptr + values, has_value, 0.0).to(tl.float32)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     out = gated(read[None, :], z[None, :], weight[None, :], eps, V, ROUNDS, dtype)
     tl.store(out_ptr + span * HV * V + value_at[None, :], out, has_value[None, :])
@@ -111,6 +136,7 @@ def decode(
     plan: DeltaPlan,
     sizes: DeltaSizes,
     out: Tensor,
+    tiles: StepTiles = STEP_TILES,
 ) -> None:
     """Row i of the first `plan.num_decodes` of a step, into `out` [T, HV V]; moves states on."""
     num_decodes = plan.num_decodes
@@ -118,7 +144,7 @@ def decode(
     strides = rows.stride(0), state.tails.stride(0), state.matrices.stride(0)
     rounds = weights.norm.dtype == rows.dtype
     width = weights.conv.shape[1]
-    conv, step = _launches(rows.device, sizes, strides, width, eps, rounds)
+    conv, step = _launches(rows.device, sizes, strides, width, eps, rounds, tiles)
     places = plan.starts, plan.slots
     blocks = triton.cdiv(sizes.columns, _COLUMNS)
     conv((num_decodes, blocks, 1), (rows, weights.conv, state.tails, *places, mixed))
@@ -140,22 +166,27 @@ def decode(
 
 @cache
 def _launches(
-    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    device: torch.device,
     sizes: DeltaSizes,
     strides: tuple[int, int, int],
     width: int,
     eps: float,
     rounds: bool,
+    tiles: StepTiles,
 ) -> tuple[Launch, Launch]:
     row, tail, matrix = strides
     keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
+    pdl = has_pdl(device)
     conv = {"C": sizes.columns, "ROW": row, "TAIL": tail, "WIDTH": width, "BLOCK": _COLUMNS}
+    conv["PDL"] = pdl
     step = {
         "eps": eps, "C": sizes.columns, "ROW": row, "STATE": matrix, "HK": sizes.num_key_heads,
         "HV": sizes.num_value_heads, "K": sizes.key_dim, "V": sizes.value_dim, "BLOCK_K": keys,
-        "BLOCK_V": values, "ROUNDS": rounds,
+        "BLOCK_V": values, "ROUNDS": rounds, "PDL": pdl,
     }  # fmt: skip
-    num_warps = max(1, min(8, keys * values // 2048))
-    return Launch(_conv_step_kernel, conv, num_warps=4), Launch(
-        _step_kernel, step, num_warps=num_warps
+    num_warps = max(1, min(tiles.num_warps, tiles.num_warps * keys * values // 2**14))
+    options = {"num_warps": num_warps, "launch_pdl": pdl, "maxnreg": tiles.registers}
+    return (
+        Launch(_conv_step_kernel, conv, num_warps=4, launch_pdl=pdl),
+        Launch(_step_kernel, step, **options),
     )

@@ -25,6 +25,7 @@ from kernels.delta_rule.shapes import sizes_of
 from tests.kernels.delta_cases import EPS, SIZES, Layer, drawn_rows, layer
 
 WIDE: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=40, value_dim=72)
+EVEN: Final = DeltaSizes(num_key_heads=1, num_value_heads=1, key_dim=16, value_dim=128)
 REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
 STEPS: Final = {
     "decodes": ([Span(0, 1, 2), Span(7, 1, 0), Span(3, 1, 4)], ()),
@@ -66,7 +67,7 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("sizes", [SIZES, WIDE], ids=["small", "wide"])
+@pytest.mark.parametrize("sizes", [SIZES, WIDE, EVEN], ids=["small", "wide", "even"])
 def test_steps_are_those_of_the_reference(
     name: str, sizes: DeltaSizes, device: torch.device
 ) -> None:

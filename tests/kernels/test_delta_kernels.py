@@ -91,6 +91,21 @@ def test_steps_are_those_of_the_reference(
 
 
 @pytest.mark.usefixtures("poisoned")
+def test_keys_that_repeat_lose_no_digits(device: torch.device) -> None:
+    """Nothing decays and every row corrects all of the last: a system far from the identity."""
+    rows, gates = drawn_rows(130, 9)
+    rows[1:, : SIZES.columns - SIZES.value_columns] = rows[0, : SIZES.columns - SIZES.value_columns]
+    half = SIZES.num_value_heads
+    gates[:, :half], gates[:, half:] = 9.0, -20.0
+    wanted, found = layer(1), layer(1)
+    plan = plan_spans([Span(0, 130, 0)], torch.device("cpu"))
+    expected = plain.mix(rows, gates, wanted.weights, EPS, wanted.state, plan, SIZES)
+    out, state = mixed(found, (rows, gates), plan, device)
+    assert distance(out, expected) < 1e-4
+    assert distance(state.matrices, wanted.state.matrices) < 1e-4
+
+
+@pytest.mark.usefixtures("poisoned")
 def test_padding_changes_nothing_but_its_slot(device: torch.device) -> None:
     """A captured step has decodes below position 0, chunks without a span and spans of no rows."""
     spans = [Span(4, 1, 0), Span(0, 70, 1)]

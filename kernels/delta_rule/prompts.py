@@ -42,6 +42,9 @@ TILES: Final = Tiles()
 OTHER_TILES: Final = TILES._replace(system_registers=255, scan_values=32)
 """For cards whose products have both factors in registers, at most 255 of a thread."""
 
+WIDE_TILES: Final = OTHER_TILES._replace(scan_values=16)
+"""For float32, which has no tensor cores and takes twice the registers."""
+
 _SIDE: Final = 16
 """Rows of a system's blocks that are inverted row by row."""
 
@@ -151,7 +154,7 @@ def prompts(
     tiles: Tiles | None = None,
 ) -> None:
     """The spans behind the decodes, into `out` [T, HV V]; moves their states on."""
-    tiles = tiles or _tiles_of(rows.device)
+    tiles = tiles or _tiles_of(rows)
     num_rows, heads = len(rows), sizes.num_value_heads
     num_spans, num_chunks = len(plan.starts) - plan.num_decodes, len(plan.chunks)
     strides = rows.stride(0), state.tails.stride(0), state.matrices.stride(0)
@@ -189,8 +192,10 @@ def prompts(
     )
 
 
-def _tiles_of(device: torch.device) -> Tiles:
-    return TILES if _has_wgmma(device) else OTHER_TILES
+def _tiles_of(rows: Tensor) -> Tiles:
+    if rows.dtype == torch.float32:
+        return WIDE_TILES
+    return TILES if _has_wgmma(rows.device) else OTHER_TILES
 
 
 def _has_wgmma(device: torch.device) -> bool:

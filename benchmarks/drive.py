@@ -64,6 +64,7 @@ class Drive:
         self.answers: dict[int, Answer] = {}
         self.num_steps = 0
         self._num_submitted = 0
+        self._running: set[int] = set()
         self._runner = runner
         self._compiler = compiler
         self._looks_ahead = looks_ahead
@@ -134,7 +135,10 @@ class Drive:
     def step(self) -> StepPlan | None:
         """Run one step, or launch it and collect the one before. None if there is no work."""
         plan = self._scheduler.plan()
-        self.num_steps += plan is not None
+        if plan is not None:
+            self.num_steps += 1
+            self._running.difference_update(plan.ended)
+            self._running.update(start.seq for start in plan.started)
         if not self._looks_ahead:
             if plan is not None:
                 self._commit(plan, self._runner.run(plan), is_ahead=False)
@@ -156,9 +160,12 @@ class Drive:
         self._scheduler.took(plan, result, seconds, is_ahead=is_ahead)
 
     def finish(self) -> None:
-        """Step until there is no work. Raises `RuntimeError` if that does not happen."""
+        """Step until there is no work. Raises `RuntimeError` if that does not happen. The next plan
+        would end the last sequences, but the next one may be another drive's.
+        """
         for _ in range(_MAX_STEPS):
             if self.step() is None:
+                self._runner.run(StepPlan(0, (), (), tuple(self._running)))
                 self.check()
                 return
         raise RuntimeError(f"{self._scheduler!r} still runs after {_MAX_STEPS} steps")

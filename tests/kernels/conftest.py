@@ -21,10 +21,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_interpreter() -> None:
-    from tests.fakes.quick_interpreter import quicken  # Triton, not before it is configured
+def _interpreter() -> None:
+    """Quick, and it refuses what lies outside of a launch's tensors."""
+    from tests.fakes.bounded_interpreter import bound  # Triton, not before it is configured
+    from tests.fakes.quick_interpreter import quicken
 
     quicken()
+    bound()
 
 
 @pytest.fixture

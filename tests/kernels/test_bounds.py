@@ -1,0 +1,42 @@
+"""In tests a kernel that reads or writes outside of its tensors is found out."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.errors import InterpreterError
+
+from kernels.launch import Launch
+
+
+@triton.jit
+def _shift_kernel(  # type: ignore[no-untyped-def]  # noqa: ANN202
+    from_ptr,  # noqa: ANN001
+    to_ptr,  # noqa: ANN001
+    NUM: tl.constexpr,  # noqa: N803
+    READ: tl.constexpr,  # noqa: N803
+    WRITTEN: tl.constexpr,  # noqa: N803
+):
+    at = tl.arange(0, NUM)
+    found = tl.load(from_ptr + at + READ, at < NUM - 1, 0.0)
+    tl.store(to_ptr + at + WRITTEN, found, at < NUM - 1)
+
+
+def _shift(device: torch.device, read: int, written: int) -> torch.Tensor:
+    given, out = torch.arange(8.0, device=device), torch.zeros(8, device=device)
+    Launch(_shift_kernel, {"NUM": 8, "READ": read, "WRITTEN": written})((1, 1, 1), (given, out))
+    return out
+
+
+@pytest.mark.parametrize(("read", "written"), [(2, 0), (-1, 0), (0, 2), (0, -1)])
+def test_a_row_too_far(device: torch.device, read: int, written: int) -> None:
+    """One number ahead of a tensor or behind it, read or written."""
+    if device.type != "cpu":
+        pytest.skip("a card reads what lies there")
+    with pytest.raises(InterpreterError, match="OutOfBoundsError"):
+        _shift(device, read, written)
+
+
+def test_what_is_masked_may_lie_anywhere(device: torch.device) -> None:
+    """The last one is behind the tensor, and neither read nor written."""
+    assert _shift(device, 1, 1).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]

@@ -10,10 +10,11 @@ in the engine's scheduler (a test compares them). Must not know policies or othe
 
 A model with states keeps them where the engine does, by the engine's own rules.
 
-Three simplifications: a block is that of the trace (512 tokens, the engine's are 32), so the
+Four simplifications: a block is that of the trace (512 tokens, the engine's are 32), so the
 reserve of one small block per running sequence is rounded up to whole large ones; a step that is
 planned while another is computed (the engine's lookahead) is not modelled; what decodes may wait
-(`max_gap_ms`) does not bound a step.
+(`max_gap_ms`) does not bound a step; no state is saved within an answer, because the prompts of a
+trace name an answer's blocks anew: no turn finds them, with states or without.
 """
 
 from collections import deque
@@ -300,7 +301,8 @@ class SimWorker:
         saves: tuple[tuple[int, int], ...] = ()
         if (states := self.cache.states) is not None:
             start = sequence.computed
-            saves = states.reserve(sequence.table, sequence.saves, start, start + length)
+            end, num_prompt = start + length, sequence.turn.prompt_tokens
+            saves = states.reserve(sequence.table, sequence.saves, start, end, num_prompt)
         self._slots.append(saves)
 
     def _candidate(self) -> _Candidate | None:

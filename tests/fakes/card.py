@@ -164,6 +164,7 @@ class FakeRunner:
             self._slots[self._slot(chunk, position)] = prefixes[position]
         self._states[chunk.seq] = prefixes[-1]
         self._kept.update((slot, prefixes[position - 1]) for position, slot in chunk.saves)
+        assert all(position >= chunk.start for position, _ in chunk.saves)
         self.num_computed += chunk.length
 
     def _state_ahead(self, chunk: Chunk) -> int:

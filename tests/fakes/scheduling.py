@@ -46,12 +46,13 @@ def make_scheduler(
     enforces_grammars: bool = True,
     num_states: int | None = None,
     every: int = 12,
+    along: int = 8,
     host_blocks: int = 0,
     host_states: int | None = None,
 ) -> Scheduler:
     """A small scheduler; 7 is the end of sequence. With `usual_outputs` 0 it keeps nothing free for
     answers that grow, so blocks run out. With `num_states` its model has states, which are kept at
-    the ends of blocks, also of every `every` tokens.
+    the ends of blocks, also of every `every` tokens of a prompt and `along` of an answer.
     """
     limits = SchedulerLimits(
         max_seqs,
@@ -61,7 +62,7 @@ def make_scheduler(
         vocab_size,
         enforces_grammars=enforces_grammars,
     )
-    policy = SavePolicy(grain=block_size, every=every, least=block_size)
+    policy = SavePolicy(block_size, every, block_size, along, 2 * along)
     states = None if num_states is None else PrefixStates(num_states, block_size, policy)
     room = SwapRoom(host_blocks, host_states, num_states or 0)
     swap = SwapSpace(room, block_size) if host_blocks else None

@@ -232,6 +232,16 @@ class BlockManager:
         if not table.is_cacheable:
             self.planned.withdraw(table)
 
+    def name(self, table: BlockTable, token_ids: array[int], num_tokens: int) -> None:
+        """Have `table` know the digests of the full blocks of the first `num_tokens` tokens, as far
+        as these are there.
+        """
+        first, size = len(table.digests), self.block_size
+        end = min(num_tokens, len(token_ids)) // size
+        self._add_digests(
+            table, split_blocks(pack_tokens(token_ids[first * size : end * size]), size)
+        )
+
     def release(self, table: BlockTable) -> None:
         """Take back all blocks of `table`, tail first. Cached ones can be found until reuse."""
         self.planned.withdraw(table)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from protocol.messages import Accepted, Embedding, FinishReason, FromWorker, TokenItem, Tokens
 from protocol.tokens import pack_token, pack_tokens
 from workers.scheduler.block_manager import BlockManager
-from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import Chunk, Sampled, StepPlan, StepResult
 from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Ending, Sequence
@@ -73,13 +72,13 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
         # owner overwrites what the step wrote.
         if end // block_size > table.num_stored and table.block_ids:
             blocks.store(table, sequence.token_ids, end)
-        _settle(chunk, table, blocks)
+        _settle(chunk, sequence, blocks)
     return Outcome([*accepted, *_tokens(plan.step, items)], ended)
 
 
-def _settle(chunk: Chunk, table: BlockTable | None, blocks: BlockManager) -> None:
+def _settle(chunk: Chunk, sequence: Sequence | None, blocks: BlockManager) -> None:
     if blocks.states is not None:
-        blocks.states.settle(chunk, table)
+        blocks.states.settle(chunk, sequence)
 
 
 def _num_computed(sequence: Sequence, chunk: Chunk, answer: Sampled | None) -> int:

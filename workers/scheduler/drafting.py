@@ -110,6 +110,8 @@ def _carrying(chunk: Chunk, own: tuple[int, ...], queues: Queues, blocks: BlockM
     if sequence.grammar is not None and own[0] != ON_CARD:
         grammar = cast("Grammar", sequence.grammar)
         own = own[: grammar.num_allowed(sequence.token_ids[sequence.num_prompt :], own)]
+    if blocks.states is not None:
+        own = own[: blocks.states.most_drafts(sequence, end)]
     if not _grow(table, end + len(own), queues, blocks):
         own = own[: len(table.block_ids) * blocks.block_size - end]
     block_ids = table.ids or table.freeze()

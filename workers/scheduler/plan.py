@@ -67,7 +67,9 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
     Of a model with recurrent layers, a chunk at 0 begins with no state, one that `restores` with
     that in this slot of the prefixes', any other with that behind the chunk before. It `saves` the
-    states behind these positions, rising, in these slots; the last may be its end.
+    states behind these positions, rising, in these slots. The last may be its end. The first may
+    be the end of the chunk before without the drafts that were accepted behind it, which go into
+    the state in this chunk: then it does not restore.
     """
 
     seq: int

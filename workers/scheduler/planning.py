@@ -101,11 +101,22 @@ def _decode(
             prefills.append(sequence)
             continue
         # Most chunks of most steps are made here, so there is no call that they do not need.
-        chunks.append(Chunk(sequence.seq, start, 1, table.ids or table.freeze(), True))
+        chunk = Chunk(sequence.seq, start, 1, table.ids or table.freeze(), True)
+        if start >= sequence.saves_at:
+            chunk = _saving(chunk, sequence, blocks)
+        chunks.append(chunk)
         sequence.num_planned = end
         if end < sequence.max_due:
             sequence.num_due = end + 1
     return prefills, num_preempted
+
+
+def _saving(chunk: Chunk, sequence: Sequence, blocks: BlockManager) -> Chunk:
+    """The chunk, ahead of which the state may be saved."""
+    if blocks.states is None:
+        return chunk
+    blocks.name(sequence.table, sequence.token_ids, chunk.start)
+    return blocks.states.with_answers(chunk, sequence)
 
 
 def _make_room(queues: Queues, blocks: BlockManager, sequence: Sequence) -> int:

@@ -10,6 +10,7 @@ as `Finished.matched`.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from typing import Final, NamedTuple, final
 
@@ -18,6 +19,9 @@ from protocol.messages import Embed, Finished, FinishReason, Submit
 from protocol.sampling import SamplingParams
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import NO_SLOT, SequenceStart
+
+NEVER: Final = sys.maxsize
+"""No position is as large."""
 
 Key = tuple[int, bytes, int]
 """Link, request id, attempt: the key of a sequence in messages."""
@@ -56,9 +60,10 @@ class Sequence:
     `turn` is its place among the first starts, 0 before. While the block `awaits` is under way it
     does not start, because another sequence computes a good part of its prompt.
 
-    Of a model with recurrent layers, `saves` are the positions at which the state is saved, and
-    `restores` is the slot with which the next chunk begins. One that was preempted may be `swapped`
-    out.
+    Of a model with recurrent layers, `saves` are the positions of the prompt at which the state is
+    saved, `saves_at` is the next one of the answer, and `restores` is the slot with which the next
+    chunk begins. `verified`: when so many tokens as the second were planned, the state was that
+    behind the first, because drafts stood between. One that was preempted may be `swapped` out.
 
     One that `embeds` ends where another one would sample its first token. The text of one that
     `is_private` is for no other.
@@ -92,6 +97,7 @@ class Sequence:
         "restores",
         "sampling",
         "saves",
+        "saves_at",
         "seed",
         "seq",
         "stop_ids",
@@ -99,6 +105,7 @@ class Sequence:
         "table",
         "token_ids",
         "turn",
+        "verified",
     )
 
     def __init__(
@@ -142,6 +149,8 @@ class Sequence:
         self.turn = 0
         self.restores = NO_SLOT
         self.saves: list[int] = []
+        self.saves_at = NEVER
+        self.verified = (-1, -1)
         self.awaits: BlockDigest | None = None
         self.swapped: Swapped | None = None
 

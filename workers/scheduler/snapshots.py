@@ -9,12 +9,17 @@ often it should be hit. Of the last one of a prefix that falls with every snapsh
 since it was used: whose next turn has not come for long is done. One that a longer one follows is
 hit only if a prompt parts in between, and that is rare. Where several part (a junction, Pan et al.,
 Marconi, 2024) a further one comes as often as they came.
+
+Of one within an answer nothing says whether the next turn begins behind it: a template may leave
+out what was reasoned. That is counted: how often a conversation came back to such a snapshot, and
+how often to the one before. Of several answers to a prompt one is gone on with at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, NamedTuple
 
 from protocol.ids import BlockDigest
@@ -34,16 +39,30 @@ _PARTS_BEFORE: Final = 0.05
 turns grow, few are taken back."""
 
 
+_MEMORY: Final = 63 / 64
+"""What each turn that comes leaves of the counts of those before."""
+
+
+class Place(Enum):
+    """Where a snapshot lies: at the `END` of a prompt, or where two part; `WITHIN` one; in an
+    `ANSWER`, where nothing has begun yet: what begins there makes it an end.
+    """
+
+    END = 1
+    WITHIN = 2
+    ANSWER = 3
+
+
 @dataclass(slots=True, eq=False)
 class _Snapshot:
     """`digest` of the last block of the prefix, whose next shorter snapshot is `parent`; `children`
-    go on behind this one. `is_end`: of a prompt, or where two part.
+    go on behind this one.
     """
 
     digest: BlockDigest
     num_blocks: int
     slot: int
-    is_end: bool
+    place: Place
     parent: _Snapshot | None
     saved_at: int
     used_at: int
@@ -51,14 +70,43 @@ class _Snapshot:
     is_saved: bool = False
     children: set[_Snapshot] = field(default_factory=set)
 
-    def worth(self, now: int) -> float:
-        """Blocks that it should spare the prompts that come while the next state is saved."""
-        spared = self.num_blocks - (0 if self.parent is None else self.parent.num_blocks)
+    def worth(self, now: int, kept: float) -> float:
+        """Blocks that it should spare the prompts that come while the next state is saved; the
+        share `kept` of answers is gone on with.
+        """
+        base = self.base
+        spared = self.num_blocks - (0 if base is None else base.num_blocks)
         since_use = 1 + now - self.used_at
-        if not self.children:
-            return spared * (1.0 if self.is_end else _PARTS_BEFORE) / since_use
-        parting = (len(self.children) - 1) / (1 + now - self.saved_at)
+        if self.place is Place.ANSWER:
+            return spared * kept * self._share_of_answers(base) / since_use
+        num_behind = sum([child.place is not Place.ANSWER for child in self.children])
+        if num_behind == 0:
+            likely = 1.0 if self.place is Place.END else _PARTS_BEFORE
+            if self.children:
+                likely *= max(_PARTS_BEFORE, 1 - kept)
+            return spared * likely / since_use
+        parting = (num_behind - 1) / (1 + now - self.saved_at)
         return spared * max(parting, _PARTS_BEFORE / since_use)
+
+    @property
+    def base(self) -> _Snapshot | None:
+        """What is left if this one goes; of an answer one snapshot stays, the last."""
+        found = self.parent
+        while self.place is Place.ANSWER and found is not None and found.place is Place.ANSWER:
+            found = found.parent
+        return found
+
+    def _share_of_answers(self, base: _Snapshot | None) -> float:
+        """One of several is gone on with; none, where a turn has come since that begins before."""
+        if base is None:
+            return 1.0
+        answers = [child for child in base.children if child.place is Place.ANSWER]
+        if any(
+            child.place is not Place.ANSWER and child.used_at >= self.used_at
+            for child in base.children
+        ):
+            return _PARTS_BEFORE
+        return 1 / max(1, len(answers))
 
 
 class SnapshotPool:
@@ -74,6 +122,7 @@ class SnapshotPool:
         self._snapshots: dict[BlockDigest, _Snapshot] = {}
         self._by_slot: dict[int, _Snapshot] = {}
         self._num_saved = 0
+        self._num_kept = self._num_left_out = 1.0
 
     @property
     def num_free(self) -> int:
@@ -104,28 +153,31 @@ class SnapshotPool:
         found = (self._snapshots.get(digest) for digest in reversed(digests))
         return next((each.num_blocks for each in found if each is not None and each.is_saved), 0)
 
-    def hit(self, digests: Sequence[BlockDigest]) -> Hit | None:
+    def hit(self, digests: Sequence[BlockDigest], *, is_next: bool = True) -> Hit | None:
         """The deepest snapshot of the prefix, whose keys and values are all there. It stays in its
-        slot until `unpin`.
+        slot until `unpin`. Unless it `is_next`, the same sequence goes on that was there before.
         """
         for digest in reversed(digests):
             found = self._snapshots.get(digest)
             if found is not None and found.is_saved:
+                if is_next:
+                    self._learn(found)
                 found.used_at = self._num_saved
                 found.pins += 1
                 return Hit(found.num_blocks, found.slot)
         return None
 
-    def reserve(self, digests: Sequence[BlockDigest], *, is_end: bool = True) -> int | None:
+    def reserve(self, digests: Sequence[BlockDigest], place: Place = Place.END) -> int | None:
         """A slot for the state behind these blocks, pinned until `save` or `drop`. None if it is
-        there or on its way, or if all others are pinned or worth more.
+        there or on its way, or if all others are pinned or worth more. An answer that has one gives
+        it up for the next, at once if no slot is free.
         """
         now = self._num_saved
         if digests[-1] in self._snapshots:
             return None
         parent = self._deepest(digests[:-1])
-        made = _Snapshot(digests[-1], len(digests), 0, is_end, parent, now, now)
-        if not self._free and not self._evict_for(made):
+        made = _Snapshot(digests[-1], len(digests), 0, place, parent, now, now)
+        if not self._free and not (self._give_up_for(made) or self._evict_for(made)):
             return None
         # The eviction may have taken its parent.
         made.slot, made.parent = self._free.pop(), self._deepest(digests[:-1])
@@ -140,7 +192,9 @@ class SnapshotPool:
         if self._snapshots.get(found.digest) is found:
             found.is_saved = True
             self.events.saved(found.digest)
-        self._num_saved += 1
+            self._give_up_for(found)
+        if found.place is not Place.ANSWER:  # those of one answer are one, which moves
+            self._num_saved += 1
         self.unpin(slot)
 
     def drop(self, slot: int) -> None:
@@ -182,12 +236,35 @@ class SnapshotPool:
         found = map(self._snapshots.get, reversed(digests))
         return next((each for each in found if each is not None), None)
 
+    def _learn(self, found: _Snapshot) -> None:
+        """A turn begins there."""
+        is_kept = found.place is Place.ANSWER
+        if is_kept:
+            found.place = Place.END
+        elif not any(child.place is Place.ANSWER for child in found.children) or any(
+            child.place is not Place.ANSWER for child in found.children
+        ):
+            return  # behind a junction others go on
+        self._num_kept = _MEMORY * self._num_kept + is_kept
+        self._num_left_out = _MEMORY * self._num_left_out + (not is_kept)
+
+    def _give_up_for(self, made: _Snapshot) -> bool:
+        """Remove the snapshot before this one of the same answer; whether a slot is free then."""
+        before = made.parent
+        if made.place is not Place.ANSWER or before is None or before.place is not Place.ANSWER:
+            return False
+        if before.pins > 0:
+            return False
+        self._remove(before)
+        return True
+
     def _evict_for(self, made: _Snapshot) -> bool:
         """Free the slot of what is worth least; whether there was one that is worth less."""
         now = self._num_saved
+        kept = self._num_kept / (self._num_kept + self._num_left_out)
         idle = [each for each in self._snapshots.values() if each.pins == 0]
-        least = min(idle, key=lambda each: (each.worth(now), each.used_at), default=None)
-        if least is None or least.worth(now) > made.worth(now):
+        least = min(idle, key=lambda each: (each.worth(now, kept), each.used_at), default=None)
+        if least is None or least.worth(now, kept) > made.worth(now, kept):
             return False
         self._remove(least)
         return True

@@ -125,10 +125,12 @@ class Starts:
         states, size, table = self._blocks.states, self._blocks.block_size, sequence.table
         if states is None:
             return
-        found = states.pool.hit(table.digests[: len(hit.block_ids)])
+        digests = table.digests[: len(hit.block_ids)]
+        found = states.pool.hit(digests, is_next=not sequence.is_started)
         self._pinned = None if found is None else found.slot
-        matched = len(hit.block_ids) * size, hit.num_matched * size
-        sequence.saves = states.positions(table, len(sequence.token_ids), *matched)
+        num_hit, num_tokens = len(hit.block_ids) * size, len(sequence.token_ids)
+        sequence.saves = states.positions(table, num_tokens, num_hit, hit.num_matched * size)
+        sequence.saves_at = states.first_in_answer(num_tokens, num_hit)
 
     def _waits(self, sequence: Sequence, hit: PrefixHit, num_left: int) -> bool:
         """Whether another computes enough of what follows the blocks that are cached. One that was

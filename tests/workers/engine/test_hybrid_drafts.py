@@ -26,8 +26,9 @@ from workers.engine.step.host_steps import HostSteps
 from workers.scheduler.saving import SavePolicy
 
 BLOCK = 16
-FINE = SavePolicy(grain=BLOCK, every=2 * BLOCK, least=BLOCK)
+FINE = SavePolicy(BLOCK, every=2 * BLOCK, least=BLOCK, along=BLOCK, along_drafts=2 * BLOCK)
 FEW_BLOCKS = 9
+GREEDY_60 = SamplingParams(60, temperature=0.0, ignore_eos=True)
 PENALISED = {"presence_penalty": 0.5, "repetition_penalty": 1.2}
 STYLES = (
     {"temperature": 0.0},
@@ -165,6 +166,26 @@ def test_drafts_of_a_network_change_no_text(runner: Runner, mood: Mood) -> None:
         drive = Drive(_verifying(runner, drafter), proposer=proposer, save_policy=FINE)
         assert serve(drive, asked) == expected
         assert proposer.accepted
+
+
+@pytest.mark.parametrize("mood", [*often(Mood.MIXED), *seldom(Mood.RIGHT)])
+def test_the_turn_behind_an_answer_begins_within_it(runner: Runner, mood: Mood) -> None:
+    """However drafts fall around the places where its state is saved; and it says what it says of
+    a cold prompt.
+    """
+    asked = [one._replace(sampling=GREEDY_60) for one in requests(2, 60, 151, 60)]
+    texts = [
+        one.prompt + answer for one, answer in zip(asked, _expected(runner, asked), strict=True)
+    ]
+    drive, _ = _host(runner, texts, 5, mood)
+    serve(drive, asked)
+    longer = [one._replace(prompt=[*text, 3, 5]) for one, text in zip(asked, texts, strict=True)]
+    before = len(drive.answers)
+    assert serve(drive, longer) == [serve(Drive(fresh_runner(runner)), [one])[0] for one in longer]
+    # One place is passed by drafts, then up to the next on the grid of those that are led to.
+    most = FINE.along + 5 + FINE.along_drafts
+    for number, text in enumerate(texts, before):
+        assert len(text) - 1 - drive.answers[number].cached_tokens <= most
 
 
 def test_more_drafts_than_rings_hold_are_cut(runner: Runner) -> None:

@@ -34,7 +34,7 @@ from workers.engine.step.swaps import HostRoom
 from workers.scheduler.plan import Chunk, StepPlan
 from workers.scheduler.saving import SavePolicy
 
-FINE = SavePolicy(grain=BLOCK, every=2 * BLOCK, least=BLOCK)
+FINE = SavePolicy(grain=BLOCK, every=2 * BLOCK, least=BLOCK, along=BLOCK)
 ON_CARD = pytest.param(
     "cuda",
     marks=[
@@ -126,8 +126,8 @@ def test_without_memory_no_state_moves_on_twice(
 
 @pytest.mark.parametrize("on", ["cpu", "like a card", ON_CARD])
 def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner, on: str) -> None:
-    """Steps save several on their way through a prompt, while others take rows around it; the next
-    sequence begins at each, in blocks of its own.
+    """Steps save several on their way through a prompt, while others take rows around it, and one
+    ahead of a decode; the next sequence begins at each, in blocks of its own.
     """
     # A card adds up the products of 9 rows and of 100 in another order.
     within = 4e-4 if on == "cuda" else 1e-4
@@ -142,9 +142,10 @@ def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner, on: str) -> 
     ((_, cold),) = runner.hidden(StepPlan(1, (starts[0],), (whole,), ()))
     places = [(16 * (slot + 1), slot) for slot in range(6)]
     first = replace(whole, seq=2, length=40, saves=tuple(places[:2]))
-    rest = replace(whole, seq=2, start=40, length=57, saves=tuple(places[2:]))
+    rest = replace(whole, seq=2, start=40, length=56, saves=tuple(places[2:-1]))
+    decode = replace(whole, seq=2, start=96, length=1, saves=(places[-1],))
     last = replace(whole, seq=2, start=97, length=3)
-    steps = [first, other], [replace(other, start=9, length=1), rest], [last]
+    steps = [first, other], [replace(other, start=9, length=1), rest], [decode], [last]
     for step, chunks in enumerate(steps):
         begun = tuple(starts[1:3]) if step == 0 else ()
         found = dict(runner.hidden(StepPlan(2, begun, tuple(chunks), () if step else (1,))))
@@ -164,8 +165,8 @@ def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner, on: str) -> 
 def test_a_fleet_says_what_cold_runs_say(
     request: pytest.FixtureRequest, host: Runner, few_blocks: bool, on: str
 ) -> None:
-    """Prompts that share much and part anywhere, answers that go on, blocks that run out: a step
-    ahead, in padded steps or graphs, with few states and with many.
+    """Prompts that share much and part anywhere, answers that go on, turns behind them, blocks that
+    run out: a step ahead, in padded steps or graphs, with few states and with many.
     """
     capture: Capture = CudaCapture() if on == "cuda" else run_again
     if on == "cuda":
@@ -197,6 +198,13 @@ def test_a_fleet_says_what_cold_runs_say(
         for prompt in prompts:
             drive.submit(prompt, GREEDY_40)
         drive.finish()
+        turns = [drive.answers[number] for number in range(0, len(prompts), 4)]
+        nexts = [drive.submit([*one.prompt, *one.outputs, 3, 2], GREEDY_40) for one in turns]
+        drive.finish()
+        if num_states > 7 and not few_blocks:
+            for turn, number in zip(turns, nexts, strict=True):
+                end = len(turn.prompt) + len(turn.outputs) - 1
+                assert end - drive.answers[number].cached_tokens <= BLOCK
         answers.append([answer.outputs for answer in drive.answers.values()])
         assert (drive.num_preemptions > 0) == few_blocks
         cached = sum(answer.cached_tokens for answer in drive.answers.values())

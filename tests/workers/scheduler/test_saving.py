@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.fakes.scheduling import Engine, make_submit
+from tests.fakes.scheduling import EOS, Engine, make_submit
 from workers.scheduler.plan import NO_SLOT
 from workers.scheduler.saving import SavePolicy, positions_to_save
 
@@ -83,7 +83,7 @@ def test_without_slots_nothing_waits_in_vain_for_ever() -> None:
 
 
 def test_a_preempted_sequence_goes_on_from_a_state() -> None:
-    """What it computes again begins behind the end of its prompt."""
+    """What it computes again begins within its answer."""
     engine = Engine(num_blocks=16, num_states=4, context_length=60, token_budget=24, max_seqs=2)
     for number in range(2):
         engine.submit(make_submit(number, [number, 2, 3] * 6, max_tokens=20))
@@ -92,7 +92,99 @@ def test_a_preempted_sequence_goes_on_from_a_state() -> None:
     restored = [
         chunk for plan in engine.plans for chunk in plan.chunks if chunk.restores != NO_SLOT
     ]
-    assert [chunk.start for chunk in restored] == [16]
+    assert [chunk.start for chunk in restored] == [24]
+
+
+@given(
+    num_prompt=st.integers(1, 40),
+    num_outputs=st.integers(1, 40),
+    stops=st.booleans(),
+    lookahead=st.sampled_from((0, 1)),
+    data=st.data(),
+)
+def test_the_turn_behind_an_answer_computes_little_of_it_again(
+    num_prompt: int, num_outputs: int, stops: bool, lookahead: int, data: st.DataObject
+) -> None:
+    """However long both are, and however the answer ends, while another one runs."""
+    engine = Engine(num_blocks=64, num_states=8, context_length=120, lookahead=lookahead)
+    prompt, answer = [1, 2, 3] * 14, [4, 5, 6] * 14
+    prompt, answer = prompt[:num_prompt], [*answer[: num_outputs - 1], EOS if stops else 4]
+    said = {0: answer, 1: [5] * 30}
+    engine.submit(make_submit(1, [6] * data.draw(st.integers(1, 9)), max_tokens=30))
+    engine.submit(make_submit(0, prompt, max_tokens=num_outputs))
+    number_of = {seq: number for number, seq in engine.runner.seq_of.items()}
+
+    def sample(seq: int) -> tuple[int, ...]:
+        number_of.update((seq, number) for number, seq in engine.runner.seq_of.items())
+        at = len(engine.runner.tokens[seq]) - (num_prompt if number_of[seq] == 0 else 0)
+        return (said[0][at] if number_of[seq] == 0 and at < num_outputs else 5,)
+
+    engine.drain(sample)
+    assert engine.ledger.finished[0].output_tokens == num_outputs
+    num_computed = num_prompt + num_outputs - 1
+    engine.submit(make_submit(2, [*prompt, *answer, 2, 2, 2, 2, 2]))
+    engine.drain()
+    assert num_computed - engine.ledger.accepted[2].cached_tokens <= 8
+
+
+def test_an_answer_under_way_has_one_state() -> None:
+    """It moves on with the answer, and stays where its sequence was aborted; of the one slot that
+    there is too.
+    """
+    for num_states in (1, 5):
+        engine = Engine(num_blocks=64, num_states=num_states, context_length=120, lookahead=1)
+        engine.submit(make_submit(0, [1, 2], max_tokens=50))
+        states = engine.scheduler._blocks.states
+        assert states is not None
+        for _ in range(44):
+            engine.step(lambda _: (3,))
+            assert len(engine.ledger.states) <= 1
+            assert states.pool.num_slots - states.pool.num_free <= 2
+        assert len(engine.ledger.states) == 1
+        engine.scheduler.abort(1, make_submit(0, [1]).request_id, 0)
+        engine.submit(make_submit(1, [1, 2, *[3] * 48], max_tokens=1))
+        engine.drain()
+        assert engine.ledger.accepted[1].cached_tokens == 40
+
+
+def test_each_of_several_answers_has_its_own_state() -> None:
+    """They share what they have in common; whichever is gone on with is found."""
+    engine = Engine(num_blocks=64, num_states=8, context_length=120, lookahead=1)
+    for number in range(3):
+        engine.submit(make_submit(number, [1, 2] * 6, max_tokens=22))
+    said = {number: [number + 3] * 22 for number in range(3)}
+
+    def sample(seq: int) -> tuple[int, ...]:
+        own = [number for number, named in engine.runner.seq_of.items() if named == seq]
+        return (own[0] + 3,)
+
+    engine.drain(sample)
+    for number in range(3):
+        engine.submit(make_submit(number + 3, [*[1, 2] * 6, *said[number], 6], max_tokens=1))
+        engine.drain()
+    found = [engine.ledger.accepted[number + 3].cached_tokens for number in range(3)]
+    assert found == [32, 32, 32]
+
+
+def test_a_swapped_answer_goes_on_saving() -> None:
+    """What was passed in between is made up for."""
+    engine = Engine(
+        num_blocks=16,
+        num_states=4,
+        context_length=60,
+        token_budget=24,
+        max_seqs=2,
+        host_blocks=20,
+        host_states=2,
+        lookahead=1,
+    )
+    for number in range(2):
+        engine.submit(make_submit(number, [number, 2, 3] * 6, max_tokens=36))
+    engine.drain(lambda _: (5,))
+    assert engine.runner.num_swapped > 0
+    engine.submit(make_submit(2, [*[1, 2, 3] * 6, *[5] * 36, 1], max_tokens=1))
+    engine.drain()
+    assert 18 + 35 - engine.ledger.accepted[2].cached_tokens <= 8
 
 
 def test_a_state_whose_keys_are_gone_is_gone() -> None:

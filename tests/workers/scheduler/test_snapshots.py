@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from workers.scheduler.integrity import IntegrityError
-from workers.scheduler.snapshots import SnapshotPool
+from workers.scheduler.snapshots import Place, SnapshotPool
 
 SLOTS = 4
 PREFIXES = st.lists(st.integers(0, 1), min_size=1, max_size=5).map(tuple)
@@ -28,10 +28,10 @@ class Pool(RuleBasedStateMachine):
         self.reading: list[tuple[int, bytes]] = []
         self.gone: set[bytes] = set()
 
-    @rule(prefix=PREFIXES, is_end=st.booleans())
-    def reserve(self, prefix: Prefix, *, is_end: bool) -> None:
+    @rule(prefix=PREFIXES, place=st.sampled_from(Place))
+    def reserve(self, prefix: Prefix, place: Place) -> None:
         digests = _digests(prefix)
-        slot = self.pool.reserve(digests, is_end=is_end)
+        slot = self.pool.reserve(digests, place)
         if slot is not None:
             assert slot not in self.writing
             assert slot not in [read for read, _ in self.reading]
@@ -130,11 +130,80 @@ def test_a_state_within_a_prompt_pushes_no_end_out() -> None:
     """It is hit rarely; in a free slot it is kept."""
     pool = SnapshotPool(2)
     _saved(pool, (0, 0))
-    assert pool.reserve(_digests((1,)), is_end=False) is not None
+    assert pool.reserve(_digests((1,)), Place.WITHIN) is not None
     full = SnapshotPool(1)
     _saved(full, (0, 0))
-    assert full.reserve(_digests((1,)), is_end=False) is None
+    assert full.reserve(_digests((1,)), Place.WITHIN) is None
     assert full.depths(_digests((0, 0))) == [2]
+
+
+def _answer(pool: SnapshotPool, prefix: Prefix) -> bool:
+    slot = pool.reserve(_digests(prefix), Place.ANSWER)
+    if slot is not None:
+        pool.save(slot)
+    return slot is not None
+
+
+def test_the_state_of_an_answer_moves_on_with_it() -> None:
+    """In a free slot the old one is hit until the new one is there; without one it goes first."""
+    for num_slots in (2, 3):
+        pool = SnapshotPool(num_slots)
+        _saved(pool, (0,) * 3)
+        assert _answer(pool, (0,) * 5)
+        slot = pool.reserve(_digests((0,) * 7), Place.ANSWER)
+        assert slot is not None
+        assert pool.depths(_digests((0,) * 7)) == ([3] if num_slots == 2 else [3, 5])
+        pool.save(slot)
+        assert pool.depths(_digests((0,) * 7)) == [3, 7]
+        assert pool.num_free == num_slots - 2
+
+
+def test_what_was_begun_with_moves_no_more() -> None:
+    """The next turn is at work behind it, and its answer has a state of its own; a sequence that
+    was preempted is no next turn.
+    """
+    for is_next in (True, False):
+        pool = SnapshotPool(4)
+        assert _answer(pool, (0,) * 3)
+        found = pool.hit(_digests((0,) * 4), is_next=is_next)
+        assert found is not None
+        pool.unpin(found.slot)
+        assert _answer(pool, (0,) * 6)
+        assert pool.depths(_digests((0,) * 6)) == ([3, 6] if is_next else [6])
+
+
+def test_where_answers_are_left_out_their_states_give_way() -> None:
+    """Turns begin before them: they take no place of another, and give up theirs to any. Where
+    turns begin behind them they push out the ends of prompts that they follow.
+    """
+    for is_kept in (True, False):
+        pool = SnapshotPool(4)
+        for turn in range(60):
+            prompt = (turn % 2, turn // 2 % 2, turn // 4 % 2) * 3 + (turn,)
+            _saved(pool, prompt)
+            _answer(pool, (*prompt, 1, 1, 1, 1, 1))
+            found = pool.hit(_digests((*prompt, 1, 1, 1, 1, 1) if is_kept else (*prompt, 2)))
+            assert found is not None
+            pool.unpin(found.slot)
+        for number in range(100, 110):
+            _saved(pool, (number,) * 9)
+            _answer(pool, (number,) * 15)
+        latest = _digests((109,) * 15)
+        assert pool.depths(latest) == ([9, 15] if is_kept else [9])
+
+
+def test_one_of_several_answers_is_gone_on_with() -> None:
+    """So each is worth less, and once one was, the others go."""
+    pool = SnapshotPool(4)
+    _saved(pool, (0,) * 9)
+    for number in range(3):
+        assert _answer(pool, (*[0] * 9, number, 1, 1, 1))
+    found = pool.hit(_digests((*[0] * 9, 2, 1, 1, 1)))
+    assert found is not None
+    pool.unpin(found.slot)
+    for number in (1, 2):
+        _saved(pool, (number,))
+    assert pool.depths(_digests((*[0] * 9, 2, 1, 1, 1))) == [9, 13]
 
 
 def test_nothing_is_taken_from_those_who_read() -> None:

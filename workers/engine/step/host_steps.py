@@ -134,7 +134,8 @@ class HostSteps:
             return chunk
         if self._slots.kept is not None:
             # No state is saved on the way through rows that may be taken back.
-            most = 0 if chunk.saves else MOST_TAKEN_BACK
+            is_saved = chunk.saves and chunk.saves[-1][0] > chunk.start
+            most = 0 if is_saved else MOST_TAKEN_BACK
             chunk = msgspec.structs.replace(chunk, drafts=chunk.drafts[:most])
         if not chunk.drafts or chunk.drafts[0] != ON_CARD:
             return chunk

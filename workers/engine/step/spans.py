@@ -168,8 +168,11 @@ def spans_of(
 
 
 def stops_of(chunk: Chunk) -> tuple[tuple[int, int], ...]:
-    """Where a step keeps a state on its way, with the slot, but not behind all of the chunk."""
-    return tuple([each for each in chunk.saves if each[0] < chunk.start + chunk.length])
+    """Where a step keeps a state on its way, with the slot: neither ahead of all of the chunk nor
+    behind it.
+    """
+    end = chunk.start + chunk.length
+    return tuple([each for each in chunk.saves if chunk.start < each[0] < end])
 
 
 def _computed(spans: Iterable[Span]) -> list[int]:
@@ -250,18 +253,27 @@ class KeptStates:
         self.prefixes = PrefixSlots(StateSlots(config, num_prefixes, place, dtype), kept)
 
     def restore(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
-        """Before a step: what its chunks begin with; `slot_of` a sequence."""
+        """Before a step: what its chunks begin with, and what is kept of that; `slot_of` a
+        sequence.
+        """
         for chunk in chunks:
             if chunk.restores != NO_SLOT:
                 self.running.copy(slot_of(chunk.seq), *self.prefixes.at(chunk.restores))
+            elif chunk.saves and chunk.saves[0][0] <= chunk.start:
+                position, kept = chunk.saves[0]
+                assert position == chunk.start - max(0, self.folds_of(chunk))
+                self._keep(kept, slot_of(chunk.seq))
 
     def save(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
         """Behind a step: what is kept of its end; it has kept the rest on its way."""
         for chunk in chunks:
             for position, kept in chunk.saves[-1:]:
                 if position == chunk.start + chunk.length:
-                    slots, slot = self.prefixes.at(kept)
-                    slots.copy(slot, self.running, slot_of(chunk.seq))
+                    self._keep(kept, slot_of(chunk.seq))
+
+    def _keep(self, kept: int, running: int) -> None:
+        slots, slot = self.prefixes.at(kept)
+        slots.copy(slot, self.running, running)
 
     def parts(self) -> tuple[StateSlots, PrefixSlots]:
         """For what copies states elsewhere."""

@@ -14,6 +14,7 @@ from config.model import Config, GatewayConfig
 
 _FIXED: Final = (
     *("host", "port", "processes", "process_port", "worker_bind", "drain_s"),
+    "hang_s",
     *("curve_secret_file", "signing_key_file", "tls_certificate_file", "tls_key_file"),
     *("responses", "spending_thresholds", "log", "traces"),
 )

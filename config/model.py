@@ -41,6 +41,8 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
 Processes = Annotated[int, msgspec.Meta(ge=1, le=64)]
 """A worker dials at most this many gateways."""
+HangSeconds = Annotated[float, msgspec.Meta(ge=3, le=3600)]
+"""A gateway process beats once a second."""
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 
 ToolParserName = Literal[
@@ -135,7 +137,8 @@ class GatewayConfig(_Table, frozen=True):
     `rate_limit` is that of each key without its own, `address_rate_limit` that of each client's
     address beside it.
     `processes` share the port; process i takes workers at `worker_bind` + i, and alone answers on
-    `process_port` + i, for metrics of each. `log` "requests" adds a line for each request.
+    `process_port` + i, for metrics of each. One of several whose event loop does not turn for
+    `hang_s` is replaced. `log` "requests" adds a line for each request.
     """
 
     host: str = "127.0.0.1"
@@ -151,6 +154,7 @@ class GatewayConfig(_Table, frozen=True):
     disconnect_grace_s: Seconds = 10.0
     recovery_probes: Positive = 3
     drain_s: Seconds = 10.0
+    hang_s: HangSeconds = 10.0
     max_queue: Positive | None = None
     max_body_bytes: Positive = 8 * 2**20
     allowed_origins: tuple[str, ...] = ()

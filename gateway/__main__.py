@@ -5,10 +5,12 @@ runs inside.
 """
 
 import argparse
+import faulthandler
 import functools
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ from gateway.app import run_gateway
 from gateway.gateway_index import ALONE, gateway_index_of
 from gateway.telemetry.event_feed import LOGGER as EVENTS_LOGGER
 from protocol.errors import ConfigError, HermaError
+from protocol.process_start import ProcessStart
 from protocol.signals import outlive_hangups
 from protocol.transport import enable_inline_reads
 
@@ -48,12 +51,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # It would log one line per request to a provider, with its address.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     outlive_hangups()
+    # The parent of several processes asks one that hangs where it is, before it ends it.
+    faulthandler.register(signal.SIGUSR2)
+    start = ProcessStart.take(os.environ)
     config = _config(arguments)
     reread = None if arguments.config is None else functools.partial(_config, arguments)
 
     async def serve() -> None:
         enable_inline_reads()
-        await run_gateway(config, os.environ, _announce, gateway_index, reread)
+        await run_gateway(config, os.environ, _announce, gateway_index, reread, start)
 
     _raise_config_error(lambda: trio.run(serve))
     return 0

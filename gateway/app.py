@@ -43,7 +43,13 @@ from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.worker_view import WorkerView
 from gateway.signing_key import signing_key
 from gateway.spending.spending import Spending
-from gateway.telemetry import AuditTrail, RequestTraces, SpanExport, log_request
+from gateway.telemetry import (
+    AuditTrail,
+    ProcessReplaced,
+    RequestTraces,
+    SpanExport,
+    log_request,
+)
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed
 from gateway.turn import (
@@ -72,6 +78,7 @@ from protocol.control_messages import (
 )
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES
+from protocol.process_start import FIRST, ProcessStart
 from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop
 from protocol.transport import ControlSocket, load_curve_server
@@ -253,10 +260,12 @@ async def run_gateway(
     announce: Callable[[str], None],
     gateway_index: GatewayIndex = ALONE,
     reread: Callable[[], Config] | None = None,
+    start: ProcessStart = FIRST,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then let the open answers end; a second signal does not wait.
     `gateway_index` is the place of this process among several that share the port. `reread` gives
-    the file's configuration as it is now, for a reload; None: there is no file.
+    the file's configuration as it is now, for a reload; None: there is no file. `start` is what the
+    parent of several processes hands over.
 
     `announce` gets "ready URL" once a model has a ready worker, or at once if the file has no
     workers and its models go to providers. Raises `ConfigError` when an address is taken or not
@@ -276,7 +285,8 @@ async def run_gateway(
     edge = edge_of(services, gateway_index.name)
     read = functools.partial(_read_again, reread, gateway_index)
     reload = Reload(services, edge.settings, read, environ)
-    process = _Process(services, edge, gateway_index, manager, alerting, reload)
+    process = _Process(services, edge, gateway_index, start, manager, alerting, reload)
+    _report_replacement(services, start)
     with graceful_stop(drain, lambda _number: root.cancel()):
         async with running(services) as address:
             with root:
@@ -290,9 +300,16 @@ class _Process:
     services: Services
     edge: Edge
     index: GatewayIndex
+    start: ProcessStart
     manager: ServiceManager
     alerting: Alerting
     reload: Reload
+
+
+def _report_replacement(services: Services, start: ProcessStart) -> None:
+    services.counters.processes_replaced = start.num_replaced
+    if start.num_replaced:
+        services.feed.publish(ProcessReplaced(start.why, start.num_replaced))
 
 
 def _read_again(reread: Callable[[], Config] | None, gateway_index: GatewayIndex) -> Config:
@@ -330,7 +347,10 @@ def _status(process: _Process, url: str) -> GatewayStatus:
         ModelCover(model.name, model.ready_workers, model.cloud and bool(model.fallback))
         for model in process.services.dispatcher.models()
     )
-    return GatewayStatus(os.getpid(), url, VERSION, process.index.name or "", tuple(models))
+    name, start = process.index.name or "", process.start
+    return GatewayStatus(
+        os.getpid(), url, VERSION, name, tuple(models), replaced=start.num_replaced, why=start.why
+    )
 
 
 async def _answer_commands(process: _Process, url: str) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 import trio
 
 from herma import EXIT_EXPLAINED
-from protocol.leftovers import is_stopped
+from herma.process_watch import ProcessWatch
 from protocol.own_code import module_argv
 from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop, hangups, outlive_hangups
@@ -29,9 +29,6 @@ MIN_BACKOFF_S: Final = 0.2
 MAX_BACKOFF_S: Final = 10.0
 HEALTHY_S: Final = 30.0
 """A child that ran this long restarts with the shortest back-off."""
-_LOOK_S: Final = 0.2
-_STOPPED_LOOKS: Final = 5
-"""A child that was stopped is seen so often before it is killed."""
 
 
 def herma_argv(words: list[str]) -> list[str]:
@@ -43,8 +40,7 @@ class Child:
     """One process at a time; each call of `run` starts it anew. After `stop_s` a child that was
     asked to stop is killed. `on_line` receives the lines of its standard output; without it the
     child inherits ours. `environ` and `folder` replace our environment and working directory.
-    `is_killed_if_stopped`: one that was stopped (SIGSTOP) for a second is killed, for the sake of
-    those that wait for it.
+    `watch` ends one that hangs, and gives it its environment.
     """
 
     def __init__(
@@ -56,7 +52,7 @@ class Child:
         on_line: Callable[[str], None] | None = None,
         environ: Mapping[str, str] | None = None,
         folder: str | None = None,
-        is_killed_if_stopped: bool = False,
+        watch: ProcessWatch | None = None,
     ) -> None:
         self.name = name
         self._argv = argv
@@ -64,8 +60,13 @@ class Child:
         self._on_line = on_line
         self._environ = environ
         self._folder = folder
-        self._is_killed_if_stopped = is_killed_if_stopped
+        self._watch = watch
         self._process: subprocess.Popen[bytes] | None = None
+
+    def how_ended(self, status: int) -> str:
+        """In words, for its exit status."""
+        how = _signal_name(-status) if status < 0 else f"exit code {status}"
+        return how if self._watch is None else self._watch.ended(how)
 
     async def run(self) -> int:
         """Start the child and wait for its end. Returns its exit status, negative for a signal.
@@ -73,11 +74,12 @@ class Child:
         Cancelling asks the child to stop, waits up to `stop_s` and then kills it.
         """
         out = None if self._on_line is None else subprocess.PIPE
+        watch = self._watch
         process = subprocess.Popen(  # noqa: ASYNC220
             self._argv,
             stdin=subprocess.DEVNULL,
             stdout=out,
-            env=self._environ,
+            env=self._environ if watch is None else watch.environ,
             cwd=self._folder,
         )
         self._process = process
@@ -85,8 +87,8 @@ class Child:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._listen, process)
-                    if self._is_killed_if_stopped:
-                        nursery.start_soon(self._kill_if_stopped, process)
+                    if watch is not None:
+                        nursery.start_soon(watch.run, process)
                     status = await _wait(process)
                     nursery.cancel_scope.cancel()
             finally:
@@ -115,17 +117,6 @@ class Child:
                 rest = rest[-_MAX_LINE_BYTES:]
                 for line in lines:
                     self._on_line(line.decode(errors="replace"))
-
-    async def _kill_if_stopped(self, process: "subprocess.Popen[bytes]") -> None:
-        num_looks = 0
-        while num_looks < _STOPPED_LOOKS:
-            looked_at = trio.current_time()
-            await trio.sleep(_LOOK_S)
-            # After Ctrl-Z and `fg` we go on together.
-            is_late = trio.current_time() - looked_at > 2 * _LOOK_S
-            num_looks = num_looks + 1 if is_stopped(process.pid) and not is_late else 0
-        print(f"herma: {self.name} is stopped, and clients wait for it: killed", file=sys.stderr)
-        process.kill()
 
     async def _stop(self, process: "subprocess.Popen[bytes]") -> None:
         process.terminate()
@@ -202,7 +193,7 @@ async def _keep_running(child: Child, stop_all: Callable[[int], None]) -> None:
             return
         if trio.current_time() - started_at > HEALTHY_S:
             backoff_s = MIN_BACKOFF_S
-        how = _signal_name(-status) if status < 0 else f"exit code {status}"
+        how = child.how_ended(status)
         print(f"herma: {child.name} ended: {how}; again in {backoff_s:g} s", file=sys.stderr)
         await trio.sleep(backoff_s)
         backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)

@@ -4,6 +4,7 @@ Owns the report, the exit status and the carrying out of repairs.
 """
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ import msgspec
 
 from config import Config, load_config
 from herma.doctor import Finding, Fix, examine, this_host, worst
+from herma.processes import gateways
 
 EXIT_ERRORS: Final = 1
 
@@ -22,7 +24,7 @@ _MARKS: Final = {"error": "✗", "warning": "!", "note": "·"}
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings. Returns 1 if one of them is an error, else 0. Raises `ConfigError`."""
     config = load_config(arguments.config) if arguments.config is not None else Config()
-    findings = examine(this_host(), config)
+    findings = examine(dataclasses.replace(this_host(), gateways=gateways), config)
     if arguments.json:
         sys.stdout.write(msgspec.json.encode(findings, enc_hook=str).decode() + "\n")
     else:

@@ -1,7 +1,8 @@
 """`herma gateway`: one gateway process, or the parent of several on one port.
 
 Owns the translation of the command line into the gateway's options. The parent holds the port,
-restarts a process that dies and prints `ready` once for all. Imports the gateway only to run it.
+replaces a process that dies or hangs and prints `ready` once for all. Imports the gateway only to
+run it.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from setproctitle import setproctitle
 from config import Config, builtin_config, load_config, with_gateway
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.preflight import check_process_ports, check_providers, claim_port
+from herma.process_watch import ProcessWatch, watches
 
 _GATEWAY_KEYS: Final = ("port", "worker_bind", "processes", "log")
 """Options of the command line that override a key of `[gateway]`."""
@@ -64,10 +66,14 @@ def _run_processes(config: Config, options: list[str]) -> int:
     """
     setproctitle("herma gateways")
     check_providers(config, os.environ)
-    check_process_ports(config.gateway)
-    with closing(claim_port(config.gateway)) as claim:
+    gateway = config.gateway
+    check_process_ports(gateway)
+    with closing(claim_port(gateway)) as claim:
         port = claim.getsockname()[1]
-        return trio.run(keep_running, _children(config, [*options, "--port", str(port)]))
+        names = [f"{index}/{gateway.processes}" for index in range(gateway.processes)]
+        with watches(len(names), gateway.hang_s, port) as watching:
+            words = [*options, "--port", str(port)]
+            return trio.run(keep_running, _children(config, words, names, watching))
 
 
 class ReadyCount:
@@ -83,18 +89,19 @@ class ReadyCount:
                 print(line, flush=True)
 
 
-def _children(config: Config, options: list[str]) -> list[Child]:
-    count = config.gateway.processes
-    ready = ReadyCount(count)
-    return [_child(f"{index}/{count}", options, config, index, ready) for index in range(count)]
+def _children(
+    config: Config, options: list[str], names: list[str], watching: list[ProcessWatch]
+) -> list[Child]:
+    ready = ReadyCount(len(names))
 
+    def child(index: int, name: str, watch: ProcessWatch) -> Child:
+        return Child(
+            f"gateway {name}",
+            herma_argv(["gateway", *options, "--process", name]),
+            stop_s=config.gateway.drain_s + GRACE_S,
+            on_line=lambda line: ready.add_line(index, line),
+            watch=watch,
+        )
 
-def _child(nth: str, options: list[str], config: Config, index: int, ready: ReadyCount) -> Child:
-    return Child(
-        f"gateway {nth}",
-        herma_argv(["gateway", *options, "--process", nth]),
-        stop_s=config.gateway.drain_s + GRACE_S,
-        on_line=lambda line: ready.add_line(index, line),
-        # The kernel gives a stopped process its share of the connections.
-        is_killed_if_stopped=True,
-    )
+    pairs = zip(names, watching, strict=True)
+    return [child(index, name, watch) for index, (name, watch) in enumerate(pairs)]

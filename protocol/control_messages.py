@@ -211,7 +211,9 @@ class ModelCover(msgspec.Struct, frozen=True):
 
 
 class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
-    """One gateway process. `process` is which of several on one port, as 0/4; "" if it is alone."""
+    """One gateway process. `process` is which of several on one port, as 0/4; "" if it is alone.
+    `replaced` processes had its place before; the last one ended for `why`.
+    """
 
     pid: int
     url: str
@@ -219,6 +221,8 @@ class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
     process: str = ""
     models: tuple[ModelCover, ...] = ()
     entry: tuple[str, ...] = ()
+    replaced: int = 0
+    why: str = ""
 
 
 class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):

@@ -127,6 +127,7 @@ class Dashboard:
             prompt_tokens=traces.prompt_tokens,
             cached_tokens=traces.cached_tokens,
             output_tokens=traces.output_tokens,
+            replaced=services.counters.processes_replaced,
         )
 
     def _sample(self) -> None:

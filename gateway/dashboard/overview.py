@@ -67,6 +67,7 @@ class Source(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    replaced: int = 0
 
 
 def overview_of(source: Source) -> Overview:
@@ -97,6 +98,7 @@ def overview_of(source: Source) -> Overview:
             for one in money.windows
         ),
         savings=money.savings,
+        replaced=source.replaced,
     )
 
 

@@ -154,7 +154,7 @@ class Totals(msgspec.Struct, frozen=True):
 class Overview(msgspec.Struct, frozen=True):
     """All of it at one moment. `requests` are the oldest open ones, at most `MAX_REQUESTS`;
     `recent` the last ended ones. `process` is the index of one of several gateway processes;
-    `processes` are in it.
+    `processes` are in it, and took the place of `replaced` others.
     """
 
     version: str
@@ -174,6 +174,7 @@ class Overview(msgspec.Struct, frozen=True):
     limits: tuple[LimitRow, ...]
     savings: tuple[Saving, ...]
     processes: int = 1
+    replaced: int = 0
 
 
 class State(msgspec.Struct, frozen=True):

@@ -103,6 +103,7 @@ def merged(own: Overview, others: Sequence[Overview]) -> Overview:
     return _replace(
         own,
         processes=len(every),
+        replaced=sum(one.replaced for one in every),
         condition=worst.condition,
         words=worst.words,
         totals=_totals([one.totals for one in every], [*requests, *recent]),

@@ -39,6 +39,7 @@ class Counters:
     cloud_cut: int = 0
     spans_sent: int = 0
     spans_lost: int = 0
+    processes_replaced: int = 0
 
     def count(self, usage: Usage) -> None:
         """Add the tokens of an answer by a worker."""

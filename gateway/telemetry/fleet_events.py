@@ -210,6 +210,15 @@ class ConfigReloaded(_Event, frozen=True, tag="config reloaded"):
     kept: tuple[str, ...]
 
 
+class ProcessReplaced(_Event, frozen=True, tag="process replaced"):
+    """This process took the place of one that ended or hung: `why`, and how many of its index ended
+    since the start of their parent.
+    """
+
+    why: str
+    times: int
+
+
 class AdminAct(_Event, frozen=True, tag="admin act"):
     """What an operator did to this process, and how it ended; the audit file says more."""
 
@@ -243,6 +252,7 @@ FleetEvent = (
     | RequestDetached
     | TakenOver
     | ConfigReloaded
+    | ProcessReplaced
     | AdminAct
 )
 

@@ -10,6 +10,7 @@ from typing import Final
 from config import Config
 from herma.doctor.driver import check_driver, check_preloaded
 from herma.doctor.finding import Finding
+from herma.doctor.gateways import check_gateways
 from herma.doctor.gpu import check_gpu_processes
 from herma.doctor.host import Host
 from herma.doctor.memory import (
@@ -36,6 +37,7 @@ OF_HOST: Final[tuple[Callable[[Host], Iterator[Finding]], ...]] = (
     check_clock,
     check_open_files,
     check_python,
+    check_gateways,
 )
 
 OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (

@@ -8,11 +8,13 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from herma.processes import Gateway
 
 _QUERY_S: Final = 5.0
 """nvidia-smi answers in 0.1 to 3 s, or never."""
@@ -33,13 +35,14 @@ Query = Callable[[Sequence[str]], Output | None]
 @dataclass(frozen=True, slots=True)
 class Host:
     """A machine. Paths are absolute on it; `root` is where its file system begins here. `packages`
-    is the folder of the installed Python packages.
+    is the folder of the installed Python packages, `gateways` asks the gateway processes that run.
     """
 
     root: Path
     environ: Mapping[str, str]
     query: Query
     packages: Path
+    gateways: Callable[[], Iterable[Gateway]] = tuple
     _answers: dict[tuple[str, ...], Output | None] = field(default_factory=dict)
 
     def path(self, name: str | Path) -> Path:

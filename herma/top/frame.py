@@ -81,7 +81,8 @@ def draw(
 
 def _title(now: Overview, view: View) -> Line:
     process = "" if now.process is None else f", process {now.process}"
-    process = f", {now.processes} processes" if now.processes > 1 else process
+    replaced = f" ({now.replaced} replaced)" if now.replaced else ""
+    process = f", {now.processes} processes{replaced}" if now.processes > 1 else process
     up = duration(1000 * (now.unix_time - now.started_at))
     left = (Piece(f"herma {now.version}{process}", "bold"), Piece(f"  {view.url}  up {up}", "soft"))
     right = Piece(view.status, "critical" if view.is_stale else "good")

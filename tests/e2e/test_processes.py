@@ -1,5 +1,6 @@
 """Several gateway processes on one port, before one synthetic worker: what clients see."""
 
+import json
 import os
 import re
 import signal
@@ -28,9 +29,17 @@ pytestmark = pytest.mark.filterwarnings(
 PROCESSES: Final = 3
 BOUND_S: Final = 60.0
 MAX_TOKENS: Final = 8
+HANG: Final = """
+import signal
+def spin(*_):
+    while True: pass
+signal.signal(signal.SIGUSR1, spin)
+"""
+"""At the start of every process: SIGUSR1 makes its main thread run for ever."""
 CONFIG: Final = """
 [gateway]
 processes = {processes}
+hang_s = 5
 process_port = {process_port}
 worker_bind = "ipc://{folder}/workers"
 
@@ -77,6 +86,10 @@ class Fleet:
         """How often the worker was too busy for that process."""
         return self._sample(index, "herma_busy_requeued_total")
 
+    def num_replaced(self, index: int) -> float:
+        """How many processes had its place before."""
+        return self._sample(index, "herma_processes_replaced_total")
+
     def busy(self) -> list[int]:
         """The processes that have requests."""
         running = "herma_sequences_running"
@@ -98,7 +111,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder, process_port = tmp_path_factory.mktemp("fleet"), free_ports(PROCESSES)
     config = folder / "herma.toml"
     config.write_text(CONFIG.format(folder=folder, processes=PROCESSES, process_port=process_port))
-    with herma_up(config) as herma:
+    (folder / "sitecustomize.py").write_text(HANG)
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    with herma_up(config, PYTHONPATH=path) as herma:
         yield Fleet(herma, process_port)
 
 
@@ -211,12 +226,20 @@ def test_the_death_of_one_process_is_felt_by_its_own_clients_only(fleet: Fleet) 
     assert any("gateway 1/3 ended: SIGKILL" in line for line in fleet.herma.output)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (signal.SIGKILL, "SIGKILL"),
+        (signal.SIGSTOP, "it was stopped (SIGSTOP), and clients waited for it"),
+        (signal.SIGUSR1, "it hung: its event loop did not turn for 5 s"),
+    ],
+)
 def test_the_official_client_has_its_answers_when_a_process_dies(
-    fleet: Fleet, number: signal.Signals
+    fleet: Fleet, number: signal.Signals, why: str
 ) -> None:
     """Of an answer in one piece the head is withheld to its end: the client asks again by itself,
-    and another process answers. A stopped process is killed, as it would get connections for ever.
+    and another process answers. A process that is stopped or hangs is ended, as it would get
+    connections for ever. The one that takes its place says so.
     """
     wait_until(lambda: all(map(fleet.knows_worker, range(PROCESSES))), "the worker everywhere")
 
@@ -242,6 +265,17 @@ def test_the_official_client_has_its_answers_when_a_process_dies(
         assert list(answers) == [num_tokens] * num_asked
     fleet.pid(victim, other_than=pid)
     wait_until(lambda: all(map(fleet.knows_worker, range(PROCESSES))), "the worker everywhere")
+    ends = [line for line in fleet.herma.output if f"gateway {victim}/3 ended: " in line]
+    assert f"ended: {why}; again in " in ends[-1]
+    events = [json.loads(line) for line in fleet.herma.output if "process replaced" in line]
+    named = [event for event in events if event["process"] == str(victim)]
+    assert (named[-1]["why"], named[-1]["times"]) == (why, len(ends))
+    assert fleet.num_replaced(victim) == len(ends)
+    if number == signal.SIGUSR1:
+        assert any("in spin" in line for line in fleet.herma.output), "where it hung"
+    root = fleet.urls[victim].removesuffix("/v1")
+    state = httpx.get(f"{root}/dashboard/state", trust_env=False).json()
+    assert state["overview"]["replaced"] >= len(ends)
 
 
 def test_all_drain_together(fleet: Fleet) -> None:

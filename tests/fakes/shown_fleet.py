@@ -26,6 +26,7 @@ from gateway.telemetry import (
     AttemptTrace,
     BreakerOpen,
     Candidate,
+    Counters,
     EventFeed,
     FallbackOff,
     FallbackOn,
@@ -115,6 +116,7 @@ class ShownFleet:
             ),
             traces=self.traces,
             feed=self.feed,
+            counters=Counters(),
             spending=SimpleNamespace(figures=self._figures),
             health=SimpleNamespace(open_names=lambda: {"deepseek": False, "openrouter": True}),
         )

@@ -25,7 +25,8 @@ function showCondition(now) {
   const node = $("condition");
   mark(node, "class", `condition ${now.condition}`);
   say(node.lastElementChild, now.words);
-  const process = now.processes > 1 ? ` · ${now.processes} processes` : now.process == null ? "" : ` · process ${now.process}`;
+  const replaced = now.replaced ? ` (${now.replaced} replaced)` : "";
+  const process = now.processes > 1 ? ` · ${now.processes} processes${replaced}` : now.process == null ? "" : ` · process ${now.process}`;
   say($("meta"), `${now.version}${process} · up ${duration(1000 * (now.unix_time - now.started_at))}`);
 }
 

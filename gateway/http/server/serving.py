@@ -23,11 +23,11 @@ from gateway.http.server.read_deadlines import Deadlines
 from gateway.http.server.response import HttpDate
 from gateway.http.server.tls import Certificates, serve_tls
 from protocol.errors import ConfigError
+from protocol.process_start import BACKLOG
 
 SHUTDOWN_GRACE_S: Final = 10.0
 SILENT_PEER_S: Final = 30.0
 """How long a peer may leave sent bytes unread or unacknowledged."""
-_BACKLOG: Final = 1024
 _MAX_ACCEPTS: Final = 64
 """Per turn of the loop, so that a storm of connections does not stop the others."""
 _NO_ROOM_S: Final = 0.1
@@ -123,9 +123,12 @@ async def _accept(
 
 async def _handle_accept_error(error: OSError) -> None:
     """Ignore a peer that left before it was accepted; without descriptors or memory wait until
-    there are some. Raises all else.
+    there are some. A listener that does not listen (EINVAL) was taken off the port by the parent of
+    several processes, which heard nothing from here, and comes back. Raises all else.
     """
-    if error.errno in _NO_ROOM:
+    if error.errno == errno.EINVAL:
+        await trio.sleep(_NO_ROOM_S)
+    elif error.errno in _NO_ROOM:
         _log.error("cannot accept a connection: %s", error.strerror)
         await trio.sleep(_NO_ROOM_S)
     elif error.errno not in _LEFT:
@@ -162,7 +165,7 @@ async def listen(
         listener.setblocking(False)
         listener.bind(address)
         # With SO_REUSEADDR a port that is taken may show only here.
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise explain_bind_error(error, host, port) from error

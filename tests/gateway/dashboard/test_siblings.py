@@ -15,7 +15,8 @@ SUMS = ("open", "queued", "ended", "failed", "by_cloud", "prompt_tokens", "outpu
 
 @functools.cache
 def overview_of(seed: int) -> Overview:
-    return ShownFleet(seed=seed).past(60).dashboard().overview({})
+    overview = ShownFleet(seed=seed).past(60).dashboard().overview({})
+    return msgspec.structs.replace(overview, replaced=seed)
 
 
 @given(seeds=st.lists(st.integers(1, 3), max_size=4))
@@ -24,6 +25,7 @@ def test_what_each_counts_is_added_up(seeds: list[int]) -> None:
     every = [overview_of(0), *map(overview_of, seeds)]
     one = merged(every[0], every[1:])
     assert one.processes == len(every)
+    assert one.replaced == sum(each.replaced for each in every)
     for name in SUMS:
         assert getattr(one.totals, name) == sum(getattr(each.totals, name) for each in every)
     num_requests = sum(len(each.requests) for each in every)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from herma.doctor import Host, Output
+from herma.processes import Gateway
 
 SITE = Path("/opt/venv/lib/python3.12/site-packages")
 NVIDIA = "/proc/driver/nvidia/version"
@@ -18,6 +19,7 @@ class Machine:
         self.root = root
         self.environ: dict[str, str] = {}
         self.answers: dict[str, Output] = {}
+        self.gateways: list[Gateway] = []
 
     def write(self, name: str, content: str | bytes = "", mode: int = 0o644) -> Path:
         path = self.root / name.lstrip("/")
@@ -45,7 +47,10 @@ class Machine:
 
     @property
     def host(self) -> Host:
-        return Host(self.root, self.environ, self._query, SITE)
+        return Host(self.root, self.environ, self._query, SITE, self._gateways)
+
+    def _gateways(self) -> list[Gateway]:
+        return self.gateways
 
     def _query(self, argv: Sequence[str]) -> Output | None:
         return self.answers.get(" ".join(argv))

@@ -6,6 +6,8 @@ import pytest
 
 from config import Config
 from herma.doctor import Finding, examine
+from herma.processes import Gateway
+from protocol.control_messages import GatewayStatus
 from tests.herma.doctor.machine import APPS, NVIDIA, SITE, Machine
 
 GIB = 2**20  # KiB, as /proc/meminfo counts
@@ -182,3 +184,22 @@ def test_torch_without_cuda(machine: Machine) -> None:
 def test_the_driver_file_is_enough(machine: Machine) -> None:
     machine.write(NVIDIA, "NVRM")
     assert machine.host.has_gpu
+
+
+def test_gateways_that_hang_and_that_replaced_others(machine: Machine) -> None:
+    """One that answers and was there from the start is no finding."""
+    path = machine.root / "herma-1-7-1-gateway"
+    well = GatewayStatus(7, "http://127.0.0.1:80", "1", "0/2")
+    machine.gateways.append(Gateway(path, 7, well))
+    assert examine(machine.host, Config()) == []
+    machine.gateways.append(Gateway(path, 8, None))
+    hung = only(machine)
+    assert hung.level == "error"
+    assert "the gateway process 8 does not answer" in hung.what
+    assert "kill -USR2 8" in hung.remedy
+    why = "it hung: its event loop did not turn for 10 s"
+    after = GatewayStatus(9, "http://127.0.0.1:80", "1", "1/2", replaced=2, why=why)
+    machine.gateways[1:] = [Gateway(path, 9, after)]
+    replaced = only(machine)
+    assert replaced.level == "warning"
+    assert replaced.what.endswith(f"was replaced 2 times; the last one ended so: {why}")

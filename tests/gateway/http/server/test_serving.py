@@ -18,6 +18,7 @@ from gateway.http.server import serve
 from gateway.http.server.read_deadlines import Deadlines
 from gateway.http.server.serving import listen
 from tests.fakes.asgi import Script, chat_body, scripted_edge
+from tests.fakes.ports import free_ports
 from tests.fakes.served import PATIENCE_S, ask, connected
 from tests.fakes.wired import Echo, statuses
 
@@ -144,6 +145,28 @@ async def test_a_peer_that_is_gone_before_it_is_accepted_is_borne(
         async with connected(url) as client:
             assert (await client.ask("GET", "/")).status == 200
     assert not failures
+
+
+async def test_a_listener_that_was_off_the_port_serves_again() -> None:
+    """The parent of several processes shuts it and has it listen again, on the same socket."""
+    made: list[socket.socket] = []
+
+    async def listen_here(host: str, _port: int, **options: Any) -> socket.socket:
+        # One that the kernel chose would be another after it.
+        made.append(await listen(host, free_ports(1), **options))
+        return made[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.http.server.serving.listen", listen_here)
+        async with _served(Echo()) as url:
+            made[0].shutdown(socket.SHUT_RD)
+            with pytest.raises(OSError, match="connect"):
+                async with connected(url):
+                    pass
+            await trio.sleep(0.3)
+            made[0].listen(16)
+            async with connected(url) as client:
+                assert (await client.ask("GET", "/")).status == 200
 
 
 async def test_a_shared_port_is_shared_only_when_asked() -> None:

@@ -1,0 +1,43 @@
+"""Gateway processes that run on this host.
+
+Owns what is wrong with one that does not answer its control socket, or that took the place of
+others. Must not know how they are asked.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from herma.doctor.finding import Finding
+from herma.doctor.host import Host
+from protocol.control_messages import GatewayStatus
+
+CHECK: Final = "gateways"
+
+
+def check_gateways(host: Host) -> Iterator[Finding]:
+    """Those of this user."""
+    for gateway in host.gateways():
+        if gateway.status is None:
+            yield Finding(
+                "error",
+                CHECK,
+                f"the gateway process {gateway.pid} does not answer: it is stopped, hangs or is of "
+                "another version",
+                "clients that it has wait for their own timeouts",
+                "of several on one port the parent replaces it ([gateway] hang_s); else "
+                f"kill -USR2 {gateway.pid} logs where it is, kill -9 {gateway.pid} ends it",
+            )
+        elif gateway.status.replaced:
+            yield _replaced(gateway.status)
+
+
+def _replaced(status: GatewayStatus) -> Finding:
+    times = "once" if status.replaced == 1 else f"{status.replaced} times"
+    return Finding(
+        "warning",
+        CHECK,
+        f"gateway process {status.process} of {status.url} was replaced {times}; the last one "
+        f"ended so: {status.why}",
+        "each time the streams of its clients were cut",
+        "look in the log before `ended:`, where one that hung says at which line",
+    )

@@ -1,0 +1,90 @@
+"""The place of another process on a port that several share.
+
+Owns how a parent takes a process that hangs off the port, and lets it in again: the process itself
+need do nothing for it. Must not know when.
+
+Linux lets a process copy the descriptor of another of its user that it may trace (`pidfd_getfd`, a
+descendant under Yama's default), which a container without CAP_SYS_PTRACE may not. The copy is held
+only while the process is off the port: a listener that the parent had all the time would outlive a
+process that dies, and take its connections in until the parent notices.
+"""
+
+import ctypes
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, final
+
+from protocol.process_start import BACKLOG
+
+_PIDFD_GETFD: Final = 438
+"""The number of the system call, the same on x86-64 and aarch64."""
+
+
+@final
+class SharedPort:
+    """The processes that listen on `port`. The last of them is never taken off: a port that answers
+    late is better than one that is closed.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._on: set[int] = set()
+        self._off: dict[int, list[socket.socket]] = {}
+
+    def admit(self, pid: int) -> None:
+        """The process takes connections, or does so again."""
+        self._on.add(pid)
+        for listener in self._off.pop(pid, ()):
+            with listener:
+                listener.listen(BACKLOG)
+
+    def take_off(self, pid: int) -> None:
+        """New connections go to the others, and those that it has not accepted are reset. Does
+        nothing for the last process, or where the kernel forbids it.
+        """
+        if pid in self._off or not self._on - {pid}:
+            return
+        self._on.discard(pid)
+        self._off[pid] = listeners_of(pid, self._port)
+        for listener in self._off[pid]:
+            # It stays bound, so that it can listen again; both descriptors are the same socket.
+            listener.shutdown(socket.SHUT_RD)
+
+    def forget(self, pid: int) -> None:
+        """The process has ended."""
+        self._on.discard(pid)
+        for listener in self._off.pop(pid, ()):
+            listener.close()
+
+
+def listeners_of(pid: int, port: int) -> list[socket.socket]:
+    """Copies of the sockets with which the process listens on the port; none if it is gone or may
+    not be looked into.
+    """
+    found: list[socket.socket] = []
+    with suppress(OSError):
+        process = os.pidfd_open(pid)
+        try:
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):  # closed meanwhile
+                    if str(link.readlink()).startswith("socket:"):
+                        found += _listener(process, int(link.name), port)
+        finally:
+            os.close(process)
+    return found
+
+
+def _listener(process: int, fd: int, port: int) -> list[socket.socket]:
+    """A copy of the descriptor, if it listens on the port. Raises `OSError`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if (copy := libc.syscall(_PIDFD_GETFD, process, fd, 0)) < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    found = socket.socket(fileno=copy)
+    is_inet = found.family in (socket.AF_INET, socket.AF_INET6)
+    listens = is_inet and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if listens and found.getsockname()[1] == port:
+        return [found]
+    found.close()
+    return []

@@ -7,6 +7,7 @@ on the CPU and the code takes that for a card; kernels do not run, so tokens are
 
 import json
 import os
+import sys
 from array import array
 from collections.abc import Iterator
 from itertools import product
@@ -16,6 +17,8 @@ from unittest.mock import patch
 
 import msgspec
 import torch
+import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
+from torch.overrides import TorchFunctionMode
 from triton import knobs
 from triton.runtime import driver
 
@@ -34,7 +37,6 @@ from kernels.linear import linear_add, norm_linear, norm_swiglu, wide  # noqa: E
 from kernels.recorder import RecordedKernel, pretend_device, record_launches  # noqa: E402
 from kernels.sample import kernel as drawing  # noqa: E402
 from protocol.sampling import SamplingParams  # noqa: E402
-from tests.fakes.tiny_families import write_family  # noqa: E402
 from tests.fakes.tiny_models import write_tiny_model  # noqa: E402
 from tests.fakes.uninterpreted import run_checks  # noqa: E402
 from tests.kernels.attention_cases import Shape  # noqa: E402
@@ -61,7 +63,12 @@ CPU = torch.device("cpu")
 META = torch.device("meta")
 PAIRS = ((1.0, 0.0, None), (1.0, 0.5, 2), (0.5, 0.0, 2), (0.5, 0.5, None))
 """Each two values of `top_p`, penalty and logprobs meet once."""
-LARGE = Path(__file__).parents[3] / "config" / "dummy" / "qwen3-8b"
+VALUES = ((1.0, 0.0, None), (0.5, 0.5, 2))
+"""Each value once: for models that sample by the same kernels as one of `SAMPLED`."""
+SAMPLED = ("plain", "odd", "exact")
+"""The models with a vocabulary or a dtype of their own."""
+DUMMY = Path(__file__).parents[3] / "config" / "dummy"
+LARGE = DUMMY / "qwen3-8b"
 
 
 def _worker(model_dir: Path, **changes: Any) -> WorkerConfig:
@@ -75,7 +82,10 @@ def _start(config: WorkerConfig) -> Runner:
     shape = read_model_config(model_dir)
     dtype = compute_dtype(config, shape, torch.device("cuda"))
     change = layer_change(config, shape, dtype, CPU)
-    weights = load_weights(model_dir, shape, CPU, dtype, lambda *_: None, change=change)
+    if any(model_dir.glob("*.safetensors")):
+        weights = load_weights(model_dir, shape, CPU, dtype, lambda *_: None, change=change)
+    else:
+        weights = draw_weights(shape, CPU, dtype, change=change)
     model = Network(shape, weights, invariant=config.invariant)
     facts = probe_facts(config, model)
     for num_blocks, run in ((1, run_largest_steps), (facts.kv_tokens // facts.block_size, warm_up)):
@@ -89,9 +99,10 @@ def _start(config: WorkerConfig) -> Runner:
 
 def _serve(runner: Runner) -> None:
     """Requests of all kinds, alone and a few at once, with and without graphs."""
-    for seq, (top_p, penalty, logprobs) in enumerate(PAIRS):
+    pairs = PAIRS if runner.model_dir.name in SAMPLED else VALUES
+    for seq, (top_p, penalty, logprobs) in enumerate(pairs):
         sampling = SamplingParams(9, top_p=top_p, presence_penalty=penalty, logprobs=logprobs)
-        for plan in warm_up_plans(runner.facts, sampling):
+        for plan in warm_up_plans(runner.facts, sampling, prompts=(512, 3)):
             runner.run(plan)
         for count in (2, 5):
             _serve_together(runner, sampling, count)
@@ -116,8 +127,7 @@ def _zero_tokens() -> None:
 def _launched(config: WorkerConfig) -> tuple[dict[str, RecordedKernel], dict[str, RecordedKernel]]:
     """In the start, and by the requests behind it."""
     driver.set_active(TritonCard())
-    # Of the products of the library only the shape matters, and those in 8 bits are slow on a CPU.
-    with patch.object(torch, "_scaled_mm", _no_product):
+    with patch.object(torch, "_scaled_mm", _no_scaled), _NoProducts():
         with record_launches() as recorded:
             runner = _start(config)
         with record_launches() as served:
@@ -125,7 +135,21 @@ def _launched(config: WorkerConfig) -> tuple[dict[str, RecordedKernel], dict[str
     return recorded, served
 
 
-def _no_product(
+class _NoProducts(TorchFunctionMode):
+    """Of the products of the library only the shape matters, and a CPU is slow at those in few
+    bits.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is F.linear:
+            x, weight = args[:2]
+            return x.new_zeros(*x.shape[:-1], weight.shape[0])
+        return args[0] if func is torch.Tensor.addmm_ else func(*args, **(kwargs or {}))
+
+
+def _no_scaled(
     values: torch.Tensor, weight: torch.Tensor, *, out_dtype: torch.dtype, **_: Any
 ) -> torch.Tensor:
     return torch.zeros(values.shape[0], weight.shape[1], dtype=out_dtype)
@@ -142,10 +166,22 @@ def _models(room: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     yield write_tiny_model(room / "exact"), {"dtype": "float32", "context_length": 96}
     yield write_tiny_model(room / "eight", **wide), {"quantization": "fp8"}
     yield write_tiny_model(room / "invariant", **wide), {"invariant": True}
-    yield write_family(room / "windows", "gemma3"), {}
+    yield _write_windows(room / "windows"), {}
     yield write_tiny_model(room / "prefill", **wide), {"prefill": "fp8"}
     yield quantised_twins(room / "rows", BY_ROW)[0], {}
     yield quantised_twins(room / "blocks", BY_BLOCK)[0], {}
+
+
+def _write_windows(model_dir: Path) -> Path:
+    """A configuration alone: the weights are drawn."""
+    config = json.loads((DUMMY / "gemma-3-12b" / "config.json").read_text())
+    sizes = {"hidden_size": 48, "intermediate_size": 96, "head_dim": 32, "vocab_size": 151}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "query_pre_attn_scalar": 24}
+    layers = {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    config["text_config"] |= {**sizes, **heads, **layers, "sliding_window": 20}
+    model_dir.mkdir()
+    (model_dir / "config.json").write_text(json.dumps(config))
+    return model_dir
 
 
 def check_dry_run() -> None:
@@ -194,6 +230,7 @@ def check_segments() -> None:
     hopper.has_compiler = lambda: True
     pretend_device(H200)
     first, *later = dry_run(_worker(LARGE, token_budget=2048), LARGE)
+    assert "torch._dynamo" not in sys.modules  # torch's compiler, whose import lasts for seconds
     assert [kernel.name for kernel in first if kernel.module == extend_attention.__name__] == [
         "attend_items"
     ]

@@ -5,7 +5,7 @@ most operations it imports its compiler first: a second, as long as torch itself
 without an answer here take that slow and correct path. Must not know steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import torch
@@ -30,6 +30,12 @@ def _with_number(x: Tensor, number: object) -> Tensor | None:
     return x.new_empty(x.shape) if isinstance(number, int) else None
 
 
+def _clamped(x: Tensor, min: object = None, max: object = None) -> Tensor | None:  # noqa: A002
+    bounds = [bound for bound in (min, max) if bound is not None]
+    is_kept = bounds and all(isinstance(bound, int) for bound in bounds)
+    return x.new_empty(x.shape) if is_kept else None
+
+
 def _compared(x: Tensor, number: object) -> Tensor | None:
     return x.new_empty(x.shape, dtype=torch.bool) if isinstance(number, int) else None
 
@@ -48,6 +54,18 @@ def _indexed(x: Tensor, index: object) -> Tensor | None:
     return x.new_empty(*index.shape, *x.shape[1:])
 
 
+def _log_softmax(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:  # noqa: ARG001
+    return x.new_empty(x.shape, dtype=dtype or x.dtype)
+
+
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
+    first, *others = tensors
+    alike = all(one.shape[1:] == first.shape[1:] and one.dtype == first.dtype for one in others)
+    if dim or not alike:
+        return None
+    return first.new_empty(sum(one.shape[0] for one in tensors), *first.shape[1:])
+
+
 def _in_place(x: Tensor, *_: object, **__: object) -> Tensor:
     return x
 
@@ -58,9 +76,12 @@ _ANSWERS: Final[dict[str, Callable[..., Tensor | None]]] = {
     "_scaled_mm": _scaled_mm,
     "embedding": _embedding,
     "add": _with_number,
+    "clamp": _clamped,
     "__eq__": _compared,
     "where": _where,
     "__getitem__": _indexed,
+    "log_softmax": _log_softmax,
+    "cat": _cat,
     "add_": _in_place,
     "addmm_": _in_place,
     "clamp_": _in_place,
@@ -83,7 +104,8 @@ class ShapesOnly(TorchFunctionMode):
     ) -> Any:  # noqa: ANN401
         kwargs = kwargs or {}
         answer = _ANSWERS.get(func.__name__)
-        if answer is not None and isinstance(args[0], Tensor) and args[0].is_meta:
+        first = args[0][0] if func is torch.cat else args[0] if args else None
+        if answer is not None and isinstance(first, Tensor) and first.is_meta:
             found = answer(*args, **kwargs)
             if found is not None:
                 return found

@@ -33,6 +33,15 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "times in place": (lambda x, y: x.mul_(y), (ROWS, ROWS)),
     "sigmoid": (lambda x: x.sigmoid_(), (ROWS,)),
     "clamp": (lambda x: x.clamp_(min=0), (FEW,)),
+    "bounded": (lambda x: x.clamp(min=0), (FEW,)),
+    "bounded on both sides": (lambda x: x.clamp(0, max=2), (IDS,)),
+    "bounded by a float": (lambda x: x.clamp(min=0.5), (FEW,)),
+    "bounded by a tensor": (lambda x, y: x.clamp(max=y), (FEW, IDS)),
+    "log-softmax": (lambda x: x.log_softmax(dim=-1), (ROWS,)),
+    "log-softmax of another dtype": (lambda x: x.log_softmax(-1, dtype=torch.float32), (ROWS,)),
+    "joined": (lambda *parts: torch.cat(parts), (ROWS, ROWS[:1])),
+    "joined sideways": (lambda *parts: torch.cat(parts, dim=1), (ROWS, ROWS)),
+    "joined with another dtype": (lambda *parts: torch.cat(parts), (FEW, IDS)),
     "copied": (lambda x, y, z: x.index_copy_(0, y, z), (FEW, IDS.clamp(max=2), FEW)),
 }
 

@@ -3,6 +3,7 @@ tensors that stay the same, Triton's interpreter, which runs our kernels where n
 for secrets in logs."""
 
 import atexit
+import gc
 import os
 import sys
 import zlib
@@ -12,7 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import engine as search
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -23,19 +25,33 @@ os.environ["XDG_STATE_HOME"] = _state.name
 # Workers of one name are told apart by their folder: several runs share a machine.
 os.environ["HERMA_RUNTIME_DIR"] = f"{_state.name}/run"
 
+_PHASES = set(Phase) - {Phase.explain}
+"""To explain a failure, hypothesis traces each line of each smaller example: many times as slow,
+and of torch gigabytes."""
+SHRINK_S = 30
+"""How long `make test` looks for a smaller example; hypothesis itself looks for five minutes."""
+
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile(
     "test",
     deadline=None,
     derandomize=True,
     max_examples=25,
+    phases=_PHASES,
     print_blob=True,
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
-    "fuzz", deadline=None, max_examples=20_000, suppress_health_check=_SLOW_IS_FINE
+    "fuzz",
+    deadline=None,
+    max_examples=20_000,
+    phases=_PHASES,
+    suppress_health_check=_SLOW_IS_FINE,
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
+_profile = os.environ.get("HYPOTHESIS_PROFILE", "test")
+settings.load_profile(_profile)
+if _profile == "test":
+    search.MAX_SHRINKING_SECONDS = SHRINK_S
 
 _SEED = os.environ.get("HERMA_TEST_SEED", "")
 """Anything: other numbers for every test."""
@@ -59,7 +75,11 @@ def _no_secret_in_logs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before anything imports Triton: it decides at import how its functions will run."""
+    """Before anything imports Triton: it decides at import how its functions will run. The
+    collector looks at nothing while modules and tests are collected, two million objects: that
+    takes 3.5 of 13 seconds.
+    """
+    gc.disable()
     from tests.secret_net import SecretNet
 
     config.stash[SECRET_NET] = SecretNet(Path(_state.name) / "output")
@@ -73,6 +93,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from tests.work_units import sort_by_length
 
         sort_by_length(items)
+
+
+def pytest_collection_finish() -> None:
+    """Nor later at what was collected: every full collection would take a second."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,6 +3,7 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +22,12 @@ FILES = {
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
 }
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+
+
+@cache
+def _trees() -> dict[str, ast.Module]:
+    """Parsed when the first test asks, not in each process that collects the tests."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
@@ -36,7 +42,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 def _edges() -> dict[str, set[str]]:
     """Module -> the modules of ours that it imports."""
     edges: dict[str, set[str]] = defaultdict(set)
-    for name, tree in TREES.items():
+    for name, tree in _trees().items():
         for full in _imported(tree):
             found = full if full in FILES else full.rpartition(".")[0]
             if found in FILES and found != name:
@@ -78,7 +84,7 @@ def _is_package(name: str) -> bool:
 def _has_list(name: str) -> bool:
     return any(
         isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        for node in TREES[name].body
+        for node in _trees()[name].body
     )
 
 
@@ -106,7 +112,7 @@ def test_other_subjects_are_imported_by_their_package() -> None:
     """`from gateway.routing import Dispatcher`, never from one of its files."""
     found = [
         f"{importer} imports {node.module}"
-        for importer, tree in TREES.items()
+        for importer, tree in _trees().items()
         for node in tree.body  # what few need is imported by the function that needs it
         if isinstance(node, ast.ImportFrom) and _past_the_package(importer, node.module or "")
     ]
@@ -117,7 +123,7 @@ def test_the_product_imports_no_tests() -> None:
     """Nor benchmarks, but for the command that runs them."""
     found = [
         f"{name} imports {full}"
-        for name, tree in TREES.items()
+        for name, tree in _trees().items()
         for full in _imported(tree)
         if full.partition(".")[0] == "tests"
         or (full.partition(".")[0] == "benchmarks" and not _is_inside(name, "herma"))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from torch import Tensor
@@ -32,8 +32,6 @@ NUM_LIVES = max(25, settings().max_examples // 10)  # each is many steps
 LINKS = (1, 2, 3)
 HAIR = 1e-4
 """Of logits of about 1; products differ by some 1e-6."""
-PHASES = set(Phase) - {Phase.explain}
-"""To trace every line of torch that a life reaches takes gigabytes."""
 STOPS = tuple(range(3, 151, 12))
 seen: Counter[str] = Counter()
 
@@ -183,7 +181,7 @@ def _check_ends(life: Life, company: Company) -> None:
     capture=st.sampled_from((None, run_again)),
     turn_s=st.sampled_from((0.0, 1.0)),
 )
-@settings(max_examples=NUM_LIVES, phases=PHASES)
+@settings(max_examples=NUM_LIVES)
 def _lives(
     host: Runner,
     shape: Shape,

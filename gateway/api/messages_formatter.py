@@ -55,6 +55,8 @@ _ERROR_TYPES: Final = {
     529: "overloaded_error",
 }
 _NUMBER: Final = re.compile(r"(\d+) tokens")
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},]', re.DOTALL)
+_CLOSER: Final = {"{": "}", "[": "]"}
 
 
 class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
@@ -322,14 +324,13 @@ class MessageBuilder:
 
     def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
         """See `BodyBuilder`."""
-        blocks = [self._block(kind, "".join(texts)) for kind, texts in self._blocks]
         stop = _stop(self._finished)
         message = MessageObject(
             id=self._head.id,
             type="message",
             role="assistant",
             model=self._head.model,
-            content=[block for block in blocks if block is not None],
+            content=[self._block(kind, "".join(texts)) for kind, texts in self._blocks],
             stop_reason=None,
             stop_sequence=None,
             usage=MessageUsage.of(usage),
@@ -344,15 +345,17 @@ class MessageBuilder:
 
     def _block(
         self, kind: Literal["thinking", "text"] | ToolCallStart, text: str
-    ) -> ThinkingBlock | TextBlock | ToolUseBlock | None:
-        """A call whose arguments were cut short is left out: it cannot be made."""
+    ) -> ThinkingBlock | TextBlock | ToolUseBlock:
+        """Of arguments that were cut short the whole members stay, as in what clients of streams
+        have then: the last block must show that a call was cut.
+        """
         if kind == "thinking":
             return ThinkingBlock(text, self._signer.signature(text))
         if kind == "text":
             return TextBlock(text)
         arguments = _object_in(text or "{}")
         if arguments is None:
-            return None
+            arguments = _object_in(_whole_part(text)) or {}
         return ToolUseBlock(CALL_PREFIX + kind.id, kind.name, arguments)
 
 
@@ -362,3 +365,19 @@ def _object_in(text: str) -> dict[str, Any] | None:
     except (msgspec.MsgspecError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _whole_part(text: str) -> str:
+    """JSON that was cut short, without the member or item in which it breaks off, and closed."""
+    end, closers = 0, ""
+    opened: list[str] = []
+    for token in _JSON_TOKEN.finditer(text):
+        if (mark := token[0]) in _CLOSER:
+            opened.append(_CLOSER[mark])
+        elif mark in "]}" and opened:
+            opened.pop()
+        elif mark != ",":
+            continue
+        end = token.start() if mark == "," else token.end()
+        closers = "".join(reversed(opened))
+    return text[:end] + closers

@@ -15,6 +15,7 @@ import msgspec
 from gateway.api import (
     Finished,
     ReasoningDelta,
+    StopReason,
     TextDelta,
     TokenLogprob,
     ToolCallArguments,
@@ -246,7 +247,8 @@ class OutputPipeline:
 
     def finish(self, reason: Literal["stop", "length"]) -> list[OutputEvent]:
         """The rest of the text, then `Finished`. A stop after tool calls becomes "tool_calls"; an
-        answer that was cut stays "length" even then.
+        answer that was cut stays "length" even then, and so ends one whose last call breaks off:
+        clients take a "tool_calls" for calls that can be made.
         """
         rest = "" if self.stopped else self._rest()
         is_cut = reason == "length" and not self.stopped
@@ -268,11 +270,17 @@ class OutputPipeline:
             events.append(TextDelta(self._index, "", left))
         if self.stopped:
             reason = "stop"
-        called = self._tool_parser is not None and self._tool_parser.num_calls > 0
-        is_call = called and reason == "stop"
         stop = self._stops.matched if self.stopped else None
-        events.append(Finished(self._index, "tool_calls" if is_call else reason, stop))
+        events.append(Finished(self._index, self._reason(reason), stop))
         return events
+
+    def _reason(self, reason: Literal["stop", "length"]) -> StopReason:
+        parser = self._tool_parser
+        if reason == "length" or parser is None or not parser.num_calls:
+            return reason
+        if parser.broke_off:
+            return "stop" if self.stopped else "length"
+        return "tool_calls"
 
     def _rest(self) -> str:
         """The text that the detokenizer and the stop matcher hold back."""

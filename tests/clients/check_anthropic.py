@@ -107,6 +107,21 @@ def tools() -> Any:
     }
 
 
+def half_a_call() -> Any:
+    """A call that breaks off within a string, streamed and whole."""
+    asked: Any = {
+        "model": "claude-any",
+        "max_tokens": 99,
+        "messages": said("Tell me half the weather"),
+        "tools": [TOOL],
+    }
+    with client() as api:
+        with api.messages.stream(**asked) as events:
+            finals = [events.get_final_message()]
+        finals.append(api.messages.create(**asked))
+    return [[one.stop_reason, one.content[-1].type, one.content[-1].input] for one in finals]
+
+
 def errors() -> Any:
     def raised(act: Any) -> Any:
         try:
@@ -131,7 +146,7 @@ def errors() -> Any:
         }
 
 
-CHECKS = (models, message, stream, thinking, tools, errors)
+CHECKS = (models, message, stream, thinking, tools, half_a_call, errors)
 
 if __name__ == "__main__":
     print(json.dumps({check.__name__: check() for check in CHECKS}))

@@ -75,6 +75,11 @@ def test_a_call_and_its_result(seen: dict[str, Any]) -> None:
     }
 
 
+def test_a_call_that_breaks_off_is_a_message_that_was_cut(seen: dict[str, Any]) -> None:
+    """The client reads what is there of it, and its documented look at the last block works."""
+    assert seen["half_a_call"] == [["max_tokens", "tool_use", {"days": 1}]] * 2
+
+
 @pytest.mark.parametrize(
     ("case", "raised"),
     {

@@ -7,6 +7,7 @@ the joined message out.
 
 from typing import Any, Final
 
+import jiter
 import msgspec
 
 from tests.fakes.stream_checker import StreamFault
@@ -32,7 +33,8 @@ EMPTY: Final = {
 
 class MessagesChecker:
     """Takes a stream's bytes as they come; raises `StreamFault` at the first that is wrong.
-    `message` is what a client that joins the deltas has.
+    `message` is what a client that joins the deltas has; `inputs` are those of its calls, by block,
+    as far as they go.
     """
 
     def __init__(self) -> None:
@@ -40,6 +42,7 @@ class MessagesChecker:
         self.error: dict[str, Any] | None = None
         self.is_done = False
         self.kinds: list[str] = []
+        self.inputs: dict[int, dict[str, Any]] = {}
         self._open: dict[str, Any] | None = None
         self._arguments = ""
         self._has_ended = False
@@ -111,6 +114,7 @@ class MessagesChecker:
 
     def _content_block_stop(self, fields: dict[str, Any]) -> None:
         block = self._of_open(fields)
+        assert self.message is not None
         if block["type"] == "thinking":
             self._check(bool(block["signature"]), "thinking without a signature")
         if block["type"] == "tool_use":
@@ -118,6 +122,9 @@ class MessagesChecker:
                 block["input"] = msgspec.json.decode(self._arguments)
             except msgspec.DecodeError:
                 block["input"] = None
+            # What the official client makes of it; it raises for what no object begins with.
+            place = len(self.message["content"]) - 1
+            self.inputs[place] = jiter.from_json(self._arguments.encode(), partial_mode=True)
         if block["type"] == "text":
             self._check(bool(block["text"]), "an empty text")
         self._open = None

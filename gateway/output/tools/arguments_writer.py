@@ -53,8 +53,8 @@ class ArgumentsWriter:
         self._is_open = False
         return value.scan.found
 
-    def _close(self) -> str:
-        return "" if self._is_open else "}"
+    def _close(self) -> str | None:
+        return None if self._is_open else "}"
 
 
 class _Value:

@@ -28,22 +28,22 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
     """The call behind its tag."""
     yield from literal(PREFIX, len((yield from _first())))
     name, _ = yield from name_until("{")
-    is_open = True
+    is_half = False
 
-    def close() -> str:
-        return "}" if is_open else ""
+    def close() -> str | None:
+        return None if is_half else "}"
 
     calls.start(name, close)
     calls.write("{")
     comma = ""
     char = yield from skip_space()
     while char != "}":
+        is_half = True
         key, char = yield from _key(char)
         value, char = yield from _value(char)
         calls.write(f"{comma}{quote(key)}: {value}")
-        comma = ", "
+        comma, is_half = ", ", False
         char = (yield from skip_space()) if char == "," else char
-    is_open = False
     calls.write("}")
     calls.end()
     if (yield from skip_space()) != "<":

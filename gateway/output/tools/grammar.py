@@ -55,8 +55,10 @@ class CallSink(Protocol):
     runs: "RunReader | None"
     """Set while a value is read that takes many characters at once."""
 
-    def start(self, name: str, close: Callable[[], str], call_id: str = "") -> None:
-        """Begin a call; `close()` gives the rest of its arguments at the end of the output."""
+    def start(self, name: str, close: Callable[[], str | None], call_id: str = "") -> None:
+        """Begin a call; `close()` gives the rest of its arguments at the end of the output, None if
+        they break off there.
+        """
         ...
 
     def write(self, arguments: str) -> None:

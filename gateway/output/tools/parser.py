@@ -25,6 +25,7 @@ class ToolParser:
 
     `draw(n)` returns n random bytes. `tools` are those of the request. `index` is the choice's.
     While `is_quiet`, text without any of `marks` passes unchanged unless it ends in white space.
+    `broke_off`: the arguments of the last call are no whole JSON, after `flush`.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class ToolParser:
         "_index",
         "_is_start",
         "_pending",
+        "broke_off",
         "marks",
         "string_marks",
     )
@@ -55,6 +57,7 @@ class ToolParser:
         self._held: list[str] = []
         self._is_start = True
         self._after_call = False
+        self.broke_off = False
         self.marks = tool_format.marks
         self.string_marks = tool_format.string_marks
 
@@ -108,7 +111,8 @@ class ToolParser:
     def _end_call(self, *, is_cut: bool) -> None:
         if self._calls.is_open:
             rest = self._calls.close()
-            self._calls.write("" if is_cut else rest)
+            self.broke_off = is_cut or rest is None
+            self._calls.write("" if is_cut or rest is None else rest)
             self._calls.end()
             self._held.clear()
 
@@ -220,14 +224,14 @@ class _CallEvents:
         self._ids: set[str] = set()
         self._arguments: list[str] = []
         self.events: list[ToolEvent] = []
-        self.close: Callable[[], str] = str
+        self.close: Callable[[], str | None] = str
         self.runs: RunReader | None = None
         self.num_calls = 0
         self.is_open = False
         self.in_section = False
         self.left: str | None = None
 
-    def start(self, name: str, close: Callable[[], str], call_id: str = "") -> None:
+    def start(self, name: str, close: Callable[[], str | None], call_id: str = "") -> None:
         """See `CallSink`. The model's own ids are kept where its template shows them again."""
         if not self._format.keeps_ids or not call_id or call_id in self._ids:
             call_id = self._format.draw_id(self._draw)

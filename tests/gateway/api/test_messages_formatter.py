@@ -1,6 +1,10 @@
 """Turn events as messages: every stream is well-formed, and says what the whole answer says."""
 
+from typing import Any
+
+import jiter
 import msgspec
+import pytest
 from hypothesis import given
 
 from gateway.api.api_format import AnswerHead
@@ -10,6 +14,7 @@ from gateway.api.events import (
     ReasoningDelta,
     Started,
     TextDelta,
+    ToolCallArguments,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
@@ -34,28 +39,60 @@ def streamed(events: list[TurnEvent]) -> MessagesChecker:
     return check_messages(b"".join([*parts, formatter.done()]))
 
 
-def whole(events: list[TurnEvent]) -> dict[str, object]:
+def whole_of(events: list[TurnEvent]) -> dict[str, Any]:
     builder = FORMAT.whole(HEAD)
     for event in events:
         if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | Finished):
             builder.add(event)
     body = builder.body(STARTED, USAGE)
     msgspec.json.decode(body, type=MessageObject)
-    decoded: dict[str, object] = msgspec.json.decode(body)
+    decoded: dict[str, Any] = msgspec.json.decode(body)
     return decoded
 
 
 @given(model_outputs())
 def test_any_output_makes_a_sound_stream_that_equals_the_whole(events: list[TurnEvent]) -> None:
-    """Order, nesting and numbering are the checker's; the sums of the deltas are the message. A
-    call that was cut short is only in the stream.
+    """Order, nesting and numbering are the checker's; the sums of the deltas are the message. Of a
+    call that was cut short the whole message has a part of what the official client has of the
+    stream.
     """
-    message = streamed(events).message
+    checker = streamed(events)
+    message = checker.message
     assert message is not None
-    body = whole(events)
+    body = whole_of(events)
     body.pop("herma")
-    message["content"] = [b for b in message["content"] if b.get("input", {}) is not None]
+    for place, (block, told) in enumerate(zip(message["content"], body["content"], strict=True)):
+        if block.get("input", {}) is None:
+            assert checker.inputs[place].keys() >= told["input"].keys()
+            block["input"] = told["input"]
     assert message == body
+
+
+@pytest.mark.parametrize(
+    ("arguments", "whole"),
+    [
+        ('{"a": 1, "b": "x', {"a": 1}),
+        ('{"a": "x, y}", "b": [1, {"c": "\\"', {"a": "x, y}", "b": [1, {}]}),
+        ('{"a": {"b": 1}', {"a": {"b": 1}}),
+        ('{"a": 12', {}),
+        ('{"a": "\\', {}),
+        ("{", {}),
+    ],
+)
+def test_of_a_call_that_was_cut_the_whole_members_stay(
+    arguments: str, whole: dict[str, object]
+) -> None:
+    """Half a value never does; the last block shows the call, and the reason that it was cut."""
+    events: list[TurnEvent] = [
+        ToolCallStart(0, 0, "x", "f"),
+        ToolCallArguments(0, 0, arguments),
+        ToolCallEnd(0, 0),
+        Finished(0, "length"),
+    ]
+    body = whole_of(events)
+    assert body["stop_reason"] == "max_tokens"
+    assert body["content"][-1]["input"] == whole
+    assert whole.items() <= jiter.from_json(arguments.encode(), partial_mode=True).items()
 
 
 def test_thinking_is_signed_once_before_its_end() -> None:

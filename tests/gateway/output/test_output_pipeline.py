@@ -1,5 +1,6 @@
 """From token ids to events."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,6 +120,24 @@ def test_a_cut_call_is_not_completed() -> None:
         texts = [event.text for event in events if isinstance(event, ToolCallArguments)]
         assert "".join(texts).startswith('{"a": ')
         assert "".join(texts).endswith("}") == bool(rest)
+
+
+@pytest.mark.parametrize(
+    ("written", "ends"),
+    [
+        ('"a": "half', Finished(0, "length")),
+        ('"a": "half\\', Finished(0, "length")),
+        ('"a', Finished(0, "length")),
+        ('"a": "whole"', Finished(0, "tool_calls")),
+        ('"a": "whole"}}</tool_call> and', Finished(0, "tool_calls")),
+        ('"a": "half STOP', Finished(0, "stop", "STOP")),
+    ],
+)
+def test_a_call_that_breaks_off_is_no_reason_to_make_calls(written: str, ends: Finished) -> None:
+    """Also where the model ended by itself: clients parse the arguments of "tool_calls"."""
+    out = pipeline("STOP", tools=True)
+    events = out.push(ids_of('<tool_call>{"name": "f", "arguments": {' + written))
+    assert (events + out.finish("stop"))[-1] == ends
 
 
 def test_without_tools_markup_is_text() -> None:

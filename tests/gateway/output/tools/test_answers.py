@@ -3,6 +3,7 @@
 import json
 from itertools import count, pairwise
 
+import jiter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +90,22 @@ def test_every_end_of_an_answer_is_an_end(answer: Answer) -> None:
             assert seen == read(answer.form, list(text), is_cut=is_cut)
             if all(isinstance(item, str) for item in seen):
                 assert "".join(map(str, seen)) == text
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda one: f"{one.form}-{one.text[:40]!r}")
+def test_the_last_call_is_whole_or_said_to_break_off(answer: Answer) -> None:
+    """Wherever the model ends. What breaks off is the beginning of JSON, as official clients read
+    it: theirs raises for anything else.
+    """
+    for end in range(len(answer.text) + 1):
+        parser = parser_of(answer.form)
+        events = [*parser.push(answer.text[:end]), *parser.flush()]
+        calls = [item for item in joined(events) if not isinstance(item, str)]
+        for number, call in enumerate(calls):
+            text = call[1] or "{}"
+            assert isinstance(jiter.from_json(text.encode(), partial_mode=True), dict)
+            is_broken = parser.broke_off and number == len(calls) - 1
+            assert is_broken or isinstance(json.loads(text), dict)
 
 
 FRAGMENTS = st.sampled_from(

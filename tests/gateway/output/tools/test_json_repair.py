@@ -32,7 +32,7 @@ def read(text: str, stop: str = "") -> tuple[str, str]:
             return reader.take(), text[at:]
         if not reader.feed(char):
             return reader.close_early(), text[at:]
-    return (reader.take() if reader.is_done else reader.close()), ""
+    return reader.take() + (reader.close() or ""), ""
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=4) | st.lists(VALUES), STYLES, st.text())

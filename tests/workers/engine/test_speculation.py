@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -26,7 +27,8 @@ from workers.speculation import (
     TextSource,
 )
 
-DEPTHS = (1, 3, 7, 15)
+DEPTHS = (1, *(pytest.param(depth, marks=pytest.mark.slow) for depth in (3, 7)), 15)
+"""Other tests draft 3 and 7 at once."""
 FEW_BLOCKS = 11
 PENALISED = {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.2}
 STYLES = (
@@ -43,6 +45,43 @@ STYLES = (
 def _runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     model_dir = write_tiny_model(tmp_path_factory.mktemp("model"))
     return load_tiny(model_dir, block_size=16, kv_tokens=8192, max_seqs=16)
+
+
+class Plain(NamedTuple):
+    """Requests, and what they are answered without drafts."""
+
+    asked: list[Asked]
+    expected: Answers
+    texts: list[Text]
+
+
+def _plain(runner: Runner, asked: list[Asked]) -> Plain:
+    expected = serve(Drive(fresh_runner(runner)), asked)
+    return Plain(asked, expected, _texts(asked, expected))
+
+
+@pytest.fixture(name="seven", scope="module")
+def _seven(runner: Runner) -> Plain:
+    return _plain(runner, _asked(7))
+
+
+@pytest.fixture(name="longer", scope="module")
+def _longer(runner: Runner, seven: Plain) -> Plain:
+    """Each goes on behind its answer."""
+    pairs = zip(seven.asked, seven.texts, strict=True)
+    return _plain(runner, [one._replace(prompt=text) for one, text in pairs])
+
+
+@pytest.fixture(name="eight", scope="module")
+def _eight(runner: Runner) -> Plain:
+    """Of eight lengths."""
+    return _plain(
+        runner,
+        [
+            one._replace(sampling=msgspec.structs.replace(one.sampling, max_tokens=8 + 5 * number))
+            for number, one in enumerate(_asked(8))
+        ],
+    )
 
 
 def _asked(num: int, max_tokens: int = 20) -> list[Asked]:
@@ -93,11 +132,9 @@ def _drive(
 
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("source", SOURCES)
-def test_no_draft_changes_a_text(runner: Runner, source: str, depth: int) -> None:
+def test_no_draft_changes_a_text(runner: Runner, seven: Plain, source: str, depth: int) -> None:
     """Right, wrong, random and mixed ones, for every style of sampling at once."""
-    asked = _asked(7)
-    expected = serve(Drive(fresh_runner(runner)), asked)
-    texts = _texts(asked, expected)
+    asked, expected, texts = seven
     for mood in Mood:
         drive, proposer = _drive(runner, texts, source, depth, mood)
         assert serve(drive, asked) == expected, mood
@@ -111,29 +148,22 @@ def test_no_draft_changes_a_text(runner: Runner, source: str, depth: int) -> Non
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_batches_of_any_size(runner: Runner, source: str) -> None:
+def test_batches_of_any_size(runner: Runner, eight: Plain, source: str) -> None:
     """Of one to eight sequences, which end one after the other."""
-    asked = [
-        one._replace(sampling=msgspec.structs.replace(one.sampling, max_tokens=8 + 5 * number))
-        for number, one in enumerate(_asked(8))
-    ]
-    expected = serve(Drive(fresh_runner(runner)), asked)
-    texts = _texts(asked, expected)
+    asked, expected, texts = eight
     for size in range(1, 9):
         drive, _ = _drive(runner, texts, source, 7, Mood.MIXED)
         assert serve(drive, asked[:size]) == expected[:size]
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_chunks_hits_and_preemptions(runner: Runner, source: str) -> None:
+def test_chunks_hits_and_preemptions(
+    runner: Runner, seven: Plain, longer: Plain, source: str
+) -> None:
     """Prompts in chunks beside drafts, prompts that find others' blocks, blocks that run out: what
     is cached is what was accepted, or a later answer would differ.
     """
-    asked = _asked(7)
-    expected = serve(Drive(fresh_runner(runner)), asked)
-    texts = _texts(asked, expected)
-    longer = [one._replace(prompt=text) for one, text in zip(asked, texts, strict=True)]
-    alone = serve(Drive(fresh_runner(runner)), longer)
+    asked, expected, texts = seven
     for depth in (3, 15):
         limits = {"token_budget": 40, "num_blocks": FEW_BLOCKS}
         drive, _ = _drive(runner, texts, source, depth, Mood.MIXED, **limits)
@@ -141,7 +171,7 @@ def test_chunks_hits_and_preemptions(runner: Runner, source: str) -> None:
         assert drive.num_preemptions > 0
         assert serve(drive, asked) == expected
         if source.startswith("host"):
-            assert serve(drive, longer) == alone
+            assert serve(drive, longer.asked) == longer.expected
 
 
 def test_a_stream_resumes_at_every_token(runner: Runner) -> None:

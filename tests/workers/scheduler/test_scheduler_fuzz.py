@@ -300,7 +300,7 @@ class SwapStateLife(LookaheadStateLife):
         pytest.param(SchedulerLife, id="waits"),
         pytest.param(LookaheadLife, id="looks ahead"),
         pytest.param(StateLife, id="states", marks=pytest.mark.slow),
-        pytest.param(LookaheadStateLife, id="states ahead"),
+        pytest.param(LookaheadStateLife, id="states ahead", marks=pytest.mark.slow),
         pytest.param(SwapLife, id="swaps", marks=pytest.mark.slow),
         pytest.param(SwapStateLife, id="swaps states"),
     ],

@@ -16,7 +16,7 @@ from tests.fakes.drafts import CardDrafts, KnownDrafter, Mood
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.drafting.cases import made, naive_drafts
 from tests.workers.engine.drafting.naive import Naive
-from tests.workers.engine.invariant_cases import Asked, requests, serve
+from tests.workers.engine.invariant_cases import Answers, Asked, requests, serve
 from workers.engine.drafting.drafter import Capture, CapturesDrafts, Drafted, Drafter, DraftStep
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
@@ -102,6 +102,12 @@ def _asked() -> list[Asked]:
     return requests(7, 20, 151, 60)
 
 
+@pytest.fixture(scope="module", name="expected")
+def _expected(runner: Runner, asked: list[Asked]) -> Answers:
+    """Without drafts."""
+    return serve(Drive(fresh_runner(runner)), asked)
+
+
 def _watching(
     name: str, runner: Runner, texts: Sequence[list[int]], path: Path, *, on_card: bool
 ) -> tuple[Runner, Watched, Naive]:
@@ -127,10 +133,15 @@ def _drafting(runner: Runner, drafter: Drafter, *, on_card: bool) -> Runner:
 @pytest.mark.parametrize("on_card", [False, True], ids=["host", "as on a card"])
 @pytest.mark.parametrize("name", NAMES)
 def test_drafts_follow_a_sequence_wherever_it_goes(
-    name: str, runner: Runner, asked: list[Asked], tmp_path: Path, *, on_card: bool
+    name: str,
+    runner: Runner,
+    asked: list[Asked],
+    expected: Answers,
+    tmp_path: Path,
+    *,
+    on_card: bool,
 ) -> None:
     """Chunks of prompts beside drafts, blocks that run out, and prefixes that others computed."""
-    expected = serve(Drive(fresh_runner(runner)), asked)
     texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
     drafting, watched, naive = _watching(name, runner, texts, tmp_path, on_card=on_card)
     limits = {"token_budget": 40, "num_blocks": FEW_BLOCKS}
@@ -174,10 +185,15 @@ def _check(
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_drafts_behind_steps_without_drafts_know_these(
-    name: str, runner: Runner, asked: list[Asked], tmp_path: Path, *, on_card: bool
+    name: str,
+    runner: Runner,
+    asked: list[Asked],
+    expected: Answers,
+    tmp_path: Path,
+    *,
+    on_card: bool,
 ) -> None:
     """Steps run ahead where none are made, and their rows are taken in all the same."""
-    expected = serve(Drive(fresh_runner(runner)), asked)
     texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
     drafting, watched, naive = _watching(name, runner, texts, tmp_path, on_card=on_card)
     proposer = CardDrafts(DEPTH, vary=True)
@@ -197,10 +213,15 @@ def test_drafts_behind_steps_without_drafts_know_these(
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_that_are_no_numbers_change_no_text(
-    name: str, runner: Runner, asked: list[Asked], tmp_path: Path, *, on_card: bool
+    name: str,
+    runner: Runner,
+    asked: list[Asked],
+    expected: Answers,
+    tmp_path: Path,
+    *,
+    on_card: bool,
 ) -> None:
     """Whatever they draft is a token, and is refused."""
-    expected = serve(Drive(fresh_runner(runner)), asked)
     broken = made(name, runner.model, tmp_path, std=float("nan"))[0]
     broken.take_cache(runner.cache.num_blocks + 1, BLOCK)
     drafting = _drafting(runner, broken, on_card=on_card)

@@ -12,6 +12,7 @@ from config.defaults import (
 )
 from config.environment import (
     audit_path,
+    clear_password,
     hash_api_key,
     ledger_path,
     provider_api_key,
@@ -84,6 +85,7 @@ __all__ = [
     "audit_path",
     "builtin_config",
     "builtin_models",
+    "clear_password",
     "gateway_changes",
     "hash_api_key",
     "is_hub_id",

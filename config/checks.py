@@ -3,9 +3,11 @@
 Owns the rules that need more than one key. Must not open sockets or read secrets.
 """
 
+import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import Final
+from urllib.parse import urlsplit
 
 from config.defaults import names_nothing, profiles
 from config.links import link_mistakes
@@ -15,6 +17,7 @@ from config.model import (
     EXTERNAL_ENGINES,
     TEXT_ENGINE,
     Config,
+    LedgerConfig,
     ParamsConfig,
     TariffConfig,
     WorkerConfig,
@@ -24,6 +27,8 @@ from protocol.errors import ConfigError
 
 _MAX_ALERTS: Final = 8
 """Each listens to the feed of events, which has room for 16 listeners."""
+
+_DATABASE: Final = re.compile(r"(/\d{0,5})?", re.ASCII)
 
 _NOT_REWRITTEN: Final = frozenset({"model", "messages", "prompt", "stream", "stream_options", "n"})
 
@@ -38,6 +43,7 @@ def mistakes(config: Config) -> Iterator[Mistake]:
         _price_mistakes(config),
         link_mistakes(config),
         process_mistakes(config),
+        _ledger_mistakes(config.ledger),
         _alert_mistakes(config),
     )
 
@@ -58,6 +64,29 @@ def process_mistakes(config: Config) -> Iterator[Mistake]:
             f"[gateway] process_port = {gateway.process_port} leaves no port for each of "
             f"{gateway.processes} processes; it is 1 to {MAX_PORT - last}",
         )
+
+
+def _ledger_mistakes(ledger: LedgerConfig) -> Iterator[Mistake]:
+    """What keeps shared limits from their server; a password belongs in the environment."""
+    if ledger.shared is None:
+        if ledger.shared_password_env is not None:
+            place = ("ledger", "shared_password_env")
+            yield Mistake(place, "[ledger] shared_password_env is of `shared`, which is absent")
+        return
+    try:
+        parts = urlsplit(ledger.shared)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    is_server = parts.scheme in {"redis", "rediss"} and parts.hostname and port != 0
+    is_plain = "@" not in parts.netloc and not parts.query and not parts.fragment
+    if not is_server or not is_plain or not _DATABASE.fullmatch(parts.path):
+        # Without the value, which may hold a password.
+        text = (
+            "[ledger] shared is redis://HOST:PORT/DATABASE, or rediss:// for TLS; a password comes "
+            "from shared_password_env"
+        )
+        yield Mistake(("ledger", "shared"), text)
 
 
 def _name_mistakes(config: Config) -> Iterator[Mistake]:

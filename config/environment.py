@@ -6,8 +6,10 @@ Owns where a secret is found and how it is hashed. Must not log or print one.
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from config.model import Config, LedgerConfig, ProviderConfig
+from protocol.addresses import is_loopback_host
 from protocol.audit import FILE_NAME
 from protocol.errors import ConfigError
 
@@ -44,6 +46,18 @@ def secret_of(
             raise ConfigError(f"{place}: its key file {path} is empty")
         return secret
     return None
+
+
+def clear_password(ledger: LedgerConfig) -> str | None:
+    """What is wrong if the password of the shared limits' server passes in clear text to another
+    host.
+    """
+    parts = urlsplit(ledger.shared or "")
+    if ledger.shared_password_env is None or parts.scheme != "redis":
+        return None
+    if parts.hostname is None or is_loopback_host(parts.hostname):
+        return None
+    return f"[ledger] shared sends its password to {parts.hostname} in clear text"
 
 
 def ledger_path(config: LedgerConfig, environ: Mapping[str, str]) -> Path:

@@ -5,9 +5,17 @@ note, because the worker may run on another host. Must not write anything.
 """
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
-from config import Config, ledger_path, responses_path, signing_key_path
+from config import (
+    Config,
+    LedgerConfig,
+    clear_password,
+    ledger_path,
+    responses_path,
+    signing_key_path,
+)
 from herma.preflight import check_script, found, launch_problems, missing_models
 from protocol.errors import ConfigError
 
@@ -20,6 +28,7 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     yield from _gateway_keys(config)
     _check_signing_key(config, environ)
     yield from _ledger(config, environ)
+    yield from _shared_limits(config.ledger)
     if config.gateway.responses.path is not None:
         _check_place(responses_path(config, environ), "[gateway.responses] path")
     yield from missing_models(config)
@@ -66,6 +75,15 @@ def _ledger(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
         if config.providers:
             raise
         yield f"{error}; without providers the gateway still runs, and records no usage"
+
+
+def _shared_limits(ledger: LedgerConfig) -> Iterator[str]:
+    if ledger.shared is None:
+        return
+    if find_spec("redis") is None:
+        raise ConfigError("[ledger] shared needs the client of Redis: pip install 'herma[redis]'")
+    if (problem := clear_password(ledger)) is not None:
+        yield f"{problem}; rediss:// is TLS"
 
 
 def _check_place(path: Path, setting: str) -> None:

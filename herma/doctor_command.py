@@ -5,16 +5,18 @@ Owns the report, the exit status and the carrying out of repairs.
 
 import argparse
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 import msgspec
 
-from config import Config, load_config
+from config import Config, LedgerConfig, load_config, secret_of
 from herma.doctor import Finding, Fix, examine, this_host, worst
 from herma.processes import gateways
+from protocol.errors import ConfigError
 
 EXIT_ERRORS: Final = 1
 
@@ -24,7 +26,8 @@ _MARKS: Final = {"error": "✗", "warning": "!", "note": "·"}
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings. Returns 1 if one of them is an error, else 0. Raises `ConfigError`."""
     config = load_config(arguments.config) if arguments.config is not None else Config()
-    findings = examine(dataclasses.replace(this_host(), gateways=gateways), config)
+    host = dataclasses.replace(this_host(), gateways=gateways, ask_shared_limits=ask_shared_limits)
+    findings = examine(host, config)
     if arguments.json:
         sys.stdout.write(msgspec.json.encode(findings, enc_hook=str).decode() + "\n")
     else:
@@ -32,6 +35,22 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.fix:
         mend(findings)
     return EXIT_ERRORS if worst(findings) == "error" else 0
+
+
+def ask_shared_limits(ledger: LedgerConfig) -> str | None:
+    """Why the server of the shared limits gives no answer; None if it does. Takes a second at
+    most.
+    """
+    from gateway.store import CommonLimits, StoreUnreachable
+
+    try:
+        password = secret_of("[ledger] shared", ledger.shared_password_env, None, os.environ)
+        limits = CommonLimits(ledger.shared or "", password, ledger.currency, "doctor")
+        with closing(limits):
+            limits.is_known()
+    except (ConfigError, StoreUnreachable) as error:
+        return str(error)
+    return None
 
 
 def report(findings: Sequence[Finding]) -> list[str]:

@@ -44,7 +44,10 @@ def check_host(config: Config, environ: Mapping[str, str]) -> None:
 
 
 def check_providers(config: Config, environ: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for the first provider or receiver of alerts whose secret is missing."""
+    """Raise `ConfigError` for the first provider, receiver of alerts or server of shared limits
+    whose secret is missing.
+    """
+    secret_of("[ledger] shared", config.ledger.shared_password_env, None, environ)
     for name, provider in config.providers.items():
         provider_api_key(name, provider, environ)
     for one in config.alerts:

@@ -3,7 +3,7 @@ of the Responses API: responses, the events of their streams, conversations.
 """
 
 from gateway.store.balances import NOTHING, Balance, Balances, Cap, Place, add_cost, places_of
-from gateway.store.common_limits import CommonLimits
+from gateway.store.common_limits import CommonLimits, StoreUnreachable
 from gateway.store.ledger import (
     Claim,
     DayTotal,
@@ -53,6 +53,7 @@ __all__ = [
     "Row",
     "SetObject",
     "Settlement",
+    "StoreUnreachable",
     "StoredResponse",
     "Usages",
     "add_cost",

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -104,7 +103,7 @@ class Wish(msgspec.Struct, frozen=True):
 class CommonLimits:
     """The limits at `url` (redis://HOST:PORT/DATABASE, rediss:// for TLS), as `host` keeps them:
     the name of its ledger. `others`: the hosts that the server was last seen to know. Raises
-    `ConfigError` if the client is not installed or `url` is none.
+    `ConfigError` if the client is not installed.
     """
 
     def __init__(
@@ -236,12 +235,6 @@ def _client(url: str, password: str | None) -> "Redis":
         raise ConfigError(
             "[ledger] shared needs the client of Redis: pip install 'herma[redis]'"
         ) from error
-    parts = urlsplit(url)
-    if parts.scheme not in {"redis", "rediss"} or not parts.hostname or "@" in parts.netloc:
-        raise ConfigError(
-            "[ledger] shared is redis://HOST:PORT/DATABASE, or rediss:// for TLS; a password comes "
-            "from shared_password_env"
-        )
     # A command that is sent again might count twice.
     once = Retry(NoBackoff(), 0)
     times = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}

@@ -23,6 +23,7 @@ from herma.doctor.model_files import check_models
 from herma.doctor.network import check_clock, check_open_files, check_ports
 from herma.doctor.python import check_python
 from herma.doctor.settings import check_settings
+from herma.doctor.shared_limits import check_shared_limits
 from herma.doctor.starts import check_starts
 from herma.doctor.units import check_units
 
@@ -46,6 +47,7 @@ OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (
     check_models,
     check_settings,
     check_starts,
+    check_shared_limits,
 )
 
 

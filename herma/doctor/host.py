@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from config import LedgerConfig
 from herma.processes import Gateway
 
 _QUERY_S: Final = 5.0
@@ -32,10 +33,15 @@ Query = Callable[[Sequence[str]], Output | None]
 """Runs a program; None if it does not exist or does not answer."""
 
 
+def _not_asked(_ledger: LedgerConfig) -> None:
+    """Before a start nothing waits for a server that may come later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A machine. Paths are absolute on it; `root` is where its file system begins here. `packages`
-    is the folder of the installed Python packages, `gateways` asks the gateway processes that run.
+    is the folder of the installed Python packages. `gateways` asks the gateway processes that run,
+    `ask_shared_limits` the server of the shared limits: why it gives no answer, else None.
     """
 
     root: Path
@@ -43,6 +49,7 @@ class Host:
     query: Query
     packages: Path
     gateways: Callable[[], Iterable[Gateway]] = tuple
+    ask_shared_limits: Callable[[LedgerConfig], str | None] = _not_asked
     _answers: dict[tuple[str, ...], Output | None] = field(default_factory=dict)
 
     def path(self, name: str | Path) -> Path:

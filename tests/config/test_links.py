@@ -136,3 +136,30 @@ def test_keys_on_both_sides_are_taken() -> None:
 def test_a_certificate_and_its_key_come_together(key: str) -> None:
     with pytest.raises(ConfigError, match="needs `tls_"):
         parse_config(f'[gateway]\n{key} = "x.pem"\n[[models]]\nname = "m"', "herma.toml")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "http://127.0.0.1", "redis://", "redis://:secret@127.0.0.1/0", "127.0.0.1:6379"),
+        *("redis://h:0/0", "redis://h:70000/0", "redis://h:x/0", "redis://h/name", "redis://[::1"),
+        *("redis://h/0?db=1", "redis://h/0#1", "unix:///run/redis"),
+    ],
+)
+def test_a_server_of_shared_limits_is_an_address_without_secrets(url: str) -> None:
+    """A password in the file is not shown in the error either."""
+    with pytest.raises(ConfigError, match=r"^x:2: \[ledger\] shared is redis://") as raised:
+        check(f'[ledger]\nshared = "{url}"')
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss://h:6380/15", "redis://[::1]:6379/0"])
+def test_an_address_of_shared_limits_is_taken(url: str) -> None:
+    """With or without a port and a database."""
+    assert check(f'[ledger]\nshared = "{url}"').ledger.shared == url
+
+
+def test_a_password_of_no_server_is_refused() -> None:
+    """The limits would silently be those of one host."""
+    with pytest.raises(ConfigError, match="shared_password_env is of `shared`"):
+        check('[ledger]\nshared_password_env = "P"')

@@ -176,3 +176,28 @@ def test_the_ledger_of_the_environment_is_looked_at_too(
     (checked.folder / "state").write_text("")
     with pytest.raises(ConfigError, match="state is a file, not a directory"):
         checked.notes(head + PROVIDER)
+
+
+SHARED = 'shared = "{url}"\nshared_password_env = "LIMITS_PASSWORD"\n'
+
+
+def test_the_server_of_shared_limits_is_looked_at(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its password must be there, and should not pass to another host in clear text. The server
+    itself is not asked: it may be out of reach from here.
+    """
+    with pytest.raises(ConfigError, match=r"\[ledger\] shared: .* LIMITS_PASSWORD is not set"):
+        checked.notes(HEAD + SHARED + WORKER, url="redis://127.0.0.1:1/0")
+    monkeypatch.setenv("LIMITS_PASSWORD", "secret")
+    assert checked.notes(HEAD + SHARED + WORKER, url="redis://127.0.0.1:1/0") == []
+    assert checked.notes(HEAD + SHARED + WORKER, url="rediss://limits.example/0") == []
+    (note,) = checked.notes(HEAD + SHARED + WORKER, url="redis://limits.example/0")
+    assert "sends its password to limits.example in clear text" in note
+
+
+def test_shared_limits_need_their_client(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the gateway does at its start."""
+    monkeypatch.setattr("herma.config_files.find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match=r"herma\[redis\]"):
+        checked.notes(HEAD + 'shared = "redis://127.0.0.1/0"\n' + WORKER)

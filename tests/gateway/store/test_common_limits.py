@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gateway.store import Claim, CommonLimits, Entry, LedgerError, LedgerStore, Settlement
 from gateway.store import common_limits as module
-from protocol.errors import ConfigError
 from tests.fakes.ports import free_ports
 from tests.fakes.worker import PATIENCE_S
 from tests.gateway.store.test_shared_ledger import CLOUD, DAY, IN_MEMORY, WORTH, claim, settled
@@ -149,13 +148,6 @@ def test_what_was_told_and_not_written_is_taken_back(server: Server, tmp_path: P
             one.write([claim(2, 2), claim(1, 2)], [], [])
         assert one.write([claim(3, 1)], [], []) == frozenset()
         assert other.look([CLOUD])[CLOUD] == (0, 2)
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1", "redis://", "redis://:secret@127.0.0.1/0"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    """And a password never stands in the file."""
-    with pytest.raises(ConfigError, match="shared_password_env"):
-        CommonLimits(url, None, "USD", "host")
 
 
 class HostsMachine(RuleBasedStateMachine):

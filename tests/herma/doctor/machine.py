@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from config import LedgerConfig
 from herma.doctor import Host, Output
 from herma.processes import Gateway
 
@@ -20,6 +21,7 @@ class Machine:
         self.environ: dict[str, str] = {}
         self.answers: dict[str, Output] = {}
         self.gateways: list[Gateway] = []
+        self.shared_limits: str | None = None
 
     def write(self, name: str, content: str | bytes = "", mode: int = 0o644) -> Path:
         path = self.root / name.lstrip("/")
@@ -47,7 +49,10 @@ class Machine:
 
     @property
     def host(self) -> Host:
-        return Host(self.root, self.environ, self._query, SITE, self._gateways)
+        return Host(self.root, self.environ, self._query, SITE, self._gateways, self._limits)
+
+    def _limits(self, _ledger: LedgerConfig) -> str | None:
+        return self.shared_limits
 
     def _gateways(self) -> list[Gateway]:
         return self.gateways

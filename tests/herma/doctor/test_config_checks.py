@@ -1,12 +1,14 @@
 """What a configuration names: ports, model files, limits, settings of other engines."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
-from config import Config, parse_config
+from config import Config, LedgerConfig, parse_config
 from herma.doctor import Finding, examine
+from herma.doctor_command import ask_shared_limits
 from tests.herma.doctor.machine import Machine
 
 HEAD = '[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/models/m"\n'
@@ -132,3 +134,27 @@ def test_variables_that_cost_speed(machine: Machine, name: str, value: str) -> N
     plant_model(machine)
     text = ENGINE.format('"serve"').replace("] }", f'], env = {{ {name} = "{value}" }} }}')
     assert f"{name}={value}" in only(machine, text).what
+
+
+def test_shared_limits_without_answer_or_secrecy(machine: Machine) -> None:
+    """A private network is a reason to let a password pass in clear text, so that is a warning."""
+    config = parse_config('[ledger]\nshared = "redis://10.0.0.5/0"\n', "x")
+    assert examine(machine.host, config) == []
+    machine.shared_limits = "the shared limits cannot be reached: ConnectionError"
+    (silent,) = examine(machine.host, config)
+    assert (silent.level, silent.what) == ("error", machine.shared_limits)
+    machine.shared_limits = None
+    text = '[ledger]\nshared = "redis://10.0.0.5/0"\nshared_password_env = "P"\n'
+    (clear,) = examine(machine.host, parse_config(text, "x"))
+    assert clear.level == "warning"
+    assert clear.what.endswith("sends its password to 10.0.0.5 in clear text")
+
+
+def test_the_server_of_shared_limits_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not there, and a password that is not."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"redis://127.0.0.1:{closed.getsockname()[1]}/0"
+    assert "cannot be reached" in (ask_shared_limits(LedgerConfig(shared=url)) or "")
+    monkeypatch.delenv("NO_SUCH_PASSWORD", raising=False)
+    ledger = LedgerConfig(shared=url, shared_password_env="NO_SUCH_PASSWORD")
+    assert "NO_SUCH_PASSWORD is not set" in (ask_shared_limits(ledger) or "")

@@ -17,6 +17,8 @@ import pytest
 import herma.doctor
 from config import Config, parse_config
 from herma.doctor import Finding, examine
+from herma.processes import Gateway
+from protocol.control_messages import GatewayStatus
 from tests.herma.doctor.machine import APPS, NVIDIA, SITE, Machine
 from tests.herma.doctor.test_config_checks import ENGINE, HEAD, LISTEN, plant_model
 from tests.herma.doctor.test_units import EXEC, UNIT
@@ -24,6 +26,7 @@ from workers.starts import Library, StartRecord, Starts, record_path, save_start
 
 GIB_KB = 2**20
 SHOW = "systemctl show engine.service -pActiveState -pExecMainStatus -pNRestarts -pResult"
+SHARED = '[ledger]\nshared = "redis://10.0.0.5/0"\nshared_password_env = "P"\n'
 HOME = {"HOME": "/root"}
 
 
@@ -60,6 +63,17 @@ def _next_kernel(machine: Machine) -> None:
     machine.with_gpu()
     machine.write("/boot/vmlinuz-6.17.0-23-generic")
     machine.write("/etc/default/grub", "GRUB_DEFAULT=0\n")
+
+
+def _gateway(status: GatewayStatus | None) -> Callable[[Machine], None]:
+    def plant(machine: Machine) -> None:
+        machine.gateways.append(Gateway(machine.root / "socket", 7, status))
+
+    return plant
+
+
+def _silent_server(machine: Machine) -> None:
+    machine.shared_limits = "the shared limits cannot be reached"
 
 
 def _limit(value: str) -> Callable[[Machine], None]:
@@ -221,6 +235,12 @@ CASES = {
     "drifted settings": Case("herma diff w; set them back", _drifted, NATIVE),
     "changed library": Case("put the earlier file back", _drifted, NATIVE),
     "broken record": Case("correct or remove the file", _broken_record, NATIVE),
+    "hung gateway": Case("kill -9 7 ends it", _gateway(None)),
+    "replaced gateway": Case(
+        "look in the log", _gateway(GatewayStatus(7, "http://127.0.0.1:80", "1", "0/2", replaced=1))
+    ),
+    "clear password": Case("rediss://...", _silent_server, SHARED),
+    "silent server": Case("start the server", _silent_server, SHARED),
 }
 
 Site = tuple[str, int]

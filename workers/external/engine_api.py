@@ -87,6 +87,25 @@ class EngineLimits:
     version: str = ""
 
 
+def is_greedy(sampling: SamplingParams) -> bool:
+    """Whether the likeliest token is always taken, so that a seed means nothing."""
+    return sampling.temperature == 0 or sampling.top_p == 0
+
+
+def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
+    """The fields of a request that all engines name alike, each written out: their own defaults,
+    some from generation_config.json, are not neutral.
+    """
+    return {
+        "temperature": 0.0 if is_greedy(sampling) else sampling.temperature,
+        "top_p": sampling.top_p or 1.0,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "ignore_eos": sampling.ignore_eos,
+    }
+
+
 class Reader(Protocol):
     """Reads the answer to one job."""
 

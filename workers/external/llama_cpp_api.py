@@ -30,6 +30,7 @@ from workers.external.engine_api import (
     json_object,
     load_of,
     positive,
+    sampling_fields,
 )
 from workers.external.grammar_fields import LLAMA_CPP_FORMS, llama_cpp_fields
 
@@ -101,19 +102,14 @@ class LlamaCppApi:
         body: dict[str, Any] = {
             "prompt": job.ids.tolist(),
             "n_predict": job.limit,
-            "temperature": 0.0 if sampling.top_p == 0 else sampling.temperature,
-            "top_p": sampling.top_p or 1.0,
+            **sampling_fields(sampling),
             "top_k": sampling.top_k,
-            "min_p": sampling.min_p,
             "typical_p": 1.0,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
             "repeat_penalty": sampling.repetition_penalty,
             # All tokens: -1 says so only to builds before October 2026.
             "repeat_last_n": len(job.ids) + job.limit,
             "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
             "seed": job.seed % _SEEDS,
-            "ignore_eos": sampling.ignore_eos,
             "cache_prompt": True,
             "return_tokens": True,
             "return_progress": job.streamed,

@@ -24,9 +24,11 @@ from workers.external.engine_api import (
     Job,
     decoded,
     error_text,
+    is_greedy,
     json_object,
     load_of,
     positive,
+    sampling_fields,
 )
 from workers.external.grammar_fields import SGLANG_FORMS, sglang_fields
 
@@ -109,21 +111,15 @@ class SglangApi:
     def request(self, job: Job) -> HttpRequest:
         """Every sampling field is written out: SGLang fills others from generation_config.json."""
         sampling = job.sampling
-        is_greedy = sampling.temperature == 0 or sampling.top_p == 0
         params: dict[str, Any] = {
             "max_new_tokens": job.limit,
-            "temperature": 0.0 if is_greedy else sampling.temperature,
-            "top_p": sampling.top_p or 1.0,
+            **sampling_fields(sampling),
             "top_k": sampling.top_k or -1,
-            "min_p": sampling.min_p,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
             "repetition_penalty": sampling.repetition_penalty,
             "stop_token_ids": list(sampling.stop_token_ids),
-            "ignore_eos": sampling.ignore_eos,
             "skip_special_tokens": False,
         }
-        if not is_greedy:
+        if not is_greedy(sampling):
             params["sampling_seed"] = job.seed % _SEEDS
         if job.grammar is not None:
             params |= sglang_fields(job.grammar)

@@ -24,10 +24,12 @@ from workers.external.engine_api import (
     Job,
     decoded,
     error_text,
+    is_greedy,
     json_object,
     load_of,
     positive,
     samples,
+    sampling_fields,
 )
 from workers.external.grammar_fields import VLLM_FORMS, vllm_fields
 
@@ -117,19 +119,13 @@ class VllmApi:
     def request(self, job: Job) -> HttpRequest:
         """Every sampling field is written out: vLLM fills others from generation_config.json."""
         sampling = job.sampling
-        is_greedy = sampling.temperature == 0 or sampling.top_p == 0
         body: dict[str, Any] = {
             "prompt": job.ids.tolist(),
             "max_tokens": job.limit,
-            "temperature": 0.0 if is_greedy else sampling.temperature,
-            "top_p": sampling.top_p or 1.0,
+            **sampling_fields(sampling),
             "top_k": sampling.top_k,
-            "min_p": sampling.min_p,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
             "repetition_penalty": sampling.repetition_penalty,
             "stop_token_ids": list(sampling.stop_token_ids),
-            "ignore_eos": sampling.ignore_eos,
             "return_token_ids": True,
             "add_special_tokens": False,
             "skip_special_tokens": False,
@@ -139,7 +135,7 @@ class VllmApi:
             body["stream_options"] = {"include_usage": True}
         if self._model is not None:
             body["model"] = self._model
-        if not is_greedy:
+        if not is_greedy(sampling):
             body["seed"] = job.seed
         if sampling.logprobs is not None:
             body["logprobs"] = sampling.logprobs

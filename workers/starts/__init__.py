@@ -8,6 +8,7 @@ from workers.starts.compare import SLOWER, Difference, differences, slower_than
 from workers.starts.deep import deep_differences, hashes_path
 from workers.starts.gather import (
     Origin,
+    driver_version,
     gather,
     model_folder,
     read_libraries,
@@ -41,6 +42,7 @@ __all__ = [
     "WeightFile",
     "deep_differences",
     "differences",
+    "driver_version",
     "gather",
     "hashes_path",
     "judged",

@@ -79,7 +79,7 @@ def gather(
         versions=dict(_versions(origin)),
         commit=commit_of(origin),
         image=_image(origin, environ),
-        driver=_driver(origin),
+        driver=driver_version(origin.root),
         kernel=origin.text("/proc/sys/kernel/osrelease").strip(),
         environment=allowed_variables(environ),
         arguments=recorded_words(arguments),
@@ -151,9 +151,14 @@ def _image(origin: Origin, environ: Mapping[str, str]) -> str:
     return environ.get("HERMA_IMAGE_DIGEST", found[1] if found else "")
 
 
-def _driver(origin: Origin) -> str:
-    found = _DRIVER.search(origin.text("/proc/driver/nvidia/version"))
-    return found[0] if found else ""
+def driver_version(root: Path = Path("/")) -> str:
+    """The version of the NVIDIA driver's module that is loaded; empty without one. `root` is where
+    the machine's file system begins here.
+    """
+    with suppress(OSError):
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        return found[0] if (found := _DRIVER.search(text)) else ""
+    return ""
 
 
 def read_weights(origin: Origin, model_dir: str) -> dict[str, WeightFile]:

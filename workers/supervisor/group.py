@@ -8,7 +8,7 @@ decided in `group_state.py`.
 
 import os
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import trio
 
@@ -27,6 +27,8 @@ from workers.supervisor.group_state import GroupHead, GroupRank
 from workers.supervisor.host_facts import host_facts
 from workers.supervisor.log import Log, LogDeduper
 
+_T = TypeVar("_T")
+
 REPEAT_S: Final = 0.5
 _LOOK_S: Final = 1.0
 """How often the host is looked at while something keeps a run from starting."""
@@ -43,6 +45,25 @@ class Run:
         self.kill = kill
         self.says = says
         self.serves = serves
+
+
+def _opened(socket: RouterSocket | DealerSocket, open_at: Callable[[str], _T], address: str) -> _T:
+    """What `open_at` gives. Raises its `ConfigError`, with the socket closed."""
+    try:
+        return open_at(address)
+    except ConfigError:
+        socket.close()
+        raise
+
+
+async def _carry(socket: RouterSocket | DealerSocket, *acts: Callable[[], None]) -> None:
+    """Carry frames and do `acts` again and again until cancelled."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(socket.run)
+        while True:
+            for act in acts:
+                act()
+            await trio.sleep(REPEAT_S)
 
 
 @final
@@ -64,20 +85,11 @@ class HeadGroup:
         if config.curve_secret_file is not None and config.group_keys:
             keys = load_curve_server(config.curve_secret_file, config.group_keys)
         self._socket = RouterSocket(self._on_frame, self._on_lost, keys=keys)
-        try:
-            self.address = self._socket.bind(config.group_address)
-        except ConfigError:
-            self._socket.close()
-            raise
+        self.address = _opened(self._socket, self._socket.bind, config.group_address)
 
     async def run(self) -> None:
         """Carry states until cancelled."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self._socket.run)
-            while True:
-                self._judge()
-                self._tell_all()
-                await trio.sleep(REPEAT_S)
+        await _carry(self._socket, self._judge, self._tell_all)
 
     async def wait_start(self, on_wait: Callable[[str], None]) -> None:
         """Return once all ranks stand by and nothing on their hosts is in the way: then they start
@@ -186,20 +198,11 @@ class RankGroup:
         self._socket = DealerSocket(
             WorkerId(os.urandom(ID_BYTES)), self._on_frame, keys=keys, on_link=self._link_changed
         )
-        try:
-            self._socket.connect(config.group_address)
-        except ConfigError:
-            self._socket.close()
-            raise
+        _opened(self._socket, self._socket.connect, config.group_address)
 
     async def run(self) -> None:
         """Carry states until cancelled."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self._socket.run)
-            while True:
-                self._tell()
-                self._judge()
-                await trio.sleep(REPEAT_S)
+        await _carry(self._socket, self._tell, self._judge)
 
     async def wait_start(self, on_wait: Callable[[str], None]) -> None:
         """Stand by, clean; return when the head has all ranks start."""

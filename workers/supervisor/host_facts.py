@@ -5,7 +5,6 @@ their state in /sys and /proc. Must not know other hosts. Looking blocks: call i
 """
 
 import errno
-import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 from config import WorkerConfig
 from protocol.version import VERSION
 from workers.ipc import HostFacts, LinkFacts
+from workers.starts import driver_version
 from workers.supervisor.prepare import unused_names
 
 _ROOT: Final = Path("/")
@@ -23,7 +23,6 @@ _IP_LINKS: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAM
 _IB_LINKS: Final = ("NCCL_IB_HCA",)
 _PORT_FLAGS: Final = frozenset({"--master-port", "--nccl-port"})
 _ADDRESS_FLAGS: Final = frozenset({"--dist-init-addr"})
-_DRIVER: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d[\w.]*)")
 _MAX_SEGMENTS: Final = 16
 
 
@@ -39,7 +38,7 @@ def host_facts(config: WorkerConfig, root: Path = _ROOT) -> HostFacts:
     # Only the head's engine listens; the others dial.
     taken = tuple(sorted(port for port in ports if _is_taken(port))) if config.rank == 0 else ()
     segments = tuple(unused_names(root / "dev/shm")[:_MAX_SEGMENTS])
-    return HostFacts(VERSION, _driver(root), links, taken, segments)
+    return HostFacts(VERSION, driver_version(root), links, taken, segments)
 
 
 def link_names(environ: Mapping[str, str], variables: Sequence[str]) -> list[str]:
@@ -80,11 +79,6 @@ def _ib_link(root: Path, name: str) -> LinkFacts:
     folder = root / "sys/class/infiniband" / name / "ports"
     ports = sorted(folder.iterdir()) if folder.is_dir() else []
     return LinkFacts(any("ACTIVE" in _text(port / "state") for port in ports))
-
-
-def _driver(root: Path) -> str:
-    found = _DRIVER.search(_text(root / "proc/driver/nvidia/version"))
-    return "" if found is None else found[1]
 
 
 def _is_taken(port: int) -> bool:

@@ -8,7 +8,14 @@ import pytest
 
 from config import WorkerConfig, builtin_config
 from protocol.errors import ConfigError
-from workers.starts import Origin, StartRecord, deep_differences, gather, hashes_path
+from workers.starts import (
+    Origin,
+    StartRecord,
+    deep_differences,
+    driver_version,
+    gather,
+    hashes_path,
+)
 from workers.starts.gather import commit_of, read_weights
 
 SITE = Path("/site")
@@ -116,3 +123,29 @@ def test_full_hashes_find_what_sizes_and_times_hide(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(ConfigError, match="remove it"):
         deep_differences(path, good, now, tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (
+            (
+                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19\n"
+                "GCC version:  gcc version 12.3.0\n"
+            ),
+            "535.104.05",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.142  Release Build\n",
+            "580.142",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_driver_is_that_of_the_loaded_module(tmp_path: Path, text: str, version: str) -> None:
+    """One rule for records of starts and for ranks that compare their hosts."""
+    file = tmp_path / "proc/driver/nvidia/version"
+    assert driver_version(tmp_path) == ""
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert driver_version(tmp_path) == version

@@ -36,7 +36,7 @@ def test_the_schedules_have_the_lengths_of_vllm() -> None:
             rates_of(wrong)
 
 
-@pytest.mark.parametrize("kind", ["dflash", "mtp"])
+@pytest.mark.parametrize("kind", [pytest.param("dflash", marks=pytest.mark.slow), "mtp"])
 def test_drafts_are_accepted_by_the_schedule(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

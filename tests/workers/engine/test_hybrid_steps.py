@@ -59,7 +59,7 @@ def _load(model_dir: Path, device: str = "cpu") -> Runner:
 @given(lives=LIVES)
 def test_random_lives_say_the_same(host: Runner, lives: list[Life]) -> None:
     """On the host; and as on a card a step ahead, padded."""
-    plans = plans_of_lives(lives, 12)
+    plans = plans_of_lives(lives, 9)
     expected = sampled_by(host, plans, ahead=0)
     host.run(StepPlan(99, (), (), tuple(range(len(lives)))))
     assert sampled_by(as_on_card(host, run_again), plans, ahead=1) == expected
@@ -173,7 +173,7 @@ def test_a_fleet_says_what_cold_runs_say(
         host = _load(host.model_dir, device="cuda")
     rng = random.Random(5)
     prompts = [[rng.randrange(2, 150) for _ in range(50)]]
-    for _ in range(14):
+    for _ in range(10):
         parent = rng.choice(prompts)
         own = [rng.randrange(2, 150) for _ in range(rng.randrange(1, 20))]
         prompts.append([*parent[: rng.randrange(10, 51)], *own])

@@ -15,7 +15,7 @@ from tests.fakes.random_schemas import random_schema
 from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.runner import Runner
 
-NUM_SCHEMAS = int(os.environ.get("HERMA_SCHEMAS", "100"))
+NUM_SCHEMAS = int(os.environ.get("HERMA_SCHEMAS", "50"))
 BATCH = 50
 MAX_TOKENS = 600
 LEAST_ENDED = 0.8

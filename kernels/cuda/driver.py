@@ -34,6 +34,11 @@ class DriverError(RuntimeError):
     """The driver refused; the text names the call."""
 
 
+def version() -> int:
+    """The driver's, as 13000 for 13.0."""
+    return int(_done(driver.cuDriverGetVersion(), "say its version"))
+
+
 def load(cubin: bytes, name: str, num_threads: int, shared_bytes: int, device: int) -> Function:
     """Load a kernel into the context of `device`. Raises `DriverError`, and `ValueError` unless
     that device is the current one.
@@ -63,10 +68,23 @@ def heads_map(address: int, shape: tuple[int, int, int], box_heads: int, box_row
     return _map(address, shape[::-1], (box_heads, box_rows))
 
 
-def _map(address: int, sizes: Sequence[int], box: Sequence[int]) -> Any:  # noqa: ANN401
-    """`sizes` from the innermost on, of contiguous memory; `box` without the innermost."""
+@lru_cache(_KEPT_MAPS)
+def blocks_map(address: int, num_rows: int, depth: int, box_rows: int, box_blocks: int) -> Any:  # noqa: ANN401
+    """How 16-bit numbers [num_rows, depth], `depth` a multiple of `COLUMNS`, are read in boxes of
+    `box_blocks` tiles side by side, one behind the other; see `tile_map`.
+    """
+    sizes, strides = (COLUMNS, num_rows, depth // COLUMNS), (2, 2 * depth, 2 * COLUMNS)
+    return _map(address, sizes, (box_rows, box_blocks), strides)
+
+
+def _map(
+    address: int, sizes: Sequence[int], box: Sequence[int], strides: Sequence[int] | None = None
+) -> Any:  # noqa: ANN401
+    """`sizes` from the innermost on, `strides` in bytes, of contiguous memory if not given; `box`
+    without the innermost.
+    """
     wide, narrow = driver.cuuint64_t, driver.cuuint32_t
-    strides = accumulate(sizes[:-1], mul, initial=2)
+    strides = strides or list(accumulate(sizes[:-1], mul, initial=2))
     result = driver.cuTensorMapEncodeTiled(
         driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         len(sizes),

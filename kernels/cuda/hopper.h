@@ -36,10 +36,26 @@ __device__ __forceinline__ void wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// All programs of the cluster, nothing of whose memory is meant.
+__device__ __forceinline__ void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
 __device__ __forceinline__ void fetch(u32 to, const Map* map, u32 barrier, int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row)
+      : "memory");
+}
+
+// What no other program reads: it leaves the cache first.
+__device__ __forceinline__ void fetch_once(u32 to, const Map* map, u32 barrier, int column,
+                                           int row) {
+  asm volatile(
+      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4}], [%2], policy;\n}" ::"r"(to),
       "l"(map), "r"(barrier), "r"(column), "r"(row)
       : "memory");
 }

@@ -54,7 +54,7 @@ def dequantise(weight: Int4Weight, dtype: torch.dtype) -> Tensor:
     """See `kernels.int4.dequantise`: exact in float32, rounded once; without `order`."""
     num_rows, depth = weight.shape
     group = weight.group
-    values = unpacked(weight.words, group).view(num_rows, -1, group)
+    values = unpacked(weight.words).view(num_rows, -1, group)
     zeros = MIDDLE if weight.zeros is None else weight.zeros.to(torch.int32)[..., None]
     wide = (values - zeros).to(torch.float32) * weight.scales.to(torch.float32)[..., None]
     return wide.view(num_rows, depth).to(dtype)

@@ -1,9 +1,10 @@
 """A weight of 4-bit integers with a scale, and perhaps a zero point, per group of columns.
 
-Owns the one layout into which all formats of checkpoints are repacked, and its way back. A word of
-32 bits holds eight columns of one group that lie an eighth of the group apart: bits 4 i to 4 i + 3
-of word j are column `i * group / 8 + j` of the group. So each of the eight planes of a tile of
-words is a tile of columns that lie side by side in eights of a group, and no number crosses lanes.
+Owns the one layout into which all formats of checkpoints are repacked, and its way back. Four words
+of 32 bits hold 32 columns: word t of them columns 2 t and 2 t + 1 of each of their four eights. The
+first of the pair of eighth p is nibble p, the second nibble p + 4: sixteen bits apart, so that a
+shift, an operation on bits and a subtraction make two numbers of 16 bits of them. The words of a
+tensor core's lane, by `ldmatrix`, are thus its part of two fragments of 16 columns.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ GROUPS: Final = (128, 64, 32)
 """Columns that share a scale; the first that divides a depth is taken for a 16-bit weight."""
 
 PER_WORD: Final = 8
+_BLOCK: Final = 32
 MIDDLE: Final = 8
 """The zero point of a weight without zero points."""
 
@@ -81,16 +83,21 @@ class Int4Weight:
 
 
 def packed(values: Tensor, group: int) -> Tensor:
-    """The words int32 [N, K / 8] of numbers 0 to 15, any integer dtype [N, K]."""
-    planes = values.to(torch.int32).view(values.shape[0], -1, PER_WORD, group // PER_WORD)
-    words = planes[:, :, 0].clone()
-    for plane in range(1, PER_WORD):
-        words |= planes[:, :, plane] << (4 * plane)
+    """The words int32 [N, K / 8] of numbers 0 to 15, any integer dtype [N, K]; groups of 32 columns
+    or a multiple of it.
+    """
+    if group % _BLOCK:
+        raise ValueError(f"groups of {group} columns")
+    eights = values.to(torch.int32).view(values.shape[0], -1, 4, 4, 2)
+    words = torch.zeros_like(eights[:, :, 0, :, 0])
+    for nibble in range(PER_WORD):
+        words |= eights[:, :, nibble % 4, :, nibble // 4] << (4 * nibble)
     return words.view(values.shape[0], -1)
 
 
-def unpacked(words: Tensor, group: int) -> Tensor:
+def unpacked(words: Tensor) -> Tensor:
     """The numbers 0 to 15, int32 [N, K], of words."""
-    grouped = words.view(words.shape[0], -1, 1, group // PER_WORD)
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=words.device)
-    return ((grouped >> shifts.view(1, 1, -1, 1)) & 15).view(words.shape[0], -1)
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=words.device).view(2, 4)
+    # [N, blocks, eighth, word, which of a pair]
+    spread = words.view(words.shape[0], -1, 1, 4, 1) >> shifts.t().view(1, 1, 4, 1, 2)
+    return (spread & 15).reshape(words.shape[0], -1)

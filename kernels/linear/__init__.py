@@ -12,6 +12,8 @@ With `invariant` a row's result is bit for bit the same whatever rows stand besi
 many; every float dtype on a card. It is slower: `kernels.linear.invariant`.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,19 @@ from kernels.int4 import Int4Weight
 from kernels.linear import reference
 from kernels.linear.choose import library_rows
 
-__all__ = ["Weight", "library_rows", "linear", "linear_add", "norm_linear", "norm_swiglu"]
+if TYPE_CHECKING:
+    from kernels.linear.int4_verdict import Verdict
+
+__all__ = [
+    "Weight",
+    "check_int4",
+    "int4_verdict_on",
+    "library_rows",
+    "linear",
+    "linear_add",
+    "norm_linear",
+    "norm_swiglu",
+]
 
 
 def linear(
@@ -108,6 +122,25 @@ def linear_add(
 
         return device.linear_add(x, of_rows(weight, x), residual, bias, invariant)
     return reference.linear_add(x, weight, residual, bias, invariant)
+
+
+def check_int4(device: torch.device, dtype: torch.dtype) -> "Verdict":
+    """Find out whether products in 4 bits are right on a CUDA device by the kernel in CUDA C++, for
+    x in `dtype`. Before a check, and where they are not, Triton's kernels serve.
+
+    Call it outside captures; only the first call in a process checks. Raises `CardBroken` if the
+    kernel left the device in a state in which this process cannot use it.
+    """
+    from kernels.linear import int4_verdict
+
+    return int4_verdict.check(device, dtype)
+
+
+def int4_verdict_on(device: torch.device, dtype: torch.dtype) -> "Verdict | None":
+    """What `check_int4` has found; None before it."""
+    from kernels.linear import int4_verdict
+
+    return int4_verdict.verdict_on(device, dtype)
 
 
 def of_rows(weight: Weight, x: Tensor) -> Tensor | Fp8Weight | Int4Weight:

@@ -78,4 +78,28 @@ class Wide(NamedTuple):
     band: int = 0
 
 
+class Int4Tiles(NamedTuple):
+    """Tiles of 16 `m_tiles` `warps_m` weight rows in 4 bits, by 8 `eights` rows of x.
+
+    A stage has 256 columns, of which each of `warps_k` warps takes its part; `stages` are on their
+    way, `splits` programs of a cluster share the columns of a tile and add up in their order. A
+    multiprocessor shall hold `blocks` programs, as far as registers go. With `early` numbers get
+    their scale before the product instead of their group's sum, which takes fewer registers.
+    """
+
+    warps_m: int
+    warps_k: int
+    m_tiles: int
+    eights: int
+    splits: int
+    stages: int
+    blocks: int
+    early: bool = False
+
+    @property
+    def tile(self) -> int:
+        """Weight rows of a program."""
+        return 16 * self.m_tiles * self.warps_m
+
+
 Config = Gemv | Skinny | Wide

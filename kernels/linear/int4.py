@@ -3,11 +3,35 @@
 Owns the rule. Must not know layers.
 """
 
+from enum import StrEnum
+
 from torch import Tensor
 
 from kernels.int4 import Int4Weight, dequantise
-from kernels.linear import int4_gemv, int4_skinny, library
+from kernels.linear import int4_gemv, int4_skinny, int4_tiles, int4_verdict, library
 from kernels.rms_norm import rms_norm
+
+
+class Kernel(StrEnum):
+    """What multiplies rows with a weight in 4 bits."""
+
+    TILES = "int4_tiles"
+    GEMV = "int4_gemv"
+    SKINNY = "int4_skinny"
+    WIDENED = "widened, the library"
+
+
+def choose(num_rows: int, *, has_tiles: bool, has_order: bool, invariant: bool) -> Kernel:
+    """`has_tiles`: `int4_tiles` suits the product, and was found right on the device. `has_order`:
+    columns of x are brought into the weight's order first.
+    """
+    if num_rows == 0 or (num_rows > int4_skinny.MAX_ROWS and not invariant):
+        return Kernel.WIDENED
+    if has_tiles:
+        return Kernel.TILES
+    if num_rows <= int4_gemv.MAX_ROWS and not invariant and not has_order:
+        return Kernel.GEMV
+    return Kernel.SKINNY
 
 
 def product(
@@ -23,21 +47,52 @@ def product(
     invariant: bool = False,
 ) -> Tensor:
     """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; may overwrite `residual`."""
-    few = x.shape[0] <= int4_gemv.MAX_ROWS and not invariant and weight.order is None
-    if norm is not None and not few:
+    kernel = choose(
+        x.shape[0],
+        has_tiles=int4_tiles.suits(x, weight) and int4_verdict.serves(x.device, x.dtype),
+        has_order=weight.order is not None,
+        invariant=invariant,
+    )
+    keeps_norm = norm is None or kernel is Kernel.GEMV
+    if norm is not None and kernel is Kernel.TILES:
+        # Where rows must not depend on others their norm is a kernel of its own, however many.
+        is_bare = weight.order is None and not invariant
+        keeps_norm = is_bare and int4_tiles.fuses_norm(x, norm)
+    if norm is not None and not keeps_norm:
         x, norm = rms_norm(x, norm, eps), None
     if weight.order is not None:
         x = x.index_select(1, weight.order)
-    if few and x.shape[0]:
-        return int4_gemv.int4_gemv(
-            x, weight, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu,
-            is_gelu=is_gelu,
-        )  # fmt: skip
-    if x.shape[0] and (invariant or x.shape[0] <= int4_skinny.MAX_ROWS):
-        return int4_skinny.int4_skinny(
-            x, weight, bias=bias, residual=residual, swiglu=swiglu, is_gelu=is_gelu,
-            invariant=invariant,
-        )  # fmt: skip
+    match kernel:
+        case Kernel.TILES:
+            num_weight_rows, depth = weight.shape
+            config = int4_tiles.chosen(x.shape[0], num_weight_rows, depth, invariant=invariant)
+            return int4_tiles.product(
+                x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual,
+                swiglu=swiglu, is_gelu=is_gelu,
+            )  # fmt: skip
+        case Kernel.GEMV:
+            return int4_gemv.int4_gemv(
+                x, weight, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu,
+                is_gelu=is_gelu,
+            )  # fmt: skip
+        case Kernel.SKINNY:
+            return int4_skinny.int4_skinny(
+                x, weight, bias=bias, residual=residual, swiglu=swiglu, is_gelu=is_gelu,
+                invariant=invariant,
+            )  # fmt: skip
+        case Kernel.WIDENED:
+            return _widened(x, weight, bias, residual, swiglu=swiglu, is_gelu=is_gelu)
+
+
+def _widened(
+    x: Tensor,
+    weight: Int4Weight,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    *,
+    swiglu: bool,
+    is_gelu: bool,
+) -> Tensor:
     dense = dequantise(weight, x.dtype)
     if swiglu:
         return library.swiglu(x, dense, is_gelu=is_gelu)

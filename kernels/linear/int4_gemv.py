@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernels.choose import has_pdl
 from kernels.int4 import PER_WORD, Int4Weight
-from kernels.int4.kernel import plane_of, scales_of
+from kernels.int4.kernel import column_of, plane_of, scales_of
 from kernels.launch import Launch
 from kernels.linear.gemv import _finish
 from kernels.linear.parts import weight_rows
@@ -59,17 +59,16 @@ def _int4_gemv_kernel(
         squares = tl.zeros([BLOCK_W], tl.float32)
         for start in tl.static_range(0, num_words, BLOCK_W):
             at = start + lanes
-            columns = at // per * GROUP + at % per
+            columns = at // 4 * 32 + at % 4 * 2
             sums = tl.zeros([BLOCK_N, BLOCK_W], tl.float32)
             total = tl.zeros([BLOCK_W], tl.float32)
             for plane in tl.static_range(8):
-                x = tl.load(x_ptr + row * K + columns + plane * per, at < num_words, 0.0)
+                x = tl.load(x_ptr + row * K + columns + column_of(plane), at < num_words, 0.0)
                 x = x.to(tl.float32)
                 if NORM:
                     squares += x * x
-                    x *= tl.load(norm_ptr + columns + plane * per, at < num_words, 0.0).to(
-                        tl.float32
-                    )
+                    norms = tl.load(norm_ptr + columns + column_of(plane), at < num_words, 0.0)
+                    x *= norms.to(tl.float32)
                 sums += plane_of(words[start // BLOCK_W], plane) * x[None, :]
                 total += x
             products += sums * factors[start // BLOCK_W]

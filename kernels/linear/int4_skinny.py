@@ -1,9 +1,9 @@
 """Triton products of some rows with a 4-bit weight, on the tensor cores.
 
-Owns the kernel and its launch. The words of a tile come through shared memory; each of their eight
-planes becomes a tile of weights in x's dtype, in registers, rounded once as a widened weight is,
-and meets its own columns of x. Else it is as `skinny`: weights on the left side, x padded, programs
-that share the columns of a tile add up in a fixed order.
+Owns the kernel and its launch. The words of a tile come through shared memory; each two of their
+eight planes become a tile of weights in x's dtype, in registers, rounded once as a widened weight
+is, and meet their own columns of x, eight side by side. Else it is as `skinny`: weights on the left
+side, x padded, programs that share the columns of a tile add up in a fixed order.
 """
 
 from functools import cache
@@ -54,6 +54,7 @@ def _int4_skinny_kernel(
     first = tl.program_id(1) * part
     last = tl.minimum(first + part, num_words)
     lanes = tl.arange(0, BLOCK_W)[None, :]
+    pairs = tl.arange(0, 2 * BLOCK_W)
     weights_at = weight_rows(tile, num_out, BLOCK_N, SWIGLU)[:, None]
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -66,10 +67,15 @@ def _int4_skinny_kernel(
         words = tl.load(words_ptr + weights_at * num_words + at, inside, 0)
         scale_at = weights_at * (num_words // per) + at // per
         factor, offset = scales_of(scale_ptr, zero_ptr, scale_at, inside, ZEROS)
-        x_ptrs = x_ptr + rows * depth + at // per * GROUP + at % per
-        for plane in tl.static_range(8):
-            x = tl.load(x_ptrs + plane * per, inside, 0.0)
-            weights = (plane_of(words, plane) * factor - offset).to(x.dtype)
+        columns = (start * 8 + pairs // 8 * 32 + pairs % 8)[None, :]
+        for plane in tl.static_range(4):
+            at_plane = columns + 8 * plane
+            x = tl.load(
+                x_ptr + rows * depth + at_plane, at_plane < (2147483647 if EVEN else depth), 0.0
+            )
+            low = (plane_of(words, plane) * factor - offset).to(x.dtype)
+            high = (plane_of(words, plane + 4) * factor - offset).to(x.dtype)
+            weights = tl.join(low, high).reshape(BLOCK_N, 2 * BLOCK_W)
             sums = tl.dot(weights, x.T, sums, input_precision="ieee")
     if SPLITS > 1:
         none = tl.zeros([ROWS], tl.float32)

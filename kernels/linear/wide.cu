@@ -24,21 +24,6 @@ constexpr int FEATURES = SWIGLU ? TILE / 2 : TILE;
 // Of floats of one row of x: four more than the tile, so that the 32 lanes of a store meet 32 banks.
 constexpr int PITCH = TILE + 4;
 
-// All programs of the cluster, nothing of whose memory is meant.
-__device__ __forceinline__ void meet() {
-  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-__device__ __forceinline__ void fetch_once(u32 to, const Map* map, u32 barrier, int column,
-                                           int row) {
-  asm volatile(
-      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%3, %4}], [%2], policy;\n}" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(column), "r"(row)
-      : "memory");
-}
-
 __device__ __forceinline__ void fetch_weight(u32 to, const Map* map, u32 barrier, int column,
                                              int row) {
   if (ONCE) fetch_once(to, map, barrier, column, row);
@@ -145,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
       }
     }
     __syncwarp();
-    if (SPLITS > 1) meet(), meet();
+    if (SPLITS > 1) meet_cluster(), meet_cluster();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGISTERS));
     const int own = group - 1;
@@ -199,6 +184,6 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
       out[place] = make_uint2(packed(v.x, v.y), packed(v.z, v.w));
     }
     // No program ends while others still read what it staged.
-    if (SPLITS > 1) meet();
+    if (SPLITS > 1) meet_cluster();
   }
 }

@@ -5,7 +5,7 @@
 `signal` (of its own death), `child` (true: a process of its own, whose pid is printed),
 `stall` (true: no progress any more), `close` (true: it closes its channel and lives on),
 `deaf` (true: it leaves neither when asked nor by SIGTERM), `health_probe` ("wrong": too few
-tokens), `leave` (files in its temporary directory), `model_dir`.
+tokens), `leave` (files in its temporary directory), `model_dir`, `trouble` (of EngineReady).
 Without any it gets ready and serves nothing but the health probe.
 """
 
@@ -57,7 +57,7 @@ def main() -> int:
         return int(mood["exit"])
     while mood.get("stall") or mood.get("close"):
         time.sleep(1)
-    _say(link, EngineReady(FACTS, mood["model_dir"]))
+    _say(link, EngineReady(FACTS, mood["model_dir"], trouble=mood.get("trouble", "")))
     return _serve(link, mood)
 
 

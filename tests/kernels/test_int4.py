@@ -42,20 +42,25 @@ def test_words_hold_what_was_packed(group: int) -> None:
     values = torch.randint(0, 16, (7, 3 * group))
     words = packed(values, group)
     assert words.shape == (7, 3 * group // 8)
-    assert torch.equal(unpacked(words, group), values.to(torch.int32))
+    assert torch.equal(unpacked(words), values.to(torch.int32))
 
 
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_widened_numbers_are_exact(zeros: bool, dtype: torch.dtype, device: torch.device) -> None:
-    """`(q - z) s`, rounded once, for odd sizes."""
-    weight = drawn(19, 384, 64, zeros=zeros)
-    values = unpacked(weight.words, 64).view(19, 6, 64)
+@pytest.mark.parametrize(("num_rows", "group"), [(67, 64), (33, 128), (131, 32), (1, 32)])
+def test_widened_numbers_are_exact(
+    num_rows: int, group: int, zeros: bool, dtype: torch.dtype, device: torch.device
+) -> None:
+    """`(q - z) s`, rounded once, for rows that no tile divides; zero points up to 16."""
+    weight = drawn(num_rows, 3 * group, group, zeros=zeros)
+    if weight.zeros is not None:
+        weight.zeros[0, 1] = 16
+    values = unpacked(weight.words).view(num_rows, 3, group)
     middle = MIDDLE if weight.zeros is None else weight.zeros.int()[..., None]
     exact = (values - middle).double() * weight.scales.double()[..., None]
     found = int4_kernel.dequantise(weight.to(device), dtype).cpu()
-    assert torch.equal(found, exact.view(19, 384).to(dtype))
+    assert torch.equal(found, exact.view(num_rows, 3 * group).to(dtype))
     assert torch.equal(dequantise(weight, dtype), found)
 
 
@@ -147,6 +152,29 @@ def test_products_are_those_of_the_widened_weight(
         assert found.dtype == dtype
         error = (found.double() - wanted).norm() / wanted.norm()
         assert error < TOLERANCE[dtype], float(error)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("sorts", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 2, 5])
+def test_every_group_by_triton(
+    group: int, zeros: bool, sorts: bool, num_rows: int, device: torch.device
+) -> None:
+    """With and without zero points and act order: each kernel's way through the words. Eleven
+    groups of columns, which are no whole tile of any.
+    """
+    depth = 11 * group
+    weight = drawn(37, depth, group, zeros=zeros)
+    generator = torch.Generator().manual_seed(group)
+    if sorts:
+        weight = replace(weight, order=torch.randperm(depth, generator=generator))
+    x = torch.randn(num_rows, depth, generator=generator)
+    wanted = F.linear(x.double(), in_order(weight, torch.float32).double())
+    found = int4.product(x.to(device), weight.to(device)).cpu()
+    error = (found.double() - wanted).norm() / wanted.norm()
+    assert error < TOLERANCE[torch.float32], float(error)
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -114,7 +114,8 @@ def _serve(channel: EngineChannel) -> None:
         print(line, file=sys.stderr)
     sys.stderr.flush()
     status.phase = ""
-    ready = EngineReady(runner.facts, str(runner.model_dir))
+    trouble = "" if use is None else use.trouble
+    ready = EngineReady(runner.facts, str(runner.model_dir), trouble=trouble)
     channel.send([(SUPERVISOR, encode_control(ready))])
     # The libraries' objects are never freed; with torch there are half a million, and a collection
     # that scans them delays a step.

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from kernels.linear import int4_verdict_on
 from protocol.errors import HermaError
 from protocol.messages import EngineFacts
 from workers.engine.drafting.drafter import Drafter
@@ -123,8 +124,13 @@ class Runner:
         weights = self.model.weights
         return DeviceUse(
             weights.num_bytes(), kv_bytes, captured, wanted, self._step_bytes,
-            weights.prefill_bytes, self.state_bytes,
+            weights.prefill_bytes, self.state_bytes, self._trouble(),
         )  # fmt: skip
+
+    def _trouble(self) -> str:
+        device, dtype = self.model.device, self.model.weights.embedding.dtype
+        verdict = int4_verdict_on(device, dtype) if device.type == "cuda" else None
+        return verdict.text if verdict is not None and verdict.is_fault else ""
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch and collect."""

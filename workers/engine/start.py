@@ -3,6 +3,7 @@
 Owns the order of a start and what it reports. Must not know how a step is computed.
 """
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Final
 import torch
 
 from config import DUMMY_PREFIX, INDEX_DRAFTERS, WorkerConfig
+from kernels.linear import check_int4
 from protocol.errors import ConfigError
 from workers.engine.compile.compile_ahead import CompileAhead
 from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cache
@@ -23,11 +25,12 @@ from workers.engine.memory.host_pool import HostPool
 from workers.engine.memory.kv_size import KvDemand, choose_blocks
 from workers.engine.memory.out_of_memory import is_out_of_memory
 from workers.engine.memory.state_size import StateMemory
+from workers.engine.models.description import ModelConfig
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.network import Network
-from workers.engine.models.weights import load_weights
+from workers.engine.models.weights import ModelWeights, load_weights
 from workers.engine.peak_probe import PeakMeter, room, run_largest_steps, shallow
 from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.settings import (
@@ -72,14 +75,9 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
         ahead.model_is_at(model_dir)
     shape = read_model_config(model_dir)
     dtype = compute_dtype(config, shape, device)
-    change = layer_change(config, shape, dtype, device)
     torch.set_num_threads(config.threads or num_processors())
     try:
-        with _phase(report, "load", config.model):
-            if config.model.startswith(DUMMY_PREFIX):
-                weights = draw_weights(shape, device, dtype, change=change)
-            else:
-                weights = load_weights(model_dir, shape, device, dtype, report, change=change)
+        weights = _load(config, model_dir, shape, device, dtype, report)
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
         model = Network(shape, weights, window(config, shape), invariant=config.invariant)
@@ -110,6 +108,29 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
         texts = [kernels.summary()] + ([] if ahead is None else [ahead.summary()])
         report("warm-up", 1.0, f"kernels: {'; '.join(texts)}")
     return runner
+
+
+def _load(
+    config: WorkerConfig,
+    model_dir: Path,
+    shape: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    report: Report,
+) -> ModelWeights:
+    """The weights on their device, where the kernel of those in 4 bits is then checked, outside of
+    captures. Raises `ConfigError`.
+    """
+    change = layer_change(config, shape, dtype, device)
+    with _phase(report, "load", config.model):
+        if config.model.startswith(DUMMY_PREFIX):
+            weights = draw_weights(shape, device, dtype, change=change)
+        else:
+            weights = load_weights(model_dir, shape, device, dtype, report, change=change)
+    if device.type == "cuda" and weights.is_int4:
+        report("check", 0.0, "4-bit products")
+        print(check_int4(device, dtype).text, file=sys.stderr)
+    return weights
 
 
 def _drafter(config: WorkerConfig, model: Network, report: Report) -> Drafter | None:

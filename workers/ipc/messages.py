@@ -58,12 +58,14 @@ class StartSpeed(msgspec.Struct, frozen=True):
 class EngineReady(_Control, frozen=True, tag=80):
     """The model is loaded; its text files lie in `model_dir`, "" for a text-level engine.
     `speed` is what the engine has measured of this start, `version` that of somebody else's engine.
+    `trouble` is a line on what the start found wrong and goes on without.
     """
 
     facts: EngineFacts
     model_dir: str
     speed: StartSpeed = StartSpeed()
     version: str = ""
+    trouble: str = ""
 
 
 class Heartbeat(_Control, frozen=True, tag=81):

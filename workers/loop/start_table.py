@@ -22,7 +22,7 @@ class DeviceUse(NamedTuple):
     """What only a native engine knows: bytes, and how many graphs of how many it has captured
     already (0 of 0 on a device without graphs). `step_bytes` is what the largest step took in a
     probe, 0 where there was none. `prefill_bytes` of the weights are a second form. `state_bytes`
-    are those of recurrent states.
+    are those of recurrent states. `trouble` is what the start found wrong and goes on without.
     """
 
     weights_bytes: int
@@ -32,6 +32,7 @@ class DeviceUse(NamedTuple):
     step_bytes: int = 0
     prefill_bytes: int = 0
     state_bytes: int = 0
+    trouble: str = ""
 
 
 def start_table(
@@ -65,6 +66,8 @@ def start_table(
         rows.append(("graphs", _graphs(use)))
         if use.step_bytes:
             rows.append(("largest step", f"{bytes_text(use.step_bytes)}, as measured"))
+        if use.trouble:
+            rows.append(("trouble", use.trouble))
     rows.append(("seconds", _seconds(seconds)))
     return aligned(rows)
 

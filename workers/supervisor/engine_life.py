@@ -102,6 +102,12 @@ class EngineLife:
         """It has generated the health probe's tokens."""
         return self.ready_at is not None
 
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with a start that goes on: what the engine found, then the warnings."""
+        found = self.loaded.trouble if self.loaded is not None else ""
+        return (found, *self.warnings) if found else self.warnings
+
     def send_control(self, message: DrainEngine | EngineStart | Shutdown) -> None:
         """Send a control message to the engine."""
         self.process.send(SUPERVISOR, encode_control(message))

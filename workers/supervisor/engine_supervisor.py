@@ -231,7 +231,7 @@ class EngineSupervisor:
 
     def status(self, gateways: tuple[int, int], troubles: tuple[str, ...]) -> WorkerStatus:
         """The worker's status. `gateways`: welcomed, and dialled; `troubles` of the others, shown
-        behind the warnings of this start.
+        behind those of this start.
         """
         assert self._relay is not None
         life, now = self._life, trio.current_time()
@@ -258,7 +258,7 @@ class EngineSupervisor:
             drafting=life.drafting if life is not None else "",
             is_invariant=facts is not None and INVARIANT in facts.capabilities,
             gateways=gateways,
-            troubles=(*(life.warnings if life is not None else ()), *troubles)[:MAX_SHOWN_TROUBLES],
+            troubles=(*(life.troubles if life is not None else ()), *troubles)[:MAX_SHOWN_TROUBLES],
             fault=self._last_fault(now),
             is_held=self.hold.is_on,
             warnings=life.warnings if life is not None else (),

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,16 @@ choose.capability = lambda _: (9, 0)
 from config import WorkerConfig  # noqa: E402
 from kernels.attention import ExtendSegment, extend_attention, library  # noqa: E402
 from kernels.cuda import hopper  # noqa: E402
-from kernels.linear import linear_add, norm_linear, norm_swiglu, wide  # noqa: E402
+from kernels.linear import (  # noqa: E402
+    int4_gemv,
+    int4_skinny,
+    int4_tiles,
+    linear_add,
+    norm_linear,
+    norm_swiglu,
+    wide,
+)
+from kernels.linear.int4_check import PRODUCTS  # noqa: E402
 from kernels.recorder import RecordedKernel, pretend_device, record_launches  # noqa: E402
 from kernels.sample import kernel as drawing  # noqa: E402
 from protocol.sampling import SamplingParams  # noqa: E402
@@ -51,7 +60,7 @@ from workers.engine.models.dummy import draw_weights  # noqa: E402
 from workers.engine.models.kv_cache import KvCache  # noqa: E402
 from workers.engine.models.model_config import read_model_config  # noqa: E402
 from workers.engine.models.network import Network  # noqa: E402
-from workers.engine.models.weights import load_weights  # noqa: E402
+from workers.engine.models.weights import LayerWeights, load_weights, quartered  # noqa: E402
 from workers.engine.peak_probe import run_largest_steps  # noqa: E402
 from workers.engine.runner import Runner  # noqa: E402
 from workers.engine.settings import compute_dtype, kv_dtype, layer_change, probe_facts  # noqa: E402
@@ -225,6 +234,25 @@ def _check_products(*, invariant: bool) -> None:
         assert num_rows != 240 or num_wide == (3 if invariant else 2)
 
 
+def check_products_in_4_bits() -> None:
+    """Those of the kernel in CUDA C++ with its check, which comes first; of many rows widened."""
+    torch.set_num_threads(1)  # a fork misses the pool
+    hopper.has_compiler = lambda: True
+    pretend_device(H200)
+    worker = _worker(LARGE, token_budget=2048, quantization="int4")
+    first, *later = dry_run(worker, LARGE)
+    checked = [kernel.module == int4_tiles.__name__ for kernel in first[: len(PRODUCTS)]]
+    assert all(checked), first[: len(PRODUCTS)]
+    known = {kernel.id for kernels in (first, *later) for kernel in kernels}
+    for num_rows in (1, 2, 5, 9, 16, 17, 33, 64, 65, 200, 256, 300):
+        with record_launches() as recorded:
+            _multiply(num_rows, invariant=False, change=quartered)
+        modules = {kernel.module for kernel in recorded.values()}
+        assert not {int4_gemv.__name__, int4_skinny.__name__} & modules
+        missing = [kernel for kernel in recorded.values() if kernel.id not in known]
+        assert not missing, (num_rows, missing)
+
+
 def check_segments() -> None:
     """The attention of a large model's segments, of any length and behind any past."""
     hopper.has_compiler = lambda: True
@@ -256,10 +284,15 @@ def check_long_segments() -> None:
     ]
 
 
-def _multiply(num_rows: int, *, invariant: bool) -> None:
+def _multiply(
+    num_rows: int,
+    *,
+    invariant: bool,
+    change: Callable[[LayerWeights], LayerWeights] | None = None,
+) -> None:
     """The products of a layer but the last, of which fewer rows are wanted."""
     shape = read_model_config(LARGE).with_layers([0])
-    layer = draw_weights(shape, META, torch.bfloat16).layers[0]
+    layer = draw_weights(shape, META, torch.bfloat16, change=change).layers[0]
     hidden, mixed, gated = [
         torch.empty(num_rows, weight.shape[1], dtype=torch.bfloat16, device=META)
         for weight in (layer.qkv, layer.out, layer.down)

@@ -41,7 +41,7 @@ def test_messages_to_the_engine_round_trip(message: ToEngine) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        EngineReady(FACTS, "/models/x"),
+        EngineReady(FACTS, "/models/x", trouble="it goes on without"),
         Heartbeat(9, busy=True, phase="compile", longest_step_s=0.5),
         StartProgress("weights", 0.5, "2 of 4"),
         EngineFailed("no such file"),

@@ -38,6 +38,11 @@ def test_a_cpu_has_no_graphs() -> None:
     assert lines[-1] == "seconds       0.0 in all"
 
 
+def test_what_a_start_goes_on_without_has_a_row() -> None:
+    lines = start_table(CARD, "m", None, (), USE._replace(trouble="4-bit products: Triton's"))
+    assert lines[-2] == "trouble       4-bit products: Triton's"
+
+
 def test_an_engine_without_a_model_has_no_weights() -> None:
     """What is not there is left out."""
     names = [line.split()[0] for line in start_table(CARD, "m", None, (), None)]

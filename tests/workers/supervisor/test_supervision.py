@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from herma.worker_command import render
 from protocol.messages import Fault, Register, Rejected, Tokens
 from tests.fakes.gateway_end import open_gateway_end, submission
 from tests.fakes.moody import moody_worker
@@ -19,6 +20,7 @@ from tests.fakes.worker_process import (
     worker_process,
     write_model_dir,
 )
+from tests.workers.supervisor.test_hold import wait_status
 
 DEATHS = [
     ({"exit": 127}, "file_not_found", "exit code 127: file not found"),
@@ -45,6 +47,15 @@ async def test_a_death_is_diagnosed(
             assert says in fault.cause
             assert "failed start 1 of 5" in fault.cause
             assert not fault.is_final
+
+
+async def test_what_a_start_goes_on_without_is_in_the_status(tmp_path: Path) -> None:
+    """Ahead of the gateways' troubles, and in the table of `herma worker status`."""
+    async with open_gateway_end() as gateway:
+        with moody_worker(tmp_path, gateway.address, trouble="no tensor cores") as (worker, _):
+            status = await wait_status(worker, state="ready")
+            assert status.troubles[:1] == ("no tensor cores",)
+            assert "\nw: no tensor cores" in render([(1, status)], with_log=False)
 
 
 async def test_a_death_that_takes_its_time_is_told_before_it_is_over(tmp_path: Path) -> None:

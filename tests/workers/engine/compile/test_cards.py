@@ -40,6 +40,15 @@ def test_all_kernels_compile_for_a_card(
     assert found["most_bytes"] <= SHARED_KIB[arch] * 1024
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [*SHARED_KIB, 90, 100, 103])
+def test_products_in_4_bits_compile_for_a_card(arch: int, tmp_path: Path) -> None:
+    """By Triton, all groups, with and without zero points."""
+    words = run_uninterpreted("tests.kernels.int4_card_checks", str(arch), cache=tmp_path)
+    used, limit = map(int, words.split())
+    assert 0 < used <= limit
+
+
 def test_a_product_takes_what_a_card_has() -> None:
     """Fewer stages first, then fewer columns; what fits stays as it is."""
     config = Skinny(128, 128, 1, 8, 4)

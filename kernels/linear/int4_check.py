@@ -1,0 +1,195 @@
+"""Small products by which `int4_tiles` is seen to be right on a card, or not.
+
+Owns the products, their exact answers and what counts as wrong. Must not know which card it is, nor
+what a fault has for consequences: tensors and a product in, a line out.
+
+The shapes are not a model's: they take every tile and every part of the kernel, and last tiles,
+steps and groups that are not full. All together take less than half a second of a card and of the
+processor beside it, once their kernels are compiled.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.int4 import Int4Weight, dequantise, packed
+from kernels.linear import int4_tiles
+
+Product = Callable[..., Tensor]
+"""As `int4_tiles.product`."""
+
+EPS: Final = 1e-6
+
+_HOST: Final = torch.device("cpu")
+
+_MEAN_ERROR: Final = 8e-3
+_MOST_ERROR: Final = 0.1
+"""Of the root mean square of an answer. Answers in bfloat16, and weights that were rounded before
+the product, are off by 1.4e-3 to 2.9e-3 on average, single numbers by 0.03, large ones more; one
+column of a thousand that is left out makes 3e-2, a wrong tile 1.
+"""
+
+_OWN_ERROR: Final = 1 / 64
+"""Of a single number, beside the other: four times what its rounding to bfloat16 takes."""
+
+_SPREAD: Final = 4.8
+"""Of numbers less their zero points: products keep the size of x."""
+
+
+class CheckedProduct(NamedTuple):
+    """One product: rows of x, weight rows, columns, and the columns of a group. `num_times` feeds
+    that many on, each with the answer of the one before, without waiting.
+    """
+
+    num_rows: int
+    num_weight_rows: int
+    depth: int
+    group: int
+    parts: str = ""
+    num_times: int = 1
+
+    def has(self, part: str) -> bool:
+        """Whether `parts` names it."""
+        return part in self.parts.split()
+
+
+PRODUCTS: Final = (
+    CheckedProduct(1, 200, 2304, 128, "zeros norm"),
+    CheckedProduct(1, 96, 8192, 128, "bias"),  # by eight programs of a cluster
+    CheckedProduct(4, 136, 1088, 64, "residual"),  # a last step of 64 columns
+    CheckedProduct(4, 1024, 1024, 128, "zeros", num_times=8),
+    CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
+    CheckedProduct(30, 200, 2368, 32, "zeros other_scales"),
+    CheckedProduct(64, 264, 4160, 64, "zeros residual"),
+    CheckedProduct(130, 200, 1024, 128, "swiglu gelu"),  # three tiles of rows
+    CheckedProduct(5, 200, 2304, 128, "zeros invariant"),
+)
+
+
+class Inputs(NamedTuple):
+    """Of one product, all on one device; x is multiplied as it is, without an order of columns."""
+
+    x: Tensor
+    weight: Int4Weight
+    given: dict[str, Any]
+
+
+def first_fault(
+    product: Product, device: torch.device, dtype: torch.dtype, settle: Callable[[], None]
+) -> str:
+    """What is wrong with the first of `PRODUCTS` that is, in one line; "" if none is.
+
+    `settle` waits for the device. Errors of a compiler or a driver are faults; what `settle` raises
+    is raised.
+    """
+    for case in PRODUCTS:
+        inputs = drawn(case, dtype)
+        try:
+            found = launched(case, _moved(inputs, device), product)
+            settle()
+            fault = fault_of(found.cpu(), exact(case, inputs))
+        except (RuntimeError, ValueError) as error:
+            settle()
+            fault = str(error).partition("\n")[0]
+        if fault:
+            size = f"{case.num_rows} rows, {case.num_weight_rows} x {case.depth}"
+            return f"{size}, groups of {case.group}, {case.parts or 'bare'}: {fault}"
+    return ""
+
+
+def record(dtype: torch.dtype) -> None:
+    """Launch all on the pretended device (`kernels.recorder`)."""
+    for case in PRODUCTS:
+        launched(case, drawn(case, dtype, torch.device("meta")), int4_tiles.product)
+
+
+def launched(case: CheckedProduct, inputs: Inputs, product: Product) -> Tensor:
+    """The last answer; nothing is waited for."""
+    config = int4_tiles.chosen(
+        case.num_rows, case.num_weight_rows, case.depth, invariant=case.has("invariant")
+    )
+    x = inputs.x
+    num_out = case.num_weight_rows // 2 if case.has("swiglu") else case.num_weight_rows
+    for _ in range(case.num_times):
+        # Freed at once, so that the answer is likely to be written where NaN is.
+        x.new_full((case.num_rows, num_out), torch.nan)
+        x = product(x, inputs.weight, config, **inputs.given)
+    return x
+
+
+def drawn(case: CheckedProduct, dtype: torch.dtype, device: torch.device = _HOST) -> Inputs:
+    """Inputs on the CPU, the same every time, or of the pretended device; x in `dtype`, one of the
+    two of 16 bits.
+    """
+    is_meta = device.type == "meta"
+    generator = None if is_meta else torch.Generator().manual_seed(case.depth + case.num_rows)
+    normal = partial(torch.randn, generator=generator, device=device)
+    even = partial(torch.rand, generator=generator, device=device)
+    whole = partial(torch.randint, generator=generator, device=device)
+    shape = case.num_weight_rows, case.depth // case.group
+    numbers = whole(0, 16, (shape[0], case.depth))
+    zeros = whole(6, 11, shape).to(torch.uint8)
+    scales = (even(shape) + 0.5) * case.depth**-0.5 / _SPREAD
+    other = torch.bfloat16 if dtype == torch.float16 else torch.float16
+    weight = Int4Weight(
+        packed(numbers, case.group),
+        scales.to(other if case.has("other_scales") else dtype),
+        zeros if case.has("zeros") else None,
+    )
+    x = normal(case.num_rows, case.depth).to(dtype)
+    given: dict[str, Any] = {}
+    # The row's scale is applied in bfloat16 alone: in float16 an unscaled row may not fit.
+    if case.has("norm") and dtype == torch.bfloat16:
+        given |= {"norm": (even(case.depth) + 0.5).to(dtype), "eps": EPS}
+    if case.has("residual"):
+        given["residual"] = normal(case.num_rows, case.num_weight_rows).to(dtype)
+    if case.has("bias"):
+        given["bias"] = normal(case.num_weight_rows).to(dtype)
+    if case.has("swiglu"):
+        given |= {"swiglu": True, "is_gelu": case.has("gelu")}
+    return Inputs(x, weight, given)
+
+
+def exact(case: CheckedProduct, inputs: Inputs) -> Tensor:
+    """The answer by the widened weight in float32, on the CPU."""
+    weight = dequantise(inputs.weight, torch.float32).t()
+    dtype, given = inputs.x.dtype, inputs.given
+    out = rows = inputs.x.float()
+    for _ in range(case.num_times):
+        if "norm" in given:
+            rows = rows * (rows.square().mean(-1, keepdim=True) + EPS).rsqrt() * given["norm"]
+        out = rows @ weight
+        if "swiglu" in given:
+            gate, up = out.chunk(2, dim=1)
+            opened = functional.gelu(gate, approximate="tanh") if given["is_gelu"] else None
+            out = (functional.silu(gate) if opened is None else opened) * up
+        out = out + given.get("bias", 0.0) + given.get("residual", 0.0)
+        rows = out.to(dtype).float()
+    return out
+
+
+def fault_of(found: Tensor, exact: Tensor) -> str:
+    """How an answer differs from the exact one, in one line; "" if by rounding only."""
+    if found.shape != exact.shape:
+        return f"{tuple(found.shape)} instead of {tuple(exact.shape)}"
+    if not found.isfinite().all():
+        return f"{int((~found.isfinite()).sum())} of {found.numel()} numbers are not finite"
+    unit = exact.square().mean().sqrt()
+    errors = (found.float() - exact).abs()
+    mean = float(errors.square().mean().sqrt() / unit)
+    most = float((errors - _OWN_ERROR * exact.abs()).max() / unit)
+    if mean <= _MEAN_ERROR and most <= _MOST_ERROR:
+        return ""
+    return f"errors of {mean:.1e} on average and {most:.1e} at most"
+
+
+def _moved(inputs: Inputs, device: torch.device) -> Inputs:
+    given = {
+        name: part.to(device) if isinstance(part, Tensor) else part
+        for name, part in inputs.given.items()
+    }
+    return Inputs(inputs.x.to(device), inputs.weight.to(device), given)

@@ -1,0 +1,214 @@
+"""Products of rows with a 4-bit weight in CUDA C++, for Hopper: `int4_tiles.cu`.
+
+Owns the kernel's constants, how a product is cut up, and the launch. Must not know layers.
+
+A layer of an 8B has 97 MB of words: 23 us at the card's rate. Their way into fragments takes 15
+instructions per eight numbers, half of what the lanes could do in that time, for up to 16 rows of
+x; so the same kernel serves a single row, whose product would take twice as many on ordinary lanes
+in float32.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from kernels.cuda.hopper import ALIGNED, SHARED_BYTES, header, runs_on
+from kernels.cuda.source import CudaSource
+from kernels.linear.config import Int4Tiles
+
+if TYPE_CHECKING:
+    from kernels.cuda.driver import Function
+    from kernels.int4 import Int4Weight
+
+MAX_NORM_ROWS: Final = 16
+"""The norm of more rows is a kernel of its own, done once instead of in every program."""
+
+COLUMNS: Final = 256
+"""Of a stage."""
+
+_BLOCK: Final = 64
+"""Columns of x side by side in shared memory."""
+
+_MULTIPROCESSORS: Final = 132
+"""Of an H200: at most so many programs at once, times `blocks`, share columns."""
+_LEAST_STEPS: Final = 4
+_MAX_SPLITS: Final = 8
+"""Programs of a cluster."""
+
+_BARRIER_BYTES: Final = 16
+_OTHER_SUMS: Final = 5
+"""Of a row of x, beside those of the tile: a pitch, and its squares."""
+_RESERVED_BYTES: Final = 1024
+"""Of each program on a multiprocessor, by the card."""
+_SCALE_BYTES: Final = 4
+_OTHER_GROUPS: Final = 7
+"""Fours of scales are read whole, and rows lie an odd number of them apart."""
+
+_LEAST_STAGES: Final = 2
+_MAX_GROUPS: Final = 256
+"""Of a row: 128 KB of scales for 128 rows of a weight, beside two stages."""
+
+HALVES: Final = (torch.float16, torch.bfloat16)
+
+_TILES: Final = {
+    1: Int4Tiles(2, 2, 2, 1, 1, 6, 2), 2: Int4Tiles(2, 2, 2, 2, 1, 5, 2),
+    4: Int4Tiles(2, 2, 2, 4, 1, 4, 2), 8: Int4Tiles(4, 2, 2, 8, 1, 4, 1, early=True),
+}  # fmt: skip
+"""By eights of rows."""
+
+_INVARIANT: Final = Int4Tiles(4, 1, 1, 8, 1, 4, 1)
+"""Its rows of x are as many as there are: each sum is added up in the same order."""
+
+int4_tiles: Final = CudaSource(
+    __name__, "int4_tiles", Path(__file__).with_name("int4_tiles.cu"), lambda _: header()
+)
+
+
+def suits(x: Tensor, weight: Int4Weight) -> bool:
+    """Whether this card runs it, for such a product."""
+    fits = x.dtype in HALVES and weight.scales.dtype in HALVES and x.shape[1] % _BLOCK == 0
+    return fits and weight.scales.shape[1] <= _MAX_GROUPS and runs_on(x.device)
+
+
+def fuses_norm(x: Tensor, norm: Tensor) -> bool:
+    """Whether the product normalises x. In float16 an unscaled row may not fit."""
+    fits = x.dtype == norm.dtype == torch.bfloat16 and x.shape[1] % COLUMNS == 0
+    return fits and x.shape[0] <= MAX_NORM_ROWS and norm.data_ptr() % ALIGNED == 0
+
+
+@cache
+def chosen(
+    num_rows: int, num_weight_rows: int, depth: int, *, invariant: bool = False
+) -> Int4Tiles:
+    """How a product is cut up; with `invariant` columns as the weight alone has it."""
+    eights = min(8, 1 << max(0, -(-num_rows // 8) - 1).bit_length())
+    config = _INVARIANT._replace(eights=eights) if invariant else _TILES[eights]
+    tiles = -(-num_weight_rows // config.tile)
+    if not invariant:
+        tiles *= -(-num_rows // (8 * eights))
+    programs = _MULTIPROCESSORS * config.blocks
+    most = min(_MAX_SPLITS, programs // tiles, -(-depth // COLUMNS) // _LEAST_STEPS)
+    return config._replace(splits=max(1, most))
+
+
+def product(
+    x: Tensor,
+    weight: Int4Weight,
+    config: Int4Tiles,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    swiglu: bool = False,
+    is_gelu: bool = False,
+) -> Tensor:
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K], its columns as the
+    weight stores them -> [T, N] or [T, N / 2].
+
+    Ask `suits`, and with `norm` `fuses_norm`, first. The result is the same every time. Raises
+    `CompileError`, `DriverError`, and `ValueError` where it does not fit into shared memory.
+    """
+    num_rows, depth = x.shape
+    num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    out = x.new_empty(num_rows, num_out)
+    row_tiles = -(-num_rows // (8 * config.eights))
+    constants = constants_of(
+        config, depth, weight.group, is_half=x.dtype == torch.float16,
+        is_scale_half=weight.scales.dtype == torch.float16, has_zeros=weight.zeros is not None,
+        has_norm=norm is not None, has_bias=bias is not None, has_residual=residual is not None,
+        swiglu=swiglu, is_gelu=is_gelu, reads_once=row_tiles == 1,
+    )  # fmt: skip
+    if x.is_meta:
+        int4_tiles.record(constants)
+        return out
+    from kernels.cuda.driver import blocks_map, launch, tile_map
+
+    if x.data_ptr() % ALIGNED:
+        x = x.clone()
+    num_weight_rows, features = weight.shape[0], config.tile // (1 + swiglu)
+    operands = (weight.scales, weight.zeros, norm, bias, residual)
+    launch(
+        _loaded(tuple(constants.items()), x.get_device()),
+        -(-num_out // features) * row_tiles * config.splits,
+        torch.cuda.current_stream(x.device).cuda_stream,
+        (
+            # Words as four 16-bit columns to their sixteen.
+            tile_map(weight.words.data_ptr(), num_weight_rows, depth // 4, features),
+            blocks_map(x.data_ptr(), num_rows, depth, 8 * config.eights, COLUMNS // _BLOCK),
+        ),
+        (*[x if part is None else part for part in operands], out),
+        (num_rows, num_out, struct.unpack("i", struct.pack("f", eps))[0]),
+    )
+    return out
+
+
+@cache
+def constants_of(
+    config: Int4Tiles,
+    depth: int,
+    group: int,
+    *,
+    is_half: bool = False,
+    is_scale_half: bool = False,
+    has_zeros: bool = True,
+    has_norm: bool = False,
+    has_bias: bool = False,
+    has_residual: bool = False,
+    swiglu: bool = False,
+    is_gelu: bool = False,
+    reads_once: bool = True,
+) -> Mapping[str, int]:
+    """The kernel's macros. Raises `ValueError` where two stages do not fit into shared memory, and
+    for groups that do not divide a stage.
+    """
+    if COLUMNS % group:
+        raise ValueError(f"groups of {group} columns")
+    constants = {
+        "WARPS_M": config.warps_m, "WARPS_K": config.warps_k, "MT": config.m_tiles,
+        "NT": config.eights, "STAGES": config.stages, "SPLITS": config.splits,
+        "BLOCKS": config.blocks, "DEPTH": depth, "GROUP": group, "HALF": int(is_half),
+        "SCALE_HALF": int(is_scale_half), "ZEROS": int(has_zeros), "NORM": int(has_norm),
+        "BIAS": int(has_bias), "RESIDUAL": int(has_residual), "SWIGLU": int(swiglu),
+        "GELU": int(is_gelu), "ONCE": int(reads_once),
+        # Elsewhere a scale would be rounded as well.
+        "EARLY": int(config.early and is_half == is_scale_half),
+    }  # fmt: skip
+    scales = shared_bytes({**constants, "STAGES": 0})
+    each = shared_bytes({**constants, "STAGES": 1}) - scales
+    sums = 4 * config.warps_k * 8 * config.eights * (config.tile + _OTHER_SUMS)
+    least = max(_LEAST_STAGES, -(-sums // (each - _BARRIER_BYTES)))
+    shared = (SHARED_BYTES + _RESERVED_BYTES) // config.blocks - _RESERVED_BYTES
+    most = (shared - scales) // each
+    if most < least:  # then fewer programs at once
+        most = (SHARED_BYTES - scales) // each
+    if most < least:
+        raise ValueError(f"{config} for {depth} columns in groups of {group}")
+    # More than a program's steps would keep the next kernel off the multiprocessor.
+    steps = -(-depth // (COLUMNS * config.splits))
+    return {**constants, "STAGES": max(least, min(most, config.stages, steps))}
+
+
+def shared_bytes(constants: Mapping[str, int]) -> int:
+    """What a program takes: stages of words, x and the norm, barriers, and all its scales."""
+    tile = 16 * constants["MT"] * constants["WARPS_M"]
+    stage = tile * COLUMNS // 2 + 16 * constants["NT"] * COLUMNS + 2 * COLUMNS * constants["NORM"]
+    steps = -(-constants["DEPTH"] // COLUMNS)
+    groups = -(-steps // constants["SPLITS"]) * (COLUMNS // constants["GROUP"]) + _OTHER_GROUPS
+    return constants["STAGES"] * (stage + _BARRIER_BYTES) + tile * groups * _SCALE_BYTES
+
+
+@cache
+def _loaded(constants: tuple[tuple[str, int], ...], device: int) -> Function:
+    from kernels.cuda.driver import load
+
+    macros = dict(constants)
+    threads = 32 * (macros["WARPS_M"] * macros["WARPS_K"] + 1)
+    return load(int4_tiles.cubin(macros), int4_tiles.name, threads, shared_bytes(macros), device)

@@ -1,0 +1,257 @@
+"""The check before `int4_tiles` serves a device, with a double of the kernel on the CPU."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.cuda import hopper
+from kernels.cuda.source import CompileError
+from kernels.int4 import Int4Weight
+from kernels.linear import int4, int4_check, int4_gemv, int4_skinny, int4_tiles, int4_verdict
+from kernels.linear.config import Int4Tiles
+from kernels.linear.int4 import Kernel
+from kernels.linear.int4_check import PRODUCTS, CheckedProduct, Inputs
+from kernels.linear.int4_verdict import CardBroken
+
+CPU = torch.device("cpu")
+HALVES = [torch.bfloat16, torch.float16]
+
+Spoil = Callable[[Tensor], Tensor]
+
+
+def double(spoil: Spoil = lambda out: out) -> Callable[..., Tensor]:
+    """The product as a card has it, rounded once, then spoilt."""
+
+    def product(x: Tensor, weight: Int4Weight, config: Int4Tiles, **given: Any) -> Tensor:
+        parts = "swiglu" if given.get("swiglu") else ""
+        case = CheckedProduct(*x.shape, 0, 0, parts)
+        return spoil(int4_check.exact(case, Inputs(x, weight, given)).to(x.dtype))
+
+    return product
+
+
+def found(product: Callable[..., Tensor], dtype: torch.dtype = torch.bfloat16) -> str:
+    return int4_check.first_fault(product, CPU, dtype, lambda: None)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_right_kernel_has_no_fault(dtype: torch.dtype) -> None:
+    """In both dtypes of 16 bits: what is rounded is no fault."""
+    assert found(double(), dtype) == ""
+
+
+def one_off(out: Tensor) -> Tensor:
+    """A number of the last row is that of its neighbour."""
+    out = out.clone()
+    out[-1, -1] = out[-1, -2] + 1
+    return out
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (one_off, "at most"),
+        (lambda out: out * 1.02, "on average"),
+        (lambda out: out.roll(1, dims=-1), "on average"),
+        (torch.zeros_like, "on average"),
+        (lambda out: out[:, :-1], "instead of"),
+        (lambda out: out.masked_fill(out == out.max(), torch.nan), "not finite"),
+        (lambda out: out / 0, "not finite"),
+    ],
+)
+def test_wrong_answers_are_faults(spoil: Spoil, words: str) -> None:
+    """One number of all is enough; the line says which product and how wrong."""
+    assert words in found(double(spoil))
+
+
+def test_a_column_that_is_left_out_is_a_fault() -> None:
+    def product(x: Tensor, weight: Int4Weight, config: Int4Tiles, **given: Any) -> Tensor:
+        x = x.clone()
+        x[:, -1] = 0
+        return double()(x, weight, config, **given)
+
+    assert "on average" in found(product)
+
+
+@pytest.mark.parametrize("error", [CompileError, ValueError, RuntimeError])
+def test_errors_of_compiler_and_driver_are_faults(error: type[Exception]) -> None:
+    """Their first line."""
+
+    def product(*_: object, **__: object) -> Tensor:
+        raise error("it has\nno such thing")
+
+    assert found(product).endswith(": it has")
+
+
+def test_a_broken_device_is_no_fault_of_the_check() -> None:
+    """It is raised, also where the error came with the launch."""
+
+    def settle() -> None:
+        raise CardBroken("gone")
+
+    def fails(*_: object, **__: object) -> Tensor:
+        raise RuntimeError("an illegal address")
+
+    for product in (double(), fails):
+        with pytest.raises(CardBroken):
+            int4_check.first_fault(product, CPU, torch.bfloat16, settle)
+
+
+def test_the_products_take_every_tile_and_every_part() -> None:
+    """All that the defaults use, and what is not full."""
+    configs = [
+        int4_tiles.chosen(p.num_rows, p.num_weight_rows, p.depth, invariant=p.has("invariant"))
+        for p in PRODUCTS
+    ]
+    assert {config.eights for config in configs} == {1, 2, 4, 8}
+    assert {config.early for config in configs} == {False, True}
+    assert {1, 8} < {config.splits for config in configs}
+    assert {p.group for p in PRODUCTS} == {32, 64, 128}
+    assert any(p.depth % int4_tiles.COLUMNS for p in PRODUCTS)
+    assert any(p.num_weight_rows % c.tile for p, c in zip(PRODUCTS, configs, strict=True))
+    assert any(p.num_rows > 8 * c.eights for p, c in zip(PRODUCTS, configs, strict=True))
+    parts = {part for p in PRODUCTS for part in p.parts.split()}
+    assert parts == {
+        *("zeros", "norm", "swiglu", "gelu", "residual", "bias", "other_scales", "invariant"),
+    }
+    for part in ("zeros", "norm"):
+        assert {p.has(part) for p in PRODUCTS} == {False, True}
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "int4_check"
+
+
+@pytest.mark.parametrize("fault", ["", "errors of 1"])
+def test_a_check_that_ended_is_made_again_in_the_next_process(mark: Path, fault: str) -> None:
+    """Right or wrong: a card, a driver and a cache may change."""
+    for _ in range(2):
+        verdict = int4_verdict.judge(mark, lambda: fault)
+        assert (verdict.serves, verdict.is_fault) == (not fault, bool(fault))
+        assert fault in verdict.text
+
+
+def test_a_check_that_did_not_end_is_not_made_again(mark: Path) -> None:
+    """Until somebody removes its mark, which the line names."""
+
+    def breaks() -> str:
+        raise CardBroken("gone")
+
+    with pytest.raises(CardBroken):
+        int4_verdict.judge(mark, breaks)
+    verdict = int4_verdict.judge(mark, breaks)
+    assert not verdict.serves
+    assert verdict.is_fault
+    assert str(mark) in verdict.text
+    mark.unlink()
+    assert int4_verdict.judge(mark, lambda: "").serves
+
+
+def test_without_a_check_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that was not checked, and one that the kernel is not for."""
+    card = torch.device("cuda:0")
+    assert not int4_verdict.serves(card, torch.bfloat16)
+    assert int4_verdict.verdict_on(card, torch.bfloat16) is None
+    monkeypatch.setattr(int4_verdict, "_verdicts", {})
+    monkeypatch.setattr(int4_verdict, "runs_on", lambda _: False)
+    verdict = int4_verdict.check(card, torch.bfloat16)
+    assert (verdict.serves, verdict.is_fault) == (False, False)
+    assert not int4_verdict.serves(card, torch.bfloat16)
+
+
+def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -> None:
+    """For each dtype of its rows; the verdict is that of the kernel."""
+    kernels = {torch.bfloat16: double(), torch.float16: double(torch.zeros_like)}
+    calls: list[torch.dtype] = []
+
+    def product(x: Tensor, *arguments: Any, **given: Any) -> Tensor:
+        if x.is_meta:
+            return x
+        calls.append(x.dtype)
+        return kernels[x.dtype](x, *arguments, **given)
+
+    monkeypatch.setattr(int4_verdict, "_verdicts", {})
+    monkeypatch.setattr(int4_verdict, "runs_on", lambda _: True)
+    monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
+    monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
+    monkeypatch.setattr(int4_tiles, "product", product)
+    for _ in range(2):
+        assert int4_verdict.check(CPU, torch.bfloat16).serves
+        assert int4_verdict.check(CPU, torch.float16).is_fault
+        assert int4_verdict.check(CPU, torch.float32) == int4_verdict.verdict_on(CPU, torch.float32)
+    # The chain of eight, and the first one that is wrong.
+    assert calls == [torch.bfloat16] * (len(PRODUCTS) + 7) + [torch.float16]
+    served = [int4_verdict.serves(CPU, dtype) for dtype in (*HALVES, torch.float32)]
+    assert served == [True, False, False]
+
+
+class Event:
+    """A card's, which reports what the test says."""
+
+    def __init__(self, error: str) -> None:
+        self._error = error
+
+    def record(self, stream: object) -> None:
+        pass
+
+    def query(self) -> bool:
+        """Not yet, or never."""
+        if self._error:
+            raise RuntimeError(self._error)
+        return False
+
+
+@pytest.mark.parametrize("error", ["", "CUDA error: an illegal memory access\nwas encountered"])
+def test_a_card_that_breaks_or_hangs_is_given_up(
+    error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a while, in one line that says what the next start does."""
+    monkeypatch.setattr(torch.cuda, "Event", lambda: Event(error))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
+    monkeypatch.setattr(int4_verdict, "_LONGEST_S", 0.0)
+    with pytest.raises(CardBroken, match="next start") as found:
+        int4_verdict.wait_for(CPU)
+    assert "\n" not in str(found.value)
+    assert ("illegal" if error else "did not end") in str(found.value)
+
+
+CHOICES = [
+    (0, True, False, False, Kernel.WIDENED),
+    (1, True, True, True, Kernel.TILES),
+    (int4_skinny.MAX_ROWS, True, False, False, Kernel.TILES),
+    (int4_skinny.MAX_ROWS + 1, True, False, False, Kernel.WIDENED),
+    (int4_skinny.MAX_ROWS + 1, True, False, True, Kernel.TILES),
+    (int4_gemv.MAX_ROWS, False, False, False, Kernel.GEMV),
+    (1, False, True, False, Kernel.SKINNY),
+    (1, False, False, True, Kernel.SKINNY),
+    (int4_gemv.MAX_ROWS + 1, False, False, False, Kernel.SKINNY),
+    (int4_skinny.MAX_ROWS + 1, False, False, False, Kernel.WIDENED),
+    (int4_skinny.MAX_ROWS + 1, False, False, True, Kernel.SKINNY),
+]
+
+
+@pytest.mark.parametrize(("num_rows", "has_tiles", "has_order", "invariant", "kernel"), CHOICES)
+def test_the_choice(
+    num_rows: int, has_tiles: bool, has_order: bool, invariant: bool, kernel: Kernel
+) -> None:
+    """Without a good verdict it is the one that every other card has."""
+    assert kernel is int4.choose(
+        num_rows, has_tiles=has_tiles, has_order=has_order, invariant=invariant
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("dtype", HALVES)
+def test_it_is_right_on_this_card(dtype: torch.dtype) -> None:
+    """On Hopper; others are not asked."""
+    card = torch.device("cuda:0")
+    verdict = int4_verdict.check(card, dtype)
+    print(verdict.text)
+    assert not verdict.is_fault
+    assert verdict.serves == hopper.runs_on(card)

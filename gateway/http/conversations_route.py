@@ -54,8 +54,9 @@ class Conversations:
         suffix = self._edge.draw(12).hex()
         rows = self._rows(body.items or [], suffix)
         conversation_id, metadata = ID_PREFIX + suffix, body.metadata or {}
-        await self._stored.create_conversation(caller.key, conversation_id, metadata, rows)
-        created = int(self._edge.unix_time())
+        created = await self._stored.create_conversation(
+            caller.key, conversation_id, metadata, rows
+        )
         await send_json(send, Conversation(conversation_id, created, metadata))
 
     async def retrieve(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002

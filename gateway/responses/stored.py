@@ -121,10 +121,10 @@ class StoredResponses:
 
     async def create_conversation(
         self, owner: str, conversation_id: str, metadata: Item, items: list[tuple[str, bytes]]
-    ) -> None:
-        """Create a conversation with those items, in JSON with their ids."""
-        store = self._archive.store
-        await self._archive.ask(store.create_conversation, owner, conversation_id, metadata, items)
+    ) -> int:
+        """Create a conversation with those items, in JSON with their ids; returns when."""
+        create = self._archive.store.create_conversation
+        return await self._archive.ask(create, owner, conversation_id, metadata, items)
 
     async def conversation(self, owner: str, conversation_id: str) -> tuple[int, Item]:
         """When it was created, and its metadata. Raises `ApiError` 404."""

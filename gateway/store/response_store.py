@@ -301,14 +301,15 @@ class ResponseStore:
 
     def create_conversation(
         self, owner: str, conversation_id: str, metadata: object, items: list[tuple[str, bytes]]
-    ) -> None:
-        """Create a conversation with items."""
+    ) -> int:
+        """Create a conversation with items; returns when, as `conversation` will."""
         now, packed = int(self._now()), _pack(_encode(metadata))
         with self._transaction() as connection:
             row = (conversation_id, owner, now, now, len(packed), packed)
             connection.execute("INSERT INTO conversations VALUES (?, ?, ?, ?, ?, ?)", row)
             self._add_items(AddItems(conversation_id, owner, items))
             self._make_room(owner)
+        return now
 
     def conversation(self, owner: str, conversation_id: str) -> tuple[int, Any] | None:
         """When the conversation was created, and its metadata. It counts as used now."""

@@ -1,5 +1,6 @@
 """Stored responses over real HTTP: history, replay, background, deletion, restarts."""
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -329,10 +330,14 @@ async def test_what_runs_when_the_gateway_stops_has_failed(tmp_path: Path) -> No
 
 
 async def test_a_conversation_grows_by_its_responses(tmp_path: Path) -> None:
-    """Items in their order; a malformed call in it is no error later."""
+    """Items in their order; a malformed call in it is no error later. It always tells the second
+    in which it was created, though each look at the clock is a second later.
+    """
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a": [}'}
     result = {"type": "function_call_output", "call_id": "c", "output": "no"}
     async with stored(tmp_path) as one:
+        seconds = itertools.count(1_900_000_000)
+        one.gateway.services.stored._archive.store._now = seconds.__next__
         items = [{"role": "user", "content": "Remember 42."}, call, result]
         made = (await one.ask("POST", CONVERSATIONS, items=items, metadata={"a": "b"})).json
         path = f"{CONVERSATIONS}/{made['id']}"

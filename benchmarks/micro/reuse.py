@@ -3,6 +3,7 @@ behind any block, beside hybrids, which begin behind saved states only.
 
 Owns the fleet: agents with one system prompt and turns that grow; some answer with reasoning that
 the template leaves out of the next prompt, some are forked from another in the middle of its work.
+Where they answer at length it matters that a state is saved along an answer, too.
 The scheduler is the engine's; nothing is computed, every token is known.
 """
 
@@ -20,6 +21,7 @@ from workers.scheduler import (
     Outgoing,
     PrefixStates,
     Sampled,
+    SavePolicy,
     Scheduler,
     SchedulerLimits,
     StepPlan,
@@ -39,16 +41,51 @@ _VOCABULARY: Final = 50_000
 
 
 class Card(NamedTuple):
-    """Tokens of keys and values, and states of prefixes; None for full attention."""
+    """Tokens of keys and values, and states of prefixes; None for full attention. `along`: tokens
+    of an answer from one state to the next.
+    """
 
     kv_tokens: int
     num_states: int | None = None
+    along: int = SavePolicy().along
+
+    def reference(self) -> "Card":
+        """With full attention."""
+        return self._replace(num_states=None)
+
+    def prompts_only(self) -> "Card":
+        """Without states within answers."""
+        return self._replace(along=2**40)
 
 
 H200: Final = Card(900_000, 64)
 """What `herma plan` finds for a 27B in bfloat16 on 141 GB."""
 
 SMALL: Final = Card(200_000, 8)
+
+
+class Lengths(NamedTuple):
+    """Ranges of tokens of an answer: the reasoning, half of the time, and the text."""
+
+    reasoning: tuple[int, int]
+    text: tuple[int, int]
+
+
+SHORT: Final = Lengths((20, 80), (20, 100))
+LONG: Final = Lengths((500, 6_000), (100, 3_000))
+
+
+class Reused(NamedTuple):
+    """Of the tokens of all prompts, those that were cached."""
+
+    num_cached: int
+    num_tokens: int
+    num_turns: int
+
+    @property
+    def percent(self) -> float:
+        """100 if every prompt was cached whole."""
+        return 100 * self.num_cached / self.num_tokens
 
 
 class Turn(NamedTuple):
@@ -65,13 +102,14 @@ def measure(quick: bool) -> Iterator[Figure]:
     for name, card in cards.items():
         for strips in (False, True):
             waves = list(fleet(num_agents, num_waves, strips=strips, seed=1))
-            full = 100 * reused(card._replace(num_states=None), waves)
-            states = 100 * reused(card, waves)
+            full = reused(card.reference(), waves).percent
+            states = reused(card, waves).percent
             case = f"{name}, {'reasoning left out' if strips else 'answers kept'}"
             yield Figure(case, "reused with full attention", full, "%")
             yield Figure(case, "reused with states", states, "%")
             bar = MOST_POINTS if card is H200 else None
             yield Figure(case, "lost", full - states, "points", bar)
+    yield from _long_answers(quick, cards)
     lengths = (3_000,) if quick else (3_000, 12_100, 40_001)
     again = max(lost_by_parting((length,), length - 100) for length in lengths)
     yield Figure("a prompt that parts 100 tokens earlier", "computed again", again, "", MOST_AGAIN)
@@ -80,7 +118,26 @@ def measure(quick: bool) -> Iterator[Figure]:
     yield Figure("one that parts anywhere", "computed again", again, "", MOST_AGAIN)
 
 
-def fleet(num_agents: int, num_waves: int, *, strips: bool, seed: int) -> Iterator[list[Turn]]:
+def _long_answers(quick: bool, cards: dict[str, Card]) -> Iterator[Figure]:
+    """What a turn computes again behind an answer of thousands of tokens."""
+    for name, card in cards.items():
+        for strips in (False, True):
+            size = (2, 2) if quick else (12, 6)
+            waves = list(fleet(*size, strips=strips, seed=1, lengths=LONG))
+            case = f"{name}, long answers, {'reasoning left out' if strips else 'kept'}"
+            full = reused(card.reference(), waves)
+            yield Figure(case, "reused with full attention", full.percent, "%")
+            kinds = {"states of prompts": card.prompts_only(), "states": card}
+            for kind, chosen in kinds.items():
+                found = reused(chosen, waves)
+                again = (full.num_cached - found.num_cached) / found.num_turns
+                yield Figure(case, f"reused with {kind}", found.percent, "%")
+                yield Figure(case, f"computed again with {kind}", again, "tokens a turn")
+
+
+def fleet(
+    num_agents: int, num_waves: int, *, strips: bool, seed: int, lengths: Lengths = SHORT
+) -> Iterator[list[Turn]]:
     """The turns of each wave. From an agent's prompt another agent may be forked."""
     rng = random.Random(seed)
     system = _drawn(rng, SYSTEM_TOKENS)
@@ -88,8 +145,8 @@ def fleet(num_agents: int, num_waves: int, *, strips: bool, seed: int) -> Iterat
     for _ in range(num_waves):
         turns, grown = [], []
         for history in histories:
-            reasoning = _drawn(rng, rng.choice((0, rng.randrange(20, 80))))
-            text = _drawn(rng, rng.randrange(20, 100))
+            reasoning = _drawn(rng, rng.choice((0, rng.randrange(*lengths.reasoning))))
+            text = _drawn(rng, rng.randrange(*lengths.text))
             turns.append(Turn(tuple(history), (*reasoning, *text)))
             said = text if strips else [*reasoning, *text]
             found = _drawn(rng, rng.randrange(100, 3_000))
@@ -101,14 +158,14 @@ def fleet(num_agents: int, num_waves: int, *, strips: bool, seed: int) -> Iterat
         yield turns
 
 
-def reused(card: Card, waves: Sequence[Sequence[Turn]]) -> float:
-    """The share of all prompts' tokens that was cached."""
+def reused(card: Card, waves: Sequence[Sequence[Turn]]) -> Reused:
+    """What an engine with this card finds."""
     engine = _Engine(card)
     for turns in waves:
         for turn in turns:
             engine.submit(turn)
         engine.finish()
-    return sum(engine.cached) / sum(engine.lengths)
+    return Reused(sum(engine.cached), sum(engine.lengths), len(engine.lengths))
 
 
 def lost_by_parting(ends: Sequence[int], parts_at: int) -> int:
@@ -119,7 +176,7 @@ def lost_by_parting(ends: Sequence[int], parts_at: int) -> int:
     last = _drawn(rng, ends[-1])
     prompts = [*[last[:end] for end in ends], [*last[:parts_at], *_drawn(rng, 300)]]
     found = []
-    for card in (H200._replace(num_states=None), H200):
+    for card in (H200.reference(), H200):
         engine = _Engine(card)
         for prompt in prompts:
             engine.submit(Turn(prompt, (1,)))
@@ -140,7 +197,8 @@ class _Engine:
 
     def __init__(self, card: Card) -> None:
         limits = SchedulerLimits(16, 8192, 200_000, 1_000)
-        states = PrefixStates.of(card.num_states, _BLOCK)
+        policy = SavePolicy(along=card.along)
+        states = PrefixStates.of(card.num_states, _BLOCK, policy)
         blocks = BlockManager(card.kv_tokens // _BLOCK, _BLOCK, states=states)
         self._scheduler = Scheduler(limits, blocks, (_MODEL,), frozenset())
         self._turns: dict[int, Turn] = {}

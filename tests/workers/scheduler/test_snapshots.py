@@ -172,38 +172,24 @@ def test_what_was_begun_with_moves_no_more() -> None:
         assert pool.depths(_digests((0,) * 6)) == ([3, 6] if is_next else [6])
 
 
-def test_where_answers_are_left_out_their_states_give_way() -> None:
-    """Turns begin before them: they take no place of another, and give up theirs to any. Where
-    turns begin behind them they push out the ends of prompts that they follow.
-    """
-    for is_kept in (True, False):
-        pool = SnapshotPool(4)
-        for turn in range(60):
-            prompt = (turn % 2, turn // 2 % 2, turn // 4 % 2) * 3 + (turn,)
-            _saved(pool, prompt)
-            _answer(pool, (*prompt, 1, 1, 1, 1, 1))
-            found = pool.hit(_digests((*prompt, 1, 1, 1, 1, 1) if is_kept else (*prompt, 2)))
-            assert found is not None
-            pool.unpin(found.slot)
-        for number in range(100, 110):
-            _saved(pool, (number,) * 9)
-            _answer(pool, (number,) * 15)
-        latest = _digests((109,) * 15)
-        assert pool.depths(latest) == ([9, 15] if is_kept else [9])
-
-
-def test_one_of_several_answers_is_gone_on_with() -> None:
-    """So each is worth less, and once one was, the others go."""
-    pool = SnapshotPool(4)
-    _saved(pool, (0,) * 9)
-    for number in range(3):
-        assert _answer(pool, (*[0] * 9, number, 1, 1, 1))
-    found = pool.hit(_digests((*[0] * 9, 2, 1, 1, 1)))
-    assert found is not None
-    pool.unpin(found.slot)
+def test_an_answer_takes_no_place_of_a_prompt() -> None:
+    """Until a turn begins behind it: then it is a prompt's end, and what it follows gives way."""
+    pool = SnapshotPool(3)
+    _saved(pool, (0,) * 3)
+    assert _answer(pool, (0,) * 9)
     for number in (1, 2):
-        _saved(pool, (number,))
-    assert pool.depths(_digests((*[0] * 9, 2, 1, 1, 1))) == [9, 13]
+        _saved(pool, (number, 1))
+    assert pool.depths(_digests((0,) * 9)) == [3]
+    assert not _answer(pool, (0,) * 9)
+    begun = SnapshotPool(3)
+    _saved(begun, (0,) * 3)
+    assert _answer(begun, (0,) * 9)
+    found = begun.hit(_digests((0,) * 9))
+    assert found is not None
+    begun.unpin(found.slot)
+    for number in (1, 2):
+        _saved(begun, (number, 1))
+    assert begun.depths(_digests((0,) * 9)) == [9]
 
 
 def test_nothing_is_taken_from_those_who_read() -> None:

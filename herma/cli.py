@@ -466,6 +466,11 @@ def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentPar
         "--waits", action="store_true", help="announced waits beside real ones instead"
     )
     routing.add_argument(
+        "--moves",
+        action="store_true",
+        help="turns placed away from their cache, explained, instead",
+    )
+    routing.add_argument(
         "--validate", action="store_true", help="the simulator against two real CPU workers"
     )
     routing.add_argument("--json", type=Path, metavar="FILE", help="the rows")

@@ -15,6 +15,7 @@ import msgspec
 from benchmarks.progress import Progress
 from benchmarks.routing.cost_model import QWEN3_8B_H200
 from benchmarks.routing.experiments import collapse_lines, fairness, fairness_lines
+from benchmarks.routing.moves import move_lines, moves
 from benchmarks.routing.plot import plot_rows
 from benchmarks.routing.policies import BASELINES, OURS, POLICIES
 from benchmarks.routing.run import Row
@@ -46,8 +47,9 @@ def run_command(arguments: argparse.Namespace) -> int:
         return run_validation()
     plan = plan_of(arguments)
     planned = tasks(plan)
-    if arguments.waits:
-        print("\n".join(wait_lines(waits(planned))), flush=True)
+    if arguments.waits or arguments.moves:
+        text = wait_lines(waits(planned)) if arguments.waits else move_lines(moves(planned))
+        print("\n".join(text), flush=True)
         return 0
     for source in {task.source for task in planned if task.source.file is not None}:
         read_source(source, plan.spec)  # An invalid file is reported before anything runs.

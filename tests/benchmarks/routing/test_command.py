@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.routing.moves import LEFT_TOKENS
+from gateway.routing.placement_cost import TIE_MS, TIE_RATIO
 from herma.cli import main
 
 ROW = (
@@ -72,6 +74,21 @@ def test_announced_waits_are_beside_real_ones(capsys: pytest.CaptureFixture[str]
     assert 50 < num_long < num_waited < 500
     assert float(documents[10]) < 3.0
     assert 1.0 <= float(documents[7]) < 3.0
+
+
+def test_moves_away_from_a_cache_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """The costs of the largest one, of which the chosen worker's is the least or in a tie."""
+    small = ("--workers", "2", "--load", "1.1", "--seeds", "1", "--kv-tokens", "160000")
+    limit = ("--limit", "400", "--policies", "herma")
+    assert main(["bench", "routing", "--moves", "--trace", "fleet", *small, *limit]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line.split() for line in lines if line.startswith("fleet_agents x2 at 1.1, seed 1"))
+    num_turns, num_moved = int(row[6]), int(row[7])
+    assert 0 < num_moved < num_turns == 400
+    at = lines.index(next(line for line in lines if "cached tokens left" in line))
+    assert int(lines[at].split()[2]) >= LEFT_TOKENS
+    costs = {"*" in line: float(line.split()[-2]) for line in lines[at + 1 : at + 3]}
+    assert costs[True] <= (1 + TIE_RATIO) * costs[False] + TIE_MS
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from workers.scheduler.plan import Chunk, SequenceStart
 from workers.scheduler.prompt_budget import PromptBudget
 from workers.scheduler.prompt_shares import share
 from workers.scheduler.queues import Queues
+from workers.scheduler.saving import PrefixStates
 from workers.scheduler.sequence import Sequence
 from workers.scheduler.starts import Starts
 from workers.scheduler.step_cost import StepCost
@@ -85,6 +86,7 @@ def _decode(
     """
     block_size = blocks.block_size
     prefills: list[Sequence] = []
+    grown: list[Sequence] = []
     num_preempted = 0
     for sequence in list(queues.running.values()):
         if num_preempted and sequence.seq not in queues.running:
@@ -97,26 +99,34 @@ def _decode(
             num_preempted += _make_room(queues, blocks, sequence)
             if not table.block_ids:
                 break
+            grown.append(sequence)
         if end - start > 1:
             prefills.append(sequence)
             continue
         # Most chunks of most steps are made here, so there is no call that they do not need.
-        chunk = Chunk(sequence.seq, start, 1, table.ids or table.freeze(), True)
-        if start >= sequence.saves_at:
-            chunk = _saving(chunk, sequence, blocks)
-        chunks.append(chunk)
+        chunks.append(Chunk(sequence.seq, start, 1, table.ids or table.freeze(), True))
         sequence.num_planned = end
         if end < sequence.max_due:
             sequence.num_due = end + 1
+    if blocks.states is not None:
+        if blocks.states.grows_ahead:
+            grown = [queues.running[chunk.seq] for chunk in chunks]
+        _save_along(chunks, grown, blocks, blocks.states)
     return prefills, num_preempted
 
 
-def _saving(chunk: Chunk, sequence: Sequence, blocks: BlockManager) -> Chunk:
-    """The chunk, ahead of which the state may be saved."""
-    if blocks.states is None:
-        return chunk
-    blocks.name(sequence.table, sequence.token_ids, chunk.start)
-    return blocks.states.with_answers(chunk, sequence)
+def _save_along(
+    chunks: list[Chunk], grown: list[Sequence], blocks: BlockManager, states: PrefixStates
+) -> None:
+    """Save the states ahead of decodes that have come so far. States lie at the ends of blocks, so
+    these are among the sequences that have `grown` by a block.
+    """
+    due = {one.seq: one for one in grown if one.num_planned > one.saves_at}
+    for index, chunk in enumerate(chunks) if due else ():
+        sequence = due.get(chunk.seq)
+        if sequence is not None:
+            blocks.name(sequence.table, sequence.token_ids, chunk.start)
+            chunks[index] = states.with_answers(chunk, sequence)
 
 
 def _make_room(queues: Queues, blocks: BlockManager, sequence: Sequence) -> int:

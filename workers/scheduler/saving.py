@@ -82,13 +82,16 @@ def positions_to_save(
 
 @final
 class PrefixStates:
-    """The states that an engine keeps for prefixes, in blocks of `block_size` tokens."""
+    """The states that an engine keeps for prefixes, in blocks of `block_size` tokens. Whether
+    sequences have blocks for tokens that are only drafted (`grows_ahead`), the scheduler says.
+    """
 
     def __init__(self, num_slots: int, block_size: int, policy: SavePolicy | None = None) -> None:
         self.policy = policy or SavePolicy(grain=max(_GRAIN, block_size))
         require(self.policy.grain % block_size == 0, f"{self.policy} for blocks of {block_size}")
         self.pool = SnapshotPool(num_slots)
         self._size = block_size
+        self.grows_ahead = False
 
     @classmethod
     def of(

@@ -69,6 +69,8 @@ class Scheduler:
         self._limits = limits
         self._blocks = blocks
         self._proposer = proposer
+        if blocks.states is not None:
+            blocks.states.grows_ahead = proposer is not None
         pool_tokens = blocks.num_blocks * blocks.block_size
         self._reader = SubmissionReader(limits, pool_tokens, models, eos_ids, largest)
         self._queues = Queues()

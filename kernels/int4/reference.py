@@ -16,10 +16,20 @@ _AT_ONCE = 2**25
 def quantize(weight: Tensor) -> Int4Weight:
     """See `kernels.int4.quantize`."""
     group = next(size for size in GROUPS if weight.shape[1] % size == 0)
+    if weight.is_meta:
+        return _shapes_only(weight, group)
     num_rows = max(1, _AT_ONCE // weight.shape[1])
     parts = [_quantised(part, group) for part in weight.split(num_rows)]
     words, scales, zeros = (torch.cat(each) for each in zip(*parts, strict=True))
     return Int4Weight(words, scales, zeros)
+
+
+def _shapes_only(weight: Tensor, group: int) -> Int4Weight:
+    """Without torch's inference of each step, for which it imports its compiler: seconds."""
+    num_rows, depth = weight.shape
+    scales = weight.new_empty(num_rows, depth // group)
+    words = weight.new_empty(num_rows, depth // 8, dtype=torch.int32)
+    return Int4Weight(words, scales, torch.empty_like(scales, dtype=torch.uint8))
 
 
 def _quantised(weight: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -75,6 +75,19 @@ def test_quantisation_keeps_zeros_and_stays_near() -> None:
     assert torch.allclose(found[4], weight[4], rtol=0.01)
 
 
+@pytest.mark.parametrize("depth", [96, 256])
+def test_a_matrix_without_memory_has_the_shapes_of_one_that_has(depth: int) -> None:
+    """For runs that only record what they launch."""
+    weight = torch.randn(24, depth, dtype=torch.bfloat16)
+    real, bare = quantize(weight), quantize(weight.to("meta"))
+    assert real.zeros is not None
+    assert bare.zeros is not None
+    pairs = (real.words, bare.words), (real.scales, bare.scales), (real.zeros, bare.zeros)
+    for one, other in pairs:
+        assert (other.shape, other.dtype, other.is_meta) == (one.shape, one.dtype, True)
+        assert other.stride() == one.stride()
+
+
 @pytest.mark.parametrize(("depth", "group"), [(96, 32), (192, 64), (256, 128)])
 def test_the_largest_group_that_divides_is_taken(depth: int, group: int) -> None:
     assert quantize(torch.randn(4, depth)).group == group

@@ -10,6 +10,7 @@ import os
 import sys
 from array import array
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,12 @@ def check_long_segments() -> None:
     ]
 
 
+@cache
+def _layer(change: Callable[[LayerWeights], LayerWeights] | None) -> LayerWeights:
+    shape = read_model_config(LARGE).with_layers([0])
+    return draw_weights(shape, META, torch.bfloat16, change=change).layers[0]
+
+
 def _multiply(
     num_rows: int,
     *,
@@ -291,8 +298,7 @@ def _multiply(
     change: Callable[[LayerWeights], LayerWeights] | None = None,
 ) -> None:
     """The products of a layer but the last, of which fewer rows are wanted."""
-    shape = read_model_config(LARGE).with_layers([0])
-    layer = draw_weights(shape, META, torch.bfloat16, change=change).layers[0]
+    layer = _layer(change)
     hidden, mixed, gated = [
         torch.empty(num_rows, weight.shape[1], dtype=torch.bfloat16, device=META)
         for weight in (layer.qkv, layer.out, layer.down)

@@ -237,7 +237,6 @@ def _check_products(*, invariant: bool) -> None:
 
 def check_products_in_4_bits() -> None:
     """Those of the kernel in CUDA C++ with its check, which comes first; of many rows widened."""
-    torch.set_num_threads(1)  # a fork misses the pool
     hopper.has_compiler = lambda: True
     pretend_device(H200)
     worker = _worker(LARGE, token_budget=2048, quantization="int4")

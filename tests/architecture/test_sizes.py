@@ -2,8 +2,9 @@
 
 import ast
 import statistics
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -30,12 +31,26 @@ def _num_lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-def _functions(path: Path) -> Iterator[tuple[str, int]]:
+class _Parsed(NamedTuple):
+    """What is kept of a file; its tree is large."""
+
+    has_docstring: bool
+    functions: list[tuple[str, int]]
     """Where each function stands, and how many lines it has."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", num_lines
+
+
+@cache
+def _parsed(path: Path) -> _Parsed:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [
+        (
+            f"{path.relative_to(ROOT)}:{node.lineno} {node.name}",
+            (node.end_lineno or node.lineno) - node.lineno + 1,
+        )
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return _Parsed(bool(ast.get_docstring(tree)), functions)
 
 
 def test_no_file_is_long() -> None:
@@ -45,13 +60,13 @@ def test_no_file_is_long() -> None:
 
 
 def test_no_function_is_long() -> None:
-    lengths = [one for path in _sources() for one in _functions(path)]
+    lengths = [one for path in _sources() for one in _parsed(path).functions]
     assert not [(where, lines) for where, lines in lengths if lines > MAX_FUNCTION_LINES]
 
 
 def test_functions_are_short() -> None:
     """The median of the product."""
-    lengths = [lines for path in _product() for _, lines in _functions(path)]
+    lengths = [lines for path in _product() for _, lines in _parsed(path).functions]
     assert statistics.median(lengths) <= MEDIAN_FUNCTION_LINES
 
 
@@ -72,7 +87,7 @@ def test_files_open_with_what_they_own(package: str) -> None:
     bare = [
         str(path.relative_to(ROOT))
         for path in (ROOT / package).rglob("*.py")
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if not _parsed(path).has_docstring
     ]
     assert not bare
 

@@ -20,6 +20,9 @@ LONG: Final = (
     "tests/training/",
     "tests/kernels/",
     "tests/benchmarks/",
+    "tests/workers/engine/",
+    "tests/workers/scheduler/",
+    "tests/herma/",
 )
 
 

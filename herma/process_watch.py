@@ -53,14 +53,15 @@ class Sight(NamedTuple):
 
 @final
 class Heartbeats:
-    """Judges one process. Only time in which it could have turned counts: not what it waited for a
-    processor, and nothing at all if the look itself came late, as after a suspend, after Ctrl-Z and
-    `fg`, or on a machine that is overloaded.
+    """Judges one process. Nothing counts if the look itself came late, as after a suspend, after
+    Ctrl-Z and `fg`, or on a machine that is overloaded. For a hang only time counts in which the
+    process could have turned, not what it waited for a processor.
     """
 
     def __init__(self, hang_s: float) -> None:
         self.verdict: Verdict = "starting"
         self._silent_s = 0.0
+        self._hung_s = 0.0
         self._hang_s = hang_s
         self._num_stopped = 0
 
@@ -69,16 +70,17 @@ class Heartbeats:
         is_late = sight.passed_s > 2 * LOOK_S
         self._num_stopped = self._num_stopped + 1 if sight.is_stopped and not is_late else 0
         if sight.num_beats:
-            self._silent_s, self.verdict = 0.0, "turns"
+            self._silent_s, self._hung_s, self.verdict = 0.0, 0.0, "turns"
         elif self.verdict != "starting" and not is_late:
-            self._silent_s += max(0.0, sight.passed_s - sight.waited_s)
+            self._silent_s += sight.passed_s
+            self._hung_s += max(0.0, sight.passed_s - sight.waited_s)
             self.verdict = self._of_silence()
         if self._num_stopped >= _STOPPED_LOOKS:
             self.verdict = "stopped"
         return self.verdict
 
     def _of_silence(self) -> Verdict:
-        if self._silent_s >= self._hang_s:
+        if self._hung_s >= self._hang_s:
             return "hangs"
         return "silent" if self._silent_s >= SILENT_S else "turns"
 

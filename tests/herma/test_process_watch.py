@@ -45,18 +45,19 @@ with socket.socket() as one:
 
 @given(st.lists(st.one_of(SILENCE, BEAT, LATE_LOOK), max_size=120))
 def test_only_time_in_which_it_could_turn_counts(sights: list[Sight]) -> None:
-    """From its first beat on, since its last one: what it waited for a processor and what the
-    parent slept through do not.
+    """From its first beat on, since its last one: what the parent slept through does not, and for a
+    hang what the process waited for a processor does not either.
     """
-    judge, silent_s, has_begun = Heartbeats(HANG_S), 0.0, False
+    judge, silent_s, hung_s, has_begun = Heartbeats(HANG_S), 0.0, 0.0, False
     for sight in sights:
         has_begun |= sight.num_beats > 0
         if sight.num_beats:
-            silent_s = 0.0
+            silent_s = hung_s = 0.0
         elif sight.passed_s <= 2 * LOOK_S:
-            silent_s += sight.passed_s - sight.waited_s
+            silent_s += sight.passed_s
+            hung_s += sight.passed_s - sight.waited_s
         expected = "silent" if silent_s >= SILENT_S else "turns"
-        expected = "hangs" if silent_s >= HANG_S else expected
+        expected = "hangs" if hung_s >= HANG_S else expected
         assert judge.look(sight) == (expected if has_begun else "starting")
 
 
@@ -72,8 +73,8 @@ def test_one_that_beats_is_never_taken_for_another(pauses: list[list[Sight]], be
 
 
 def test_one_that_got_no_processor_is_waited_for() -> None:
-    """And one that has had one for the whole time has not."""
-    for share, verdict in ((1.0, "turns"), (0.0, "hangs")):
+    """Off the port, from where it comes back; one that has had one for the whole time is ended."""
+    for share, verdict in ((1.0, "silent"), (0.0, "hangs")):
         judge = Heartbeats(HANG_S)
         judge.look(Sight(1, LOOK_S))
         for _ in range(1 + round(HANG_S / LOOK_S)):

@@ -1,0 +1,80 @@
+"""The drafter that comes with the built-in model drafts as well as when it was trained, and changes
+no text.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.drive import Drive, fresh_runner
+from benchmarks.speculation.measure import Load
+from benchmarks.speculation.proposers import SwitchedProposer
+from benchmarks.speculation.texts import loads_for
+from config import SpeculationConfig, WorkerConfig, builtin_models
+from protocol.errors import ConfigError
+from protocol.sampling import SamplingParams
+from workers.engine.drafting.load import load_drafter
+from workers.engine.runner import Drafting, Runner, steps_on
+from workers.engine.speculating import speculation_for
+from workers.engine.start import load_runner
+from workers.model_dir import local_dir
+
+MODEL = "builtin:herma-tiny"
+DRAFTERS = {"mtp": 3}
+"""By name, and the drafts that it was trained to make at once."""
+
+OUTPUTS = 40
+
+
+@pytest.fixture(scope="module", name="runner")
+def _runner() -> Runner:
+    limits = {"max_seqs": 6, "token_budget": 2048, "kv_tokens": 16_384, "max_context": 2048}
+    config = WorkerConfig("test", MODEL, "test", (), device="cpu", dtype="float32", **limits)
+    return load_runner(config, lambda *_: None)
+
+
+@pytest.fixture(scope="module", name="load")
+def _load(runner: Runner) -> Load:
+    """Chats of the evaluation."""
+    sampling = SamplingParams(max_tokens=OUTPUTS, temperature=0.0)
+    found = loads_for(
+        MODEL, runner.model_dir, (), count=6, prompt_tokens=0, sampling=sampling, vocab_size=0
+    )
+    return found[0]
+
+
+def _serve(drive: Drive, load: Load) -> list[list[int]]:
+    numbers = [drive.submit(prompt, load.sampling) for prompt in load.prompts]
+    drive.finish()
+    return [drive.answers[number].outputs for number in numbers]
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_it_drafts_as_it_was_trained(kind: str, runner: Runner, load: Load) -> None:
+    """At least half of the drafts that its training reached, on other texts."""
+    path = local_dir(f"{MODEL}/{kind}")
+    assert path is not None
+    drafter = load_drafter(path, runner.model, 2048)
+    drafter.take_cache(runner.cache.num_blocks + 1, runner.cache.block_size)
+    expected = _serve(Drive(fresh_runner(runner)), load)
+    bare = fresh_runner(runner)
+    given = bare.model, bare.cache, bare.facts
+    steps = steps_on(*given, drafting=Drafting(True, drafter))
+    drafting = Runner(*given, bare.model_dir, steps, verifies=True)
+    depth = DRAFTERS[kind]
+    chosen = SpeculationConfig(drafter=f"{MODEL}/{kind}", depth=depth)
+    config = WorkerConfig("test", MODEL, "test", (), token_budget=1, speculation=chosen)
+    proposer = SwitchedProposer(depth)
+    proposer.switch(speculation_for(config, drafting))
+    assert _serve(Drive(drafting, proposer=proposer), load) == expected
+    promised = json.loads((path / "config.json").read_text(encoding="utf-8"))["herma"]["length"]
+    assert proposer.counts.length - 1 > 0.5 * (promised - 1)
+
+
+def test_a_name_that_there_is_not_is_said() -> None:
+    """With those that there are; drafters are no models."""
+    with pytest.raises(ConfigError, match=r"herma-tiny/other' does not exist: .* has mtp$"):
+        local_dir(f"{MODEL}/other")
+    assert list(builtin_models()) == [MODEL]
+    assert isinstance(local_dir(f"{MODEL}/mtp"), Path)

@@ -4,7 +4,7 @@ Owns the judgement whether its event loop turns, the socket of its heartbeats, a
 does not. Must not know HTTP, nor how and when a process is started again.
 
 A process beats from its event loop by the protocol of service managers
-(`protocol/service_manager.py`): it need not know who listens.
+(`protocol/service_manager.py`), as it would for systemd.
 """
 
 import os

@@ -45,7 +45,7 @@ def test_a_childs_output_is_searched(net: SecretNet, stream: str) -> None:
 
 
 def test_a_grandchild_and_its_log_are_searched(net: SecretNet) -> None:
-    """Whoever started it, in whatever way it logs."""
+    """A process that a child has started, with a logger of its own."""
     inner = f"import logging; logging.error('with {PLANTED}')"
     _run(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])")
     assert len(net.caught()) == 1

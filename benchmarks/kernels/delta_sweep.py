@@ -46,38 +46,32 @@ def cases(device: torch.device) -> Iterator[Case]:
         return
     for length in _PROMPTS:
         case = mixed(f"prompt {length}", [length], SIZES, device)
-        yield replace(case, variants=[_prompts(length, tiles, device) for tiles in _TILES])
+        yield replace(case, variants=[_variant([length], tiles, device) for tiles in _TILES])
     for num in _DECODES:
         case = mixed(f"decode {num}", [1] * num, SIZES, device)
-        yield replace(case, variants=[_decodes(num, tiles, device) for tiles in _STEP_TILES])
+        yield replace(case, variants=[_variant([1] * num, tiles, device) for tiles in _STEP_TILES])
 
 
-def _prompts(length: int, tiles: Tiles, device: torch.device) -> Variant:
-    given = cache(lambda: drawn_layer([length], SIZES, device))
-
-    def run(rows: Tensor, gates: Tensor, matrices: Tensor, tails: Tensor) -> tuple[Tensor, ...]:
-        out = rows.new_empty(len(rows), SIZES.value_columns)
-        state, layer = DeltaState(matrices, tails), given()
-        prompts(rows, gates, layer.weights, EPS, state, layer.plan, SIZES, out, tiles)
-        return out, matrices, tails
-
-    return Variant(_name(tiles, TILES), run)
-
-
-def _decodes(num: int, tiles: StepTiles, device: torch.device) -> Variant:
-    given = cache(lambda: drawn_layer([1] * num, SIZES, device))
+def _variant(lengths: Sequence[int], tiles: Tiles | StepTiles, device: torch.device) -> Variant:
+    """Prompts or decodes of these lengths, as the tiles say."""
+    given = cache(lambda: drawn_layer(lengths, SIZES, device))
 
     def run(rows: Tensor, gates: Tensor, matrices: Tensor, tails: Tensor) -> tuple[Tensor, ...]:
         out = rows.new_empty(len(rows), SIZES.value_columns)
         state, layer = DeltaState(matrices, tails), given()
-        decode(rows, gates, layer.weights, EPS, state, layer.plan, SIZES, out, tiles)
+        step = rows, gates, layer.weights, EPS, state, layer.plan, SIZES, out
+        if isinstance(tiles, Tiles):
+            prompts(*step, tiles)
+        else:
+            decode(*step, tiles)
         return out, matrices, tails
 
-    return Variant(_name(tiles, STEP_TILES), run)
+    return Variant(_name(tiles), run)
 
 
-def _name(tiles: Tiles | StepTiles, usual: Tiles | StepTiles) -> str:
+def _name(tiles: Tiles | StepTiles) -> str:
     """What differs."""
+    usual: Tiles | StepTiles = TILES if isinstance(tiles, Tiles) else STEP_TILES
     fields: Sequence[str] = tiles._fields
     values = zip(fields, tiles, usual, strict=True)
     return " ".join(f"{name}={value}" for name, value, was in values if value != was) or "usual"

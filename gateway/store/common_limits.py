@@ -138,7 +138,7 @@ class CommonLimits:
         return frozenset(map(int, answer.refused))
 
     def committed(self) -> None:
-        """What the last `exchange` told is durable here too."""
+        """The changes that the last `exchange` sent are durable here too."""
         self._is_told = True
 
     def forget(self) -> None:

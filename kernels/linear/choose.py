@@ -247,20 +247,17 @@ def _of_eight_bits(num_rows: int, num_weight_rows: int, depth: int) -> Skinny:
     the 80 tiles of an output are shared by four programs each, 544 tiles of gates and ups by none.
     """
     padded = max(16, num_rows)
-    best, most = None, 0.0
+    found: dict[Skinny, float] = {}
     for block_n, block_k, num_warps, num_stages in _EIGHT_BIT_TILES[padded]:
         tile_bytes = (block_n + padded) * block_k
         at_once = _SMS * min(4, _SM_BYTES // (tile_bytes * num_stages))
         tiles = -(-num_weight_rows // block_n)
         wanted = min(at_once // tiles, depth // (2 * block_k), _MOST_SPLITS)
         splits = even_splits(depth, block_k, wanted)
-        waves = -(-tiles * splits // at_once)
-        busy = tiles * splits / (waves * at_once)
-        if best is None or busy > most:
-            best = Skinny(block_n, block_k, splits, num_warps, num_stages, quantises=True)
-            most = busy
-    assert best is not None
-    return best
+        config = Skinny(block_n, block_k, splits, num_warps, num_stages, quantises=True)
+        programs = tiles * splits
+        found[config] = programs / (-(-programs // at_once) * at_once)
+    return max(found, key=lambda config: found[config])
 
 
 def even_splits(depth: int, block_k: int, splits: int) -> int:

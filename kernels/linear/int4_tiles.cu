@@ -47,6 +47,12 @@ constexpr int SLICE = COLUMNS / WARPS_K;
 constexpr int SEGMENT = GROUP < SLICE ? GROUP : SLICE;
 constexpr u32 NIBBLES = 0x000F000F;
 constexpr u32 EXPONENTS = HALF ? 0x64006400 : 0x43004300;
+// Of x, as instructions name it.
+#if HALF
+#define KIND "f16"
+#else
+#define KIND "bf16"
+#endif
 
 __device__ __forceinline__ void fetch_line(u32 to, const void* from, u32 barrier, u32 bytes) {
   asm volatile(
@@ -64,33 +70,21 @@ __device__ __forceinline__ void load_tiles(u32 (&v)[4], u32 address) {
 
 __device__ __forceinline__ void multiply(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
                                          u32 b1) {
-#if HALF
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-#else
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-#endif
-      "{%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." KIND "." KIND
+      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ u32 less(u32 a, u32 b) {
   u32 v;
-#if HALF
-  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
-#else
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
-#endif
+  asm("sub.rn." KIND "x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
   return v;
 }
 
 __device__ __forceinline__ u32 times(u32 a, u32 b) {
   u32 v;
-#if HALF
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
-#else
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
-#endif
+  asm("mul.rn." KIND "x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
   return v;
 }
 
@@ -113,11 +107,7 @@ __device__ __forceinline__ float wide(u16 bits, bool is_half) {
 
 __device__ __forceinline__ u16 narrow(float v) {
   u16 bits;
-#if HALF
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
-#else
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(v));
-#endif
+  asm("cvt.rn." KIND ".f32 %0, %1;" : "=h"(bits) : "f"(v));
   return bits;
 }
 

@@ -39,8 +39,8 @@ from tests.fakes.provider import FakeProvider, open_provider
 NUM_CLIENTS: Final = 8
 NUM_MARKED: Final = 4
 MARKED_WORDS: Final = (110, 115)
-"""500 tokens, or 770 with the prefix that half of them share: most of the window. Of short prompts
-it matters little who has them."""
+"""500 tokens, or 770 with the prefix that half of them share: most of the window. A short
+prompt takes as long on a worker without its prefix."""
 RETRY_S: Final = 0.5
 SPEND_EVERY_S: Final = 0.1
 PAID_PER_INJECTION: Final = 30

@@ -85,7 +85,7 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 def test_steps_are_those_of_the_reference(
     name: str, sizes: DeltaSizes, device: torch.device
 ) -> None:
-    """Out, matrices, tails and rings; what is nobody's stays as it was."""
+    """Out, matrices, tails and rings; slots and rows of no span keep their content."""
     spans = STEPS[name]
     rows = drawn_rows(sum(span.length for span in spans), 5, sizes=sizes)
     of = begun(layer(NUM_SLOTS, sizes=sizes, most_rows=MOST))

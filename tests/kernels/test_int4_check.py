@@ -137,7 +137,7 @@ def test_a_check_that_ended_is_made_again_in_the_next_process(mark: Path, fault:
 
 
 def test_a_check_that_did_not_end_is_not_made_again(mark: Path) -> None:
-    """Until somebody removes its mark, which the line names."""
+    """The line names its mark; without that file the check is made again."""
 
     def breaks() -> str:
         raise CardBroken("gone")

@@ -67,11 +67,11 @@ class PromptBudget:
         share = USUAL_SHARE * (1 + _PRESSURE * num_prompts / num_decodes)
         usual_s = max(share * decode_s, _LEAST_OF_GAP * max_gap_s - decode_s)
         seconds = max(min(usual_s, max_gap_s - decode_s), LEAST_SHARE * decode_s)
-        within = min(tokens, cost.most_tokens, cost.tokens_within(seconds, 0))
-        whole = _whole_tiles(num_decodes + int(within)) - num_decodes
+        most = min(tokens, cost.most_tokens)
+        within = int(min(most, cost.tokens_within(seconds, 0)))
+        whole = _whole_tiles(num_decodes + within) - num_decodes
         # The oldest prompt has half, and `LEAST_TOKENS` of it.
-        whole = max(whole, 2 * LEAST_TOKENS)
-        return cls(min(tokens, cost.most_tokens, whole), seconds, cost)
+        return cls(min(most, max(whole, 2 * LEAST_TOKENS)), seconds, cost)
 
     @property
     def is_spent(self) -> bool:

@@ -1,7 +1,7 @@
 """Whether an engine's steps are slower than those of its good starts.
 
 Owns the comparison of equal work: steps with as many sequences and as many blocks held. Must not
-know where the reports of load come from, nor who reads the result.
+know where the reports of load come from, nor what reads the result.
 
 A report has a moving average of step times, which prompts raise. So of `WINDOW` reports of equal
 work the tenth fastest counts: it holds hardly any prompt. Twice in a row, so that a busy minute of

@@ -109,7 +109,7 @@ class Worker:
             self._relay.hold()
 
     def drain(self, deadline_s: float, who: str) -> None:
-        """Finish what runs, for at most `deadline_s`, then end. `who` wants it."""
+        """Finish what runs, for at most `deadline_s`, then end. `who` asks for it."""
         if not self._drain_wanted.is_set():
             self._audit.note(Act("drain", who, f"begun, at most {deadline_s:g} s"))
             self._manager.stopping()

@@ -141,7 +141,7 @@ def test_without_the_server_nothing_under_a_limit_is_sent(server: Server, tmp_pa
 
 
 def test_what_was_told_and_not_written_is_taken_back(server: Server, tmp_path: Path) -> None:
-    """The whole is told anew after a transaction that failed."""
+    """All windows are sent again after a transaction that failed."""
     with hosts(server, tmp_path) as (one, other):
         one.write([claim(1, 1)], [], [])
         with pytest.raises(LedgerError):

@@ -293,7 +293,7 @@ def _verified(bucket: GraphBucket) -> tuple[int, int]:
 
 
 def _lay_out_verified(words: _Words, places: _Places, rows: PagedRows, *, draws: bool) -> None:
-    """What follows the sampled rows, and who gets their tokens: nobody, unless the step `draws`."""
+    """What follows the sampled rows. The tables get their tokens only if the step `draws`."""
     sizes = [num_sampled(chunk) for chunk in rows.sampling]
     ends = np.cumsum(sizes)
     behind = rows.last_rows + 1

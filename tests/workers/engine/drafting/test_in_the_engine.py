@@ -29,6 +29,10 @@ from workers.speculation import CardSource, DraftDepth, PlaceOdds, Policy, Specu
 NAMES = ("dflash", "dflash2", "mtp", "eagle3")
 CAPTURED = NAMES[:3]
 """Of heads like the target's, whose attention is planned in place."""
+EACH_STEPS = pytest.mark.parametrize(
+    "on_card", [pytest.param(False, marks=pytest.mark.slow), True], ids=["host", "as on a card"]
+)
+"""Steps of the host; and those of a card, on the CPU."""
 
 BLOCK = 16
 FEW_BLOCKS = 11
@@ -180,9 +184,7 @@ def _check(
     assert num_wrong <= (0.2 * len(drafts) if is_stale else 0)
 
 
-@pytest.mark.parametrize(
-    "on_card", [pytest.param(False, marks=pytest.mark.slow), True], ids=["host", "as on a card"]
-)
+@EACH_STEPS
 @pytest.mark.parametrize("name", NAMES)
 def test_drafts_behind_steps_without_drafts_know_these(
     name: str,
@@ -208,9 +210,7 @@ def test_drafts_behind_steps_without_drafts_know_these(
     _check(watched, texts, naive, runner.model, is_stale=False)
 
 
-@pytest.mark.parametrize(
-    "on_card", [pytest.param(False, marks=pytest.mark.slow), True], ids=["host", "as on a card"]
-)
+@EACH_STEPS
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_that_are_no_numbers_change_no_text(
     name: str,

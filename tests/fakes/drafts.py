@@ -188,8 +188,9 @@ class KnownDrafter:
         if step.seqs:
             plan = step.plan_rows(1, 1)
             assert plan.positions.tolist() == [int(at) + 1 for at in step.anchor_positions]
-        ids = torch.tensor(drafts, dtype=torch.int64).reshape(len(step.seqs), step.depth)
-        return Drafted(ids, torch.full(ids.shape, float("nan")))
+        # On the step's device, as of every drafter: nothing behind it waits for the host.
+        ids = step.anchors.new_tensor(drafts).reshape(len(step.seqs), step.depth)
+        return Drafted(ids, torch.full(ids.shape, float("nan"), device=ids.device))
 
     def _behind(self, anchor: int, position: int, before: int, depth: int) -> tuple[int, ...]:
         fits = [

@@ -65,7 +65,7 @@ class DraftStep:
 @dataclass(frozen=True, slots=True)
 class Drafted:
     """`ids` int64 [S, depth], and the drafter's own probability of each behind those before it,
-    float32 [S, depth], if it knows one.
+    float32 [S, depth], if it knows one; both on the device of the step's rows.
     """
 
     ids: Tensor

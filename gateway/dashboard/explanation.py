@@ -18,6 +18,7 @@ Stage = Literal["preparing", "queued", "prefill", "decode", "cloud"]
 _WHY: Final = {
     "only": "It was the only worker with room.",
     "prefer": "Equal costs; its sibling choices run there.",
+    "own": "Equal costs; it holds most of the conversation.",
     "home": "Equal costs; the conversation was there before.",
     "even": "Equal costs; it was used least.",
     "cached": "The least delay for everybody, with as much of the prompt cached as anywhere.",

@@ -107,12 +107,13 @@ class Score(msgspec.Struct, frozen=True, gc=False):
 
 
 Why = str
-"""In one word, for a metric: `only`, `prefer`, `home`, `even`, `cached` or `moved`."""
+"""In one word, for a metric: `only`, `prefer`, `own`, `home`, `even`, `cached` or `moved`."""
 
 
 _IN_WORDS: Final = {
     "only": "the only one with room",
     "prefer": "tie, asked for",
+    "own": "tie, holds most of the conversation",
     "home": "tie, home of the session",
     "even": "tie, least used",
 }
@@ -267,13 +268,17 @@ def _shared_discount(matched: int, under_way: int, sharing: Sequence[tuple[int, 
 
 
 def _break_tie(work: Work, tied: Sequence[Score]) -> Score:
-    """The preferred worker, the home of the conversation, the emptiest; then by a hash, equal each
-    time for the same conversation.
+    """The preferred worker, that which holds most of the conversation's own blocks, its home, the
+    emptiest; then by a hash, equal each time for the same conversation.
+
+    Blocks come before the home: every gateway hears of them, but each knows only the homes of the
+    requests that it placed itself. Shared blocks do not count: a hot prefix is to spread.
     """
-    for known in (work.prefer, work.home):
-        for score in tied:
-            if score.option.worker.worker_id == known:
-                return score
+    if (preferred := _of_worker(work.prefer, tied)) is not None:
+        return preferred
+    tied = _with_most_own(work, tied)
+    if (home := _of_worker(work.home, tied)) is not None:
+        return home
     uses = [(score.option.worker.num_running, score.option.held_blocks) for score in tied]
     least = min(uses)
     equal = [score for score, use in zip(tied, uses, strict=True) if use == least]
@@ -286,12 +291,29 @@ def _break_tie(work: Work, tied: Sequence[Score]) -> Score:
     )
 
 
+def _of_worker(worker_id: WorkerId | None, scores: Sequence[Score]) -> Score | None:
+    return next((score for score in scores if score.option.worker.worker_id == worker_id), None)
+
+
+def _with_most_own(work: Work, tied: Sequence[Score]) -> Sequence[Score]:
+    """Those with the most of the prompt's tokens that no other conversation shares; all of them if
+    none has any.
+    """
+    num_shared = work.sharing[-1][0] * work.block_size if work.sharing else 0
+    most = max(score.cached_tokens for score in tied)
+    if most <= num_shared:
+        return tied
+    return [score for score in tied if score.cached_tokens == most]
+
+
 def _why(work: Work, best: Score, tied: Sequence[Score], scores: Sequence[Score]) -> Why:
     if len(tied) > 1:
         worker_id = best.option.worker.worker_id
         if worker_id == work.home:
             return "home"
-        return "prefer" if worker_id == work.prefer else "even"
+        if worker_id == work.prefer:
+            return "prefer"
+        return "own" if len(_with_most_own(work, tied)) < len(tied) else "even"
     for score in scores:
         if score.cached_tokens > best.cached_tokens:
             return "moved"

@@ -1,10 +1,11 @@
 """A native engine that can be told to misbehave: `HERMA_ENGINE_COMMAND` of the chaos harness.
 
 `python tests/chaos/engine.py FOLDER --fd N --name NAME --parent PID`. It is the real engine (loop,
-scheduler, runner, float32 weights) with three additions: every step lasts at least `pace_s`, so
-that two cores carry a fleet; FOLDER/NAME.json (`Orders`) is looked at before every step; and before
-anything is imported FOLDER/NAME.exit ends this start with the code that it holds, while FOLDER/
-NAME.hold keeps it waiting. Owns how an order becomes a fault; must not know who gives it.
+scheduler, runner, float32 weights) with three additions: every step lasts at least `pace_s` and
+`prompt_token_s` for each token of a prompt, so that two cores carry a fleet; FOLDER/NAME.json
+(`Orders`) is looked at before every step; and before anything is imported FOLDER/NAME.exit ends
+this start with the code that it holds, while FOLDER/NAME.hold keeps it waiting. Owns how an order
+becomes a fault; must not know who gives it.
 """
 
 import json
@@ -30,6 +31,7 @@ class Orders:
     """
 
     pace_s: float = 0.015
+    prompt_token_s: float = 0.0
     slow: int = 0
     out_of_memory: int = 0
     garbage_frame: int = 0
@@ -83,6 +85,7 @@ class TroubledRunner:
         self._orders = orders
         self._channels = channels
         self._began_at = 0.0
+        self._num_prompt_tokens = 0
         self._slow_until = 0.0
         inner._steps = _FragileSteps(inner._steps, orders)
 
@@ -100,13 +103,16 @@ class TroubledRunner:
         if self._orders.is_due("slow"):
             self._slow_until = self._began_at + SLOW_S
         self._send_garbage()
+        self._num_prompt_tokens = sum(one.length for one in plan.chunks if one.length > 1)
         return self._inner.launch(plan)
 
     def collect(self, step: Any) -> Any:
         """Wait for the step, and until it has lasted as long as it must."""
         result = self._inner.collect(step)
         is_slow = self._began_at < self._slow_until
-        lasts_s = self._orders.now.pace_s * (SLOW_FACTOR if is_slow else 1.0)
+        orders = self._orders.now
+        lasts_s = orders.pace_s * (SLOW_FACTOR if is_slow else 1.0)
+        lasts_s += orders.prompt_token_s * self._num_prompt_tokens
         if (rest_s := self._began_at + lasts_s - time.monotonic()) > 0:
             time.sleep(rest_s)
         return result

@@ -58,6 +58,12 @@ ANSWER_TOKENS: Final = 8
 """Of each answer of the provider, and at the most: a request costs what is reserved for it."""
 
 
+PROMPT_TOKEN_S: Final = 0.0005
+"""Of each engine. Without it a prompt of 770 tokens takes two steps here, 30 ms on an idle machine
+and ten times as long on a loaded one; one of an agent takes a hundred steps of a card. A prefix
+must be worth more than some running answers, or where a second try lands says nothing."""
+
+
 class Pair:
     """The running processes. Hosts are numbered 0 and 1; worker `w1` is on host 0, `w2` on 1.
     `links[host, worker]` is the way between the gateway of that host and that worker.
@@ -159,7 +165,7 @@ async def open_pair(folder: Path, provider_url: str, most_requests: int) -> Asyn
             worker = f"w{host + 1}"
             config = folder / f"{name}.toml"
             config.write_text(text + _worker(worker, model, links))
-            Orders().write(folder, worker)
+            Orders(prompt_token_s=PROMPT_TOKEN_S).write(folder, worker)
             manager = _running(config, folder, ports + host)
             hosts.append(await trio.to_thread.run_sync(manager.__enter__))
             stack.push_async_callback(_stop, manager, hosts[-1])

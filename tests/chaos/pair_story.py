@@ -65,6 +65,7 @@ class Told:
     num_again: int = 0
     num_same_worker: int = 0
     num_cached: int = 0
+    astray: list[str] = field(default_factory=list)
 
 
 class PairStory:
@@ -204,7 +205,10 @@ class PairStory:
         told.again_s.append(last.times[0] - first.ended_at if last.times else SILENCE_S)
         told.num_same_worker += last.worker == first.worker
         # At least the last token is computed anew.
-        told.num_cached += last.cached_tokens >= (last.prompt_tokens - 1) // BLOCK * BLOCK
+        if last.cached_tokens >= (last.prompt_tokens - 1) // BLOCK * BLOCK:
+            told.num_cached += 1
+        else:
+            told.astray.append(f"prompt {prompt.number} of {first.worker}: {last.route}")
 
     def _measure_others(self, other: int, at: float) -> None:
         """The largest pause of each stream of the gateway that was let alone."""
@@ -243,14 +247,15 @@ class PairStory:
             "problems": self._traffic.problems,
         }
 
-    def _second_tries(self) -> dict[str, str]:
-        """Where the marked streams landed that came again."""
+    def _second_tries(self) -> dict[str, Any]:
+        """Where the marked streams landed that came again, and why those that lost their prefix."""
         told = self._told
         if not told.num_again:
             return {}
         return {
             "same_worker": f"{told.num_same_worker} of {told.num_again}",
             "prefix_cached": f"{told.num_cached} of {told.num_again}",
+            **({"astray": told.astray} if told.astray else {}),
         }
 
     def _missed(self, figures: dict[str, dict[str, float]]) -> list[str]:

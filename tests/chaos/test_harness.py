@@ -5,11 +5,18 @@ import math
 import pytest
 import trio
 
+from gateway.routing.placement_cost import Option, Work, choose
+from gateway.routing.worker_view import Worker
+from protocol.ids import WorkerId
+from tests.chaos.engine import Orders
 from tests.chaos.fleet import Event, parse_event
 from tests.chaos.measure import Injection, back_at, median, noticed_at, resumed_at
+from tests.chaos.pair import PROMPT_TOKEN_S
+from tests.chaos.pair_story import BLOCK, NUM_CLIENTS, NUM_MARKED
 from tests.chaos.proxy import open_proxies
 from tests.chaos.report import missed, spread
 from tests.chaos.traffic import Prompt, Stream, Traffic, make_prompts
+from tests.fakes.fleet import W1, W2, facts, hello, load
 
 PROMPT = Prompt(0, {"max_tokens": 3})
 
@@ -114,3 +121,21 @@ async def test_the_proxy_holds_back_and_cuts() -> None:
 async def _echo(stream: trio.SocketStream) -> None:
     async for data in stream:
         await stream.send_all(data)
+
+
+@pytest.mark.parametrize(("prompt_token_s", "home"), [(PROMPT_TOKEN_S, W1), (0.000_04, W2)])
+def test_the_prefix_of_a_second_try_is_worth_more_than_all_clients(
+    prompt_token_s: float, home: WorkerId
+) -> None:
+    """Even if all of them run on the worker that holds it; at the speed of an idle machine without
+    the pace it is better off on the other worker, which says nothing about what is known of it.
+    """
+    workers = []
+    for worker_id, running in ((W1, NUM_CLIENTS + NUM_MARKED - 1), (W2, 0)):
+        worker = Worker(worker_id, hello(f"w{worker_id[0]}", facts()), 0.0)
+        step_ms = 1e3 * Orders().pace_s
+        worker.report(load(running=running, rate=1 / prompt_token_s, step_ms=step_ms), 0.0)
+        workers.append(worker)
+    work = Work("s", 500, BLOCK, expected_output=190)
+    options = [Option(workers[0], 500 // BLOCK, 0), Option(workers[1], 0, 0)]
+    assert choose(work, options, 0.0).worker.worker_id == home

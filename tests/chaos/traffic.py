@@ -79,8 +79,8 @@ def _body(path: str, content: str, max_tokens: int) -> dict[str, Any]:
 @dataclass(slots=True, eq=False)
 class Stream:
     """One answer as it came. Times are seconds since 1970; `times` of everything that has text.
-    `is_lost`: the connection ended, which is the `error`. `cached_tokens` as the head says;
-    `gateway` is that which was asked, of several.
+    `is_lost`: the connection ended, which is the `error`. `cached_tokens` and `route` (why it was
+    placed there) as the head says; `gateway` is that which was asked, of several.
     """
 
     prompt: Prompt
@@ -100,6 +100,7 @@ class Stream:
     is_lost: bool = False
     cached_tokens: int = 0
     gateway: int = 0
+    route: str = ""
 
     @property
     def answer(self) -> tuple[str, str, str]:
@@ -215,6 +216,7 @@ async def _receive(client: httpx.AsyncClient, stream: Stream) -> None:
         stream.worker = reply.headers.get("x-herma-worker", "")
         stream.served_by = reply.headers.get("x-herma-served-by", "")
         stream.cached_tokens = int(reply.headers.get("x-herma-cached-tokens", "0"))
+        stream.route = reply.headers.get("x-herma-route", "")
         if reply.status_code != 200:
             stream.error = f"{reply.status_code}: {(await reply.aread())[:200]!r}"
             return

@@ -198,6 +198,26 @@ def test_ties_go_to_preference_then_home_then_the_emptier() -> None:
     assert "tie, least used" in least.reason
 
 
+def test_a_tie_goes_to_the_holder_of_the_conversation() -> None:
+    """Also at a gateway that placed no request of it, or an early one only: after the death of the
+    one that did, the blocks are all that is known of it.
+    """
+    options = [Option(_worker(W1, running=3), 8, 7), Option(_worker(W2), 0, 0)]
+    for home in (None, W2):
+        choice = choose(_work(blocks=8, home=home), options, 0.0)
+        assert choice.scores[0].cost_ms > choice.scores[1].cost_ms
+        assert (choice.worker.worker_id, choice.why) == (W1, "own")
+        assert "tie, holds most of the conversation" in choice.reason
+    assert choose(_work(blocks=8, prefer=W2), options, 0.0).worker.worker_id == W2
+
+
+def test_a_shared_prefix_decides_no_tie() -> None:
+    """It spreads over workers that cost the same."""
+    options = [Option(_worker(W1), 100, 7), Option(_worker(W2), 0, 0)]
+    shared = choose(_work(sharing=((100, 9_999),)), options, 0.0)
+    assert (shared.worker.worker_id, shared.why) == (W2, "even")
+
+
 def test_the_lot_is_the_same_each_time_and_fair_over_conversations() -> None:
     """Without anything else to tell them apart, conversations spread by hash."""
     options = [Option(_worker(W1), 0, 0), Option(_worker(W2), 0, 0)]

@@ -10,7 +10,7 @@ from benchmarks.kernels.case import Case, Variant, equal, within
 from kernels.embed_rows import kernel as embed_kernel
 from kernels.embed_rows import reference as embed_reference
 from kernels.rms_norm.kernel import norm_add, rms_norm
-from kernels.silu_mul.kernel import silu_mul
+from kernels.silu_mul.kernel import sigmoid_mul, silu_mul
 
 EPS = 1e-6
 ROWS = (256, 2048, 16_384)
@@ -31,6 +31,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield _rms_norm(num_rows, width, device)
             yield _norm_add(num_rows, width, device)
             yield _silu_mul(num_rows, inner, device)
+            yield _sigmoid_mul(num_rows, inner, device)
         for num_rows in (3,) if small else (1, 64, 256):
             yield _embed_rows(num_rows, width, device)
 
@@ -101,6 +102,27 @@ def _silu_mul(num_rows: int, inner: int, device: torch.device) -> Case:
         make=lambda: (_draw(device, num_rows, 2 * inner),),
         variants=[*(variant(*gate) for gate in GATES), Variant("torch", gated, peer=True)],
         expected=lambda gate_up: gated(gate_up.double()),
+        moved_bytes=6 * num_rows * inner,
+        flops=0,
+        accept=within(TOLERANCE),
+    )
+
+
+def _sigmoid_mul(num_rows: int, inner: int, device: torch.device) -> Case:
+    def variant(block: int, num_warps: int) -> Variant:
+        return Variant(
+            f"block={block} warps={num_warps}",
+            lambda x, gate: sigmoid_mul(x, gate, block=block, num_warps=num_warps),
+        )
+
+    return Case(
+        name=f"sigmoid_mul {num_rows} x {inner}",
+        make=lambda: (_draw(device, num_rows, inner), _draw(device, num_rows, inner)),
+        variants=[
+            *(variant(*gate) for gate in GATES[:3]),
+            Variant("torch", lambda x, gate: x * gate.sigmoid(), peer=True),
+        ],
+        expected=lambda x, gate: x.double() * gate.double().sigmoid(),
         moved_bytes=6 * num_rows * inner,
         flops=0,
         accept=within(TOLERANCE),

@@ -1,6 +1,8 @@
-"""Triton SwiGLU gate: one program per row and tile of columns.
+"""Triton gates: SwiGLU's by one program per row and tile of columns, that of an output by one per
+tile of numbers. A gate of torch's own would be two kernels, for which the kernels around them have
+to end and begin.
 
-Owns the launch. Must not know layers.
+Owns the launches. Must not know layers.
 """
 
 from functools import cache
@@ -33,6 +35,22 @@ def _silu_mul_kernel(
     # The reference rounds the gate before it multiplies.
     gated = opened(gate, GELU).to(dtype).to(tl.float32) * up
     tl.store(out_ptr + row * inner + columns, gated.to(dtype), mask=inside)
+
+
+@triton.jit(do_not_specialize=["numbers"])
+def _sigmoid_mul_kernel(x_ptr, gate_ptr, numbers, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < numbers
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    gate = tl.load(gate_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    dtype = x_ptr.dtype.element_ty
+    # The reference rounds the sigmoid before it multiplies.
+    share = 1.0 / (1.0 + tl.exp(-tl.maximum(gate, -80.0)))  # the exponential stays a number
+    share = share.to(dtype).to(tl.float32)
+    tl.store(x_ptr + at, (x * share).to(dtype), mask=inside)
 
 
 @triton.jit
@@ -68,3 +86,19 @@ def _launch_of(
     constants = {"inner": inner, "BLOCK": block, "GELU": is_gelu, "PDL": pdl}
     launch = Launch(_silu_mul_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
     return launch, triton.cdiv(inner, block)
+
+
+def sigmoid_mul(x: Tensor, gate: Tensor, *, block: int = _BLOCK, num_warps: int = 4) -> Tensor:
+    """See `kernels.silu_mul.sigmoid_mul`."""
+    numbers = x.numel()
+    if numbers:
+        launch = _gate_launch(x.device, block, num_warps)
+        launch((triton.cdiv(numbers, block), 1, 1), (x, gate), (numbers,))
+    return x
+
+
+@cache
+def _gate_launch(device: torch.device, block: int, num_warps: int) -> Launch:
+    pdl = has_pdl(device)
+    constants = {"BLOCK": block, "PDL": pdl}
+    return Launch(_sigmoid_mul_kernel, constants, num_warps=num_warps, launch_pdl=pdl)

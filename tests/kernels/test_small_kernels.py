@@ -6,7 +6,8 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 
 from kernels.rms_norm import reference as norm_reference
 from kernels.rms_norm.kernel import norm_add, rms_norm
-from kernels.silu_mul.kernel import silu_mul
+from kernels.silu_mul import reference as gate_reference
+from kernels.silu_mul.kernel import sigmoid_mul, silu_mul
 
 # The interpreter truncates to bfloat16 where a GPU rounds.
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 1.2e-2, torch.float16: 1e-3}
@@ -60,8 +61,24 @@ def test_silu_mul_equals_its_definition(
     _assert_near(silu_mul(x.to(device), is_gelu=is_gelu), opened * up)
 
 
+@DTYPES
+@pytest.mark.parametrize("shape", [(1, 3), (9, 34), (2, 4100)])
+def test_sigmoid_mul_equals_the_reference(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> None:
+    """In place, over one tile and over several; the gate stays as it was, however large."""
+    x, gate = (torch.randn(shape) * 3).to(dtype), (torch.randn(shape) * 40).to(dtype)
+    given, kept = x.to(device).clone(), gate.to(device)
+    out = sigmoid_mul(given, kept)
+    assert out.data_ptr() == given.data_ptr()
+    _assert_near(out, gate_reference.sigmoid_mul(x.clone(), gate).double())
+    assert torch.equal(kept.cpu(), gate)
+
+
 def test_nothing_gives_nothing(device: torch.device) -> None:
     """No rows, no launch."""
+    nothing = torch.zeros(0, 8, device=device)
+    assert sigmoid_mul(nothing, nothing) is nothing
     assert silu_mul(torch.zeros(0, 8, device=device)).shape == (0, 4)
     empty = torch.zeros(0, 8, device=device)
     assert rms_norm(empty, torch.ones(8, device=device), 1e-6).shape == (0, 8)

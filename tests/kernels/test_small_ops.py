@@ -5,7 +5,7 @@ import torch
 
 from kernels.attention.reference import kv_write, rope, rope_angles
 from kernels.rms_norm import rms_norm
-from kernels.silu_mul import silu_mul
+from kernels.silu_mul import sigmoid_mul, silu_mul
 
 GENERATOR = torch.Generator().manual_seed(3)
 
@@ -42,6 +42,13 @@ def test_silu_mul_equals_its_definition() -> None:
     torch.testing.assert_close(silu_mul(x), (gate / (1 + (-gate).exp()) * up).float())
 
 
+def test_sigmoid_mul_equals_its_definition() -> None:
+    """x times the sigmoid of its gate."""
+    x, gate = _random(9, 17), _random(9, 17)
+    expected = (x.double() / (1 + (-gate.double()).exp())).float()
+    torch.testing.assert_close(sigmoid_mul(x, gate), expected)
+
+
 def test_kv_write_touches_its_slots_only() -> None:
     """Keys and values land in their slots, and every other slot stays as it was."""
     cache_k, cache_v = torch.full((3, 4, 2, 5), torch.nan), torch.full((3, 4, 2, 5), torch.nan)
@@ -62,6 +69,8 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         rope(torch.zeros(2, 1, 4), torch.zeros(2, 3), torch.zeros(2, 3))
     with pytest.raises(ValueError, match="odd"):
         silu_mul(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="gate"):
+        sigmoid_mul(torch.zeros(2, 3), torch.zeros(2, 4))
     with pytest.raises(ValueError, match="cache"):
         kv_write(torch.zeros(1, 2, 4), torch.zeros(1, 2, 4), cache, cache, torch.zeros(1).long())
     with pytest.raises(ValueError, match="slots"):

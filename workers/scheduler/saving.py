@@ -64,8 +64,11 @@ def positions_to_save(
     them, and keys and values behind `num_matched` are cached.
 
     At its end, where the next turn begins: a token before it at the latest, because the last one is
-    computed anyway. Where it parts from what is cached (a junction): the third to come this way
-    gains. And every so many tokens, wherever neither is near.
+    computed anyway when the same prompt comes again; and behind all of it where that is a multiple
+    of `grain`, so that the next turn computes its own tokens only: it goes once the answer saves
+    one. Where it parts from what is
+    cached (a junction): the third to come this way gains. And every so many tokens, wherever
+    neither is near.
     """
     grain, every, least = policy.grain, policy.every, policy.least
     end = (num_tokens - 1) // grain * grain
@@ -77,7 +80,8 @@ def positions_to_save(
         for place in range(first, end, every)
         if place - num_hit >= least and all(abs(place - other) >= least for other in kept)
     ]
-    return sorted(kept + grid)
+    whole = [num_tokens] if num_tokens % grain == 0 and num_tokens - num_hit >= least else []
+    return sorted(kept + grid) + whole
 
 
 @final
@@ -111,7 +115,9 @@ class PrefixStates:
     def positions(
         self, table: BlockTable, num_tokens: int, num_hit: int, num_matched: int
     ) -> list[int]:
-        """Where a sequence that is about to begin saves states, but for those that are there."""
+        """Where a sequence that is about to begin saves states, but for those that are there. All
+        full blocks of the `num_tokens` tokens have their digests.
+        """
         found = positions_to_save(num_tokens, num_hit, num_matched, self.policy)
         return [end for end in found if table.digests[end // self._size - 1] not in self.pool]
 
@@ -176,7 +182,7 @@ class PrefixStates:
         return tuple(found)
 
     def _kind(self, place: int, num_prompt: int) -> Place:
-        if place > num_prompt:
+        if place >= num_prompt:  # that behind a whole prompt is the first of its answer
             return Place.ANSWER
         return Place.END if place % self.policy.every else Place.WITHIN
 

@@ -129,6 +129,7 @@ class Starts:
         found = states.pool.hit(digests, is_next=not sequence.is_started)
         self._pinned = None if found is None else found.slot
         num_hit, num_tokens = len(hit.block_ids) * size, len(sequence.token_ids)
+        self._blocks.name(table, sequence.token_ids, num_tokens)
         sequence.saves = states.positions(table, num_tokens, num_hit, hit.num_matched * size)
         sequence.saves_at = states.first_in_answer(num_tokens, num_hit)
 
@@ -141,13 +142,15 @@ class Starts:
         sequence.awaits = None
         if sequence.is_started:
             return False
-        planned, states, digests = self._blocks.planned, self._blocks.states, sequence.table.digests
+        planned, states, size = self._blocks.planned, self._blocks.states, self._blocks.block_size
+        # But for the last token's block, as `match`: that token is computed in any case.
+        digests = sequence.table.digests[: (len(sequence.token_ids) - 1) // size]
         num_found = len(hit.block_ids)
         end = planned.end_of_coming(digests, num_found, hit.num_matched)
         if states is not None:
             end = states.num_usable(end)
         num_coming = end - num_found
-        if num_coming <= 0 or _WORTH_WAITING * num_coming * self._blocks.block_size < num_left:
+        if num_coming <= 0 or _WORTH_WAITING * num_coming * size < num_left:
             return False
         if digests[end - 1] not in planned:
             return False  # the sequence that computes it is past it

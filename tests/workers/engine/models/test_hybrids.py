@@ -1,6 +1,7 @@
 """What is particular to the files of Qwen3.5: towers, names, gates among queries, 8 bits."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.gpu_parity.logits import engine_logits
 from workers.engine.models.description import Attention, DeltaRule
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
-from workers.engine.models.weights import load_weights
+from workers.engine.models.weights import LayerWeights, load_weights, quantised, quartered
 from workers.model_dir import dummy_dir, read_eos_ids, read_vocab_size
 
 PROMPT = list(range(2, 120))
@@ -106,6 +107,20 @@ def test_products_are_in_eight_bits_and_gates_of_states_are_not(text: Path) -> N
         is_delta = isinstance(described.mixer, DeltaRule)
         assert isinstance(layer.qkv, Fp8Weight)
         assert isinstance(layer.gate, Tensor) == is_delta
+
+
+@pytest.mark.parametrize("change", [None, quantised, quartered])
+def test_norms_before_products_in_four_bits_are_of_their_dtype(
+    text: Path, change: Callable[[LayerWeights], LayerWeights] | None
+) -> None:
+    """Those kernels take them into the product; other norms of `1 + w` keep float32."""
+    config = read_model_config(text)
+    weights = draw_weights(config, torch.device("cpu"), torch.bfloat16, change=change)
+    wanted = torch.bfloat16 if change is quartered else torch.float32
+    for layer in weights.layers:
+        assert layer.input_norm.dtype == layer.mlp_norm.dtype == wanted
+        assert layer.qk_norm is None or layer.qk_norm.dtype == torch.float32
+    assert weights.norm.dtype == torch.float32
 
 
 def test_a_checkpoint_in_eight_bits_by_block_is_read(tmp_path: Path) -> None:

@@ -63,12 +63,8 @@ def _dequantise_kernel(
         middle = tl.load(zero_ptr + scale_at, inside, 0).to(tl.float32) + 8388608.0
     dtype = out_ptr.dtype.element_ty
     # Pairs of eighths 0 and 2, 1 and 3: the last index counts eighths, the one before it two each.
-    even = tl.join(
-        _pair(words, scales, middle, dtype, 0), _pair(words, scales, middle, dtype, 2)
-    )
-    odd = tl.join(
-        _pair(words, scales, middle, dtype, 1), _pair(words, scales, middle, dtype, 3)
-    )
+    even = tl.join(_pair(words, scales, middle, dtype, 0), _pair(words, scales, middle, dtype, 2))
+    odd = tl.join(_pair(words, scales, middle, dtype, 1), _pair(words, scales, middle, dtype, 3))
     # [rows, fours of words, word, number of a pair, twos of eighths, eighth]: a lane that has four
     # words has 32 columns.
     spread = tl.join(even, odd).reshape(ROWS, WORDS // 4, 4, 2, 2, 2)

@@ -136,9 +136,7 @@ def with_narrow_norms(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
     """
     if not isinstance(layer.gate_up, Int4Weight):
         return layer
-    return replace(
-        layer, input_norm=layer.input_norm.to(dtype), mlp_norm=layer.mlp_norm.to(dtype)
-    )
+    return replace(layer, input_norm=layer.input_norm.to(dtype), mlp_norm=layer.mlp_norm.to(dtype))
 
 
 def doubled(layer: LayerWeights) -> LayerWeights:

@@ -26,7 +26,7 @@ LAYERS = [
     (Op.LINEAR_ADD, 4096, 4096),
     (Op.NORM_SWIGLU, 24576, 4096),
     (Op.LINEAR_ADD, 4096, 12288),
-    (Op.NORM_LINEAR, 14336, 5120),  # Qwen3.6-27B: a gated attention's, out, gate and up, down
+    (Op.NORM_LINEAR, 16384, 5120),  # Qwen3.6-27B: a delta rule's, out, gate and up, down
     (Op.LINEAR_ADD, 5120, 6144),
     (Op.NORM_SWIGLU, 34816, 5120),
     (Op.LINEAR_ADD, 5120, 17408),

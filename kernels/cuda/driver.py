@@ -49,6 +49,9 @@ def load(cubin: bytes, name: str, num_threads: int, shared_bytes: int, device: i
     handle = _done(driver.cuModuleGetFunction(module, name.encode()), f"find {name}")
     most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     _done(driver.cuFuncSetAttribute(handle, most, shared_bytes), f"{shared_bytes} shared bytes")
+    # A multiprocessor that must divide its memory anew first waits until it is empty.
+    share = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+    _done(driver.cuFuncSetAttribute(handle, share, 100), "prefer shared memory")
     return Function(handle, num_threads, shared_bytes)
 
 

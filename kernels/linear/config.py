@@ -84,7 +84,8 @@ class Int4Tiles(NamedTuple):
     A stage has 256 columns, of which each of `warps_k` warps takes its part; `stages` are on their
     way, `splits` programs of a cluster share the columns of a tile and add up in their order. A
     multiprocessor shall hold `blocks` programs, as far as registers go. With `early` numbers get
-    their scale before the product instead of their group's sum, which takes fewer registers.
+    their scale before the product instead of their group's sum, which takes fewer registers. There
+    are `turns` groups of all these warps, each of which takes every so manieth stage.
     """
 
     warps_m: int
@@ -95,6 +96,12 @@ class Int4Tiles(NamedTuple):
     stages: int
     blocks: int
     early: bool = False
+    turns: int = 1
+
+    @property
+    def parts(self) -> int:
+        """Warps that each have a part of the same sums."""
+        return self.warps_k * self.turns
 
     @property
     def tile(self) -> int:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from torch import Tensor
 
 from kernels.int4 import Int4Weight, dequantise
-from kernels.linear import int4_gemv, int4_skinny, int4_tiles, int4_verdict, library
+from kernels.linear import int4_choose, int4_gemv, int4_skinny, int4_tiles, int4_verdict, library
 from kernels.rms_norm import rms_norm
 
 
@@ -65,7 +65,7 @@ def product(
     match kernel:
         case Kernel.TILES:
             num_weight_rows, depth = weight.shape
-            config = int4_tiles.chosen(x.shape[0], num_weight_rows, depth, invariant=invariant)
+            config = int4_choose.chosen(x.shape[0], num_weight_rows, depth, invariant=invariant)
             return int4_tiles.product(
                 x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual,
                 swiglu=swiglu, is_gelu=is_gelu,

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.int4 import Int4Weight, dequantise, packed
-from kernels.linear import int4_tiles
+from kernels.linear import int4_choose, int4_tiles
+from kernels.linear.config import Int4Tiles
 
 Product = Callable[..., Tensor]
 """As `int4_tiles.product`."""
@@ -42,7 +43,8 @@ _SPREAD: Final = 4.8
 
 class CheckedProduct(NamedTuple):
     """One product: rows of x, weight rows, columns, and the columns of a group. `num_times` feeds
-    that many on, each with the answer of the one before, without waiting.
+    that many on, each with the answer of the one before, without waiting. `config` is that of
+    larger products, None: the choice.
     """
 
     num_rows: int
@@ -51,6 +53,7 @@ class CheckedProduct(NamedTuple):
     group: int
     parts: str = ""
     num_times: int = 1
+    config: Int4Tiles | None = None
 
     def has(self, part: str) -> bool:
         """Whether `parts` names it."""
@@ -62,6 +65,15 @@ PRODUCTS: Final = (
     CheckedProduct(1, 96, 8192, 128, "bias"),  # by eight programs of a cluster
     CheckedProduct(4, 136, 1088, 64, "residual"),  # a last step of 64 columns
     CheckedProduct(4, 1024, 1024, 128, "zeros", num_times=8),
+    CheckedProduct(
+        1, 500, 2304, 128, "zeros norm", config=Int4Tiles(1, 4, 2, 1, 1, 12, 2, turns=4)
+    ),
+    CheckedProduct(
+        8, 200, 3136, 64, "residual", config=Int4Tiles(1, 4, 3, 1, 1, 9, 2, turns=3)
+    ),  # a last tile of columns that is half full, by three groups of warps
+    CheckedProduct(
+        4, 2048, 2048, 128, "zeros", num_times=8, config=Int4Tiles(2, 2, 2, 1, 1, 6, 2, turns=2)
+    ),
     CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
     CheckedProduct(30, 200, 2368, 32, "zeros other_scales"),
     CheckedProduct(64, 264, 4160, 64, "zeros residual"),
@@ -109,7 +121,7 @@ def record(dtype: torch.dtype) -> None:
 
 def launched(case: CheckedProduct, inputs: Inputs, product: Product) -> Tensor:
     """The last answer; nothing is waited for."""
-    config = int4_tiles.chosen(
+    config = case.config or int4_choose.chosen(
         case.num_rows, case.num_weight_rows, case.depth, invariant=case.has("invariant")
     )
     x = inputs.x

@@ -4,6 +4,7 @@
 //
 // Owns what one program does. Must not know which shape wants which constants (macros):
 //   WARPS_M, WARPS_K, MT   warps side by side along weight rows and along columns; 16 MT rows each
+//   TURNS    groups of such warps, each of which takes every so manieth tile of 256 columns
 //   NT       rows of x in a tile, in eights; rows behind the last are zeros
 //   STAGES   tiles of 256 columns on their way at once
 //   SPLITS   programs of one cluster that share the columns of a tile and add up in their order
@@ -30,7 +31,10 @@ typedef unsigned char u8;
 constexpr int COLUMNS = 256;
 constexpr int TILE = 16 * MT * WARPS_M;
 constexpr int ROWS = 8 * NT;
-constexpr int WARPS = WARPS_M * WARPS_K;
+constexpr int GROUP_WARPS = WARPS_M * WARPS_K, WARPS = GROUP_WARPS * TURNS;
+// Warps, or groups of them, that each have a part of the same sums.
+constexpr int PARTS = WARPS_K * TURNS;
+static_assert(STAGES % TURNS == 0, "a stage is always the same group's");
 constexpr int WEIGHT_BYTES = TILE * COLUMNS / 2;
 constexpr int X_BYTES = ROWS * COLUMNS * 2;
 constexpr int STAGE_BYTES = WEIGHT_BYTES + X_BYTES;
@@ -130,7 +134,7 @@ __device__ __forceinline__ float gathered(u32 address, u32 next) {
 #pragma unroll
   for (int split = 0; split < SPLITS; ++split) {
 #pragma unroll
-    for (int k = 0; k < WARPS_K; ++k) v += load_of(split, address + k * next);
+    for (int k = 0; k < PARTS; ++k) v += load_of(split, address + k * next);
   }
   return v;
 }
@@ -186,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     if (NORM) fetch_line(norms + s * NORM_BYTES, norm + (first + i) * COLUMNS, barrier, NORM_BYTES);
   };
   if (warp == WARPS && lane == 0) {
-    for (int s = 0; s < STAGES; ++s) init_barrier(full + 8 * s, 1), init_barrier(empty + 8 * s, WARPS);
+    for (int s = 0; s < STAGES; ++s) init_barrier(full + 8 * s, 1), init_barrier(empty + 8 * s, GROUP_WARPS);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     // Weights are parameters: they are on their way before the kernel ahead has ended.
     for (int i = 0; i < min(steps, STAGES); ++i) fetch_weights(i);
@@ -234,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
   }
   asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
 
-  const int own_m = warp % WARPS_M, own_k = warp / WARPS_M;
+  const int own_m = warp % WARPS_M, part = warp / WARPS_M, own_k = part % WARPS_K;
   float sums[MT][NT][4] = {}, parts[MT][NT][4] = {}, squares[NT][4] = {};
   u32 zero_pairs[MT][2], factor_pairs[MT][2];
   float factors[MT][2];
@@ -243,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
   const u32 x_at = WEIGHT_BYTES + lane_row * 128;
   const u32* const own_kept =
       kept + (own_m * MT * 16 + lane / 4) * pitch + first * PART_GROUPS - from;
-  for (int i = 0; i < steps; ++i) {
+  for (int i = part / WARPS_K; i < steps; i += TURNS) {
     const int s = i % STAGES;
     const u32 stage = base + s * STAGE_BYTES;
     wait(full + 8 * s, (i / STAGES) & 1);
@@ -326,8 +330,8 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
   asm volatile("griddepcontrol.wait;" ::: "memory");
   // All stages are read: sums take their place.
   asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
-  float* const staged = (float*)memory + own_k * ROWS * PITCH;
-  float* const squared = (float*)memory + WARPS_K * ROWS * PITCH;
+  float* const staged = (float*)memory + part * ROWS * PITCH;
+  float* const squared = (float*)memory + PARTS * ROWS * PITCH;
   const int quad = lane / 4, place = lane % 4;
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
@@ -338,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
       at[8] = sums[m][n][2], at[PITCH + 8] = sums[m][n][3];
     }
     if (NORM && own_m == 0 && quad / 2 == place)
-      squared[own_k * ROWS + 8 * n + quad] = quad % 2 ? squares[n][1] : squares[n][0];
+      squared[part * ROWS + 8 * n + quad] = quad % 2 ? squares[n][1] : squares[n][0];
   }
   if (SPLITS > 1)
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
@@ -354,7 +358,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     float v = gathered(at, ROWS * PITCH * 4);
     float up = SWIGLU ? gathered(at + FEATURES * 4, ROWS * PITCH * 4) : 0.0f;
     if (NORM) {
-      const float square = gathered(base + (WARPS_K * ROWS * PITCH + row) * 4, ROWS * 4);
+      const float square = gathered(base + (PARTS * ROWS * PITCH + row) * 4, ROWS * 4);
       const float factor = rsqrtf(square / DEPTH + __int_as_float(eps_bits));
       v *= factor, up *= factor;
     }

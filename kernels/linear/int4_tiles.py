@@ -22,6 +22,7 @@ from torch import Tensor
 from kernels.cuda.hopper import ALIGNED, SHARED_BYTES, header, runs_on
 from kernels.cuda.source import CudaSource
 from kernels.linear.config import Int4Tiles
+from kernels.linear.int4_choose import COLUMNS
 
 if TYPE_CHECKING:
     from kernels.cuda.driver import Function
@@ -30,17 +31,8 @@ if TYPE_CHECKING:
 MAX_NORM_ROWS: Final = 16
 """The norm of more rows is a kernel of its own, done once instead of in every program."""
 
-COLUMNS: Final = 256
-"""Of a stage."""
-
 _BLOCK: Final = 64
 """Columns of x side by side in shared memory."""
-
-_MULTIPROCESSORS: Final = 132
-"""Of an H200: at most so many programs at once, times `blocks`, share columns."""
-_LEAST_STEPS: Final = 4
-_MAX_SPLITS: Final = 8
-"""Programs of a cluster."""
 
 _BARRIER_BYTES: Final = 16
 _OTHER_SUMS: Final = 5
@@ -57,15 +49,6 @@ _MAX_GROUPS: Final = 256
 
 HALVES: Final = (torch.float16, torch.bfloat16)
 
-_TILES: Final = {
-    1: Int4Tiles(2, 2, 2, 1, 1, 6, 2), 2: Int4Tiles(2, 2, 2, 2, 1, 5, 2),
-    4: Int4Tiles(2, 2, 2, 4, 1, 4, 2), 8: Int4Tiles(4, 2, 2, 8, 1, 4, 1, early=True),
-}  # fmt: skip
-"""By eights of rows."""
-
-_INVARIANT: Final = Int4Tiles(4, 1, 1, 8, 1, 4, 1)
-"""Its rows of x are as many as there are: each sum is added up in the same order."""
-
 int4_tiles: Final = CudaSource(
     __name__, "int4_tiles", Path(__file__).with_name("int4_tiles.cu"), lambda _: header()
 )
@@ -81,21 +64,6 @@ def fuses_norm(x: Tensor, norm: Tensor) -> bool:
     """Whether the product normalises x. In float16 an unscaled row may not fit."""
     fits = x.dtype == norm.dtype == torch.bfloat16 and x.shape[1] % COLUMNS == 0
     return fits and x.shape[0] <= MAX_NORM_ROWS and norm.data_ptr() % ALIGNED == 0
-
-
-@cache
-def chosen(
-    num_rows: int, num_weight_rows: int, depth: int, *, invariant: bool = False
-) -> Int4Tiles:
-    """How a product is cut up; with `invariant` columns as the weight alone has it."""
-    eights = min(8, 1 << max(0, -(-num_rows // 8) - 1).bit_length())
-    config = _INVARIANT._replace(eights=eights) if invariant else _TILES[eights]
-    tiles = -(-num_weight_rows // config.tile)
-    if not invariant:
-        tiles *= -(-num_rows // (8 * eights))
-    programs = _MULTIPROCESSORS * config.blocks
-    most = min(_MAX_SPLITS, programs // tiles, -(-depth // COLUMNS) // _LEAST_STEPS)
-    return config._replace(splits=max(1, most))
 
 
 def product(
@@ -172,7 +140,8 @@ def constants_of(
     if COLUMNS % group:
         raise ValueError(f"groups of {group} columns")
     constants = {
-        "WARPS_M": config.warps_m, "WARPS_K": config.warps_k, "MT": config.m_tiles,
+        "WARPS_M": config.warps_m, "WARPS_K": config.warps_k, "TURNS": config.turns,
+        "MT": config.m_tiles,
         "NT": config.eights, "STAGES": config.stages, "SPLITS": config.splits,
         "BLOCKS": config.blocks, "DEPTH": depth, "GROUP": group, "HALF": int(is_half),
         "SCALE_HALF": int(is_scale_half), "ZEROS": int(has_zeros), "NORM": int(has_norm),
@@ -183,8 +152,9 @@ def constants_of(
     }  # fmt: skip
     scales = shared_bytes({**constants, "STAGES": 0})
     each = shared_bytes({**constants, "STAGES": 1}) - scales
-    sums = 4 * config.warps_k * 8 * config.eights * (config.tile + _OTHER_SUMS)
-    least = max(_LEAST_STAGES, -(-sums // (each - _BARRIER_BYTES)))
+    sums = 4 * config.parts * 8 * config.eights * (config.tile + _OTHER_SUMS)
+    turns = config.turns  # a stage is always the same group's
+    least = -(-max(_LEAST_STAGES, -(-sums // (each - _BARRIER_BYTES))) // turns) * turns
     shared = (SHARED_BYTES + _RESERVED_BYTES) // config.blocks - _RESERVED_BYTES
     most = (shared - scales) // each
     if most < least:  # then fewer programs at once
@@ -193,7 +163,8 @@ def constants_of(
         raise ValueError(f"{config} for {depth} columns in groups of {group}")
     # More than a program's steps would keep the next kernel off the multiprocessor.
     steps = -(-depth // (COLUMNS * config.splits))
-    return {**constants, "STAGES": max(least, min(most, config.stages, steps))}
+    stages = min(most, config.stages, steps) // turns * turns
+    return {**constants, "STAGES": max(least, stages)}
 
 
 def shared_bytes(constants: Mapping[str, int]) -> int:
@@ -210,5 +181,5 @@ def _loaded(constants: tuple[tuple[str, int], ...], device: int) -> Function:
     from kernels.cuda.driver import load
 
     macros = dict(constants)
-    threads = 32 * (macros["WARPS_M"] * macros["WARPS_K"] + 1)
+    threads = 32 * (macros["WARPS_M"] * macros["WARPS_K"] * macros["TURNS"] + 1)
     return load(int4_tiles.cubin(macros), int4_tiles.name, threads, shared_bytes(macros), device)

@@ -11,7 +11,15 @@ from torch import Tensor
 from kernels.cuda import hopper
 from kernels.cuda.source import CompileError
 from kernels.int4 import Int4Weight
-from kernels.linear import int4, int4_check, int4_gemv, int4_skinny, int4_tiles, int4_verdict
+from kernels.linear import (
+    int4,
+    int4_check,
+    int4_choose,
+    int4_gemv,
+    int4_skinny,
+    int4_tiles,
+    int4_verdict,
+)
 from kernels.linear.config import Int4Tiles
 from kernels.linear.int4 import Kernel
 from kernels.linear.int4_check import PRODUCTS, CheckedProduct, Inputs
@@ -104,14 +112,16 @@ def test_a_broken_device_is_no_fault_of_the_check() -> None:
 def test_the_products_take_every_tile_and_every_part() -> None:
     """All that the defaults use, and what is not full."""
     configs = [
-        int4_tiles.chosen(p.num_rows, p.num_weight_rows, p.depth, invariant=p.has("invariant"))
+        p.config
+        or int4_choose.chosen(p.num_rows, p.num_weight_rows, p.depth, invariant=p.has("invariant"))
         for p in PRODUCTS
     ]
     assert {config.eights for config in configs} == {1, 2, 4, 8}
     assert {config.early for config in configs} == {False, True}
+    assert {config.turns for config in configs} == {1, 2, 3, 4}
     assert {1, 8} < {config.splits for config in configs}
     assert {p.group for p in PRODUCTS} == {32, 64, 128}
-    assert any(p.depth % int4_tiles.COLUMNS for p in PRODUCTS)
+    assert any(p.depth % int4_choose.COLUMNS for p in PRODUCTS)
     assert any(p.num_weight_rows % c.tile for p, c in zip(PRODUCTS, configs, strict=True))
     assert any(p.num_rows > 8 * c.eights for p, c in zip(PRODUCTS, configs, strict=True))
     parts = {part for p in PRODUCTS for part in p.parts.split()}
@@ -184,8 +194,8 @@ def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -
         assert int4_verdict.check(CPU, torch.bfloat16).serves
         assert int4_verdict.check(CPU, torch.float16).is_fault
         assert int4_verdict.check(CPU, torch.float32) == int4_verdict.verdict_on(CPU, torch.float32)
-    # The chain of eight, and the first one that is wrong.
-    assert calls == [torch.bfloat16] * (len(PRODUCTS) + 7) + [torch.float16]
+    # Two chains of eight, and the first one that is wrong.
+    assert calls == [torch.bfloat16] * (len(PRODUCTS) + 2 * 7) + [torch.float16]
     served = [int4_verdict.serves(CPU, dtype) for dtype in (*HALVES, torch.float32)]
     assert served == [True, False, False]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.int4 import Int4Weight, dequantise, packed
-from kernels.linear import int4, int4_tiles, int4_verdict
+from kernels.linear import int4, int4_choose, int4_tiles, int4_verdict
 from kernels.linear.config import Int4Tiles
 from kernels.recorder import record_launches
 
@@ -26,6 +26,8 @@ CONFIGS = [
         Int4Tiles(4, 2, 2, 8, 2, 3, 1),
     ),
     *(Int4Tiles(4, 1, 2, 2, 8, 4, 1), Int4Tiles(4, 2, 2, 8, 1, 4, 1, early=True)),
+    *(Int4Tiles(1, 4, 2, 1, 1, 12, 2, turns=4), Int4Tiles(1, 4, 3, 1, 1, 9, 2, turns=3)),
+    *(Int4Tiles(2, 2, 2, 2, 2, 6, 1, turns=2), Int4Tiles(3, 2, 3, 2, 1, 3, 2, early=True)),
 ]
 EPS = 1e-6
 
@@ -38,23 +40,24 @@ on_hopper = [
 
 @pytest.mark.parametrize("num_rows", [1, 8, 9, 17, 64, 65, 256])
 @pytest.mark.parametrize(
-    "shape", [(6144, 4096), (24576, 4096), (4096, 12288), (5120, 17408), (8, 64)]
+    "shape", [(6144, 4096), (24576, 4096), (4096, 12288), (5120, 17408), (34816, 5120), (8, 64)]
 )
 @pytest.mark.parametrize("group", [64, 128])
 def test_every_program_fits_the_card(num_rows: int, shape: tuple[int, int], group: int) -> None:
     """Shared memory, in whose stages the sums in float32 lie at last."""
-    chosen = int4_tiles.chosen(num_rows, *shape)
+    chosen = int4_choose.chosen(num_rows, *shape)
     assert 8 * chosen.eights >= min(num_rows, 64)
     if shape[1] // group > 256:
         return
-    invariant = int4_tiles.chosen(num_rows, *shape, invariant=True)
-    assert invariant.splits == int4_tiles.chosen(1, *shape, invariant=True).splits
+    invariant = int4_choose.chosen(num_rows, *shape, invariant=True)
+    assert invariant.splits == int4_choose.chosen(1, *shape, invariant=True).splits
     for config in (chosen, invariant, *CONFIGS):
         macros = int4_tiles.constants_of(config, shape[1], group, has_norm=True)
         assert macros["STAGES"] >= 2
         assert int4_tiles.shared_bytes(macros) <= 227 * 1024
         rows = 8 * config.eights
-        staged = 4 * config.warps_k * rows * (config.tile + 5)
+        assert macros["STAGES"] % config.turns == 0
+        staged = 4 * config.parts * rows * (config.tile + 5)
         assert staged <= macros["STAGES"] * (config.tile * 128 + rows * 512)
 
 

@@ -49,6 +49,12 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         ):
             self._check_all()
 
+    @property
+    def has_penalties(self) -> bool:
+        """Whether what is sampled depends on the tokens before."""
+        neutral = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return neutral != (1.0, 0.0, 0.0)
+
     def _check_all(self) -> None:
         _check("max_tokens", self.max_tokens, 1, 2**31 - 1)
         _check("temperature", self.temperature, 0.0, 100.0)

@@ -74,6 +74,13 @@ class Schedule:
             return {}
         return {seq: self._drafts(min(self.depth, most)) for seq, most in candidates if most}
 
+    def propose_ahead(
+        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
+        """See `Proposer`. The host drafts behind tokens that it knows."""
+        del in_flight, candidates, room
+        return {}
+
     def num_to_draft(self, num_sequences: int, room: int) -> int:
         """See `Proposer`. The host drafts."""
         del num_sequences, room

@@ -102,6 +102,12 @@ class SwitchedProposer:
         """See `Proposer`."""
         return self.inner.propose(candidates, room)
 
+    def propose_ahead(
+        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
+        """See `Proposer`."""
+        return self.inner.propose_ahead(in_flight, candidates, room)
+
     def learn(self, plan: StepPlan, result: StepResult) -> None:
         """See `Proposer`."""
         answers = {item.seq: len(item.ids) for item in result.sampled}

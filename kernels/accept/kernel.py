@@ -26,6 +26,7 @@ def _accept_kernel(
     drafts_ptr,
     first_rows_ptr,
     last_token_ptr,
+    num_accepted_ptr,
     table_rows_ptr,
     last_rows_ptr,
     num_rows,
@@ -49,16 +50,22 @@ def _accept_kernel(
     there = (table_row >= 0) & (table_row < num_tables)
     token = tl.load(ids_ptr + row).to(tl.int32)
     tl.store(last_token_ptr + table_row, token, mask=there)
+    tl.store(num_accepted_ptr + table_row, row - first, mask=there)
 
 
 def accept(
-    ids: Tensor, drafts: Tensor, first_rows: Tensor, last_token: Tensor, table_rows: Tensor
+    ids: Tensor,
+    drafts: Tensor,
+    first_rows: Tensor,
+    last_token: Tensor,
+    num_accepted: Tensor,
+    table_rows: Tensor,
 ) -> Tensor:
     """See `kernels.accept.accept`."""
     num_sequences = first_rows.shape[0]
     last_rows = torch.empty_like(first_rows)
     launch = _accept_launch(ids.device, last_token.shape[0])
-    tensors = ids, drafts, first_rows, last_token, table_rows, last_rows
+    tensors = ids, drafts, first_rows, last_token, num_accepted, table_rows, last_rows
     launch((num_sequences, 1, 1), tensors, (ids.shape[0],))
     return last_rows
 

@@ -373,6 +373,19 @@ class SegmentBucket(NamedTuple):
             if part is not None:
                 words[first : first + part.size] = part.ravel()
 
+    def follow(self, words: WordArray, owners: WordArray, moves: WordArray) -> None:
+        """Write to `moves`, beside what `lay_out` has made of segments in `words`, which of
+        `owners` int32 [tables] says by what a word grows if a segment begins later: the positions
+        of its rows, and the end of its last keys. So only last pieces become longer.
+        """
+        items = words[: self._first_merge].reshape(-1, ITEM_WORDS)
+        found = moves[: self._first_merge].reshape(-1, ITEM_WORDS)
+        own = owners[items[:, 3]]
+        is_last = items[:, 5] == items[:, 1] + items[:, 2]
+        there = items[:, 1] > 0
+        found[there, 2] = own[there]
+        found[there & is_last, 5] = own[there & is_last]
+
     def work(self, words: Tensor) -> PrefillWork:
         """Views of the words on the card, which must lie at a multiple of 16 bytes."""
         sizes = self._first_merge, self._first_shared - self._first_merge

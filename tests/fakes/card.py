@@ -3,12 +3,15 @@
 Each slot holds a hash of the whole prefix of tokens that was computed there. Steps are done only
 when they are collected, in the order of their launch, and every position that attention would
 read is checked first: it must hold the keys and values of that sequence's own tokens. So must the
-recurrent state that a chunk begins with, if the model has any.
+recurrent state that a chunk begins with, if the model has any. Drafts are accepted as `sample`
+says, and a chunk that may move begins behind them.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
+
+from msgspec.structs import replace
 
 from protocol.ids import BlockDigest
 from workers.scheduler.block_manager import BlockManager
@@ -24,10 +27,12 @@ class FakeRunner:
     """Keeps tokens and cache as a real runner would; `sample` maps a sequence to new ids.
 
     `tokens` are those on the card by sequence, `known` the sequences that have state on the host.
+    Where there are `drafts` blocks may be held ahead.
     """
 
-    def __init__(self, block_size: int, *, has_states: bool = False) -> None:
+    def __init__(self, block_size: int, *, has_states: bool = False, drafts: bool = False) -> None:
         self.block_size = block_size
+        self.drafts = drafts
         self.num_restored = 0
         self._has_states = has_states
         self._states: dict[int, int] = {}
@@ -42,6 +47,8 @@ class FakeRunner:
         self._launched: deque[StepPlan] = deque()
         self._slots: dict[tuple[int, int], int] = {}
         self._broken: set[int] = set()
+        self._num_accepted: dict[int, int] = {}
+        self.num_moved = 0
         self._poison = count(-1, -1)
 
     def launch(self, plan: StepPlan) -> None:
@@ -65,16 +72,20 @@ class FakeRunner:
         plan = self._launched.popleft()
         self._move(plan.moves)
         self._change_state(plan)
-        failed = {chunk.seq for chunk in plan.chunks if failing(chunk.seq)}
+        chunks = [self._moved(chunk) for chunk in plan.chunks]
+        failed = {chunk.seq for chunk in chunks if failing(chunk.seq)}
         self._broken |= failed
-        sound = [chunk for chunk in plan.chunks if chunk.seq not in self._broken]
+        sound = [chunk for chunk in chunks if chunk.seq not in self._broken]
         for chunk in sound:
             self._check(chunk, chunk.start)
-        for chunk in plan.chunks:
+        for chunk in chunks:
             self._compute(chunk)
         for chunk in sound:
             self._check(chunk, chunk.start + chunk.length)
-        sampled = [self._sample(chunk, sample) for chunk in plan.chunks if chunk.samples]
+        sampled = [self._sample(chunk, sample) for chunk in chunks if chunk.samples]
+        for chunk in sound:
+            if chunk.drafts:
+                self._check_drafts(chunk)
         answers = tuple(item for item in sampled if item.seq not in failed)
         return StepResult(plan.step, answers, tuple((seq, "no memory") for seq in failed))
 
@@ -128,28 +139,54 @@ class FakeRunner:
             self.tokens[start.seq] = list(start.token_ids)
             self._max_tokens[start.seq] = start.num_prompt + start.sampling.max_tokens
 
+    def _moved(self, chunk: Chunk) -> Chunk:
+        if not chunk.may_move:
+            return chunk
+        step = self._num_accepted[chunk.seq]
+        assert step <= chunk.may_move
+        self.num_moved += step > 0
+        return replace(chunk, start=chunk.start + step)
+
     def _sample(self, chunk: Chunk, sample: Sample) -> Sampled:
         tokens = self.tokens[chunk.seq]
         if chunk.seq not in self._broken:
             assert chunk.start + chunk.length == len(tokens)
-            assert len(tokens) < self._max_tokens[chunk.seq], "nobody wants that token"
+            is_wanted = len(tokens) + len(chunk.drafts) < self._max_tokens[chunk.seq]
+            assert is_wanted or chunk.may_move, "nobody wants that token"
         ids = sample(chunk.seq)
+        if self.drafts:
+            ids = ids[: 1 + len(chunk.drafts)]
+        self._num_accepted[chunk.seq] = len(ids) - 1 if chunk.drafts else 0
+        end = chunk.start + chunk.length
+        for position in range(end, end + len(chunk.drafts)):
+            self._slots[self._slot(chunk, position)] = next(self._poison)
         tokens += ids
         return Sampled(chunk.seq, ids)
+
+    def _check_drafts(self, chunk: Chunk) -> None:
+        """Nobody else wrote where the rejected lie, and where the accepted do theirs are."""
+        end, prefixes = chunk.start + chunk.length, _prefixes(_SEED, self.tokens[chunk.seq])
+        for position in range(end, end + len(chunk.drafts)):
+            assert (self._slots[self._slot(chunk, position)] or 0) < 0, (chunk, position)
+        for position in range(end, end + self._num_accepted[chunk.seq]):
+            self._slots[self._slot(chunk, position)] = prefixes[position]
 
     def _slot(self, chunk: Chunk, position: int) -> tuple[int, int]:
         return chunk.block_ids[position // self.block_size], position % self.block_size
 
     def _check(self, chunk: Chunk, end: int) -> None:
         tokens = self.tokens[chunk.seq]
-        assert chunk.samples == (chunk.start + chunk.length == len(tokens))
+        assert chunk.samples == (chunk.start + chunk.length == len(tokens)), (chunk, len(tokens))
         for position, prefix in enumerate(_prefixes(_SEED, tokens[:end])):
             assert self._slots.get(self._slot(chunk, position)) == prefix, (chunk, position)
 
     def _compute(self, chunk: Chunk) -> None:
         end = chunk.start + chunk.length
         assert chunk.length > 0
-        assert len(chunk.block_ids) == -(-end // self.block_size)
+        last = end + len(chunk.drafts) + chunk.num_to_draft
+        assert len(chunk.block_ids) * self.block_size >= last
+        if not self.drafts:
+            assert len(chunk.block_ids) == -(-end // self.block_size)
         if chunk.seq in self._broken:
             for position in range(chunk.start, end):
                 self._slots[self._slot(chunk, position)] = next(self._poison)

@@ -88,6 +88,13 @@ class HostDrafts:
                 room -= len(own)
         return found
 
+    def propose_ahead(
+        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
+        """See `Proposer`. Nothing is known behind tokens that are not."""
+        del in_flight, candidates, room
+        return {}
+
     def num_to_draft(self, num_sequences: int, room: int) -> int:
         """See `Proposer`. The host drafts."""
         del num_sequences, room
@@ -118,7 +125,16 @@ class CardDrafts(HostDrafts):
     def __init__(self, depth: int, vary: bool = False) -> None:
         """`vary`: any number up to `depth` behind each step, often none."""
         super().__init__((), depth, Mood.RIGHT, vary)
+        self.num_ahead = 0
+        self._waiting = random.Random(depth)
         self._held: dict[int, int] = {}
+
+    def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
+        """See `Proposer`. Texts are the card's."""
+
+    def end(self, seq: int) -> None:
+        """See `Proposer`."""
+        self._held.pop(seq, None)
 
     def num_to_draft(self, num_sequences: int, room: int) -> int:
         """As many as it may, for all sequences the same."""
@@ -134,9 +150,25 @@ class CardDrafts(HostDrafts):
 
     def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
+        return self._of(self._held, candidates, room)
+
+    def propose_ahead(
+        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
+        """See `Proposer`. With `vary` it waits at times."""
+        if self._vary and self._waiting.random() < 0.2:
+            return {}
+        held = {chunk.seq: chunk.num_to_draft for chunk in in_flight.chunks}
+        found = self._of(held, candidates, room)
+        self.num_ahead += bool(found)
+        return found
+
+    def _of(
+        self, held: Mapping[int, int], candidates: Sequence[Candidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
         found = {}
         for seq, most in candidates:
-            if depth := min(self._held.get(seq, 0), most, room):
+            if depth := min(held.get(seq, 0), most, room):
                 found[seq] = (ON_CARD,) * depth
                 room -= depth
         return found
@@ -198,6 +230,8 @@ class KnownDrafter:
             for text in self._known
             if position < len(text) and (text[position - 1], text[position]) == (before, anchor)
         ]
-        assert fits, f"no text has {before}, {anchor} at {position}"
-        begin = fits[0][: position + 1]
+        if not fits:  # a step was launched before it was known that the answer had ended
+            is_over = any(position + 1 >= len(text) for text in self._known)
+            assert is_over, f"no text has {before}, {anchor} at {position}"
+        begin = fits[0][: position + 1] if fits else [anchor]
         return drafts_behind(begin, self._known, depth, self._mood, self._rng)

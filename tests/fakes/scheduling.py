@@ -23,6 +23,7 @@ from tests.fakes.card import Failing, FakeRunner, Sample
 from workers.ipc.framing import BROADCAST
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing
+from workers.scheduler.drafting import Proposer
 from workers.scheduler.plan import StepPlan
 from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
@@ -49,6 +50,7 @@ def make_scheduler(
     along: int = 8,
     host_blocks: int = 0,
     host_states: int | None = None,
+    proposer: Proposer | None = None,
 ) -> Scheduler:
     """A small scheduler; 7 is the end of sequence. With `usual_outputs` 0 it keeps nothing free for
     answers that grow, so blocks run out. With `num_states` its model has states, which are kept at
@@ -69,7 +71,10 @@ def make_scheduler(
     blocks = BlockManager(num_blocks, block_size, states=states, swap=swap)
     eos_ids = frozenset({EOS})
     scheduler = Scheduler(
-        limits, blocks, (MODEL,), eos_ids, lookahead=lookahead, usual_outputs=usual_outputs
+        *(limits, blocks, (MODEL,), eos_ids),
+        lookahead=lookahead,
+        usual_outputs=usual_outputs,
+        proposer=proposer,
     )
     scheduler.expects_growth = usual_outputs > 0
     return scheduler
@@ -197,10 +202,17 @@ class Engine:
     """A scheduler of that shape (see `make_scheduler`), a runner and a ledger in one loop."""
 
     def __init__(
-        self, *, block_size: int = 4, num_states: int | None = None, **shape: int | None
+        self,
+        *,
+        block_size: int = 4,
+        num_states: int | None = None,
+        proposer: Proposer | None = None,
+        **shape: int | None,
     ) -> None:
-        self.scheduler = make_scheduler(block_size=block_size, num_states=num_states, **shape)
-        self.runner = FakeRunner(block_size, has_states=num_states is not None)
+        own = {"num_states": num_states, "proposer": proposer}
+        self.scheduler = make_scheduler(block_size=block_size, **own, **shape)
+        has_states, drafts = num_states is not None, proposer is not None
+        self.runner = FakeRunner(block_size, has_states=has_states, drafts=drafts)
         self.ledger = Ledger()
         self.plans: list[StepPlan] = []
         self.in_flight: deque[StepPlan] = deque()

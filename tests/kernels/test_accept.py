@@ -28,6 +28,7 @@ def _case(rng: random.Random, num_sequences: int) -> tuple[list[torch.Tensor], l
         torch.tensor(drafts),
         torch.tensor(firsts),
         torch.full((2 * num_sequences,), 99, dtype=torch.int32),
+        torch.full((2 * num_sequences,), 99, dtype=torch.int32),
         torch.tensor(tables, dtype=torch.int32),
     ]
     return arguments, ends
@@ -37,18 +38,21 @@ def _case(rng: random.Random, num_sequences: int) -> tuple[list[torch.Tensor], l
 def test_the_kernel_equals_the_reference(num_sequences: int, device: torch.device) -> None:
     """Sequences of any length; one without a row in the table writes nowhere."""
     arguments, ends = _case(random.Random(num_sequences), num_sequences)
-    ids, last_token, tables = arguments[0], arguments[3].clone(), arguments[4]
-    expected = accept(*arguments[:3], last_token, tables)
+    ids, firsts, tables = arguments[0], arguments[2], arguments[5]
+    last_token, num_accepted = arguments[3].clone(), arguments[4].clone()
+    expected = accept(*arguments[:3], last_token, num_accepted, tables)
     assert expected.tolist() == ends
-    for at, table_row in zip(ends, tables.tolist(), strict=True):
+    for at, first, table_row in zip(ends, firsts.tolist(), tables.tolist(), strict=True):
         if 0 <= table_row < len(last_token):
             assert last_token[table_row] == ids[at]
-    assert (last_token == 99).sum() == len(last_token) - sum(
-        0 <= row < len(last_token) for row in tables.tolist()
-    )
+            assert num_accepted[table_row] == at - first
+    num_written = sum(0 <= row < len(last_token) for row in tables.tolist())
+    for table in (last_token, num_accepted):
+        assert (table == 99).sum() == len(table) - num_written
     there = [tensor.to(device) for tensor in arguments]
     assert torch.equal(kernel.accept(*there).cpu(), expected)
     assert torch.equal(there[3].cpu(), last_token)
+    assert torch.equal(there[4].cpu(), num_accepted)
 
 
 @pytest.mark.parametrize(("num_ids", "num_drafts", "num_tables"), [(3, 2, 1), (3, 3, 2)])
@@ -58,5 +62,5 @@ def test_wrong_shapes_are_refused(num_ids: int, num_drafts: int, num_tables: int
     with pytest.raises(ValueError, match=r"drafts|table_rows"):
         accept(
             *(torch.zeros(num_ids).long(), torch.zeros(num_drafts).long(), torch.zeros(1).long()),
-            *(torch.zeros(4, dtype=torch.int32), tables),
+            *(torch.zeros(4, dtype=torch.int32), torch.zeros(4, dtype=torch.int32), tables),
         )

@@ -85,6 +85,38 @@ def test_a_bucket_holds_the_work_of_any_segments(
     assert work.merges.shape[0] == bucket.num_rows
 
 
+@given(LIVES, CONFIGS, st.sampled_from([1, 2, 4, 16]), st.lists(st.integers(0, 63), min_size=7))
+def test_segments_may_begin_later_than_they_were_cut_for(
+    segments: list[tuple[int, int]], config: PrefillConfig, group: int, steps: list[int]
+) -> None:
+    """Every row still meets every key once, and what else the words say stays."""
+    laid, num_rows = _laid_out(segments, 0), sum(length for _, length in segments)
+    bucket = segment_bucket(num_rows, len(segments), group * 2, 2, config)
+    words, moves = np.zeros((2, bucket.num_words), np.int32)
+    bucket.lay_out(laid, 0, words)
+    none = len(segments)
+    owners = np.array([row if row % 3 else none for row in range(none + 1)], np.int32)
+    moves[:] = none
+    bucket.follow(words, owners, moves)
+    by_table = np.array([*steps[:none], *[0] * (none - len(steps[:none])), 0], np.int32)
+    moved = words + by_table[moves]
+    seen: list[list[tuple[int, int]]] = [[] for _ in range(num_rows)]
+    items = bucket.work(torch.from_numpy(moved)).items.tolist()
+    before = bucket.work(torch.from_numpy(words)).items.tolist()
+    for (row, rows, position, table, begin, end, slot, _), old in zip(items, before, strict=True):
+        assert (row, rows, table, begin, slot) == (*old[:2], *old[3:5], old[6])
+        for offset in range(rows):
+            seen[row + offset].append((begin, min(end, position + offset + 1)))
+    assert np.array_equal(moved[bucket._first_merge :], words[bucket._first_merge :])
+    for first_row, length, start, table in laid:
+        for offset in range(length):
+            end = 0
+            for begin, stop in sorted(seen[first_row + offset]):
+                assert begin == end or stop <= begin
+                end = max(end, stop)
+            assert end == start + by_table[owners[table]] + offset + 1
+
+
 def test_the_bounds_are_no_larger_than_needed() -> None:
     """Some segments behind long pasts come within a tile's keys of every bound."""
     config = PrefillConfig(rows=16, tile=16, warps=4, stages=2, target=16, piece=16)

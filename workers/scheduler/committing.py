@@ -55,14 +55,14 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
             reason: FinishReason = "grammar" if seq in result.ungrammatical else "error"
             ended.append((sequence, Ending(reason, detail=failed[seq])))
             continue
-        end = chunk.start + chunk.length
+        end = _end(sequence, chunk)
         if chunk.samples and sequence.embeds:
             accepted.append(_embedding(sequence, embeddings.get(seq)))
             ended.append((sequence, Ending("length")))
         elif chunk.samples:
             answer = sampled.get(seq)
-            item, ending = _sample(sequence, chunk, answer)
-            end = _num_computed(sequence, chunk, answer)
+            item, ending = _sample(sequence, chunk, end, answer)
+            end = _num_computed(sequence, chunk, end, answer)
             if item is not None:
                 items[sequence.link].append(item)
             if ending is not None:
@@ -81,19 +81,26 @@ def _settle(chunk: Chunk, sequence: Sequence | None, blocks: BlockManager) -> No
         blocks.states.settle(chunk, sequence)
 
 
-def _num_computed(sequence: Sequence, chunk: Chunk, answer: Sampled | None) -> int:
+def _end(sequence: Sequence, chunk: Chunk) -> int:
+    """Behind its last token that is no draft; one that may move began with the last one known."""
+    return len(sequence.token_ids) if chunk.may_move else chunk.start + chunk.length
+
+
+def _num_computed(sequence: Sequence, chunk: Chunk, end: int, answer: Sampled | None) -> int:
     """How many leading positions hold keys and values of the sequence's tokens now; counts those of
-    accepted drafts as planned.
+    accepted drafts, behind `end`, as planned.
     """
-    end = chunk.start + chunk.length
     num_ids = 1 if answer is None else len(answer.ids)
     if num_ids == 0:
         return end - 1  # without a token the last position is computed again
     if not chunk.drafts or not sequence.table.block_ids:
         return end
+    # If the next chunk is planned it has moved on with them.
+    num_ahead = sequence.num_planned - end
     # A sequence that stopped among them has no more tokens.
     end = min(end + num_ids - 1, len(sequence.token_ids))
-    sequence.num_planned = end
+    sequence.num_planned = end + num_ahead
+    sequence.num_due = min(len(sequence.token_ids) + num_ahead, sequence.max_due)
     return end
 
 
@@ -110,13 +117,15 @@ def _embedding(sequence: Sequence, values: bytes | None) -> Outgoing:
 
 
 def _sample(
-    sequence: Sequence, chunk: Chunk, answer: Sampled | None
+    sequence: Sequence, chunk: Chunk, end: int, answer: Sampled | None
 ) -> tuple[TokenItem | None, Ending | None]:
-    """What to send of `answer`, and the end of the sequence if it is one."""
+    """What to send of `answer`, and the end of the sequence if it is one. The chunk without its
+    drafts ended at `end`.
+    """
     if answer is None:
         raise ValueError(f"the runner did not answer for sequence {chunk.seq}")
     ids, logprobs = answer.ids, answer.logprobs
-    if len(ids) != 1 and sequence.num_planned > chunk.start + chunk.length:
+    if sequence.num_planned > end and not (len(ids) == 1 or (ids and chunk.drafts)):
         raise ValueError(f"the next token of sequence {chunk.seq} is computed, but there are {ids}")
     if not ids:
         sequence.wait_for_token()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -60,6 +60,13 @@ class Proposer(Protocol):
     def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
         """Drafts by sequence (ids, or `ON_CARD` for each), at most `room` in all."""
 
+    def propose_ahead(
+        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
+        """The same before it is known how many drafts the step in flight accepts, which has some or
+        makes some; none, to wait for it.
+        """
+
     def learn(self, plan: StepPlan, result: StepResult) -> None:
         """What became of a step, in the order of the plans."""
 
@@ -88,6 +95,42 @@ def candidates_of(queues: Queues) -> list[Candidate]:
     ]
 
 
+class Ahead(NamedTuple):
+    """Drafts of a step that is planned before the step in flight is known, and how far its
+    sequences may move. Without drafts it is not planned.
+    """
+
+    drafts: Mapping[int, tuple[int, ...]]
+    moves: Mapping[int, int]
+
+
+WAITS: Final = Ahead({}, {})
+
+
+def drafts_ahead(
+    proposer: Proposer, in_flight: StepPlan, queues: Queues, blocks: BlockManager, room: int
+) -> Ahead:
+    """What can be planned behind a step with drafts: decodes alone, whose draw reads no tokens, if
+    there are blocks for all that may be accepted.
+    """
+    running = queues.running.values()
+    if queues.waiting or blocks.states is not None:
+        return WAITS
+    if any(one.reads_tokens or one.num_due - one.num_planned > 1 for one in running):
+        return WAITS
+    most = {chunk.seq: len(chunk.drafts) for chunk in in_flight.chunks}
+    moves = {seq: most.get(seq, 0) for seq, _ in candidates_of(queues)}
+    candidates = [Candidate(seq, max(0, left - moves[seq])) for seq, left in candidates_of(queues)]
+    drafts = proposer.propose_ahead(in_flight, candidates, room) if candidates else {}
+    if not drafts:
+        return WAITS
+    for seq, move in moves.items():
+        sequence = queues.running[seq]
+        if not _grow(sequence.table, sequence.num_due + move, queues, blocks):
+            return WAITS
+    return Ahead(drafts, moves)
+
+
 def with_drafts(
     chunks: Sequence[Chunk],
     drafts: Mapping[int, tuple[int, ...]],
@@ -104,7 +147,7 @@ def with_drafts(
 
 
 def _carrying(chunk: Chunk, own: tuple[int, ...], queues: Queues, blocks: BlockManager) -> Chunk:
-    sequence, end = queues.running[chunk.seq], chunk.start + chunk.length
+    sequence, end = queues.running[chunk.seq], chunk.start + chunk.length + chunk.may_move
     table = sequence.table
     # Those on the card are not known yet: the runner looks at them.
     if sequence.grammar is not None and own[0] != ON_CARD:
@@ -136,7 +179,7 @@ def _drafting(chunk: Chunk, depth: int, queues: Queues, blocks: BlockManager, wi
     sequence = queues.running[chunk.seq]
     if sequence.max_due - 1 - (chunk.start + chunk.length) < 1:
         return chunk
-    anchor = chunk.start + chunk.num_rows  # where it stands if all drafts are accepted
+    anchor = chunk.start + chunk.may_move + chunk.num_rows  # if all drafts are accepted
     end = anchor + depth + 1
     # Behind the last token that it may have, too: the drafter writes there.
     if end > window or not _grow(sequence.table, end, queues, blocks):

@@ -11,7 +11,8 @@ like any other, writes only where its sequence held blocks when it was planned, 
 
 A chunk may carry drafts: tokens that may follow, computed in the same step. Those that equal what
 is sampled at their positions are accepted, up to the first that does not, so a step may answer with
-several tokens. How many is known with its result, so nothing is planned while drafts are in flight.
+several tokens. How many is known with its result. A chunk that is planned before begins behind one
+token, and the runner moves it on by as many as are accepted.
 
 msgspec Structs, because 256 chunks and as many answers are made per step: 0.12 us each, where a
 frozen dataclass costs 0.57 us.
@@ -64,6 +65,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     `samples`, the next token is sampled from the logits of the last position, and one behind each
     draft; otherwise nothing is sampled, and there are no drafts. `num_to_draft`: how many drafts
     the card makes behind the token that follows the accepted ones; the blocks cover those too.
+    `may_move`: it begins as many positions later as the step before accepts drafts of its sequence,
+    at most so many; the blocks cover them.
 
     Of a model with recurrent layers, a chunk at 0 begins with no state, one that `restores` with
     that in this slot of the prefixes', any other with that behind the chunk before. It `saves` the
@@ -81,6 +84,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     num_to_draft: int = 0
     restores: int = NO_SLOT
     saves: tuple[tuple[int, int], ...] = ()
+    may_move: int = 0
 
     @property
     def num_rows(self) -> int:
@@ -129,7 +133,7 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
 
     Keys and values of accepted drafts, the leading ids behind which there is another one, are
     computed. Those of other ids are not: the next chunk starts with them. If that
-    chunk is planned already, it counts on exactly one.
+    chunk is planned already, it counts on exactly one, or may move.
     """
 
     seq: int

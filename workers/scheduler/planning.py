@@ -10,7 +10,9 @@ written by their old owner first, because steps take effect in order.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from msgspec import structs
 
 from workers.scheduler.admission import SchedulerLimits
 from workers.scheduler.block_manager import BlockManager
@@ -23,6 +25,8 @@ from workers.scheduler.saving import PrefixStates
 from workers.scheduler.sequence import Sequence
 from workers.scheduler.starts import Starts
 from workers.scheduler.step_cost import StepCost
+
+_NO_MOVES: Final[Mapping[int, int]] = {}
 
 
 class StepChoice(NamedTuple):
@@ -40,12 +44,16 @@ def choose(
     cost: StepCost,
     drafts: Mapping[int, tuple[int, ...]],
     draft_depth: int = 0,
+    moves: Mapping[int, int] = _NO_MOVES,
 ) -> StepChoice:
     """The chunks of the next step; blocks are allocated and queues moved accordingly. Decodes carry
     `drafts`, and behind the tokens that the step samples the card makes `draft_depth` of them.
+    Those of sequences in `moves` may move so far; then there are blocks for them, and no prompts.
     """
     chunks: list[Chunk] = []
     prefills, num_preempted = _decode(queues, blocks, chunks)
+    if moves:
+        chunks = [structs.replace(chunk, may_move=moves[chunk.seq]) for chunk in chunks]
     if drafts:
         chunks = with_drafts(chunks, drafts, queues, blocks)
     # A preempted sequence is the head now, and the step in flight may still compute it: it starts

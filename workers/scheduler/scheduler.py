@@ -21,7 +21,7 @@ from workers.scheduler.admission import Refusal, SchedulerLimits, SubmissionRead
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing, apply
 from workers.scheduler.concurrency import USUAL_OUTPUTS, Concurrency, peak_growth
-from workers.scheduler.drafting import Proposer, candidates_of
+from workers.scheduler.drafting import Proposer, candidates_of, drafts_ahead
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
 from workers.scheduler.plan import NO_MOVES, StepPlan, StepResult
@@ -45,8 +45,8 @@ class Scheduler:
     in the earlier one may then be in the later one too, where its part is computed for nothing.
 
     The engine loop writes measured steps to `step_cost`, which says what prompts may take beside
-    decodes. A `proposer` gives decodes drafts; nothing is planned while a step with some is in
-    flight.
+    decodes. A `proposer` gives decodes drafts; behind a step with some, only decodes with drafts
+    are planned ahead.
     """
 
     def __init__(
@@ -166,16 +166,22 @@ class Scheduler:
         in_flight = self._in_flight
         if len(in_flight) > self.lookahead:
             raise RuntimeError(f"step {in_flight[0].step} is not committed yet")
+        moves: Mapping[int, int] = {}
         if in_flight and self._proposer is not None and self._waits(self._proposer, in_flight[-1]):
-            return None
+            drafts, moves = drafts_ahead(
+                *(self._proposer, in_flight[-1], self._queues, self._blocks, self._draft_room(0))
+            )
+            if not drafts:
+                return None
+        else:
+            drafts = self._drafts()
         self._expect_growth()
-        drafts = self._drafts()
         depth = 0
         if self._proposer is not None:
             num_sequences = max(1, len(self._queues.running))
             depth = self._proposer.num_to_draft(num_sequences, self._draft_room(0))
         limits, cost = self._limits, self.step_cost
-        choice = choose(self._queues, self._blocks, limits, cost, drafts, depth)
+        choice = choose(self._queues, self._blocks, limits, cost, drafts, depth, moves)
         self._num_preemptions += choice.num_preempted
         if choice.num_preempted:
             self._concurrency.preempted()

@@ -68,7 +68,8 @@ class Sequence:
     One that `embeds` ends where another one would sample its first token. The text of one that
     `is_private` is for no other.
 
-    What a `grammar` is, the runner knows. While it `is_compiling` there is none yet.
+    What a `grammar` is, the runner knows. While it `is_compiling` there is none yet. Draws of one
+    that `reads_tokens` depend on all that were sampled before.
     """
 
     __slots__ = (
@@ -93,6 +94,7 @@ class Sequence:
         "num_outputs",
         "num_planned",
         "num_prompt",
+        "reads_tokens",
         "request_id",
         "restores",
         "sampling",
@@ -138,6 +140,7 @@ class Sequence:
         self.table = table
         self.is_compiling = isinstance(submit, Submit) and submit.grammar is not None
         self.grammar: object | None = None
+        self.reads_tokens = self.is_compiling or self.sampling.has_penalties
         self.max_due = num_prompt + max_outputs - 1
         self.num_due = len(token_ids)
         self.num_planned = 0

@@ -7,7 +7,7 @@ step costs, nor how many drafts are verified.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from operator import mul
 from typing import Protocol, final
@@ -36,6 +36,9 @@ class Source(Protocol):
 
     def offers(self, candidates: Sequence[Candidate]) -> list[Offer]:
         """Drafts for the next step; for some of the sequences, perhaps none."""
+
+    def offers_behind(self, plan: StepPlan, candidates: Sequence[Candidate]) -> list[Offer]:
+        """The same behind a step that is not known yet; of a source that drafts behind steps."""
 
     def verified(self, offer: Offer, num_right: int) -> None:
         """So many of the drafts of an offer were accepted."""
@@ -76,6 +79,11 @@ class TextSource:
         """See `Source`."""
         return self._drafter.offers(candidates)
 
+    def offers_behind(self, plan: StepPlan, candidates: Sequence[Candidate]) -> list[Offer]:
+        """See `Source`. Nothing matches tokens that are not known."""
+        del plan, candidates
+        return []
+
     def verified(self, offer: Offer, num_right: int) -> None:
         """See `Source`."""
         self.odds.learn(offer, num_right)
@@ -114,9 +122,16 @@ class CardSource:
 
     def offers(self, candidates: Sequence[Candidate]) -> list[Offer]:
         """See `Source`."""
+        return self._offers(self._held, candidates)
+
+    def offers_behind(self, plan: StepPlan, candidates: Sequence[Candidate]) -> list[Offer]:
+        """See `Source`."""
+        return self._offers({one.seq: one.num_to_draft for one in plan.chunks}, candidates)
+
+    def _offers(self, held: Mapping[int, int], candidates: Sequence[Candidate]) -> list[Offer]:
         found = []
         for seq, most in candidates:
-            if depth := min(self._held.get(seq, 0), most):
+            if depth := min(held.get(seq, 0), most):
                 chances = tuple(self.odds.chances(seq, depth))
                 found.append(Offer(seq, (ON_CARD,) * depth, chances))
         return found

@@ -139,6 +139,22 @@ class Speculation:
         }
         return {seq: offer.ids for seq, offer in self._offers.items()}
 
+    def propose_ahead(
+        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
+        """See `Proposer`. What is tried or measured waits: it is judged step by step."""
+        is_steady = self.draft_depth is None or self.draft_depth.mode is Mode.DRAFTING
+        if not (self.source.drafts_behind and is_steady):
+            return {}
+        offers = self.source.offers_behind(in_flight, candidates)
+        self._is_trial = False
+        depths = self._depths(offers, len(candidates), room)
+        return {
+            offer.seq: offer.ids[:depth]
+            for offer, depth in zip(offers, depths, strict=True)
+            if depth
+        }
+
     def learn(self, plan: StepPlan, result: StepResult) -> None:
         """See `Proposer`."""
         answers = {item.seq: len(item.ids) for item in result.sampled}
@@ -151,6 +167,8 @@ class Speculation:
             if num_ids:
                 self.counters.add(len(chunk.drafts), num_ids)
             offer = self._offers.pop(chunk.seq, None)
+            if self.source.drafts_behind:  # what is offered now may be for the next step
+                offer = Offer(chunk.seq, chunk.drafts, ())
             if offer is not None and chunk.drafts and num_ids:
                 self.source.verified(offer.cut(len(chunk.drafts)), num_ids - 1)
         self.source.planned(plan)
@@ -173,7 +191,8 @@ class Speculation:
             return
         num_sequences, num_rows = len(plan.chunks), sum([chunk.num_rows for chunk in plan.chunks])
         verify_s = max(_LEAST_S, seconds - drafting.seconds)
-        self.policy.took(num_rows, verify_s, is_ahead=is_ahead)
+        # Those that verify take equally long ahead and not, but for the host.
+        self.policy.took(num_rows, verify_s, is_ahead=is_ahead and num_rows == num_sequences)
         bare_s = self.policy.ahead.seconds(num_sequences)
         if bare_s is None or not (num_rows > num_sequences or drafting.depth):
             return

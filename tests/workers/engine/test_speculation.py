@@ -98,7 +98,9 @@ def _texts(asked: Sequence[Asked], answers: Answers) -> list[Text]:
     return [one.prompt + answer for one, answer in zip(asked, answers, strict=True)]
 
 
-def _steps(runner: Runner, drafter: KnownDrafter | None, *, on_card: bool) -> Runner:
+def _steps(
+    runner: Runner, drafter: KnownDrafter | None, *, on_card: bool, is_captured: bool = True
+) -> Runner:
     """A runner on a cache that was never written, with steps as on a card or of the host."""
     bare = fresh_runner(runner)
     steps: DeviceSteps | HostSteps
@@ -107,7 +109,7 @@ def _steps(runner: Runner, drafter: KnownDrafter | None, *, on_card: bool) -> Ru
         steps = DeviceSteps(
             bare.model, bare.cache, bare.facts, capture, drafter=drafter, verifies=True
         )
-        while steps.prepare(pending_only=False):
+        while is_captured and steps.prepare(pending_only=False):
             pass
     else:
         steps = HostSteps(bare.model, bare.cache, bare.facts, drafter)
@@ -156,6 +158,38 @@ def test_batches_of_any_size(runner: Runner, eight: Plain, source: str) -> None:
         assert serve(drive, asked[:size]) == expected[:size]
 
 
+@pytest.mark.parametrize("is_captured", [True, False], ids=["graphs", "no graphs"])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_steps_ahead_of_accepted_drafts(
+    runner: Runner, longer: Plain, depth: int, is_captured: bool
+) -> None:
+    """Launched before it is known how many drafts the step before accepts: of any size, behind
+    prompts in chunks and cached ones, beside answers that end, as far as blocks last.
+    """
+    styles = ({"temperature": 0.0}, {"temperature": 0.8}, {"temperature": 0.8, "top_k": 20})
+    asked = [
+        one._replace(sampling=SamplingParams(9 + 7 * number, ignore_eos=True, **style))
+        for number, (one, style) in enumerate(
+            zip(longer.asked, itertools.cycle(styles), strict=False)
+        )
+    ]
+    _, expected, texts = _plain(runner, asked)
+    for mood in (Mood.RIGHT, Mood.MIXED, Mood.WRONG):
+        proposer, drafter = (
+            CardDrafts(depth, vary=mood is Mood.WRONG),
+            KnownDrafter(texts, depth, mood),
+        )
+        stepping = _steps(runner, drafter, on_card=True, is_captured=is_captured)
+        drive = Drive(stepping, proposer=proposer, looks_ahead=True, token_budget=200)
+        assert serve(drive, asked) == expected
+        assert serve(drive, asked[:1]) == expected[:1]
+        assert proposer.num_ahead > 2
+    proposer, drafter = CardDrafts(depth), KnownDrafter(texts, depth, Mood.MIXED)
+    stepping = _steps(runner, drafter, on_card=True, is_captured=is_captured)
+    scarce = Drive(stepping, proposer=proposer, looks_ahead=True, num_blocks=FEW_BLOCKS)
+    assert serve(scarce, asked) == expected
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_chunks_hits_and_preemptions(
     runner: Runner, seven: Plain, longer: Plain, source: str
@@ -194,13 +228,14 @@ def test_choices_of_one_prompt_differ_as_without_drafts(runner: Runner) -> None:
     assert serve(drive, asked) == expected
 
 
-def test_a_stop_token_among_accepted_drafts_ends_the_answer(runner: Runner) -> None:
+@pytest.mark.parametrize("source", ["host drafts", "card drafts, card"])
+def test_a_stop_token_among_accepted_drafts_ends_the_answer(runner: Runner, source: str) -> None:
     """What was accepted behind it is neither sent nor counted."""
     (asked,) = _asked(1)
     (expected,) = serve(Drive(fresh_runner(runner)), [asked])
     stop = next(token_id for token_id in expected if expected.index(token_id) > 3)
     sampling = msgspec.structs.replace(asked.sampling, stop_token_ids=(stop,))
-    drive, _ = _drive(runner, _texts([asked], [expected]), "host drafts", 15, Mood.RIGHT)
+    drive, _ = _drive(runner, _texts([asked], [expected]), source, 15, Mood.RIGHT)
     (answer,) = serve(drive, [asked._replace(sampling=sampling)])
     assert answer == expected[: expected.index(stop)]
     finished = drive.answers[0].finished

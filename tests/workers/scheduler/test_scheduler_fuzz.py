@@ -24,6 +24,7 @@ from protocol.hashing import block_digests, root_digest
 from protocol.messages import Submit
 from protocol.sampling import SamplingParams
 from protocol.tokens import count_tokens, pack_tokens, unpack_tokens
+from tests.fakes.drafts import CardDrafts
 from tests.fakes.scheduling import EOS, MODEL, Engine, make_submit, split_digests
 from workers.scheduler.plan import StepPlan
 
@@ -45,6 +46,7 @@ class SchedulerLife(RuleBasedStateMachine):
     num_states: int | None = None
     host_blocks = 0
     host_states: int | None = None
+    depth = 0
 
     @initialize(
         num_blocks=st.integers(3, 14),
@@ -77,6 +79,7 @@ class SchedulerLife(RuleBasedStateMachine):
             num_states=self.num_states,
             host_blocks=self.host_blocks,
             host_states=self.host_states,
+            proposer=CardDrafts(self.depth, vary=num_blocks % 4 == 0) if self.depth else None,
         )
         self.live: dict[int, tuple[int, Submit]] = {}
         self.parents: dict[bytes, bytes] = {}
@@ -182,7 +185,7 @@ class SchedulerLife(RuleBasedStateMachine):
             assert (plan is None) == (not self.live)
         if plan is not None:
             assert len(plan.chunks) <= self.max_seqs
-            assert sum(chunk.length for chunk in plan.chunks) <= self.token_budget
+            assert sum(chunk.num_rows for chunk in plan.chunks) <= self.token_budget
             seen["planned ahead"] += num_in_flight
         return plan
 
@@ -195,6 +198,8 @@ class SchedulerLife(RuleBasedStateMachine):
         # What computes a state can neither wait for a token nor take rows back.
         is_plain = self.lookahead or self.num_states is not None
         counts = (1,) if is_plain else (0, 1, 1, 1, 3)
+        if self.depth:  # as many as there are drafts for
+            counts = (1, 2, 3, 9)
         running = {chunk.seq for chunk in self.engine.in_flight[0].chunks}
         seen["stray"] += sum(self.engine.scheduler._queues.live(seq) is None for seq in running)
         waiting = self.engine.scheduler._queues.waiting
@@ -246,6 +251,7 @@ class SchedulerLife(RuleBasedStateMachine):
         seen["swapped"] += self.engine.runner.num_swapped
         if (states := self.engine.scheduler._blocks.states) is not None:
             assert states.pool.num_pinned == 0
+        seen["moved"] += self.engine.runner.num_moved
         seen["finished"] += len(self.engine.ledger.finished)
         seen["hits"] += sum(a.cached_tokens > 0 for a in self.engine.ledger.accepted.values())
 
@@ -267,6 +273,12 @@ class LookaheadLife(SchedulerLife):
     """The same, with a step planned while another is computed."""
 
     lookahead = 1
+
+
+class DraftLife(LookaheadLife):
+    """With drafts, which the next step is planned behind before it is known which are accepted."""
+
+    depth = 4
 
 
 class StateLife(SchedulerLife):
@@ -299,6 +311,7 @@ class SwapStateLife(LookaheadStateLife):
     [
         pytest.param(SchedulerLife, id="waits"),
         pytest.param(LookaheadLife, id="looks ahead"),
+        pytest.param(DraftLife, id="drafts ahead"),
         pytest.param(StateLife, id="states", marks=pytest.mark.slow),
         pytest.param(LookaheadStateLife, id="states ahead", marks=pytest.mark.slow),
         pytest.param(SwapLife, id="swaps", marks=pytest.mark.slow),
@@ -324,6 +337,10 @@ def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
         assert seen["preemptions"] > 1
         assert seen["restored"] > 3
         assert seen["finished"] > 90
+        return
+    if life.depth:
+        assert seen["moved"] > 10
+        assert seen["stray"] > 2
         return
     assert seen["preemptions"] > 3
     assert seen["hits"] > 12

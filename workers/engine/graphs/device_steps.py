@@ -167,10 +167,13 @@ class DeviceSteps:
         long prompt would be launched at once, and a new request would wait for them all.
         """
         chunks = [self._with_ids(chunk, states[chunk.seq]) for chunk in chunks]
+        if not self._can_move(chunks):
+            chunks = self._moved(chunks)
         rows = self._bring_up_to_date(chunks)
         for chunk, row in zip(chunks, rows, strict=True):
             if row.next_position == HELD_LAST:  # behind accepted drafts, which the host knows now
-                row.next_position = len(states[chunk.seq].tokens) - 1
+                known = len(states[chunk.seq].tokens) - 1
+                row.next_position = max(known, chunk.start)  # or not yet
         if self._kept is not None:
             self._kept.restore(chunks, self._slot_of)
         num_folds = 0 if self._kept is None else self._kept.num_folds(chunks)
@@ -180,6 +183,7 @@ class DeviceSteps:
             and all(
                 chunk.num_rows == 1
                 and row.next_position == chunk.start
+                and not chunk.may_move
                 and not (self._decode_step.takes_in and chunk.num_to_draft)
                 for chunk, row in zip(chunks, rows, strict=True)
             )
@@ -194,7 +198,7 @@ class DeviceSteps:
         # Before the rows move on: a step whose draw finds no memory is launched again.
         picked = None if awaits else work.draw()
         for chunk, row in zip(chunks, rows, strict=True):
-            if chunk.drafts:
+            if chunk.drafts or chunk.may_move:
                 row.next_position = HELD_LAST
             else:
                 row.next_position = chunk.start + chunk.length if chunk.samples else -1
@@ -332,6 +336,8 @@ class DeviceSteps:
             bucket = self._graphs.for_mixed(need)
         if bucket is not None and not self._mixed_step.holds(bucket, rows):
             bucket = None
+        if bucket is None and any(chunk.may_move for chunk in chunks):
+            return self._mixed(self._moved(chunks), states, num_folds)
         self.used_graph = bucket is not None
         if bucket is None:
             return self._unpadded(rows, states)
@@ -352,6 +358,25 @@ class DeviceSteps:
             picked = self._mixed_step.picked(bucket, rows)
             return _Work(lambda: picked, draft)
         return _Work(partial(self._sample, logits, rows, states, positions, table_rows), draft)
+
+    def _can_move(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether chunks that may move can do so on the card: in graphs of steps that verify, whose
+        cuts are not those of invariant results.
+        """
+        if not any(chunk.may_move for chunk in chunks):
+            return True
+        return self._verifies(chunks) and not self._model.invariant and self._kept is None
+
+    def _moved(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """The chunks where they truly begin; waits for the step before."""
+        accepted, found = self._tables.num_accepted.tolist(), []
+        for chunk in chunks:
+            if chunk.may_move:
+                row = self._tables.rows[chunk.seq]
+                row.next_position = start = chunk.start + accepted[row.index]
+                chunk = msgspec.structs.replace(chunk, start=start, may_move=0)  # noqa: PLW2901
+            found.append(chunk)
+        return found
 
     def _draws_plainly(self, rows: PagedRows, states: dict[int, SequenceState]) -> bool:
         """Whether a captured step that verifies can draw all its tokens itself."""
@@ -496,8 +521,9 @@ class DeviceSteps:
         checked = [Checked(states[chunk.seq], chunk.drafts) for chunk in rows.sampling]
         drafts = self._checked_ids(rows, table_rows)
         picked = self._sampler.verify(logits, checked, positions, drafts)
-        firsts, last_token = first_rows(picked), self._tables.last_token
-        ends = accept(picked.ids, drafts, firsts, last_token, table_rows[firsts])
+        firsts, tables = first_rows(picked), self._tables
+        kept = tables.last_token, tables.num_accepted
+        ends = accept(picked.ids, drafts, firsts, *kept, table_rows[firsts])
         return replace(picked, ends=ends)
 
     def _checked_ids(self, rows: PagedRows, table_rows: Tensor) -> Tensor:

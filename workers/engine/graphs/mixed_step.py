@@ -65,6 +65,7 @@ class _Input:
     is a draft; the `firsts` of the sampled sequences, and the `owners` of their tokens, their
     tables; then what became of them, `picked` int64 [2, sampled], the ids and the drafts that they
     are compared with, and `ends` int64 [sequences], the rows behind the last accepted drafts.
+    `sent` int32 [2, words] are words that move on, and by the accepted drafts of which table rows.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class _Input:
         if spans is not None:
             self.empty[places.spans] = spans.empty(dummy_row)
         self.words = torch.zeros(len(self.empty), dtype=torch.int32, device=device)
+        self.sent = torch.zeros((2, len(self.empty)), dtype=torch.int32, device=device)
         self.token_ids = torch.zeros(bucket.num_rows, dtype=torch.int32, device=device)
         self.prefills: tuple[ExtendSegment, ...] = ()
 
@@ -154,10 +156,36 @@ class MixedStep:
         found.segments.lay_out(found.prefills, bucket.num_decodes, words[places.work], rows.runs)
         if found.spans is not None:
             self._lay_out_spans(found.spans, rows, words[places.spans])
-        send_into(found.words, words)
+        self._send(found, words, rows)
         sampled = places.sampled_positions, places.sampled_tables
         positions, table_rows = [found.words[place][:count] for place in sampled]
         return positions, table_rows
+
+    def _send(self, found: _Input, words: _Words, rows: PagedRows) -> None:
+        """With segments moved on by as many rows as the step before accepts, where they may."""
+        moving = [chunk.seq for chunk in rows.chunks if chunk.may_move]
+        if not moving:
+            send_into(found.words, words)
+            return
+        tables, places = self._tables, found.places
+        owners = np.full(tables.dummy_row + 1, tables.dummy_row, np.int32)
+        at = [tables.rows[seq].index for seq in moving]
+        owners[at] = at
+        moves = np.full_like(words, tables.dummy_row)
+        moves[places.positions][: len(rows.table_rows)] = owners[rows.table_rows]
+        moves[places.sampled_positions][: len(rows.sampled_tables)] = owners[rows.sampled_tables]
+        found.segments.follow(words[places.work], owners, moves[places.work])
+        send_into(found.sent, np.stack((words, moves)))
+        accepted = tables.num_accepted
+        torch.add(found.sent[0], accepted.index_select(0, found.sent[1]), out=found.words)
+        if not accepted.is_cuda:
+            steps = accepted.tolist()
+            found.prefills = tuple(
+                [
+                    one._replace(start=one.start + steps[owners[one.table_row]])
+                    for one in found.prefills
+                ]
+            )
 
     def _lay_out_spans(self, room: SpanRoom, rows: PagedRows, words: _Words) -> None:
         states, count = self._states, rows.num_decodes
@@ -232,7 +260,8 @@ class MixedStep:
         firsts, owners = words[places.firsts].long(), words[places.owners]
         found.picked[0].copy_(ids)
         found.picked[1].copy_(drafts)
-        found.ends.copy_(accept(ids, drafts, firsts, self._tables.last_token, owners))
+        kept = self._tables.last_token, self._tables.num_accepted
+        found.ends.copy_(accept(ids, drafts, firsts, *kept, owners))
 
     def step_rows(
         self, bucket: GraphBucket, rows: PagedRows, following: Numbers | None

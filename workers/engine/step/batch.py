@@ -307,7 +307,8 @@ def _single(
 
 def _check(chunk: Chunk, num_tokens: int, block_size: int) -> None:
     end = chunk.start + chunk.length
-    if end > num_tokens or end + len(chunk.drafts) > len(chunk.block_ids) * block_size:
+    last = end + len(chunk.drafts) + chunk.may_move
+    if end > num_tokens or last > len(chunk.block_ids) * block_size:
         raise ValueError(
             f"chunk [{chunk.start}, {end}) and {len(chunk.drafts)} drafts of sequence {chunk.seq} "
             f"with {num_tokens} tokens and {len(chunk.block_ids)} blocks of {block_size}"

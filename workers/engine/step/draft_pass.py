@@ -199,7 +199,7 @@ def anchor_rows(picked: Picked) -> Tensor:
     firsts = first_rows(picked)
     nowhere = torch.zeros(0, dtype=torch.int32, device=device)
     tables = torch.full((num_seqs,), -1, dtype=torch.int32, device=device)
-    return accept(picked.ids, picked.drafts, firsts, nowhere, tables)
+    return accept(picked.ids, picked.drafts, firsts, nowhere, nowhere, tables)
 
 
 def first_rows(picked: Picked) -> Tensor:

@@ -124,6 +124,4 @@ class DrawTable:
 
 def is_adjusted(state: SequenceState) -> bool:
     """Whether its logits depend on earlier tokens: by penalties or by a grammar."""
-    params = state.sampling
-    neutral = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
-    return neutral != (1.0, 0.0, 0.0) or state.grammar is not None
+    return state.sampling.has_penalties or state.grammar is not None

@@ -81,8 +81,10 @@ class TableRow:
 class SequenceTables:
     """Rows for `num_rows` sequences of up to `max_blocks` blocks each.
 
-    `last_token` int32 [num_rows + 1]; `block_tables` int32 [num_rows + 1, max_blocks]; `drafts`
-    int32 [num_rows + 1, max_drafts], those that were made behind the last token.
+    `last_token` int32 [num_rows + 1]; `num_accepted` int32 [num_rows + 1], of the drafts that the
+    last step with some has verified, 0 in the dummy row; `block_tables` int32 [num_rows + 1,
+    max_blocks]; `drafts` int32 [num_rows + 1, max_drafts], those that were made behind the last
+    token.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class SequenceTables:
         self.device = device
         self.dummy_row = num_rows
         self.last_token = torch.zeros(num_rows + 1, dtype=torch.int32, device=device)
+        self.num_accepted = torch.zeros_like(self.last_token)
         self.block_tables = torch.full(
             (num_rows + 1, max_blocks), dummy_block, dtype=torch.int32, device=device
         )

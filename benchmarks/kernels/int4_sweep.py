@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.kernels.case import Case
 from benchmarks.kernels.int4 import LAYERS, case
-from kernels.linear import int4_choose
+from kernels.linear import int4_choose, int4_tiles
 from kernels.linear.config import Int4Tiles
 
 _CANDIDATES = {
@@ -39,7 +39,15 @@ _CANDIDATES = {
         Int4Tiles(4, 2, 1, 8, 1, 4, 1, early=True),
         Int4Tiles(4, 2, 1, 8, 1, 4, 1, early=True, turns=2),
         Int4Tiles(2, 2, 2, 8, 1, 2, 2, early=True),
-        Int4Tiles(4, 2, 1, 8, 1, 2, 2, early=True),
+        Int4Tiles(12, 1, 1, 8, 1, 4, 1, early=True, wgmma=True),
+        Int4Tiles(8, 1, 1, 8, 1, 4, 1, early=True, wgmma=True),
+        Int4Tiles(8, 2, 1, 8, 1, 4, 1, early=True, wgmma=True),
+        Int4Tiles(4, 2, 1, 8, 1, 4, 1, early=True, wgmma=True),
+    ),
+    128: (
+        Int4Tiles(12, 1, 1, 8, 1, 4, 1, early=True, wgmma=True),
+        Int4Tiles(12, 1, 1, 16, 1, 4, 1, early=True, wgmma=True),
+        Int4Tiles(8, 1, 1, 16, 1, 4, 1, early=True, wgmma=True),
     ),
 }
 """By rows of x."""
@@ -47,10 +55,11 @@ _CANDIDATES = {
 _MULTIPROCESSORS = 132
 _FEWEST, _MOST = 96, 560
 """Programs, before their columns are shared."""
+_GROUP = 128
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """Every candidate of every shape for 1, 16 and 64 rows; none off CUDA."""
+    """Every candidate of every shape for 1, 16, 64 and 128 rows; none off CUDA."""
     if device.type != "cuda":
         return
     for op, num_weight_rows, depth in LAYERS:
@@ -61,11 +70,13 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 def _candidates(num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Int4Tiles]:
     """Each alone if that makes programs enough, and with as many splits as fill the card."""
-    yield int4_choose.chosen(num_rows, num_weight_rows, depth)
+    yield int4_choose.chosen(num_rows, num_weight_rows, depth, has_wgmma=True)
     for tile in _CANDIDATES[num_rows]:
+        if not int4_tiles.fits(tile._replace(splits=3), depth, _GROUP):
+            continue
         tiles = -(-num_weight_rows // tile.tile)
-        if _FEWEST <= tiles <= _MOST:
+        if _FEWEST <= tiles <= _MOST and int4_tiles.fits(tile, depth, _GROUP):
             yield tile
         splits = _MULTIPROCESSORS * min(2, tile.blocks) // tiles
-        if (num_rows > 1 or tile.stages == 6) and 2 <= splits <= depth // (4 * int4_choose.COLUMNS):
+        if (num_rows > 1 or tile.stages == 6) and 2 <= splits <= depth // (4 * int4_tiles.COLUMNS):
             yield tile._replace(splits=splits)

@@ -65,7 +65,11 @@ def product(
     match kernel:
         case Kernel.TILES:
             num_weight_rows, depth = weight.shape
-            config = int4_choose.chosen(x.shape[0], num_weight_rows, depth, invariant=invariant)
+            config = int4_choose.chosen(
+                x.shape[0], num_weight_rows, depth, group=weight.group, invariant=invariant,
+                has_wgmma=x.dtype == weight.scales.dtype
+                and int4_verdict.has_wgmma(x.device, x.dtype),
+            )  # fmt: skip
             return int4_tiles.product(
                 x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual,
                 swiglu=swiglu, is_gelu=is_gelu,

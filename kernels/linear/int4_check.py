@@ -8,7 +8,7 @@ steps and groups that are not full. All together take less than half a second of
 processor beside it, once their kernels are compiled.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -60,6 +60,10 @@ class CheckedProduct(NamedTuple):
         return part in self.parts.split()
 
 
+def _grouped(warps_m: int, warps_k: int, eights: int, splits: int) -> Int4Tiles:
+    return Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
+
+
 PRODUCTS: Final = (
     CheckedProduct(1, 200, 2304, 128, "zeros norm"),
     CheckedProduct(1, 96, 8192, 128, "bias"),  # by eight programs of a cluster
@@ -82,6 +86,14 @@ PRODUCTS: Final = (
 )
 
 
+WGMMA_PRODUCTS: Final = (
+    CheckedProduct(64, 392, 2304, 128, "zeros residual", config=_grouped(4, 2, 8, 2)),
+    CheckedProduct(48, 520, 1088, 64, "zeros swiglu", config=_grouped(12, 1, 8, 1)),
+    CheckedProduct(130, 200, 2048, 128, "bias", config=_grouped(8, 1, 16, 3)),
+)
+"""By warp groups, in bfloat16: where these are wrong, and no others, warps multiply alone."""
+
+
 class Inputs(NamedTuple):
     """Of one product, all on one device; x is multiplied as it is, without an order of columns."""
 
@@ -91,14 +103,18 @@ class Inputs(NamedTuple):
 
 
 def first_fault(
-    product: Product, device: torch.device, dtype: torch.dtype, settle: Callable[[], None]
+    product: Product,
+    device: torch.device,
+    dtype: torch.dtype,
+    settle: Callable[[], None],
+    cases: Sequence[CheckedProduct] = PRODUCTS,
 ) -> str:
-    """What is wrong with the first of `PRODUCTS` that is, in one line; "" if none is.
+    """What is wrong with the first of `cases` that is, in one line; "" if none is.
 
     `settle` waits for the device. Errors of a compiler or a driver are faults; what `settle` raises
     is raised.
     """
-    for case in PRODUCTS:
+    for case in cases:
         inputs = drawn(case, dtype)
         try:
             found = launched(case, _moved(inputs, device), product)
@@ -115,7 +131,7 @@ def first_fault(
 
 def record(dtype: torch.dtype) -> None:
     """Launch all on the pretended device (`kernels.recorder`)."""
-    for case in PRODUCTS:
+    for case in (*PRODUCTS, *(WGMMA_PRODUCTS if dtype == torch.bfloat16 else ())):
         launched(case, drawn(case, dtype, torch.device("meta")), int4_tiles.product)
 
 

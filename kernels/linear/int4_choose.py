@@ -10,12 +10,11 @@ program of the next product, which has its first tiles on their way before this 
 """
 
 from functools import cache
+from itertools import product
 from typing import Final
 
 from kernels.linear.config import Int4Tiles
-
-COLUMNS: Final = 256
-"""Of a stage."""
+from kernels.linear.int4_tiles import COLUMNS, fits
 
 _MULTIPROCESSORS: Final = 132
 """Of an H200."""
@@ -52,20 +51,51 @@ _LARGE: Final = {
 }  # fmt: skip
 """The same where the tiles of 64 weight rows fill the card more than once."""
 
+_GROUPED: Final = tuple(
+    Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
+    for (warps_m, warps_k), eights, splits in product(((12, 1), (8, 1), (4, 2)), (8, 16), (1, 2, 3))
+)
+"""By the tensor cores of warp groups. Clusters of more than three do not find places everywhere."""
+_LEAST_GROUPED: Final = 33
+"""Rows of x. Fewer would be multiplied as 64."""
+_STEP_US: Final = {8: 0.42, 16: 0.68}
+"""Of 64 weight rows, by eights of rows: 80 % of the tensor cores' rate."""
+_CACHE_BYTES_PER_US: Final = 7e6
+"""Of the L2 cache, from which each program reads all rows of x."""
+_FIXED_US: Final = (0.0, 4.0, 4.5, 4.5)
+_AT_ONCE: Final = (0, 132, 132, 120)
+"""Programs, one on a multiprocessor; both by how many share columns."""
+
 _INVARIANT: Final = Int4Tiles(4, 1, 1, 8, 1, 4, 1)
 """Its rows of x are as many as there are: each sum is added up in the same order."""
 
 
 @cache
 def chosen(
-    num_rows: int, num_weight_rows: int, depth: int, *, invariant: bool = False
+    num_rows: int,
+    num_weight_rows: int,
+    depth: int,
+    *,
+    group: int = 128,
+    invariant: bool = False,
+    has_wgmma: bool = False,
 ) -> Int4Tiles:
-    """How a product is cut up; with `invariant` columns as the weight alone has it."""
+    """How a product is cut up; with `invariant` columns as the weight alone has it. `has_wgmma`: in
+    bfloat16, weights and x, where warp groups were found to multiply right.
+    """
     eights = min(8, 1 << max(0, -(-num_rows // 8) - 1).bit_length())
     if invariant:
         config = _INVARIANT._replace(eights=eights)
         programs = _programs(config, num_weight_rows)
         return _shared(config, programs, _MULTIPROCESSORS, depth)
+    if has_wgmma and num_rows >= _LEAST_GROUPED:
+        costs = {
+            config: _grouped_us(config, num_rows, num_weight_rows, depth)
+            for config in _GROUPED
+            if fits(config, depth, group)
+        }
+        if costs:
+            return min(costs, key=lambda config: costs[config])
     if eights == 1 and (single := _single(num_weight_rows, depth)) is not None:
         return single
     config, at_once = _TILES[eights]
@@ -99,6 +129,20 @@ def _shared(config: Int4Tiles, programs: int, slots: int, depth: int) -> Int4Til
     """With as many programs for each tile as run at once."""
     most = min(_MAX_SPLITS, slots // programs, -(-depth // COLUMNS) // _LEAST_STEPS)
     return config._replace(splits=max(1, most))
+
+
+def _grouped_us(config: Int4Tiles, num_rows: int, num_weight_rows: int, depth: int) -> float:
+    """By calculation: rounds of programs, each of so many steps, that the cache or the tensor cores
+    limit.
+    """
+    tile_rows = 8 * config.eights
+    programs = _programs(config, num_weight_rows) * -(-num_rows // tile_rows) * config.splits
+    rounds = -(-programs // _AT_ONCE[config.splits])
+    steps = -(-depth // (COLUMNS * config.splits))
+    step_bytes = config.tile * COLUMNS // 2 + tile_rows * COLUMNS * 2
+    read_us = step_bytes * min(programs, _AT_ONCE[config.splits]) / _CACHE_BYTES_PER_US
+    step_us = max(read_us, config.tile // 64 * _STEP_US[config.eights])
+    return rounds * steps * step_us + _FIXED_US[config.splits]
 
 
 def _programs(config: Int4Tiles, num_weight_rows: int) -> int:

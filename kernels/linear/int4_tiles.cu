@@ -16,6 +16,7 @@
 //   BIAS, RESIDUAL, SWIGLU, GELU   what follows the sums, which are rounded once
 //   EARLY    numbers get their scale, of x's dtype, before the product, and are rounded once: fewer
 //            registers. Else sums of a group get it, in float32
+//   WGMMA    warp groups multiply, beside the lanes that make the next numbers; EARLY only
 //   ONCE     no other program reads the weight: it may leave the cache first
 //
 // The weight is the product's left side. A word holds eight columns of 32: the quarter of the
@@ -24,6 +25,9 @@
 // in float16); less 128 + z that is q - z, exactly.
 
 #include "hopper.h"
+#if WGMMA
+#include "products.h"
+#endif
 
 typedef unsigned short u16;
 typedef unsigned char u8;
@@ -35,6 +39,8 @@ constexpr int GROUP_WARPS = WARPS_M * WARPS_K, WARPS = GROUP_WARPS * TURNS;
 // Warps, or groups of them, that each have a part of the same sums.
 constexpr int PARTS = WARPS_K * TURNS;
 static_assert(STAGES % TURNS == 0, "a stage is always the same group's");
+static_assert(!WGMMA || (EARLY && !HALF && !NORM && MT == 1 && WARPS_M % 4 == 0 && TURNS == 1 &&
+                         WARPS_K <= 2), "what a warp group multiplies");
 constexpr int WEIGHT_BYTES = TILE * COLUMNS / 2;
 constexpr int X_BYTES = ROWS * COLUMNS * 2;
 constexpr int STAGE_BYTES = WEIGHT_BYTES + X_BYTES;
@@ -247,6 +253,49 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
   const u32 x_at = WEIGHT_BYTES + lane_row * 128;
   const u32* const own_kept =
       kept + (own_m * MT * 16 + lane / 4) * pitch + first * PART_GROUPS - from;
+#if WGMMA
+  // Those of 64 columns are multiplied while the next ones are made.
+  u32 made[2][16] = {};
+  float(&group_sums)[4 * NT] = *(float(*)[4 * NT])sums;
+  for (int i = 0; i < steps; ++i) {
+    const u32 stage = base + i % STAGES * STAGE_BYTES;
+    wait(full + 8 * (i % STAGES), (i / STAGES) & 1);
+#pragma unroll
+    for (int j = 0; j < SLICE / 64; ++j) {
+      const int block64 = own_k * (SLICE / 64) + j;
+      u32 words[4];
+      load_tiles(words, stage + words_at + (((2 * block64 + (lane_tile >> 1)) ^ lane_row) << 4));
+      u32(&left)[16] = made[j % 2];
+      wait_made(left);
+      // All products of the stage before are done.
+      if (j == 1 && i > 0 && lane == 0) arrive(empty + 8 * ((i - 1) % STAGES));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if ((64 * j + 32 * half) % SEGMENT == 0) {
+          const int group = i * PART_GROUPS + (own_k * SLICE + 64 * j + 32 * half) / GROUP;
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const u32 both = own_kept[8 * r * pitch + group];
+            zero_pairs[0][r] = __byte_perm(both, 0, 0x1010);
+            factor_pairs[0][r] = __byte_perm(both, 0, 0x3232);
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < 8; ++r)
+          left[8 * half + r] = pair_of(words[2 * half + r % 2], r / 2, zero_pairs[0][r % 2],
+                                       factor_pairs[0][r % 2]);
+      }
+      const u32 rows = stage + WEIGHT_BYTES + block64 * ROWS * 128;
+      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        multiply_group(group_sums, left[4 * k], left[4 * k + 1], left[4 * k + 2], left[4 * k + 3],
+                       matrix(rows + 32 * k));
+      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    }
+  }
+  wait_all(group_sums, made[0], made[1]);
+#else
   for (int i = part / WARPS_K; i < steps; i += TURNS) {
     const int s = i % STAGES;
     const u32 stage = base + s * STAGE_BYTES;
@@ -326,6 +375,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     __syncwarp();
     if (lane == 0) arrive(empty + 8 * s);
   }
+#endif
 
   asm volatile("griddepcontrol.wait;" ::: "memory");
   // All stages are read: sums take their place.

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from kernels.cuda.hopper import ALIGNED, SHARED_BYTES, header, runs_on
+from kernels.cuda.hopper import ALIGNED, SHARED_BYTES, header, runs_on, wgmma
 from kernels.cuda.source import CudaSource
 from kernels.linear.config import Int4Tiles
-from kernels.linear.int4_choose import COLUMNS
 
 if TYPE_CHECKING:
     from kernels.cuda.driver import Function
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 
 MAX_NORM_ROWS: Final = 16
 """The norm of more rows is a kernel of its own, done once instead of in every program."""
+
+COLUMNS: Final = 256
+"""Of a stage."""
 
 _BLOCK: Final = 64
 """Columns of x side by side in shared memory."""
@@ -49,8 +51,38 @@ _MAX_GROUPS: Final = 256
 
 HALVES: Final = (torch.float16, torch.bfloat16)
 
+
+def _products(constants: Mapping[str, int]) -> dict[str, str]:
+    """`multiply_group` adds 64 weight rows by all of x, 16 columns deep, without waiting.
+
+    `wait_made` waits for all products but those asked for last, whose left sides were `made`.
+    """
+    if not constants["WGMMA"]:
+        return header()
+    count = 4 * constants["NT"]
+    sums, made = f"float (&sums)[{count}]", "u32 (&{0})[16]"
+    held = [f'"+f"(sums[{number}])' for number in range(count)]
+    first, second = ([f'"+r"({name}[{n}])' for n in range(16)] for name in ("made", "other"))
+    product = wgmma(2 * count, 0, "abcd", "rows", tail="1, 1, 1, 0")
+    bodies = {
+        f"multiply_group({sums}, u32 a, u32 b, u32 c, u32 d, u64 rows)": product,
+        f"wait_made({made.format('made')})": _waits(1, first),
+        f"wait_all({sums}, {made.format('made')}, {made.format('other')})": "".join(
+            [_waits(0, [*first, *held]), _waits(0, second)]
+        ),
+    }
+    lines = [f"__device__ __forceinline__ void {f} {{{body}\n}}\n" for f, body in bodies.items()]
+    return {**header(), "products.h": "\n".join(lines)}
+
+
+def _waits(left: int, held: list[str]) -> str:
+    """Keeps operands where products that are under way read and write them."""
+    kept = ", ".join(held)
+    return f'\n  asm volatile("wgmma.wait_group.sync.aligned {left};" : {kept} :: "memory");'
+
+
 int4_tiles: Final = CudaSource(
-    __name__, "int4_tiles", Path(__file__).with_name("int4_tiles.cu"), lambda _: header()
+    __name__, "int4_tiles", Path(__file__).with_name("int4_tiles.cu"), _products
 )
 
 
@@ -139,6 +171,8 @@ def constants_of(
     """
     if COLUMNS % group:
         raise ValueError(f"groups of {group} columns")
+    # Elsewhere a scale would be rounded as well.
+    is_early = config.early and is_half == is_scale_half
     constants = {
         "WARPS_M": config.warps_m, "WARPS_K": config.warps_k, "TURNS": config.turns,
         "MT": config.m_tiles,
@@ -147,8 +181,7 @@ def constants_of(
         "SCALE_HALF": int(is_scale_half), "ZEROS": int(has_zeros), "NORM": int(has_norm),
         "BIAS": int(has_bias), "RESIDUAL": int(has_residual), "SWIGLU": int(swiglu),
         "GELU": int(is_gelu), "ONCE": int(reads_once),
-        # Elsewhere a scale would be rounded as well.
-        "EARLY": int(config.early and is_half == is_scale_half),
+        "EARLY": int(is_early), "WGMMA": int(config.wgmma and is_early and not is_half),
     }  # fmt: skip
     scales = shared_bytes({**constants, "STAGES": 0})
     each = shared_bytes({**constants, "STAGES": 1}) - scales
@@ -165,6 +198,16 @@ def constants_of(
     steps = -(-depth // (COLUMNS * config.splits))
     stages = min(most, config.stages, steps) // turns * turns
     return {**constants, "STAGES": max(least, stages)}
+
+
+@cache
+def fits(config: Int4Tiles, depth: int, group: int) -> bool:
+    """Whether a multiprocessor has memory for one program."""
+    try:
+        constants_of(config, depth, group)
+    except ValueError:
+        return False
+    return True
 
 
 def shared_bytes(constants: Mapping[str, int]) -> int:

@@ -36,11 +36,14 @@ class CardBroken(Exception):
 
 
 class Verdict(NamedTuple):
-    """Whether `int4_tiles` serves a device, and a line for people. `is_fault`: it should have."""
+    """Whether `int4_tiles` serves a device, and a line for people. `is_fault`: it should have, with
+    all its ways to multiply. `has_wgmma`: that of warp groups serves too.
+    """
 
     serves: bool
     text: str
     is_fault: bool = False
+    has_wgmma: bool = False
 
 
 _verdicts: dict[tuple[torch.device, torch.dtype], Verdict] = {}
@@ -59,6 +62,14 @@ def serves(device: torch.device, dtype: torch.dtype) -> bool:
         return True
     verdict = _verdicts.get((device, dtype))
     return verdict is not None and verdict.serves
+
+
+def has_wgmma(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether its warp groups multiply as well, in bfloat16; see `serves`."""
+    if device.type == "meta":
+        return dtype == torch.bfloat16
+    verdict = _verdicts.get((device, dtype))
+    return verdict is not None and verdict.has_wgmma
 
 
 def check(device: torch.device, dtype: torch.dtype) -> Verdict:
@@ -88,7 +99,11 @@ def _verdict(device: torch.device, dtype: torch.dtype) -> Verdict:
     begun_at = time.perf_counter()
     settle = partial(wait_for, device)
     run = partial(int4_check.first_fault, int4_tiles.product, device, dtype, settle)
-    verdict = judge(mark_of(device), run)
+    mark = mark_of(device)
+    verdict = judge(mark, run)
+    if verdict.serves and dtype == torch.bfloat16:
+        grouped = judge(mark, partial(run, int4_check.WGMMA_PRODUCTS))
+        verdict = with_wgmma(verdict, grouped)
     return verdict._replace(text=f"{verdict.text} ({time.perf_counter() - begun_at:.1f} s)")
 
 
@@ -109,6 +124,15 @@ def judge(mark: Path, run: Callable[[], str]) -> Verdict:
     if fault:
         return Verdict(False, f"4-bit products: Triton's kernels, int4_tiles: {fault}", True)
     return Verdict(True, "4-bit products: int4_tiles, which was right here")
+
+
+def with_wgmma(verdict: Verdict, grouped: Verdict) -> Verdict:
+    """That of the kernel with that of its warp groups, which many rows can do without."""
+    if grouped.serves:
+        return verdict._replace(has_wgmma=True)
+    why = grouped.text.partition("int4_tiles: ")[2]
+    text = f"4-bit products: int4_tiles, without warp groups, which are wrong here: {why}"
+    return verdict._replace(text=text, is_fault=True)
 
 
 def mark_of(device: torch.device) -> Path:

@@ -22,7 +22,7 @@ from kernels.linear import (
 )
 from kernels.linear.config import Int4Tiles
 from kernels.linear.int4 import Kernel
-from kernels.linear.int4_check import PRODUCTS, CheckedProduct, Inputs
+from kernels.linear.int4_check import PRODUCTS, WGMMA_PRODUCTS, CheckedProduct, Inputs
 from kernels.linear.int4_verdict import CardBroken
 
 CPU = torch.device("cpu")
@@ -121,7 +121,7 @@ def test_the_products_take_every_tile_and_every_part() -> None:
     assert {config.turns for config in configs} == {1, 2, 3, 4}
     assert {1, 8} < {config.splits for config in configs}
     assert {p.group for p in PRODUCTS} == {32, 64, 128}
-    assert any(p.depth % int4_choose.COLUMNS for p in PRODUCTS)
+    assert any(p.depth % int4_tiles.COLUMNS for p in PRODUCTS)
     assert any(p.num_weight_rows % c.tile for p, c in zip(PRODUCTS, configs, strict=True))
     assert any(p.num_rows > 8 * c.eights for p, c in zip(PRODUCTS, configs, strict=True))
     parts = {part for p in PRODUCTS for part in p.parts.split()}
@@ -195,9 +195,33 @@ def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -
         assert int4_verdict.check(CPU, torch.float16).is_fault
         assert int4_verdict.check(CPU, torch.float32) == int4_verdict.verdict_on(CPU, torch.float32)
     # Two chains of eight, and the first one that is wrong.
-    assert calls == [torch.bfloat16] * (len(PRODUCTS) + 2 * 7) + [torch.float16]
+    num_right = len(PRODUCTS) + 2 * 7 + len(WGMMA_PRODUCTS)
+    assert calls == [torch.bfloat16] * num_right + [torch.float16]
+    assert int4_verdict.has_wgmma(CPU, torch.bfloat16)
+    assert not int4_verdict.has_wgmma(CPU, torch.float16)
     served = [int4_verdict.serves(CPU, dtype) for dtype in (*HALVES, torch.float32)]
     assert served == [True, False, False]
+
+
+def test_wrong_warp_groups_are_left_out_alone(monkeypatch: pytest.MonkeyPatch, mark: Path) -> None:
+    """The kernel serves, and people hear of it."""
+
+    def product(x: Tensor, weight: Int4Weight, config: Int4Tiles, **given: Any) -> Tensor:
+        if x.is_meta:
+            return x
+        return double(torch.zeros_like if config.wgmma else lambda out: out)(
+            x, weight, config, **given
+        )
+
+    monkeypatch.setattr(int4_verdict, "_verdicts", {})
+    monkeypatch.setattr(int4_verdict, "runs_on", lambda _: True)
+    monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
+    monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
+    monkeypatch.setattr(int4_tiles, "product", product)
+    verdict = int4_verdict.check(CPU, torch.bfloat16)
+    assert (verdict.serves, verdict.is_fault, verdict.has_wgmma) == (True, True, False)
+    assert "without warp groups, which are wrong here: 64 rows, 392 x 2304" in verdict.text
+    assert not int4_verdict.has_wgmma(CPU, torch.bfloat16)
 
 
 class Event:

@@ -29,6 +29,10 @@ CONFIGS = [
     *(Int4Tiles(1, 4, 2, 1, 1, 12, 2, turns=4), Int4Tiles(1, 4, 3, 1, 1, 9, 2, turns=3)),
     *(Int4Tiles(2, 2, 2, 2, 2, 6, 1, turns=2), Int4Tiles(3, 2, 3, 2, 1, 3, 2, early=True)),
 ]
+GROUPED = [
+    Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
+    for warps_m, warps_k, eights, splits in ((12, 1, 8, 1), (8, 1, 16, 3), (4, 2, 16, 2))
+]
 EPS = 1e-6
 
 _IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -49,6 +53,14 @@ def test_every_program_fits_the_card(num_rows: int, shape: tuple[int, int], grou
     assert 8 * chosen.eights >= min(num_rows, 64)
     if shape[1] // group > 256:
         return
+    grouped = int4_choose.chosen(num_rows, *shape, group=group, has_wgmma=True)
+    assert 8 * grouped.eights >= min(num_rows, 64)
+    assert int4_tiles.fits(grouped, shape[1], group)
+    if grouped.wgmma:  # the norm of so many rows is a kernel of its own
+        macros = int4_tiles.constants_of(grouped, shape[1], group)
+        assert (macros["WGMMA"], macros["SPLITS"] <= 3, num_rows > 32) == (1, True, True)
+        assert int4_tiles.shared_bytes(macros) <= 227 * 1024
+        assert int4_tiles.constants_of(grouped, shape[1], group, is_half=True)["WGMMA"] == 0
     invariant = int4_choose.chosen(num_rows, *shape, invariant=True)
     assert invariant.splits == int4_choose.chosen(1, *shape, invariant=True).splits
     for config in (chosen, invariant, *CONFIGS):
@@ -121,7 +133,10 @@ class TestOnHopper:
         verdict = int4_verdict.check(torch.device("cuda"), torch.bfloat16)
         assert verdict.serves, verdict.text
 
-    @pytest.mark.parametrize(("config", "num_rows"), list(product(CONFIGS, [1, 7, 16, 61, 130])))
+    @pytest.mark.parametrize(
+        ("config", "num_rows"),
+        [*product(CONFIGS, [1, 7, 16, 61, 130]), *product(GROUPED, [1, 61, 130])],
+    )
     def test_products(self, config: Int4Tiles, num_rows: int) -> None:
         """A last tile that is not full, rows that are no multiple of eight, few and odd steps."""
         for num_weight_rows, depth, group in ((3, 64, 32), (389, 64 * 9, 64), (1024, 256 * 9, 128)):

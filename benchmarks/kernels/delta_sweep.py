@@ -1,7 +1,8 @@
 """Finds the best tiles of `kernels.delta_rule` at the 27B's sizes: one at a time differs.
 
 `python -m benchmarks.kernels delta_sweep --jobs 16 --parts`: the best of each case by kernel, too;
-`--json FILE` has the times of all.
+`--json FILE` has the times of all, `--case decode` the decodes only. "usual" are the tiles of two
+kernels, and of prompts; "fused" one kernel's warps, registers, columns, values and streaming.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,11 @@ from torch import Tensor
 
 from benchmarks.kernels.case import Case, Variant
 from benchmarks.kernels.delta_rule import EPS, SIZES, drawn_layer, mixed
-from kernels.delta_rule import DeltaState
-from kernels.delta_rule.device import STEP_TILES, StepTiles, decode
+from kernels.delta_rule import DeltaState, GateProduct
+from kernels.delta_rule.device import FEW_TILES, MANY_TILES, STEP_TILES, StepTiles, decode
+from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.prompts import TILES, Tiles, prompts
+from kernels.linear import norm_linear
 
 _PROMPTS = (8192, 2048, 300, 32)
 _DECODES = (256, 64, 8, 1)
@@ -33,11 +36,19 @@ _TILES = (
 )
 _STEP_TILES = (
     STEP_TILES,
-    StepTiles(8, 168),
-    StepTiles(16, 64),
-    StepTiles(16, 128),
-    StepTiles(4, 255),
+    FEW_TILES,
+    FEW_TILES._replace(registers=128),
+    FusedTiles(4, 255, 32),
+    FusedTiles(8, 128, 128),
+    MANY_TILES,
+    MANY_TILES._replace(streams=True),
+    FusedTiles(4, 128, 16, 64),
+    FusedTiles(1, 128, 16, 16),
+    FusedTiles(4, 120, 32, 32),
 )
+_PRODUCTS = (STEP_TILES, FEW_TILES, FEW_TILES._replace(num_warps=16, registers=128, columns=8))
+_WIDTH = 5120
+"""Of the 27B's rows."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -50,27 +61,72 @@ def cases(device: torch.device) -> Iterator[Case]:
     for num in _DECODES:
         case = mixed(f"decode {num}", [1] * num, SIZES, device)
         yield replace(case, variants=[_variant([1] * num, tiles, device) for tiles in _STEP_TILES])
+    for num in (1, 2):
+        yield _with_product(num, device)
 
 
-def _variant(lengths: Sequence[int], tiles: Tiles | StepTiles, device: torch.device) -> Variant:
+def _with_product(num: int, device: torch.device) -> Case:
+    """Decodes with the product of their gates, in its own kernel and in that of the rule."""
+    case = mixed(f"decode {num} with gates", [1] * num, SIZES, device)
+    norm = torch.ones(_WIDTH, device=device)
+
+    def make() -> tuple[Tensor, ...]:
+        rows, _, *state = case.make()
+        drawn = [
+            torch.randn(count, _WIDTH, device=device).to(torch.bfloat16)
+            for count in (num, 2 * SIZES.num_value_heads)
+        ]
+        return rows, drawn[0], drawn[1].mul_(_WIDTH**-0.5), *state
+
+    def expected(
+        rows: Tensor, hidden: Tensor, weight: Tensor, *state: Tensor
+    ) -> tuple[Tensor, ...]:
+        normed = torch.nn.functional.rms_norm(hidden.float(), (_WIDTH,), eps=EPS)
+        found: tuple[Tensor, ...] = case.expected(rows, normed @ weight.float().T, *state)
+        return found
+
+    def variant(tiles: StepTiles | FusedTiles) -> Variant:
+        decoded = _variant([1] * num, tiles, device)
+
+        def run(rows: Tensor, hidden: Tensor, weight: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+            product = GateProduct(hidden, norm, EPS, weight)
+            if isinstance(tiles, FusedTiles):
+                return decoded.run(rows, product, *state)
+            return decoded.run(rows, norm_linear(hidden, norm, EPS, weight), *state)
+
+        return Variant(decoded.name, run)
+
+    return replace(
+        case, make=make, expected=expected, variants=[variant(tiles) for tiles in _PRODUCTS]
+    )
+
+
+def _variant(
+    lengths: Sequence[int], tiles: Tiles | StepTiles | FusedTiles, device: torch.device
+) -> Variant:
     """Prompts or decodes of these lengths, as the tiles say."""
     given = cache(lambda: drawn_layer(lengths, SIZES, device))
 
-    def run(rows: Tensor, gates: Tensor, matrices: Tensor, tails: Tensor) -> tuple[Tensor, ...]:
+    def run(
+        rows: Tensor, gates: Tensor | GateProduct, matrices: Tensor, tails: Tensor
+    ) -> tuple[Tensor, ...]:
         out = rows.new_empty(len(rows), SIZES.value_columns)
         state, layer = DeltaState(matrices, tails), given()
-        step = rows, gates, layer.weights, EPS, state, layer.plan, SIZES, out
+        behind = layer.weights, EPS, state, layer.plan, SIZES, out
         if isinstance(tiles, Tiles):
-            prompts(*step, tiles)
+            assert isinstance(gates, Tensor)
+            prompts(rows, gates, *behind, tiles)
         else:
-            decode(*step, tiles)
+            decode(rows, gates, *behind, tiles)
         return out, matrices, tails
 
     return Variant(_name(tiles), run)
 
 
-def _name(tiles: Tiles | StepTiles) -> str:
+def _name(tiles: Tiles | StepTiles | FusedTiles) -> str:
     """What differs."""
+    if isinstance(tiles, FusedTiles):
+        return f"fused {' '.join(str(int(value)) for value in tiles)}"
     usual: Tiles | StepTiles = TILES if isinstance(tiles, Tiles) else STEP_TILES
     fields: Sequence[str] = tiles._fields
     values = zip(fields, tiles, usual, strict=True)

@@ -1,7 +1,8 @@
 """Finds the best configuration of `kernels.linear` for weights in 8 bits, scaled by row.
 
 `python -m benchmarks.kernels fp8_sweep --jobs 14 --json FILE`, then `python -m
-benchmarks.linear_table --fp8 FILE > kernels/linear/tuned_fp8.py`.
+benchmarks.linear_table --fp8 FILE > kernels/linear/tuned_fp8.py`. The 27B's shapes have a sweep of
+their own, `fp8_27b_sweep`.
 """
 
 from collections.abc import Iterator
@@ -37,13 +38,13 @@ def cases(device: torch.device) -> Iterator[Case]:
     shapes = SHAPES if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
     for op, num_weight_rows, depth in shapes:
         for num_rows in TUNED_ROWS_FP8:
-            configs = [*_gemvs(op, num_rows, num_weight_rows, depth)] if num_rows <= 2 else []
+            configs = [*gemvs(op, num_rows, num_weight_rows, depth)] if num_rows <= 2 else []
             if num_rows > 1:
-                configs += _skinnies(op, num_rows, num_weight_rows, depth)
+                configs += skinnies(op, num_rows, num_weight_rows, depth)
             yield case(op, num_rows, num_weight_rows, depth, configs, device, peers=False)
 
 
-def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
+def gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
     """8 to 64 KB per program, at least one program per SM; for two rows only 4 warps."""
     for num_warps in (2, 4, 8) if num_rows == 1 else (4,):
         for block_n in (1, 2, 4, 8, 16):
@@ -59,7 +60,7 @@ def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[
                 yield Gemv(block_n, num_warps * 256, num_warps)
 
 
-def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
+def skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Skinny]:
     """As many programs as the card holds at once, or half as many of twice the length.
 
     Unquantised x with a norm, fused or separate: widened weights leave few registers for it.

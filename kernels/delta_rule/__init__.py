@@ -30,7 +30,14 @@ from kernels.delta_rule.plan import (
     plan_verified,
     verify_words,
 )
-from kernels.delta_rule.shapes import DeltaRing, DeltaSizes, DeltaState, DeltaWeights, sizes_of
+from kernels.delta_rule.shapes import (
+    DeltaRing,
+    DeltaSizes,
+    DeltaState,
+    DeltaWeights,
+    GateProduct,
+    sizes_of,
+)
 
 __all__ = [
     "CHUNK",
@@ -41,6 +48,7 @@ __all__ = [
     "DeltaSizes",
     "DeltaState",
     "DeltaWeights",
+    "GateProduct",
     "Span",
     "VerifyPlan",
     "chunk_list",
@@ -51,14 +59,24 @@ __all__ = [
     "plan_verified",
     "recurrent",
     "short_conv",
+    "takes_product",
     "verify",
     "verify_words",
 ]
 
 
+def takes_product(rows: Tensor, plan: DeltaPlan) -> bool:
+    """Whether `mix` of these rows takes a `GateProduct` in place of gates."""
+    if not uses_triton(rows):
+        return False
+    from kernels.delta_rule import device
+
+    return device.takes_product(len(rows), plan)
+
+
 def mix(
     rows: Tensor,
-    gates: Tensor,
+    gates: Tensor | GateProduct,
     weights: DeltaWeights,
     eps: float,
     state: DeltaState,
@@ -67,15 +85,17 @@ def mix(
     """What a layer adds before its last product, [T, HV V], like rows; moves the states on.
 
     rows [T, C + HV V], contiguous: the product's queries, keys and values, which the convolution
-    takes, then z. gates [T, 2 HV]: b, then a. What is read is normed by head with `eps` (plain
-    weights), then multiplied by silu(z). The state of every slot that the plan names is replaced,
-    slots of padding too. Raises `ValueError`.
+    takes, then z. gates [T, 2 HV]: b, then a; or their product, where it `takes_product`. What is
+    read is normed by head with `eps` (plain weights), then multiplied by silu(z). The state of
+    every slot that the plan names is replaced; those of padding may be, too. Raises `ValueError`.
     """
     sizes = sizes_of(rows, gates, weights, state)
     if uses_triton(rows):
         from kernels.delta_rule import device
 
         return device.mix(rows, gates, weights, eps, state, plan, sizes)
+    if isinstance(gates, GateProduct):
+        raise TypeError("the reference takes gates as numbers")
     return layer.mix(rows, gates, weights, eps, state, plan, sizes)
 
 

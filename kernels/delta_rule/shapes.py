@@ -46,6 +46,22 @@ class DeltaWeights(NamedTuple):
     norm: Tensor
 
 
+class GateProduct(NamedTuple):
+    """In place of gates, what they are the product of: `rms_norm(hidden, norm, eps) weight^T`, of
+    hidden [T, H], norm [H] and weight [2 HV, H] in the rows' dtype (the norm's may be float32).
+    """
+
+    hidden: Tensor
+    norm: Tensor
+    eps: float
+    weight: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the gates."""
+        return self.hidden.shape[0], self.weight.shape[0]
+
+
 class DeltaState(NamedTuple):
     """What a layer keeps of each sequence, by slot.
 
@@ -68,7 +84,9 @@ class DeltaRing(NamedTuple):
     gates: Tensor
 
 
-def sizes_of(rows: Tensor, gates: Tensor, weights: DeltaWeights, state: DeltaState) -> DeltaSizes:
+def sizes_of(
+    rows: Tensor, gates: Tensor | GateProduct, weights: DeltaWeights, state: DeltaState
+) -> DeltaSizes:
     """The sizes by the state's shape. Raises `ValueError` for what does not fit them."""
     matrices, tails = state
     num_slots, num_heads, key_dim, value_dim = matrices.shape
@@ -80,7 +98,7 @@ def sizes_of(rows: Tensor, gates: Tensor, weights: DeltaWeights, state: DeltaSta
     if matrices.dtype != torch.float32 or tails.shape != (num_slots, width - 1, columns):
         raise ValueError(f"state {matrices.dtype}, tails {tuple(tails.shape)}")
     wanted = columns + sizes.value_columns, 2 * num_heads
-    if (rows.shape[1], gates.shape[1]) != wanted or len(rows) != len(gates):
+    if (rows.shape[1], gates.shape[1]) != wanted or rows.shape[0] != gates.shape[0]:
         raise ValueError(f"rows {tuple(rows.shape)}, gates {tuple(gates.shape)}, not {wanted}")
     if weights.decay.shape != (num_heads,) or weights.dt_bias.shape != (num_heads,):
         raise ValueError(f"decay {tuple(weights.decay.shape)} for {num_heads} heads")

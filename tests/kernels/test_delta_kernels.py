@@ -21,12 +21,22 @@ from kernels.delta_rule import (
 from kernels.delta_rule import (
     layer as plain,
 )
-from kernels.delta_rule.shapes import sizes_of
+from kernels.delta_rule.device import FEW_TILES, MANY_TILES, STEP_TILES, StepTiles
+from kernels.delta_rule.fused import FusedTiles
+from kernels.delta_rule.shapes import GateProduct, sizes_of
+from kernels.rms_norm import rms_norm
 from tests.kernels.delta_cases import EPS, SIZES, Layer, drawn_rows, layer
 
 WIDE: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=40, value_dim=72)
 EVEN: Final = DeltaSizes(num_key_heads=1, num_value_heads=1, key_dim=16, value_dim=128)
 REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
+TILES: Final = {
+    "two kernels": STEP_TILES,
+    "few": FEW_TILES,
+    "many": MANY_TILES,
+    "a warp a program": FusedTiles(1, 128, 8, 16, streams=True),
+    "whole rows": FusedTiles(8, 128, 128),
+}
 STEPS: Final = {
     "decodes": ([Span(0, 1, 2), Span(7, 1, 0), Span(3, 1, 4)], ()),
     "a prompt": ([Span(0, 130, 1)], ()),
@@ -145,6 +155,108 @@ def test_rows_that_are_left_out_can_follow(device: torch.device) -> None:
     assert distance(out, expected) < 1e-5
     for part, exact in zip(state, wanted, strict=True):
         assert distance(part[:3], exact[:3]) < 1e-5
+
+
+def stepped(
+    of: Layer,
+    rows: Tensor,
+    gates: Tensor | GateProduct,
+    plan: DeltaPlan,
+    device: torch.device,
+    tiles: StepTiles | FusedTiles,
+) -> tuple[Tensor, DeltaState]:
+    """Decodes by the kernels, cut as `tiles` say."""
+    weights = DeltaWeights(*[part.to(device) for part in of.weights])
+    state = DeltaState(*[part.to(device) for part in of.state])
+    moved = plan._replace(starts=plan.starts.to(device), slots=plan.slots.to(device))
+    if isinstance(gates, GateProduct):
+        hidden, norm, eps, weight = gates
+        given = GateProduct(hidden.to(device), norm.to(device), eps, weight.to(device))
+    else:
+        given = gates.to(device)
+    rows = rows.to(device)
+    out = rows.new_full((len(rows), of.weights.norm.shape[0] * gates.shape[1] // 2), torch.nan)
+    sizes = sizes_of(rows, given, weights, state)
+    on_device.decode(rows, given, weights, EPS, state, moved, sizes, out, tiles)
+    return out.cpu(), DeltaState(*[part.cpu() for part in state])
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize("sizes", [SIZES, WIDE], ids=["small", "wide"])
+def test_decodes_are_those_of_the_reference(
+    tiles: str, sizes: DeltaSizes, device: torch.device
+) -> None:
+    """However programs are cut; again and again, as what they count begins at nothing each time.
+    Sequences that begin have tails of NaN. Padding moves nothing but its own slot.
+    """
+    wanted, found = layer(5, sizes=sizes), layer(5, sizes=sizes)
+    for start in (0, 1, 2):
+        spans = [Span(start, 1, 2), Span(-1, 1, 3), Span(start, 1, 0)]
+        rows, gates = drawn_rows(3, start, sizes=sizes)
+        plan = plan_spans(spans, torch.device("cpu"))
+        expected = plain.mix(rows, gates, wanted.weights, EPS, wanted.state, plan, sizes)
+        out, state = stepped(found, rows, gates, plan, device, TILES[tiles])
+        found = found._replace(state=state)
+        assert distance(out[[0, 2]], expected[[0, 2]]) < 1e-5
+        assert out[1].isfinite().all()
+        for slot in (0, 2):
+            assert distance(state.matrices[slot], wanted.state.matrices[slot]) < 1e-5
+            assert torch.equal(state.tails[slot], wanted.state.tails[slot])
+        assert state.matrices[1].isnan().all()
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("width", [40, 1500])
+def test_gates_may_be_their_product(width: int, device: torch.device) -> None:
+    """Of one part of the columns, or of several, the last of them not full."""
+    drawn_by = torch.Generator().manual_seed(width)
+    rows, _ = drawn_rows(2, 7)
+    hidden, norm = torch.randn(2, width, generator=drawn_by), torch.rand(width)
+    weight = torch.randn(2 * SIZES.num_value_heads, width, generator=drawn_by) * width**-0.5
+    gates = rms_norm(hidden, norm, 1e-5) @ weight.T
+    wanted, found = layer(2), layer(2)
+    plan = plan_spans([Span(0, 1, 1), Span(0, 1, 0)], torch.device("cpu"))
+    expected = plain.mix(rows, gates, wanted.weights, EPS, wanted.state, plan, SIZES)
+    product = GateProduct(hidden, norm, 1e-5, weight)
+    out, state = stepped(found, rows, product, plan, device, FEW_TILES)
+    assert distance(out, expected) < 1e-5
+    assert distance(state.matrices, wanted.state.matrices) < 1e-5
+    with pytest.raises(TypeError, match="numbers"):
+        stepped(found, rows, product, plan, device, STEP_TILES)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize("num", [1, 2, 9, 150])
+def test_decodes_of_a_27b(tiles: str, num: int) -> None:
+    """In bfloat16, with and without their product; the same bits each time, whichever program comes
+    last.
+    """
+    cuda, dtype = torch.device("cuda"), torch.bfloat16
+    exact, rounded = layer(num, sizes=REAL), layer(num, sizes=REAL, dtype=dtype)
+    weight = (torch.randn(96, 5120) / 5120**0.5).to(dtype)
+    products = (False, True) if isinstance(TILES[tiles], FusedTiles) and num <= 2 else (False,)
+    for start, with_product in enumerate((*products, *products)):
+        plan = plan_spans([Span(start, 1, at) for at in range(num)], torch.device("cpu"))
+        rows, gates = drawn_rows(num, start, sizes=REAL, dtype=dtype)
+        given: Tensor | GateProduct = gates
+        if with_product:
+            hidden = torch.randn(num, 5120).to(dtype)
+            given = GateProduct(hidden, torch.ones(5120), 1e-6, weight)
+            gates = (rms_norm(hidden.float(), torch.ones(5120), 1e-6) @ weight.float().T).to(dtype)
+        wide = rows.float(), gates.float()
+        wanted = plain.mix(*wide, exact.weights, EPS, exact.state, plan, REAL)
+        runs = [stepped(rounded, rows, given, plan, cuda, TILES[tiles]) for _ in range(3)]
+        out, state = runs[0]
+        for again, same in runs[1:]:
+            assert torch.equal(out, again)
+            assert torch.equal(state.matrices, same.matrices)
+            assert torch.equal(state.tails, same.tails)
+        rounded = rounded._replace(state=state)
+        assert distance(out, wanted) < 3e-2
+        assert distance(state.matrices, exact.state.matrices) < 3e-2
 
 
 @pytest.mark.gpu

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan, attend, prepared
-from kernels.delta_rule import mix, verify
+from kernels.delta_rule import GateProduct, mix, takes_product, verify
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
 from kernels.rms_norm import norm_add, rms_norm
 from kernels.silu_mul import sigmoid_mul
@@ -185,6 +185,10 @@ class Network:
         assert layer.delta is not None
         assert layer.gate is not None
         rows = norm_linear(hidden, layer.input_norm, eps, layer.qkv)
+        if step.verified is None and takes_product(rows, step.plan):
+            assert isinstance(layer.gate, Tensor)
+            product = GateProduct(hidden, layer.input_norm, eps, layer.gate)
+            return mix(rows, product, layer.delta, eps, state, step.plan)
         gates = norm_linear(hidden, layer.input_norm, eps, layer.gate)
         given = rows, gates, layer.delta, eps, state
         if step.verified is None:

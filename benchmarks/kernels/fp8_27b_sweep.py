@@ -1,0 +1,42 @@
+"""Finds the best configuration for the products of Qwen3.6-27B's layers in 8 bits, of one row and
+of 64, in less than a minute.
+
+`python -m benchmarks.kernels fp8_27b_sweep --jobs 15 --json FILE`, then `python -m
+benchmarks.linear_table --fp8 FILE`: its entries go behind those of `kernels/linear/tuned_fp8.py`.
+The first variant of a case is the rule's, which serves a shape without an entry.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.kernels.case import Case
+from benchmarks.kernels.fp8 import case
+from benchmarks.kernels.fp8_sweep import gemvs, skinnies
+from kernels.linear.choose import Op, rule
+from kernels.linear.config import Config
+
+SHAPES = (
+    (Op.NORM_LINEAR, 16384, 5120),  # queries, keys, values and z of the delta rule
+    (Op.LINEAR_ADD, 5120, 6144),  # out
+    (Op.NORM_SWIGLU, 34816, 5120),
+    (Op.LINEAR_ADD, 5120, 17408),
+    (Op.NORM_LINEAR, 8192, 5120),  # attention
+    (Op.NORM_LINEAR, 6144, 5120),  # its gates
+)
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """First one row of all, then 64 in 8 bits."""
+    shapes = SHAPES if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
+    for num_rows in (1, 64):
+        for op, num_weight_rows, depth in shapes:
+            usual = rule(op, num_rows, num_weight_rows, depth, is_fp8=True)
+            found: list[Config | None] = [usual]
+            if num_rows == 1:
+                found += gemvs(op, num_rows, num_weight_rows, depth)
+            else:
+                given = op, num_rows, num_weight_rows, depth
+                found += [config for config in skinnies(*given) if config.quantises]
+            own = [*dict.fromkeys(config for config in found if config is not None)]
+            yield case(op, num_rows, num_weight_rows, depth, own, device, peers=False)

@@ -34,6 +34,13 @@ _CANDIDATES = {
         Int4Tiles(1, 4, 2, 2, 1, 6, 2, turns=3),
         Int4Tiles(3, 2, 3, 2, 1, 3, 2, early=True),
         Int4Tiles(2, 2, 3, 2, 1, 2, 3, early=True),
+        Int4Tiles(8, 1, 1, 2, 1, 6, 1, early=True, wgmma=True),
+        Int4Tiles(12, 1, 1, 2, 1, 4, 1, early=True, wgmma=True),
+    ),
+    32: (
+        Int4Tiles(2, 2, 2, 4, 1, 4, 2),
+        Int4Tiles(8, 1, 1, 4, 1, 4, 1, early=True, wgmma=True),
+        Int4Tiles(12, 1, 1, 4, 1, 4, 1, early=True, wgmma=True),
     ),
     64: (
         Int4Tiles(4, 2, 1, 8, 1, 4, 1, early=True),
@@ -59,7 +66,7 @@ _GROUP = 128
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """Every candidate of every shape for 1, 16, 64 and 128 rows; none off CUDA."""
+    """Every candidate of every shape for 1 to 128 rows; none off CUDA."""
     if device.type != "cuda":
         return
     for op, num_weight_rows, depth in LAYERS:

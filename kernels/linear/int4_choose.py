@@ -53,13 +53,17 @@ _LARGE: Final = {
 
 _GROUPED: Final = tuple(
     Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
-    for (warps_m, warps_k), eights, splits in product(((12, 1), (8, 1), (4, 2)), (8, 16), (1, 2, 3))
+    for (warps_m, warps_k), eights, splits in product(
+        ((12, 1), (8, 1), (4, 2)), (4, 8, 16), (1, 2, 3)
+    )
 )
 """By the tensor cores of warp groups. Clusters of more than three do not find places everywhere."""
-_LEAST_GROUPED: Final = 33
-"""Rows of x. Fewer would be multiplied as 64."""
-_STEP_US: Final = {8: 0.42, 16: 0.68}
-"""Of 64 weight rows, by eights of rows: 80 % of the tensor cores' rate."""
+_LEAST_GROUPED: Final = 17
+"""Rows of x. The norm of fewer is in the product, where warps multiply alone."""
+_STEP_US: Final = {4: 0.26, 8: 0.42, 16: 0.68}
+"""Of 64 weight rows, by eights of rows: 80 % of the tensor cores' rate, or what the lanes take that
+make the numbers.
+"""
 _CACHE_BYTES_PER_US: Final = 7e6
 """Of the L2 cache, from which each program reads all rows of x."""
 _FIXED_US: Final = (0.0, 4.0, 4.5, 4.5)

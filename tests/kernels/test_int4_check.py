@@ -174,6 +174,30 @@ def test_without_a_check_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> N
     assert not int4_verdict.serves(card, torch.bfloat16)
 
 
+def test_warp_groups_that_broke_the_device_are_left_out_alone(
+    monkeypatch: pytest.MonkeyPatch, mark: Path
+) -> None:
+    """At the next start, by a mark of their own."""
+
+    def product(x: Tensor, weight: Int4Weight, config: Int4Tiles, **given: Any) -> Tensor:
+        if x.is_meta:
+            return x
+        if config.wgmma:
+            raise CardBroken("gone")
+        return double()(x, weight, config, **given)
+
+    monkeypatch.setattr(int4_verdict, "runs_on", lambda _: True)
+    monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
+    monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
+    monkeypatch.setattr(int4_tiles, "product", product)
+    monkeypatch.setattr(int4_verdict, "_verdicts", {})
+    with pytest.raises(CardBroken):
+        int4_verdict.check(CPU, torch.bfloat16)
+    verdict = int4_verdict.check(CPU, torch.bfloat16)
+    assert (verdict.serves, verdict.has_wgmma) == (True, False)
+    assert "an earlier check did not end" in verdict.text
+
+
 def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -> None:
     """For each dtype of its rows; the verdict is that of the kernel."""
     kernels = {torch.bfloat16: double(), torch.float16: double(torch.zeros_like)}

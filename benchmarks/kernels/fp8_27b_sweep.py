@@ -13,8 +13,8 @@ import torch
 from benchmarks.kernels.case import Case
 from benchmarks.kernels.fp8 import case
 from benchmarks.kernels.fp8_sweep import gemvs, skinnies
-from kernels.linear.choose import Op, rule
-from kernels.linear.config import Config
+from kernels.linear.choose import Op, even_splits, rule
+from kernels.linear.config import Config, Skinny
 
 SHAPES = (
     (Op.NORM_LINEAR, 16384, 5120),  # queries, keys, values and z of the delta rule
@@ -24,6 +24,10 @@ SHAPES = (
     (Op.NORM_LINEAR, 8192, 5120),  # attention
     (Op.NORM_LINEAR, 6144, 5120),  # its gates
 )
+
+
+_MORE_TILES = ((128, 128, 8, 3), (128, 256, 8, 2), (64, 128, 4, 3))
+"""Weight rows, columns, warps, stages, for 64 rows: 272 tiles of gates and ups at once."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -38,5 +42,13 @@ def cases(device: torch.device) -> Iterator[Case]:
             else:
                 given = op, num_rows, num_weight_rows, depth
                 found += [config for config in skinnies(*given) if config.quantises]
+                found += [_whole(depth, num_weight_rows, *tile) for tile in _MORE_TILES]
             own = [*dict.fromkeys(config for config in found if config is not None)]
             yield case(op, num_rows, num_weight_rows, depth, own, device, peers=False)
+
+
+def _whole(depth: int, num_weight_rows: int, *tile: int) -> Skinny:
+    """Cut along the columns as far as 396 programs go, three on a multiprocessor."""
+    block_n, block_k, num_warps, num_stages = tile
+    splits = even_splits(depth, block_k, min(4, 396 // -(-num_weight_rows // block_n)))
+    return Skinny(block_n, block_k, splits, num_warps, num_stages, quantises=True)

@@ -90,7 +90,8 @@ class CapturedDrafts:
 
     def run(self, step: DraftStep, blocks: Blocks) -> Drafted | None:
         """The drafts of a pass over rows in place, None if the step's are not. One that is not
-        captured is missed, and launched as it would be captured, so that no others are compiled.
+        captured is missed, and that of more sequences is replayed, or it is launched as it would be
+        captured, so that no others are compiled.
         """
         size, kept = _size_of(step), step.kept
         if size is None or kept is None or not isinstance(step.plan, PagedPlan):
@@ -100,6 +101,10 @@ class CapturedDrafts:
             self._missed.append(size)
         taken = Taken(kept, self._in_place(size, step.next_ids), step.plan)
         if replay is not None or size in self._missed:
+            self._taken[size] = taken
+        if replay is None and (larger := self._larger(size)) is not None:
+            size, replay = larger, self._replays[larger]
+            taken = Taken(kept, self._in_place(size, step.next_ids), step.plan)
             self._taken[size] = taken
         count, depth = len(step.seqs), step.depth
         if depth:
@@ -124,6 +129,12 @@ class CapturedDrafts:
         # Where steps are run again instead, their segments are those of the last step.
         self._replays[size] = capture(lambda: self._pass(size, self._taken[size]))
         return True
+
+    def _larger(self, size: _Size) -> _Size | None:
+        """The smallest captured pass over these rows that drafts as deep, of more sequences."""
+        most = SIZES[-1] if size.depth else 0
+        sizes = [size._replace(num_seqs=other) for other in SIZES if size.num_seqs < other <= most]
+        return next((other for other in sizes if other in self._replays), None)
 
     def _in_place(self, size: _Size, next_ids: Tensor) -> Tensor:
         """The tokens behind the rows, where the pass reads them."""

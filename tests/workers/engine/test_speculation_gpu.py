@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.drive import Drive, fresh_runner
 from config import DUMMY_PREFIX, WorkerConfig
-from tests.fakes.drafts import HostDrafts, Mood
+from tests.fakes.drafts import CardDrafts, HostDrafts, KnownDrafter, Mood
 from tests.workers.engine.invariant_cases import requests, serve
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import Runner
@@ -50,17 +50,15 @@ def _load(shape: str, room: Path, **changes: Any) -> Runner:
         token_budget=1024,
         kv_tokens=65_536,
         context_length=4096,
-        invariant=True,
-        speculation="auto",
-        **changes,
+        **{"invariant": True, "speculation": "auto", **changes},
     )
     return load_runner(worker, lambda *_: None)
 
 
-def _with_graphs(runner: Runner) -> Runner:
+def _with_graphs(runner: Runner, drafter: KnownDrafter | None = None) -> Runner:
     """On a cache that was never written, with every graph."""
     bare = fresh_runner(runner)
-    steps = DeviceSteps(bare.model, bare.cache, bare.facts, verifies=True)
+    steps = DeviceSteps(bare.model, bare.cache, bare.facts, verifies=True, drafter=drafter)
     while steps.prepare(pending_only=False):
         pass
     return Runner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
@@ -87,6 +85,24 @@ def test_drafts_change_no_token(shape: str, changes: dict[str, Any], tmp_path: P
                 if mood is Mood.RIGHT:
                     assert all(drafted == right for drafted, right in proposer.accepted)
     assert used
+    del runner, captured
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("invariant", [False, True], ids=["moved on the card", "by the host"])
+def test_steps_ahead_of_accepted_drafts(invariant: bool, tmp_path: Path) -> None:
+    """Launched before it is known how many drafts are accepted, they say what others do. In
+    float32: steps of other sizes round otherwise, which changes no token there.
+    """
+    runner = _load("qwen3-0.6b", tmp_path, dtype="float32", invariant=invariant)
+    asked = requests(8, MAX_TOKENS, runner.model.config.vocab_size, 300)
+    expected = serve(Drive(fresh_runner(runner), looks_ahead=True), asked)
+    texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
+    drafter = KnownDrafter(texts, 7, Mood.MIXED, LAYERS)
+    proposer, captured = CardDrafts(7), _with_graphs(runner, drafter)
+    assert serve(Drive(captured, looks_ahead=True, proposer=proposer), asked) == expected
+    assert proposer.num_ahead > MAX_TOKENS // 8
     del runner, captured
     gc.collect()
     torch.cuda.empty_cache()

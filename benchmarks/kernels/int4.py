@@ -33,7 +33,9 @@ LAYERS = [
 ]
 """Operation, weight rows, columns."""
 
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_WIDENED_ROWS = 256
+"""From so many on beside the library's product of the widened weight."""
 
 _GROUP = 128
 _BYTES_PER_GROUP = _GROUP // 2 + 3
@@ -41,7 +43,7 @@ _ERROR = 1e-2
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """The choice for 1 to 256 rows; on a CPU one small case in Triton's interpreter."""
+    """The choice for 1 to 512 rows; on a CPU one small case in Triton's interpreter."""
     if device.type == "cpu":
         yield case(Op.LINEAR_ADD, 2, 64, 256, [None], device)
         return
@@ -74,6 +76,8 @@ def case(
         return random(num_rows, depth), weight, other, dense
 
     ours = [Variant("chosen" if c is None else written(c), partial(_ours, op, c)) for c in configs]
+    if num_rows >= _WIDENED_ROWS:
+        ours.append(Variant("widened", partial(_widened, op)))
     peer = Variant("16 bits", partial(_peer, op), peer=True, checked=False)
     columns = num_rows * (depth + num_out * (2 if op is Op.LINEAR_ADD else 1))
     return Case(
@@ -113,6 +117,12 @@ def _ours(
     if op is not Op.LINEAR_ADD and not int4_tiles.fuses_norm(x, other):
         x, given["norm"] = rms_norm(x, other, EPS), None
     return int4_tiles.product(x, weight, config, **given)
+
+
+def _widened(op: Op, x: Tensor, weight: Int4Weight, other: Tensor, _: Tensor | None) -> Tensor:
+    if op is Op.LINEAR_ADD:
+        return int4.widened(x, weight, residual=other)
+    return int4.widened(rms_norm(x, other, EPS), weight, swiglu=op is Op.NORM_SWIGLU)
 
 
 def _peer(op: Op, x: Tensor, _: Int4Weight, other: Tensor, dense: Tensor) -> Tensor:

@@ -56,8 +56,9 @@ _CANDIDATES = {
         Int4Tiles(12, 1, 1, 16, 1, 4, 1, early=True, wgmma=True),
         Int4Tiles(8, 1, 1, 16, 1, 4, 1, early=True, wgmma=True),
     ),
+    512: (),
 }
-"""By rows of x."""
+"""By rows of x; of the last the choice and the widened weight alone."""
 
 _MULTIPROCESSORS = 132
 _FEWEST, _MOST = 96, 560
@@ -66,7 +67,7 @@ _GROUP = 128
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """Every candidate of every shape for 1 to 128 rows; none off CUDA."""
+    """Every candidate of every shape for 1 to 512 rows; none off CUDA."""
     if device.type != "cuda":
         return
     for op, num_weight_rows, depth in LAYERS:

@@ -4,6 +4,7 @@ Owns the rule. Must not know layers.
 """
 
 from enum import StrEnum
+from typing import Final
 
 from torch import Tensor
 
@@ -21,11 +22,18 @@ class Kernel(StrEnum):
     WIDENED = "widened, the library"
 
 
-def choose(num_rows: int, *, has_tiles: bool, has_order: bool, invariant: bool) -> Kernel:
-    """`has_tiles`: `int4_tiles` suits the product, and was found right on the device. `has_order`:
-    columns of x are brought into the weight's order first.
+MAX_GROUPED_ROWS: Final = 512
+"""By warp groups, at nearly the library's rate: to widen a weight takes as long as 200 rows."""
+
+
+def choose(
+    num_rows: int, *, has_tiles: bool, has_order: bool, invariant: bool, has_wgmma: bool = False
+) -> Kernel:
+    """`has_tiles`: `int4_tiles` suits the product, and was found right on the device, `has_wgmma`
+    with its warp groups. `has_order`: columns of x are brought into the weight's order first.
     """
-    if num_rows == 0 or (num_rows > int4_skinny.MAX_ROWS and not invariant):
+    most = MAX_GROUPED_ROWS if has_tiles and has_wgmma else int4_skinny.MAX_ROWS
+    if num_rows == 0 or (num_rows > most and not invariant):
         return Kernel.WIDENED
     if has_tiles:
         return Kernel.TILES
@@ -47,11 +55,13 @@ def product(
     invariant: bool = False,
 ) -> Tensor:
     """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; may overwrite `residual`."""
+    has_wgmma = x.dtype == weight.scales.dtype and int4_verdict.has_wgmma(x.device, x.dtype)
     kernel = choose(
         x.shape[0],
         has_tiles=int4_tiles.suits(x, weight) and int4_verdict.serves(x.device, x.dtype),
         has_order=weight.order is not None,
         invariant=invariant,
+        has_wgmma=has_wgmma,
     )
     keeps_norm = norm is None or kernel is Kernel.GEMV
     if norm is not None and kernel is Kernel.TILES:
@@ -67,8 +77,7 @@ def product(
             num_weight_rows, depth = weight.shape
             config = int4_choose.chosen(
                 x.shape[0], num_weight_rows, depth, group=weight.group, invariant=invariant,
-                has_wgmma=x.dtype == weight.scales.dtype
-                and int4_verdict.has_wgmma(x.device, x.dtype),
+                has_wgmma=has_wgmma,
             )  # fmt: skip
             return int4_tiles.product(
                 x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual,
@@ -85,18 +94,19 @@ def product(
                 invariant=invariant,
             )  # fmt: skip
         case Kernel.WIDENED:
-            return _widened(x, weight, bias, residual, swiglu=swiglu, is_gelu=is_gelu)
+            return widened(x, weight, bias, residual, swiglu=swiglu, is_gelu=is_gelu)
 
 
-def _widened(
+def widened(
     x: Tensor,
     weight: Int4Weight,
-    bias: Tensor | None,
-    residual: Tensor | None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
     *,
-    swiglu: bool,
-    is_gelu: bool,
+    swiglu: bool = False,
+    is_gelu: bool = False,
 ) -> Tensor:
+    """`product` by the library, of rows that are normed and in the weight's order."""
     dense = dequantise(weight, x.dtype)
     if swiglu:
         return library.swiglu(x, dense, is_gelu=is_gelu)

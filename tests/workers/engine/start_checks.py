@@ -244,7 +244,7 @@ def check_products_in_4_bits() -> None:
     checked = [kernel.module == int4_tiles.__name__ for kernel in first[: len(PRODUCTS)]]
     assert all(checked), first[: len(PRODUCTS)]
     known = {kernel.id for kernels in (first, *later) for kernel in kernels}
-    for num_rows in (1, 2, 5, 9, 16, 17, 33, 64, 65, 200, 256, 300):
+    for num_rows in (1, 2, 5, 9, 16, 17, 33, 64, 65, 200, 256, 300, 385, 512, 513):
         with record_launches() as recorded:
             _multiply(num_rows, invariant=False, change=quartered)
         modules = {kernel.module for kernel in recorded.values()}

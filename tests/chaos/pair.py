@@ -28,6 +28,7 @@ from tests.fakes.text_models import write_text_model
 
 HOSTS: Final = ("a", "b")
 CHECK_EVERY_S: Final = 0.2
+LATE_EVERY_S: Final = 0.02
 CHECK_S: Final = 1.0
 """A gateway that does not answer `/health` for so long gets no connection, and those that it has
 are closed."""
@@ -80,6 +81,7 @@ class Pair:
         self.links = links
         self.ledger = ledger
         self._fronts = fronts
+        self._late_s = 0.0
 
     def url(self, host: int) -> str:
         """The gateway's address for clients."""
@@ -93,15 +95,16 @@ class Pair:
         """Hit the gateway process."""
         os.kill(self.gateway_pid(host), number)
 
-    def num_given_up(self, host: int) -> int:
-        """How often a worker has said that the gateway of that host is gone, all workers."""
+    def given_up(self, host: int) -> list[str]:
+        """The lines in which a worker has said that the gateway of that host is gone."""
         addresses = {
             f"tcp://127.0.0.1:{proxy.port}"
             for (of_host, _), proxy in self.links.items()
             if of_host == host
         }
         lines = (line for each in self.hosts for line in list(each.output))
-        return sum(match[1] in addresses for match in map(_GONE.search, lines) if match)
+        found = [(line, _GONE.search(line)) for line in lines]
+        return [line.strip() for line, match in found if match and match[1] in addresses]
 
     def has_workers(self, host: int) -> bool:
         """Whether the gateway has both workers, ready."""
@@ -115,6 +118,18 @@ class Pair:
         """Return once both gateways have both workers."""
         for host in range(len(HOSTS)):
             await until(lambda host=host: self.has_workers(host), f"both workers at {HOSTS[host]}")
+
+    def take_late_s(self) -> float:
+        """The longest pause of the harness, through which all links go, since the last call."""
+        late_s, self._late_s = self._late_s, 0.0
+        return late_s
+
+    async def watch_lateness(self) -> None:
+        """Note how late this task is woken; runs until cancelled."""
+        while True:
+            due = trio.current_time() + LATE_EVERY_S
+            await trio.sleep_until(due)
+            self._late_s = max(self._late_s, trio.current_time() - due)
 
     async def check_health(self, host: int) -> None:
         """Close the gateway's address while it does not answer; runs until cancelled."""
@@ -174,6 +189,7 @@ async def open_pair(folder: Path, provider_url: str, most_requests: int) -> Asyn
         async with trio.open_nursery() as nursery:
             for host in range(len(HOSTS)):
                 nursery.start_soon(pair.check_health, host)
+            nursery.start_soon(pair.watch_lateness)
             yield pair
             nursery.cancel_scope.cancel()
 

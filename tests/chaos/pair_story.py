@@ -11,6 +11,7 @@ that no other request has: they show where a request lands that comes again.
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -49,6 +50,9 @@ MAX_TRIES: Final = 4
 FREED_S: Final = 1.0
 LEAST_CACHED: Final = 0.9
 """Of the cut streams that come again; a worker that is much busier than the other is left."""
+LINK_PATIENCE_S: Final = 0.3
+"""A link whose proxy stands still for longer may be lost: heartbeats come every 0.2 s and are
+waited for for 0.6 s."""
 BACK_S: Final = 60.0
 BLOCK: Final = 32
 AROUND_S: Final = 3.0
@@ -66,6 +70,16 @@ class Told:
     num_same_worker: int = 0
     num_cached: int = 0
     astray: list[str] = field(default_factory=list)
+    late_s: list[float] = field(default_factory=list)
+
+
+def given_up_again(lines: Sequence[str], late_s: float) -> str:
+    """What is wrong with a gateway that workers have given up more often than they should; "" if
+    nothing is, or if the harness itself stood still and with it all links.
+    """
+    if not lines or late_s > LINK_PATIENCE_S:
+        return ""
+    return f"a worker gave the gateway up again: {'; '.join(lines)}"
 
 
 class PairStory:
@@ -166,21 +180,23 @@ class PairStory:
             for prompt in self._marked_prompts(turn):
                 nursery.start_soon(self._ask_marked, victim, prompt)
             await until(lambda: self._num_marked_begun() == NUM_MARKED, "marked streams")
-            num_before = self._pair.num_given_up(victim)
+            num_before = len(self._pair.given_up(victim))
+            self._pair.take_late_s()
             self._victim, at = victim, time.time()
             await self._fault.hurt(self._pair, victim)
             num_due = num_before + self._fault.num_freed
 
             def is_freed() -> bool:
-                return self._pair.num_given_up(victim) >= num_due
+                return len(self._pair.given_up(victim)) >= num_due
 
             await until(is_freed, f"{self._fault.num_freed} workers without the gateway")
             if self._fault.num_freed:
                 self._told.freed_s.append(time.time() - at)
             await self._fault.heal(self._pair, victim)
             await until(lambda: self._pair.has_workers(victim), "its workers", timeout_s=BACK_S)
-            if self._pair.num_given_up(victim) > num_due:
-                self._problem("a worker gave the gateway up again")
+            self._told.late_s.append(self._pair.take_late_s())
+            if text := given_up_again(self._pair.given_up(victim)[num_due:], self._told.late_s[-1]):
+                self._problem(text)
         await trio.sleep(max(0.0, at + AROUND_S - time.time()))
         self._measure_others(1 - victim, at)
 
@@ -231,16 +247,18 @@ class PairStory:
                 self._problem(f"marked stream {prompt.number}: WRONG BYTES")
 
     def _row(self) -> dict[str, Any]:
+        told = self._told
         figures = {
-            "freed": spread(self._told.freed_s),
-            "again": spread(self._told.again_s),
-            "other_gap": spread(self._told.other_gap_s),
+            "freed": spread(told.freed_s),
+            "again": spread(told.again_s),
+            "other_gap": spread(told.other_gap_s),
         }
         return {
             "answers": len(self._traffic.over),
             "cut": self._num_cut,
             **{name: values for name, values in figures.items() if values},
             **self._second_tries(),
+            "late_s": round(max(told.late_s, default=0.0), 3),
             "paid": f"{len(self._provider.requests)} of {self._most_requests}",
             "paid_answers": dict(sorted(self._paid.items())),
             "missed": self._missed(figures),

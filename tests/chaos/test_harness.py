@@ -12,7 +12,7 @@ from tests.chaos.engine import Orders
 from tests.chaos.fleet import Event, parse_event
 from tests.chaos.measure import Injection, back_at, median, noticed_at, resumed_at
 from tests.chaos.pair import PROMPT_TOKEN_S
-from tests.chaos.pair_story import BLOCK, NUM_CLIENTS, NUM_MARKED
+from tests.chaos.pair_story import BLOCK, NUM_CLIENTS, NUM_MARKED, given_up_again
 from tests.chaos.proxy import open_proxies
 from tests.chaos.report import missed, spread
 from tests.chaos.traffic import Prompt, Stream, Traffic, make_prompts
@@ -139,3 +139,11 @@ def test_the_prefix_of_a_second_try_is_worth_more_than_all_clients(
     work = Work("s", 500, BLOCK, expected_output=190)
     options = [Option(workers[0], 500 // BLOCK, 0), Option(workers[1], 0, 0)]
     assert choose(work, options, 0.0).worker.worker_id == home
+
+
+def test_a_pause_of_the_harness_is_no_fault_of_a_gateway() -> None:
+    """Its proxies carry the heartbeats of all links."""
+    line = "worker w2: gateway tcp://127.0.0.1:1 is gone: the connection is lost"
+    assert given_up_again([], 0.0) == ""
+    assert line in given_up_again([line], 0.1)
+    assert given_up_again([line], 1.4) == ""

@@ -119,22 +119,27 @@ def quantised(layer: LayerWeights) -> LayerWeights:
     """The layer with its products in 8 bits, scaled by row. Three mantissa bits change a weight by
     at most 2^-4 of itself; `kernels.fp8` has the rule.
     """
-    return with_products(layer, _quantised)
+    return _narrowed(layer, _quantised)
 
 
 def quartered(layer: LayerWeights) -> LayerWeights:
     """The layer with its products in 4 bits where a group divides their columns."""
+    return _narrowed(layer, _quartered)
+
+
+def _narrowed(layer: LayerWeights, change: Callable[[Weight], Weight]) -> LayerWeights:
     dtype = layer.gate_up.dtype if isinstance(layer.gate_up, Tensor) else None
-    changed = with_products(layer, _quartered)
+    changed = with_products(layer, change)
     return changed if dtype is None else with_narrow_norms(changed, dtype)
 
 
 def with_narrow_norms(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
-    """The layer with the norms before products in 4 bits in the dtype of x: those of `1 + w`, which
-    are kept in float32, would else be kernels of their own, 145 in a step of Qwen3.6-27B. Rounding
-    them changes a column by 2^-9 of itself at most, where 4 bits change a weight by 2^-5 and more.
+    """The layer with the norms before products in 4 or 8 bits in the dtype of x. Those of `1 + w`
+    are kept in float32: 145 kernels of their own in a step of Qwen3.6-27B in 4 bits, and in 8 bits
+    as many bytes for each program of a product as its weights. Rounding them changes a column by
+    2^-9 of itself at most, where 8 bits change a weight by 2^-4.
     """
-    if not isinstance(layer.gate_up, Int4Weight):
+    if not isinstance(layer.gate_up, Int4Weight | Fp8Weight):
         return layer
     return replace(layer, input_norm=layer.input_norm.to(dtype), mlp_norm=layer.mlp_norm.to(dtype))
 

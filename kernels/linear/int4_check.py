@@ -76,7 +76,7 @@ PRODUCTS: Final = (
         8, 200, 3136, 64, "residual", config=Int4Tiles(1, 4, 3, 1, 1, 9, 2, turns=3)
     ),  # a last tile of columns that is half full, by three groups of warps
     CheckedProduct(
-        4, 2048, 2048, 128, "zeros", num_times=8, config=Int4Tiles(2, 2, 2, 1, 1, 6, 2, turns=2)
+        4, 1024, 1024, 128, "zeros", num_times=8, config=Int4Tiles(2, 2, 2, 1, 1, 6, 2, turns=2)
     ),
     CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
     CheckedProduct(30, 200, 2368, 32, "zeros other_scales"),

@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.machine import describe_machine
-from benchmarks.micro import drafting, outputs, prompts, reuse, routing, scheduling, sharing
+from benchmarks.micro import (
+    drafting,
+    outputs,
+    prompts,
+    reuse,
+    routing,
+    scheduling,
+    sharing,
+    verifying,
+)
 from benchmarks.micro.figures import Figure
 
 PARTS: Final[dict[str, Callable[[bool], Iterator[Figure]]]] = {
@@ -25,6 +34,7 @@ PARTS: Final[dict[str, Callable[[bool], Iterator[Figure]]]] = {
     "sharing": sharing.measure,
     "drafts": drafting.measure,
     "reuse": reuse.measure,
+    "verifying": verifying.measure,
 }
 
 

@@ -20,7 +20,8 @@ _CANDIDATES = {
         Int4Tiles(2, 2, 1, 1, 1, 12, 2, turns=4),
         Int4Tiles(1, 4, 3, 1, 1, 9, 2, turns=3),
         Int4Tiles(2, 2, 2, 1, 1, 6, 2, turns=2),
-        Int4Tiles(2, 2, 2, 1, 1, 6, 2, turns=3),
+        Int4Tiles(2, 2, 2, 1, 1, 6, 1, turns=3),
+        Int4Tiles(4, 2, 2, 1, 1, 6, 1, turns=2),
         Int4Tiles(2, 2, 2, 1, 1, 6, 2),
         Int4Tiles(2, 2, 2, 1, 1, 4, 3),
         Int4Tiles(2, 2, 2, 1, 1, 3, 3),
@@ -52,7 +53,6 @@ _CANDIDATES = {
         Int4Tiles(4, 2, 1, 8, 1, 4, 1, early=True, wgmma=True),
     ),
     128: (
-        Int4Tiles(12, 1, 1, 8, 1, 4, 1, early=True, wgmma=True),
         Int4Tiles(12, 1, 1, 16, 1, 4, 1, early=True, wgmma=True),
         Int4Tiles(8, 1, 1, 16, 1, 4, 1, early=True, wgmma=True),
     ),

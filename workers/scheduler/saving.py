@@ -65,8 +65,7 @@ def positions_to_save(
 
     At its end, where the next turn begins: a token before it at the latest, because the last one is
     computed anyway when the same prompt comes again; and behind all of it where that is a multiple
-    of `grain`, so that the next turn computes its own tokens only: it goes once the answer saves
-    one. Where it parts from what is
+    of `grain`, so that the next turn computes its own tokens only. Where it parts from what is
     cached (a junction): the third to come this way gains. And every so many tokens, wherever
     neither is near.
     """
@@ -182,8 +181,8 @@ class PrefixStates:
         return tuple(found)
 
     def _kind(self, place: int, num_prompt: int) -> Place:
-        if place >= num_prompt:  # that behind a whole prompt is the first of its answer
-            return Place.ANSWER
+        if place >= num_prompt:
+            return Place.ANSWER if place > num_prompt else Place.WHOLE
         return Place.END if place % self.policy.every else Place.WITHIN
 
     def settle(self, chunk: Chunk, sequence: Sequence | None) -> None:

@@ -55,6 +55,20 @@ def test_behind_a_prompt_on_the_grid_a_turn_computes_its_own_tokens() -> None:
         assert hits == [0, 32, 28]
 
 
+def test_what_lies_behind_a_whole_prompt_replaces_an_answers_state() -> None:
+    """Of a pool that is full of those that nothing went on from."""
+    engine = Engine(num_blocks=64, num_states=2, context_length=60)
+    for number in range(3):
+        engine.submit(make_submit(number, [number, 2], max_tokens=30))
+        engine.drain(lambda _: (3,))
+    prompt = list(range(8, 24))
+    engine.submit(make_submit(3, prompt))
+    engine.drain(lambda _: (7,))
+    engine.submit(make_submit(4, [*prompt, 4, 5]))
+    engine.drain(lambda _: (7,))
+    assert engine.ledger.accepted[4].cached_tokens == 16
+
+
 def test_where_two_part_a_state_is_saved() -> None:
     """The second to come this way saves it; the third begins there."""
     engine = Engine(num_blocks=64, num_states=8, context_length=60)

@@ -71,6 +71,11 @@ class FairSource:
         ids = tuple(range(len(self.rates)))
         return [Offer(seq, ids[:most], self.told[:most]) for seq, most in candidates]
 
+    def offers_behind(self, plan: StepPlan, candidates: Sequence[Candidate]) -> list[Offer]:
+        """None: its drafts are the host's."""
+        del plan, candidates
+        return []
+
     def verified(self, offer: Offer, num_right: int) -> None:
         """It knows its chances."""
 

@@ -363,7 +363,7 @@ class DeviceSteps:
         """Whether chunks that may move can do so on the card: in graphs of steps that verify, whose
         cuts are not those of invariant results.
         """
-        if not any(chunk.may_move for chunk in chunks):
+        if self._draft_pass is None or not any(chunk.may_move for chunk in chunks):
             return True
         return self._verifies(chunks) and not self._model.invariant and self._kept is None
 

@@ -28,7 +28,7 @@ from config.model import DUMMY_PREFIX
 from protocol.messages import Drafting
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.start import load_runner
-from workers.scheduler import Candidate, DraftTiming, StepPlan, StepResult
+from workers.scheduler import Candidate, Chunk, DraftTiming, StepPlan, StepResult
 
 RATES: Final = (1.0, 1.0, 1.0, 1.0, 1.0, 0.3)
 """How often a draft is right at each place, if all before it are."""
@@ -85,6 +85,10 @@ class Schedule:
         """See `Proposer`. The host drafts."""
         del num_sequences, room
         return 0
+
+    def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
+        """See `Proposer`."""
+        return chunks, True
 
     def took(
         self,

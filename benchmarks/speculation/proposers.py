@@ -11,7 +11,7 @@ from statistics import median
 from typing import final
 
 from protocol.messages import Drafting
-from workers.scheduler import Candidate, DraftTiming, Proposer, StepPlan, StepResult
+from workers.scheduler import Candidate, Chunk, DraftTiming, Proposer, StepPlan, StepResult
 
 
 class Counts:
@@ -115,6 +115,10 @@ class SwitchedProposer:
             if chunk.length == 1 and answers.get(chunk.seq):
                 self.counts.add(len(chunk.drafts), answers[chunk.seq])
         self.inner.learn(plan, result)
+
+    def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
+        """See `Proposer`."""
+        return self.inner.take_in(chunks)
 
     def took(
         self,

@@ -14,7 +14,7 @@ import torch
 
 from protocol.messages import Drafting
 from workers.engine.drafting.drafter import Drafted, DraftStep, TakeIn
-from workers.scheduler import ON_CARD, Candidate, DraftTiming, StepPlan, StepResult
+from workers.scheduler import ON_CARD, Candidate, Chunk, DraftTiming, StepPlan, StepResult
 
 Text = list[int]
 
@@ -100,6 +100,10 @@ class HostDrafts:
         del num_sequences, room
         return 0
 
+    def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
+        """See `Proposer`."""
+        return chunks, True
+
     def took(
         self,
         plan: StepPlan,
@@ -142,6 +146,10 @@ class CardDrafts(HostDrafts):
         if not self._vary:
             return self._depth
         return self._rng.randint(1, self._depth) if self._rng.random() < 0.4 else 0
+
+    def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
+        """All steps, or any."""
+        return chunks, not self._vary or self._rng.random() < 0.7
 
     def waits(self, candidates: Sequence[Candidate]) -> bool:
         """Not where nothing is drafted."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -153,7 +154,8 @@ class Runner:
             own = [chunk for chunk in chunks if chunk.seq in self._embedding]
             chunks = [chunk for chunk in chunks if chunk.seq not in self._embedding]
             embeddings = self._fitting(own, self._embed, embeddings)
-        launched = self._fitting(chunks, self._launch, None)
+        launch = partial(self._launch, takes_in=plan.takes_in)
+        launched = self._fitting(chunks, launch, None)
         failed = {chunk.seq: lost[chunk.seq] for chunk in plan.chunks if chunk.seq in lost}
         step = InFlight(plan.step, launched, failed, embeddings)
         if isinstance(launched, Unsampled):
@@ -268,8 +270,8 @@ class Runner:
             self._lost[culprit.seq] = _out_of_memory_text(culprit)
         return nothing
 
-    def _launch(self, chunks: Sequence[Chunk]) -> Launched | Unsampled | None:
-        return self._steps.launch(chunks, self._states)
+    def _launch(self, chunks: Sequence[Chunk], *, takes_in: bool) -> Launched | Unsampled | None:
+        return self._steps.launch(chunks, self._states, takes_in=takes_in)
 
     def _embed(self, chunks: Sequence[Chunk]) -> dict[int, bytes]:
         """The embeddings of the prompts that end in these chunks: the last token's state behind the

@@ -27,6 +27,7 @@ from workers.speculation import (
     PlaceOdds,
     Policy,
     Speculation,
+    TakingIn,
     TextSource,
     TimeTable,
 )
@@ -64,7 +65,9 @@ def speculation_for(
     if depth is not None:
         return Speculation(card, policy, min(most, depth), promised=promised)
     draft_depth = DraftDepth(odds, policy, most, DraftTimes(fit.drafting))
-    return Speculation(card, policy, draft_depth=draft_depth, promised=promised)
+    # On a card a drafter takes a step's rows in for next to nothing.
+    taking = None if runner.lookahead else TakingIn(runner.facts.block_size, fit.expense)
+    return Speculation(card, policy, draft_depth=draft_depth, promised=promised, taking_in=taking)
 
 
 def kept_speculation(

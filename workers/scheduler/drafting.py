@@ -52,6 +52,11 @@ class Proposer(Protocol):
     def end(self, seq: int) -> None:
         """The sequence is over; its tokens do not change any more."""
 
+    def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
+        """What is asked for behind each of the chunks of the next step, whose sequences have
+        started: perhaps no drafts. And whether the drafter takes that step in.
+        """
+
     def waits(self, candidates: Sequence[Candidate]) -> bool:
         """Whether to wait for the step in flight, whose tokens are not known, because drafts behind
         them should pay.

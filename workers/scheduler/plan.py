@@ -117,7 +117,8 @@ class StepPlan(msgspec.Struct, frozen=True):
     """One forward pass, for one chunk per sequence at most.
 
     `ended` names sequences whose runner state may go before it starts: neither this plan nor a
-    later one names them again. The plan before may, while it is in flight.
+    later one names them again. The plan before may, while it is in flight. A drafter on the host
+    takes the step in if it `takes_in`; one on a card takes in every step.
     """
 
     step: int
@@ -125,6 +126,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     chunks: tuple[Chunk, ...]
     ended: tuple[int, ...]
     moves: Moves = NO_MOVES
+    takes_in: bool = True
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):
@@ -143,7 +145,8 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
 
 class DraftTiming(NamedTuple):
     """A pass that drafted behind `num_sequences`, `depth` tokens each, and the `seconds` that it
-    took, which are some of the step in whose result it stands.
+    took, which are some of the step in whose result it stands. On a host also one of depth 0, which
+    only takes rows in.
     """
 
     num_sequences: int = 0

@@ -190,16 +190,20 @@ class Scheduler:
             return None
         ended, self._ended = self._ended, []
         self._num_steps += 1
+        chunks = choice.chunks
+        takes_in = True
         if self._proposer is not None:
             for start in choice.started:
                 sequence = self._queues.running[start.seq]
                 if not sequence.embeds:
                     begin = None if sequence.is_private else sequence.num_cached
                     self._proposer.start(start.seq, sequence.token_ids, begin)
+            chunks, takes_in = self._proposer.take_in(chunks)
         swap = self._blocks.swap
         plan = StepPlan(
-            *(self._num_steps, tuple(choice.started), tuple(choice.chunks), tuple(ended)),
+            *(self._num_steps, tuple(choice.started), tuple(chunks), tuple(ended)),
             NO_MOVES if swap is None else swap.take_moves(),
+            takes_in,
         )
         in_flight.append(plan)
         return plan

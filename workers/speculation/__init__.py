@@ -9,6 +9,7 @@ from workers.speculation.place_odds import PlaceOdds
 from workers.speculation.policy import Policy
 from workers.speculation.sources import CardSource, TextSource
 from workers.speculation.speculation import Speculation
+from workers.speculation.taking_in import Expense, TakingIn
 from workers.speculation.text_drafter import NUM_TEXT_SOURCES
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Counters",
     "DraftDepth",
     "DraftTimes",
+    "Expense",
     "Fit",
     "MatchOdds",
     "Mode",
@@ -26,6 +28,7 @@ __all__ = [
     "Policy",
     "Rate",
     "Speculation",
+    "TakingIn",
     "TextSource",
     "TimeTable",
     "depths_up_to",

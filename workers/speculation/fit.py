@@ -11,6 +11,7 @@ import msgspec
 
 from workers.speculation.offers import Rate
 from workers.speculation.pass_cost import FINE_SIZES
+from workers.speculation.taking_in import Expense
 
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
 Place = Annotated[int, msgspec.Meta(ge=0)]
@@ -22,7 +23,8 @@ Times = dict[Place, Seconds]
 class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of steps by the places of their rows in tables of `ahead_sizes` and `sizes`, and of
     draft passes by depth and the place of their sequences; rates of drafts of a network by `places`
-    and of those behind `matches` by source and length.
+    and of those behind `matches` by source and length; on a host the `expense` of taking prompts
+    in.
     """
 
     ahead_sizes: tuple[int, ...] = ()
@@ -32,11 +34,15 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     drafting: dict[Place, Times] = {}
     places: tuple[Rate, ...] = ()
     matches: tuple[tuple[Rate, ...], ...] = ()
+    expense: Expense = Expense()
 
     def __post_init__(self) -> None:
         for rate in (*self.places, *(rate for row in self.matches for rate in row)):
             if not rate.right >= 0.0 or not 0.0 < rate.tried < 1e9:
                 raise ValueError(f"{rate} is no rate")
+        for mean in self.expense:
+            if not 0.0 <= mean.total < 1e9 or not 0.0 <= mean.number < 1e9:
+                raise ValueError(f"{mean} is no mean")
         for sizes, times in ((self.ahead_sizes, self.ahead), (self.sizes, self.awaiting)):
             if max(times, default=0) >= max(1, len(sizes)):
                 raise ValueError("there are times of more rows than there are sizes")

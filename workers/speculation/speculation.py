@@ -10,14 +10,17 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
+import msgspec
+
 from protocol.messages import Drafting
-from workers.scheduler import Candidate, DraftTiming, StepPlan, StepResult
+from workers.scheduler import Candidate, Chunk, DraftTiming, StepPlan, StepResult
 from workers.speculation.counters import Counters
 from workers.speculation.draft_depth import DraftDepth, Mode
 from workers.speculation.fit import Fit
 from workers.speculation.offers import Offer
 from workers.speculation.policy import Policy
 from workers.speculation.sources import Source
+from workers.speculation.taking_in import Expense, TakingIn
 
 _MOST_UNVERIFIED: Final = 4
 """Steps in a row whose drafts are all left aside; then they are verified all the same, or it would
@@ -37,8 +40,9 @@ _ANY_ROOM: Final = 4096
 @final
 class Speculation:
     """`workers.scheduler.Proposer` over one `source` of drafts. `depth` None: as many as pay; else
-    so many of each sequence. `draft_depth` says for a source that drafts behind steps how many.
-    `promised`: tokens of a pass as the drafter's makers found them.
+    so many of each sequence. `draft_depth` says for a source that drafts behind steps how many, and
+    `taking_in` behind which sequences; None: behind all. `promised`: tokens of a pass as the
+    drafter's makers found them.
     """
 
     def __init__(
@@ -48,7 +52,9 @@ class Speculation:
         depth: int | None = None,
         draft_depth: DraftDepth | None = None,
         promised: float | None = None,
+        taking_in: TakingIn | None = None,
     ) -> None:
+        self.taking_in = taking_in
         self.counters = Counters()
         self.source = source
         self.policy = policy
@@ -80,7 +86,22 @@ class Speculation:
             return 0
         if self._depth is not None:
             return self._depth
-        return 0 if self.draft_depth is None else self.draft_depth.choose(num_sequences, room)
+        if self.draft_depth is None or (self.taking_in is not None and self.taking_in.sleeps):
+            return 0
+        # As if all were taken in, for then they will be: those that are not end, and new ones are.
+        return self.draft_depth.choose(num_sequences, room)
+
+    def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
+        """See `Proposer`."""
+        taking, depth = self.taking_in, self.draft_depth
+        if taking is None or depth is None:
+            return chunks, True
+        if taking.has_new:
+            taking.decide(chunks, depth.saved_s(len(chunks)))
+            if taking.is_trial:
+                depth.try_now()
+        takes = taking.planned(chunks, is_resting=depth.mode is Mode.RESTING)
+        return [_asked(chunk, taking) for chunk in chunks], takes
 
     def warning(self) -> str:
         """That far fewer drafts are accepted than was promised; empty if that is not known."""
@@ -103,16 +124,21 @@ class Speculation:
             ahead=policy.ahead.export(),
             awaiting=policy.awaiting.export(),
             drafting={} if depth is None else depth.times.export(),
+            expense=Expense() if self.taking_in is None else self.taking_in.expense,
         )
         return self.source.fitted(own)
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""
         self.source.start(seq, token_ids, shared_from)
+        if self.taking_in is not None:
+            self.taking_in.start(seq, len(token_ids))
 
     def end(self, seq: int) -> None:
         """See `Proposer`."""
         self.source.end(seq)
+        if self.taking_in is not None:
+            self.taking_in.end(seq)
         self._offers.pop(seq, None)
 
     def waits(self, candidates: Sequence[Candidate]) -> bool:
@@ -158,6 +184,8 @@ class Speculation:
     def learn(self, plan: StepPlan, result: StepResult) -> None:
         """See `Proposer`."""
         answers = {item.seq: len(item.ids) for item in result.sampled}
+        if self.taking_in is not None:
+            self.taking_in.answered(answers)
         num_drafts = 0
         for chunk in plan.chunks:
             if not chunk.samples or chunk.length != 1:
@@ -185,11 +213,12 @@ class Speculation:
         drafting: DraftTiming,
     ) -> None:
         """See `Proposer`."""
-        if drafting.depth and self.draft_depth is not None:
-            self.draft_depth.times.add(*drafting)
-        if any(chunk.length != 1 for chunk in plan.chunks):
-            return
         num_sequences, num_rows = len(plan.chunks), sum([chunk.num_rows for chunk in plan.chunks])
+        has_prompts = any(chunk.length != 1 for chunk in plan.chunks)
+        if self.draft_depth is not None:
+            self._pass_took(drafting, num_rows, seconds, has_prompts=has_prompts)
+        if has_prompts:
+            return
         verify_s = max(_LEAST_S, seconds - drafting.seconds)
         # Those that verify take equally long ahead and not, but for the host.
         self.policy.took(num_rows, verify_s, is_ahead=is_ahead and num_rows == num_sequences)
@@ -199,6 +228,22 @@ class Speculation:
         self.counters.took(seconds, bare_s * num_tokens / num_sequences)
         if num_rows > num_sequences and self.draft_depth is not None:
             self.draft_depth.verified(num_sequences, num_tokens, seconds)
+
+    def _pass_took(
+        self, drafting: DraftTiming, num_rows: int, seconds: float, *, has_prompts: bool
+    ) -> None:
+        """A draft pass over so many rows, in a step of so many `seconds`."""
+        assert self.draft_depth is not None
+        times, taking = self.draft_depth.times, self.taking_in
+        if drafting.depth and not (has_prompts and taking is not None):
+            times.add(*drafting)
+        if taking is None:
+            return
+        taking.took(seconds, drafting.seconds)
+        # A pass takes its time without prompts, too; before there was one it is not known.
+        bare_s = times.seconds(max(1, drafting.num_sequences), max(1, drafting.depth))
+        if has_prompts and drafting.seconds and bare_s:
+            taking.took_prompt(num_rows, drafting.seconds - bare_s)
 
     def _drafted(self, depth: int) -> None:
         """So many drafts are there for each sequence now."""
@@ -224,3 +269,10 @@ class Speculation:
             depths.append(min(len(offer.ids), most, room))
             room -= depths[-1]
         return depths
+
+
+def _asked(chunk: Chunk, taking: TakingIn) -> Chunk:
+    """Without drafts behind a sequence that is not taken in."""
+    if not chunk.num_to_draft or taking.is_awake(chunk.seq):
+        return chunk
+    return msgspec.structs.replace(chunk, num_to_draft=0)

@@ -161,10 +161,10 @@ class DeviceSteps:
 
     @torch.inference_mode()
     def launch(
-        self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
+        self, chunks: Sequence[Chunk], states: dict[int, SequenceState], **_: bool
     ) -> Launched | Unsampled:
-        """See `Steps`. A step that samples nothing is waited for too: otherwise all chunks of a
-        long prompt would be launched at once, and a new request would wait for them all.
+        """See `Steps`; every step is taken in. One that samples nothing is waited for too, or
+        all chunks of a long prompt would be launched at once, and new requests wait for them all.
         """
         chunks = [self._with_ids(chunk, states[chunk.seq]) for chunk in chunks]
         if not self._can_move(chunks):

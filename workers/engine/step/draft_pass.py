@@ -73,8 +73,8 @@ class DraftPass:
         return self._drafter.take_in is not None
 
     def take_timing(self) -> Callable[[], DraftTiming]:
-        """How long the pass took that drafted behind the last step, to be called when it is over;
-        of none if there was none.
+        """How long the pass took that drafted behind the last step, on a host also one that only
+        took rows in, to be called when it is over; of none if there was none.
         """
         timing, self._timing = self._timing, DraftTiming
         return timing
@@ -155,7 +155,7 @@ class DraftPass:
         )
         begin = _mark(device)
         drafted = self._drafter.draft(step)
-        if step.depth:
+        if step.depth or device.type == "cpu":
             self._timing = partial(_timing, len(chunks), step.depth, begin, _mark(device))
         # A drafter of another vocabulary must not make the embedding read past its end.
         return chunks, replace(drafted, ids=drafted.ids.clamp(0, self._model.config.vocab_size - 1))

@@ -79,11 +79,17 @@ class HostSteps:
         return None if self._swapper is None else self._swapper.room
 
     @torch.inference_mode()
-    def launch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Launched | None:
+    def launch(
+        self,
+        chunks: Sequence[Chunk],
+        states: dict[int, SequenceState],
+        *,
+        takes_in: bool = True,
+    ) -> Launched | None:
         """See `Steps`."""
         chunks = [self._with_ids(chunk, states[chunk.seq]) for chunk in chunks]
         batch = self._batch(chunks, states)
-        if self._draft_pass is not None:
+        if self._draft_pass is not None and takes_in:
             return self._launch_drafting(self._draft_pass, batch, states)
         hidden = self._forward(batch, batch.last_rows)
         return Launched(self._pick(hidden, batch, states)) if batch.sampling else None

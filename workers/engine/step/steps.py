@@ -45,9 +45,14 @@ class Steps(Protocol):
         """Forget sequences; unknown ones are no fault."""
 
     def launch(
-        self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
+        self,
+        chunks: Sequence[Chunk],
+        states: dict[int, SequenceState],
+        *,
+        takes_in: bool = True,
     ) -> "Launched | Unsampled | None":
-        """Start the step; None if it is over and has sampled nothing. Raises `TokensLost`,
+        """Start the step; None if it is over and has sampled nothing. `takes_in`: see `StepPlan`.
+        Raises `TokensLost`,
         `torch.OutOfMemoryError` and what the network raises; but for the first, the same chunks,
         or some of them, may then be launched again.
         """

@@ -1,0 +1,126 @@
+"""On a host a drafter is paid for by answers: of short ones, long prompts and wrong drafts it costs
+next to nothing."""
+
+import msgspec
+import pytest
+
+from tests.workers.speculation.short_answers import BLOCK, Host, Text, drafter
+from workers.scheduler import Chunk
+from workers.speculation import Expense, Fit, TakingIn
+
+GOOD = (0.9, 0.82, 0.85, 0.8, 0.8, 0.8, 0.8)
+"""Of herma-tiny's MTP head in chats."""
+
+FAIR = (0.6, *(0.5,) * 6)
+WRONG = (0.0,) * 7
+TEXTS = [(20, 16), (900, 16), (300, 64)]
+MANY = (16, 64, 256)
+BATCHES = [1, 4, *[pytest.param(batch, marks=pytest.mark.slow) for batch in MANY]]
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize(("prompt", "answer"), TEXTS)
+@pytest.mark.parametrize("rates", [GOOD, FAIR, WRONG], ids=["good", "fair", "wrong"])
+def test_short_answers_are_hardly_slower_than_without_and_near_the_best_depth(
+    rates: tuple[float, ...], prompt: int, answer: int, batch: int
+) -> None:
+    """2 % and 3 %, behind the first answers."""
+    texts, count = [Text(prompt, answer, rates)], max(100, 4 * batch)
+
+    def behind_the_first(host: Host) -> float:
+        host.serve(max(16, batch))
+        return host.serve(count)
+
+    none = behind_the_first(Host(texts, batch))
+    best = min(none, *[behind_the_first(Host(texts, batch, drafter(k))) for k in (1, 2, 3)])
+    adaptive = behind_the_first(Host(texts, batch, drafter()))
+    assert adaptive < 1.02 * none
+    assert adaptive < 1.03 * best
+
+
+def test_drafts_pay_for_some_of_these_and_not_for_others() -> None:
+    """Or the test above would say little."""
+
+    def gain(text: Text, batch: int) -> float:
+        return Host([text], batch).serve(64) / Host([text], batch, drafter(2)).serve(64)
+
+    assert gain(Text(300, 64, GOOD), 1) > 1.2
+    assert gain(Text(900, 16, GOOD), 1) < 1.0
+    assert gain(Text(20, 16, WRONG), 16) < 0.7
+
+
+def test_long_prompts_do_not_cost_short_ones_their_drafts() -> None:
+    """Of a mixture each is decided on its own, though the length of answers is not."""
+    texts = [Text(20, 32, GOOD), Text(2000, 32, GOOD)]
+    none, spec = Host(texts, 1), drafter()
+    host = Host(texts, 1, spec)
+    none.serve(16), host.serve(16)
+    assert host.serve(100) < 0.97 * none.serve(100)
+
+
+def test_a_new_engine_goes_on_from_what_was_learned() -> None:
+    """Also through the file: it knows at once that a long prompt does not pay."""
+    long = [Text(2000, 16, GOOD)]
+    spec = drafter()
+    Host(long, 1, spec).serve(30)
+    fit = msgspec.json.decode(msgspec.json.encode(spec.fit()), type=Fit)
+    assert fit.expense.answers.value(0.0) == pytest.approx(16.0)
+    assert fit.expense.rows.value(0.0) == pytest.approx(18e-6, rel=0.2)
+    assert fit.expense == spec.fit().expense
+
+
+def _chunk(seq: int, start: int, length: int, blocks: tuple[int, ...]) -> Chunk:
+    return Chunk(seq, start, length, blocks, samples=True)
+
+
+def _decided(taking: TakingIn, chunk: Chunk, num_tokens: int, saved_s: float) -> bool:
+    taking.start(chunk.seq, num_tokens)
+    taking.decide([chunk], saved_s)
+    return taking.is_awake(chunk.seq)
+
+
+def test_nothing_is_drafted_behind_a_prefix_that_was_missed() -> None:
+    """Until its blocks hold something else, that was taken in."""
+    taking = TakingIn(4, Expense())
+    assert _decided(taking, _chunk(0, 0, 8, (1, 2)), 8, 0.0)
+    taking.end(0)
+    taking.took(1.0, 0.0)
+    assert not _decided(taking, _chunk(1, 0, 8, (5, 6)), 8, 0.0)
+    assert not taking.planned([_chunk(1, 0, 8, (5, 6))], is_resting=False)
+    assert not _decided(taking, _chunk(2, 8, 4, (5, 6, 7)), 12, 1.0)
+    assert _decided(taking, _chunk(3, 0, 8, (6, 7)), 8, 1.0)
+    assert taking.planned([_chunk(3, 0, 8, (6, 7))], is_resting=False)
+    assert _decided(taking, _chunk(4, 8, 4, (6, 7, 8)), 12, 1.0)
+    assert not _decided(taking, _chunk(5, 4, 4, (5, 8)), 8, 1.0)
+
+
+def test_it_sleeps_for_what_runs_when_drafts_do_not_pay_for_long() -> None:
+    """But not at once: a few steps may be those that measure, or a moment with many sequences."""
+    taking = TakingIn(BLOCK)
+    chunk = _chunk(1, 0, 8, (1,))
+    assert _decided(taking, chunk, 8, 1.0)
+    step = [_chunk(1, 8, 1, (1,))]
+    assert [taking.planned(step, is_resting=True) for _ in range(9)] == [True] * 7 + [False] * 2
+    assert not taking.is_awake(1)
+    assert not taking.planned(step, is_resting=False)
+
+
+def test_trials_are_few_and_take_little_time() -> None:
+    """One of eight sequences at most, and only as far as half a percent of all time goes."""
+    taking = TakingIn(BLOCK)
+    assert _decided(taking, _chunk(0, 0, 8, (1,)), 8, 0.0)
+    taking.end(0)
+    taking.took(1.0, 0.0)
+    awake = []
+    for seq in range(1, 33):
+        awake.append(_decided(taking, _chunk(seq, 0, 8, (1,)), 8, 0.0))
+        taking.took(1.0, 0.015)
+        taking.end(seq)
+    assert awake.index(True) == 7
+    assert sum(awake) == 4
+    for seq in range(33, 65):
+        taking.took(1.0, 0.0)
+        awake.append(_decided(taking, _chunk(seq, 0, 8, (1,)), 8, 0.0))
+        taking.took(0.0, 1.0)
+        taking.end(seq)
+    assert sum(awake) == 5

@@ -278,7 +278,7 @@ class PairStory:
 
     def _missed(self, figures: dict[str, dict[str, float]]) -> list[str]:
         told = self._told
-        found = missed({"freed": figures["freed"]}, {"freed": FREED_S})
+        found = missed({"freed": figures["freed"]}, {"freed": FREED_S}, told.late_s)
         if told.num_cached < LEAST_CACHED * told.num_again:
             found.append(f"{told.num_cached} of {told.num_again} found their prefix")
         return found

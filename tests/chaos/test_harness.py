@@ -77,6 +77,11 @@ def test_bars_are_of_median_and_maximum() -> None:
     assert missed({"detect": spread([0.1, 0.1, 0.4]), "rejoin": {}}, bars) == []
     assert missed({"detect": spread([0.1, 0.1, 0.5])}, bars) == ["detect max 0.50 > 0.45 s"]
     assert missed({"rejoin": spread([1.2, 1.1])}, bars) == ["rejoin p50 1.10 > 1 s"]
+    assert missed({"rejoin": spread([1.2, 1.1])}, bars, (0.2, 0.15)) == []
+    assert missed({"rejoin": spread([1.2, 1.2])}, bars, (0.0, 1.5, 0.0)) == [
+        "rejoin p50 1.20 > 1 s"
+    ]
+    assert missed({"detect": spread([0.1, 0.1, 0.6])}, bars, (0.0, 0.3, 0.0)) == []
     assert math.isnan(median([]))
 
 

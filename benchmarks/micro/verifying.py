@@ -52,6 +52,7 @@ class _Drafter:
     name = "schedule"
     taps = (0,)
     reads_hidden = False
+    cuts_anew = False
     num_bytes = 0
     token_bytes = 0
     max_depth = _DEPTH

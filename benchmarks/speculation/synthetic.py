@@ -71,6 +71,7 @@ class SyntheticDrafter:
         self.max_depth = min(inner.max_depth, len(rates))
         self.taps = inner.taps
         self.reads_hidden = inner.reads_hidden
+        self.cuts_anew = inner.cuts_anew
         self.num_bytes = inner.num_bytes
         self.token_bytes = inner.token_bytes
         self.take_in = inner.take_in

@@ -194,6 +194,7 @@ class KnownDrafter:
 
     name = "known"
     reads_hidden = True
+    cuts_anew = False
     num_bytes = 0
     token_bytes = 0
 

@@ -132,6 +132,7 @@ class DFlash:
         self.name = "dflash" if shape.convolution is None else "dflash2"
         self.taps = shape.taps
         self.reads_hidden = False
+        self.cuts_anew = False
         self.max_depth = shape.max_depth
         self._shape = shape
         self._weights = weights

@@ -82,6 +82,8 @@ class Drafter(Protocol):
     max_depth: int
     taps: tuple[int, ...]
     reads_hidden: bool
+    cuts_anew: bool
+    """Whether it cuts segments for heads of its own, so the host must know their places."""
 
     @property
     def num_bytes(self) -> int:

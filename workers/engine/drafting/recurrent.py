@@ -75,6 +75,7 @@ class RecurrentDrafter:
         self._cell = cell
         # Plans of the target are prepared for its heads.
         self._fits = _heads(cell.config) == _heads(target.config)
+        self.cuts_anew = not self._fits
         self._cache: KvCache | None = None
         self._captured = CapturedDrafts(self._pass, MAX_DEPTH, cell.like.device, reads_next=True)
 

@@ -365,17 +365,17 @@ class DeviceSteps:
         """
         if self._draft_pass is None or not any(chunk.may_move for chunk in chunks):
             return True
-        return self._verifies(chunks) and not self._model.invariant and self._kept is None
+        is_bound = self._model.invariant or self._draft_pass.cuts_anew
+        return not is_bound and self._kept is None and self._verifies(chunks)
 
     def _moved(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """The chunks where they truly begin; waits for the step before."""
-        accepted, found = self._tables.num_accepted.tolist(), []
-        for chunk in chunks:
+        accepted, found = self._tables.num_accepted.tolist(), list(chunks)
+        for index, chunk in enumerate(chunks):
             if chunk.may_move:
                 row = self._tables.rows[chunk.seq]
                 row.next_position = start = chunk.start + accepted[row.index]
-                chunk = msgspec.structs.replace(chunk, start=start, may_move=0)  # noqa: PLW2901
-            found.append(chunk)
+                found[index] = msgspec.structs.replace(chunk, start=start, may_move=0)
         return found
 
     def _draws_plainly(self, rows: PagedRows, states: dict[int, SequenceState]) -> bool:

@@ -72,6 +72,11 @@ class DraftPass:
         """Whether `decode` serves it."""
         return self._drafter.take_in is not None
 
+    @property
+    def cuts_anew(self) -> bool:
+        """See `Drafter`."""
+        return self._drafter.cuts_anew
+
     def take_timing(self) -> Callable[[], DraftTiming]:
         """How long the pass took that drafted behind the last step, on a host also one that only
         took rows in, to be called when it is over; of none if there was none.

@@ -59,6 +59,7 @@ class Watched(KnownDrafter):
         super().__init__(texts, DEPTH, Mood.MIXED)
         self.taps = inner.taps
         self.reads_hidden = inner.reads_hidden
+        self.cuts_anew = inner.cuts_anew
         self.token_bytes = inner.token_bytes
         self.take_in = inner.take_in
         self.drafts: list[Draft] = []

@@ -3,6 +3,7 @@
 import pytest
 
 from protocol.messages import Accepted, Finished, Tokens
+from tests.fakes.drafts import CardDrafts
 from tests.fakes.scheduling import EOS, Engine, make_scheduler, make_submit
 from workers.scheduler.plan import Sampled, StepPlan, StepResult
 from workers.scheduler.scheduler import Scheduler
@@ -169,3 +170,23 @@ def test_only_one_step_may_be_planned_ahead(lookahead: int) -> None:
     """Further ahead a sequence would have several tokens that nobody knows."""
     with pytest.raises(ValueError, match="0 and 1"):
         make_scheduler(lookahead=lookahead)
+
+
+def test_a_step_behind_drafts_has_blocks_for_all_that_may_be_accepted() -> None:
+    """Also where a sequence near its end has no drafts of its own any more."""
+    scheduler = make_scheduler(lookahead=1, block_size=4, proposer=CardDrafts(2))
+    for number, max_tokens in enumerate((4, 30)):
+        submit = make_submit(number, [5, 6, 5, number, 6], max_tokens=max_tokens)
+        scheduler.submit(1, submit, 0.0)
+    prompts, second = planned(scheduler), planned(scheduler)
+    assert [(chunk.may_move, len(chunk.drafts)) for chunk in second.chunks] == [(0, 2), (0, 2)]
+    scheduler.commit(prompts, answer(prompts))
+    third = planned(scheduler)
+    found = [(one.start, one.may_move, len(one.drafts), len(one.block_ids)) for one in third.chunks]
+    assert [one[:3] for one in found] == [(6, 2, 0), (6, 2, 2)]
+    assert found[0][3] == 3  # position 8 is in the third block
+    sampled = tuple(Sampled(chunk.seq, (1, 1)) for chunk in second.chunks)
+    scheduler.commit(second, StepResult(second.step, sampled))
+    scheduler.check_integrity()
+    scheduler.commit(third, answer(third))
+    scheduler.check_integrity()

@@ -137,12 +137,12 @@ class _FragileSteps:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def launch(self, chunks: Any, states: Any) -> Any:
+    def launch(self, *arguments: Any, **options: Any) -> Any:
         import torch
 
         if self._orders.is_due("out_of_memory"):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB (ordered)")
-        return self._inner.launch(chunks, states)
+        return self._inner.launch(*arguments, **options)
 
 
 def _obey_before_start(folder: Path, name: str, parent: int) -> None:

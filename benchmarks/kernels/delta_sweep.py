@@ -15,13 +15,13 @@ from torch import Tensor
 from benchmarks.kernels.case import Case, Variant
 from benchmarks.kernels.delta_rule import EPS, SIZES, drawn_layer, mixed
 from kernels.delta_rule import DeltaState, GateProduct
-from kernels.delta_rule.device import FEW_TILES, MANY_TILES, STEP_TILES, StepTiles, decode
+from kernels.delta_rule.device import FEW_TILES, SOME_TILES, STEP_TILES, StepTiles, decode
 from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.prompts import TILES, Tiles, prompts
 from kernels.linear import norm_linear
 
 _PROMPTS = (8192, 2048, 300, 32)
-_DECODES = (256, 64, 8, 1)
+_DECODES = (256, 64, 32, 16, 8, 1)
 _TILES = (
     TILES,
     TILES._replace(scan_stages=2),
@@ -36,17 +36,17 @@ _TILES = (
 )
 _STEP_TILES = (
     STEP_TILES,
-    FEW_TILES,
-    FEW_TILES._replace(registers=128),
+    SOME_TILES,
+    SOME_TILES._replace(streams=True),
+    SOME_TILES._replace(columns=8),
+    FusedTiles(2, 128, 16, 32),
+    FusedTiles(4, 128, 16, 64),
+    FusedTiles(4, 120, 32, 32),
     FusedTiles(4, 255, 32),
     FusedTiles(8, 128, 128),
-    MANY_TILES,
-    MANY_TILES._replace(streams=True),
-    FusedTiles(4, 128, 16, 64),
-    FusedTiles(1, 128, 16, 16),
-    FusedTiles(4, 120, 32, 32),
+    FusedTiles(8, 255, 16),
 )
-_PRODUCTS = (STEP_TILES, FEW_TILES, FEW_TILES._replace(num_warps=16, registers=128, columns=8))
+_PRODUCTS = (STEP_TILES, FEW_TILES, FusedTiles(8, 255, 16))
 _WIDTH = 5120
 """Of the 27B's rows."""
 

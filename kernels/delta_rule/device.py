@@ -36,20 +36,19 @@ class StepTiles(NamedTuple):
 
 
 STEP_TILES: Final = StepTiles()
-"""Two programs share a multiprocessor: while one adds up, the other loads. Two kernels: H200,
-27B, 7.9 us of a layer for one sequence, 142.9 for 64."""
+"""Two programs share a multiprocessor: while one adds up, the other loads. Two kernels. Of these
+tiles and those below an H200 took, for a layer of the 27B, 8.3 and 6.6 us beside one sequence, 27.5
+and 25.5 beside 8, 141 and 178 beside 64 (`python -m benchmarks.kernels delta_sweep`)."""
 
-FEW_TILES: Final = FusedTiles(8, 255, 16)
-"""With their gates' product: 48 programs of a 27B have a multiprocessor each."""
+SOME_TILES: Final = FusedTiles(1, 128, 16, 16)
+"""Up to `_SOME` sequences: of a head's 16 values each a program, so that there are enough."""
 
-MANY_TILES: Final = FusedTiles(2, 128, 16, 32)
-"""Eight programs share a multiprocessor: some load, some add up, some store."""
-
-DECODE_TILES: Final[StepTiles | FusedTiles] = MANY_TILES
-"""Those of gates that are numbers. No card has run `FusedTiles` yet: `STEP_TILES`, and `_FEW` = 0,
-are the way that one has."""
+FEW_TILES: Final = FusedTiles(16, 128, 8)
+"""With their gates' product, up to `_FEW`: 8.5 us for one sequence, 9.7 for two, where the product
+and two kernels take 10.1 and 14.8."""
 
 _FEW: Final = 2
+_SOME: Final = 8
 
 
 def takes_product(num_rows: int, plan: DeltaPlan) -> bool:
@@ -164,7 +163,10 @@ def decode(
     """Row i of the first `plan.num_decodes` of a step, into `out` [T, HV V]; moves states on."""
     num_decodes = plan.num_decodes
     if tiles is None:
-        tiles = FEW_TILES if isinstance(gates, GateProduct) else DECODE_TILES
+        if isinstance(gates, GateProduct):
+            tiles = FEW_TILES
+        else:
+            tiles = SOME_TILES if num_decodes <= _SOME else STEP_TILES
     if isinstance(tiles, FusedTiles):
         fused(rows, gates, weights, eps, state, plan, sizes, out, tiles)
         return

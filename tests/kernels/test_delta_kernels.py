@@ -21,7 +21,7 @@ from kernels.delta_rule import (
 from kernels.delta_rule import (
     layer as plain,
 )
-from kernels.delta_rule.device import FEW_TILES, MANY_TILES, STEP_TILES, StepTiles
+from kernels.delta_rule.device import FEW_TILES, SOME_TILES, STEP_TILES, StepTiles
 from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.shapes import GateProduct, sizes_of
 from kernels.rms_norm import rms_norm
@@ -33,7 +33,8 @@ REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, valu
 TILES: Final = {
     "two kernels": STEP_TILES,
     "few": FEW_TILES,
-    "many": MANY_TILES,
+    "some": SOME_TILES,
+    "shared heads": FusedTiles(2, 128, 16, 32),
     "a warp a program": FusedTiles(1, 128, 8, 16, streams=True),
     "whole rows": FusedTiles(8, 128, 128),
 }

@@ -4,7 +4,6 @@ Owns the rule. Must not know layers.
 """
 
 from enum import StrEnum
-from typing import Final
 
 from torch import Tensor
 
@@ -22,18 +21,11 @@ class Kernel(StrEnum):
     WIDENED = "widened, the library"
 
 
-MAX_GROUPED_ROWS: Final = 512
-"""By warp groups, at nearly the library's rate: to widen a weight takes as long as 200 rows."""
-
-
-def choose(
-    num_rows: int, *, has_tiles: bool, has_order: bool, invariant: bool, has_wgmma: bool = False
-) -> Kernel:
-    """`has_tiles`: `int4_tiles` suits the product, and was found right on the device, `has_wgmma`
-    with its warp groups. `has_order`: columns of x are brought into the weight's order first.
+def choose(num_rows: int, *, has_tiles: bool, has_order: bool, invariant: bool) -> Kernel:
+    """`has_tiles`: `int4_tiles` suits the product, and was found right on the device. `has_order`:
+    columns of x are brought into the weight's order first.
     """
-    most = MAX_GROUPED_ROWS if has_tiles and has_wgmma else int4_skinny.MAX_ROWS
-    if num_rows == 0 or (num_rows > most and not invariant):
+    if num_rows == 0 or (num_rows > int4_skinny.MAX_ROWS and not invariant):
         return Kernel.WIDENED
     if has_tiles:
         return Kernel.TILES
@@ -61,7 +53,6 @@ def product(
         has_tiles=int4_tiles.suits(x, weight) and int4_verdict.serves(x.device, x.dtype),
         has_order=weight.order is not None,
         invariant=invariant,
-        has_wgmma=has_wgmma,
     )
     keeps_norm = norm is None or kernel is Kernel.GEMV
     if norm is not None and kernel is Kernel.TILES:

@@ -89,7 +89,7 @@ PRODUCTS: Final = (
 WGMMA_PRODUCTS: Final = (
     CheckedProduct(64, 392, 2304, 128, "zeros residual", config=_grouped(4, 2, 8, 2)),
     CheckedProduct(30, 520, 1088, 64, "zeros swiglu", config=_grouped(12, 1, 4, 1)),
-    CheckedProduct(130, 200, 2048, 128, "bias", config=_grouped(8, 1, 16, 3)),
+    CheckedProduct(130, 200, 2048, 128, "bias", config=_grouped(8, 1, 8, 3)),
 )
 """By warp groups, in bfloat16: where these are wrong, and no others, warps multiply alone."""
 

@@ -303,21 +303,6 @@ def test_the_choice(
     )
 
 
-@pytest.mark.parametrize(
-    ("num_rows", "has_tiles", "kernel"),
-    [
-        (int4.MAX_GROUPED_ROWS, True, Kernel.TILES),
-        (int4.MAX_GROUPED_ROWS + 1, True, Kernel.WIDENED),
-        (int4.MAX_GROUPED_ROWS, False, Kernel.WIDENED),
-    ],
-)
-def test_warp_groups_take_more_rows(num_rows: int, has_tiles: bool, kernel: Kernel) -> None:
-    """Where the kernel serves at all."""
-    assert kernel is int4.choose(
-        num_rows, has_tiles=has_tiles, has_order=False, invariant=False, has_wgmma=True
-    )
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("dtype", HALVES)

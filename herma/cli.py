@@ -428,6 +428,8 @@ def _add_bench_speculation(actions: "argparse._SubParsersAction[argparse.Argumen
     add("--depths", default="0-15", metavar="N-N", help="drafts of a pass; adaptive, too")
     add("--fixed-only", action="store_true", help="not adaptive")
     add("--profile", action="store_true", help="what a card does in the steps of each figure")
+    add("--rounds", type=int, default=1, metavar="N", help="through all depths; the fastest counts")
+    add("--cpu-time", action="store_true", help="of this process: where others compute, too")
     add("--prompts", type=int, default=8, metavar="N", help="of each kind, at least")
     add("--prompt-tokens", type=int, default=2048, metavar="N", help="the longest")
     add("--outputs", type=int, default=256, metavar="N", help="tokens of an answer, at most")

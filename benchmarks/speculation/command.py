@@ -5,7 +5,8 @@ Owns the order of a run and its report. Must not know how drafts are made or ver
 
 import argparse
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +38,7 @@ from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
 from workers.model_dir import CONFIG_NAME, dummy_names, local_dir
+from workers.scheduler import Proposer
 
 _NAME: Final = "speculation"
 _SLACK: Final = 128
@@ -101,38 +103,50 @@ def _figures(
     """First all without drafts, if 0 is among `depths`: once by an engine that knows of none, once
     by one whose drafter takes every step in. With each what a card does in its steps, if wanted.
     """
-    drafting = _with_drafter(runner, drafter)
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
+    drafting = _with_drafter(runner, drafter, clock)
     most = _MOST_TEXT if drafter is None else drafter.max_depth
-    idle = [] if drafter is None else [(IDLE, Bench(drafting))]
-    benches = [(NONE, Bench(runner)), *idle] if 0 in depths else []
+    idle = [] if drafter is None else [(IDLE, Bench(drafting, clock=clock))]
+    benches = [(NONE, Bench(runner, clock=clock)), *idle] if 0 in depths else []
     ways: list[tuple[str, int | Literal["adaptive"]]] = [
         (str(depth), depth) for depth in depths if 0 < depth <= most
     ]
     if not arguments.fixed_only:
         ways.append((ADAPTIVE, ADAPTIVE))
-    bench = Bench(drafting, most)
+    bench = Bench(drafting, most, clock)
     for load in loads:
         for batch in batches:
             own = load.of(arguments.prompts, batch)
-            for way, plain in benches:
-                figure = plain.measure(own, batch, way, None)
-                yield figure, plain.profile(own, batch, None) if arguments.profile else []
+            served: list[tuple[str, Bench, Proposer | None]] = [
+                (way, plain, None) for way, plain in benches
+            ]
             for way, depth in ways:
-                proposer = speculation_for(_drafting_config(arguments.drafter, depth), drafting)
-                figure = bench.measure(own, batch, way, proposer)
-                yield figure, bench.profile(own, batch, proposer) if arguments.profile else []
+                config = _drafting_config(arguments.drafter, depth)
+                served.append((way, bench, speculation_for(config, drafting)))
+            best: dict[str, Figure] = {}
+            for is_last in (*[False] * (arguments.rounds - 1), True):
+                for way, each, proposer in served:
+                    figure = each.measure(own, batch, way, proposer)
+                    best[way] = max(best.get(way, figure), figure, key=_pace)
+                    if is_last:
+                        shown = arguments.profile
+                        yield best[way], each.profile(own, batch, proposer) if shown else []
 
 
 def _shown(arguments: argparse.Namespace, drafter: Drafter | None) -> str:
     return arguments.drafter if drafter is None else drafter.name
 
 
-def _with_drafter(runner: Runner, drafter: Drafter | None) -> Runner:
+def _pace(figure: Figure) -> float:
+    return figure.tokens_per_s
+
+
+def _with_drafter(runner: Runner, drafter: Drafter | None, clock: Callable[[], float]) -> Runner:
     """Another runner on the same model, keys and values, which verifies drafts."""
     cache = runner.cache
     if drafter is not None:
         drafter.take_cache(cache.num_blocks + 1, cache.block_size)
-    drafting = Drafting(True, drafter)
+    drafting = Drafting(True, drafter, clock)
     steps = steps_on(runner.model, cache, runner.facts, drafting=drafting)
     return Runner(runner.model, cache, runner.facts, runner.model_dir, steps)
 

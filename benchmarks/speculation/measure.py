@@ -4,7 +4,7 @@ Owns the run and its clock. Must not know tables.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
@@ -76,15 +76,18 @@ class Figure:
 class Bench:
     """A runner that serves loads, one after another."""
 
-    def __init__(self, runner: Runner, most: int = 0) -> None:
-        """With up to `most` drafts of a pass, 0: there are none."""
+    def __init__(
+        self, runner: Runner, most: int = 0, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """With up to `most` drafts of a pass, 0: there are none. By the seconds of `clock`."""
+        self._clock = clock
         self._runner = runner
         self._proposer = SwitchedProposer(most)
         self._drive = Drive(
             runner,
             looks_ahead=runner.lookahead > 0,
             proposer=self._proposer if most else None,
-            clock=time.perf_counter,
+            clock=clock,
         )
         self._num_served = 0
 
@@ -93,10 +96,10 @@ class Bench:
         best_s, total_s, num_tokens, num_missed = float("inf"), 0.0, 0, 0
         for number in range(1, RUNS + 1):
             self._proposer.switch(proposer)
-            began_s, num_tokens = time.perf_counter(), 0
+            began_s, num_tokens = self._clock(), 0
             for begin in range(0, len(load.prompts), batch):
                 num_tokens += self._serve(load.prompts[begin : begin + batch], load.sampling)
-            seconds = time.perf_counter() - began_s
+            seconds = self._clock() - began_s
             best_s, total_s = min(best_s, seconds), total_s + seconds
             num_missed = self.capture_missed()
             is_over = total_s > _LONG_S or (not num_missed and way != ADAPTIVE)

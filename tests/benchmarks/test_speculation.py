@@ -22,6 +22,7 @@ def _arguments(**given: Any) -> argparse.Namespace:
     defaults |= {
         "batches": "1,3", "depths": "0-2", "prompts": 1, "prompt_tokens": 24, "outputs": 60,
         "temperature": 0.0, "fp8": False, "fixed_only": False, "profile": False, "device": "cpu",
+        "rounds": 1, "cpu_time": False,
     }  # fmt: skip
     return argparse.Namespace(**{**defaults, **given})
 
@@ -45,8 +46,9 @@ def test_drafts_are_accepted_by_the_schedule(
     monkeypatch.setattr(command, "loads_for", _random_loads)
     report = tmp_path / "report.json"
     arguments = _arguments(
-        model=str(path), drafter=kind, acceptance="0.9,0.5", json=report, batches="3"
-    )
+        model=str(path), drafter=kind, acceptance="0.9,0.5", json=report, batches="3",
+        rounds=2, cpu_time=True,
+    )  # fmt: skip
     assert command.run_command(arguments) == 0
     shown = capsys.readouterr().out
     assert "| random | 3 |" in shown

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -330,10 +331,13 @@ class Runner:
 
 
 class Drafting(NamedTuple):
-    """Whether steps verify drafts, and what drafts behind them on the device."""
+    """Whether steps verify drafts, and what drafts behind them on the device; a host's drafts are
+    timed by `clock`.
+    """
 
     is_on: bool = False
     drafter: Drafter | None = None
+    clock: Callable[[], float] = perf_counter
 
 
 def steps_on(
@@ -347,7 +351,7 @@ def steps_on(
     """The steps of the model's device. Graphs leave `spare_bytes` of a card to the largest step;
     of the states of prefixes some are `on_host`.
     """
-    is_on, drafter = drafting
+    is_on, drafter, clock = drafting
     if model.device.type == "cuda":
         return DeviceSteps(
             *(model, cache, facts),
@@ -356,7 +360,7 @@ def steps_on(
             verifies=is_on,
             on_host=on_host,
         )
-    return HostSteps(model, cache, facts, drafter, on_host, verifies=is_on)
+    return HostSteps(model, cache, facts, drafter, on_host, verifies=is_on, clock=clock)
 
 
 def largest_id(ids: array[int]) -> int:

@@ -57,7 +57,15 @@ class Kept(NamedTuple):
 class DraftPass:
     """The forward passes of a model, and a drafter that takes them in."""
 
-    def __init__(self, model: Network, cache: KvCache, drafter: Drafter) -> None:
+    def __init__(
+        self,
+        model: Network,
+        cache: KvCache,
+        drafter: Drafter,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """On a host passes are timed by `clock`."""
+        self._clock = clock
         self._timing: Callable[[], DraftTiming] = DraftTiming
         self._drafter = drafter
         self._model = model
@@ -158,27 +166,26 @@ class DraftPass:
             plan_rows=lambda num_rows, offset: plan_rows(chunks, positions + offset, num_rows),
             in_place=rows.in_place,
         )
-        begin = _mark(device)
+        begin = self._mark(device)
         drafted = self._drafter.draft(step)
         if step.depth or device.type == "cpu":
-            self._timing = partial(_timing, len(chunks), step.depth, begin, _mark(device))
+            self._timing = partial(_timing, len(chunks), step.depth, begin, self._mark(device))
         # A drafter of another vocabulary must not make the embedding read past its end.
         return chunks, replace(drafted, ids=drafted.ids.clamp(0, self._model.config.vocab_size - 1))
+
+    def _mark(self, device: torch.device) -> torch.cuda.Event | float:
+        """A moment: on a card that in which it has computed what was launched so far."""
+        if device.type != "cuda":
+            return self._clock()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
     def _next_ids(self, rows: StepRows, picked: Picked) -> Tensor:
         """The tokens behind the rows; those of a drafter that needs none are any."""
         if rows.following is None:
             return rows.token_ids
         return rows.following.index_copy(0, rows.last_rows, picked.ids.clamp(min=0))
-
-
-def _mark(device: torch.device) -> torch.cuda.Event | float:
-    """A moment: on a card that in which it has computed what was launched so far."""
-    if device.type != "cuda":
-        return perf_counter()
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
 
 
 def _timing(

@@ -3,7 +3,8 @@
 Owns the order batch -> network -> sampler. Must not know plans or the card.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Final, final
 
 import msgspec
@@ -44,14 +45,15 @@ class HostSteps:
         on_host: HostRoom | None = None,
         *,
         verifies: bool = False,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """Steps may have drafts if it `verifies`, or has a `drafter`."""
+        """Steps may have drafts if it `verifies`, or has a `drafter`, timed by `clock`."""
         self._model = model
         self._cache = cache
         limits = facts.max_seqs, model.device, facts.token_budget
         self._sampler = Sampler(model.config.vocab_size, *limits)
         self.drafter = drafter
-        self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
+        self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter, clock)
         self._drafts: dict[int, tuple[int, ...]] = {}
         self._slots = HostSlots(model, facts, on_host, verifies=verifies or drafter is not None)
         parts = None if self._slots.kept is None else self._slots.kept.parts()

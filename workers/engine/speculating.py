@@ -53,6 +53,7 @@ def speculation_for(
         looks_ahead=runner.lookahead > 0,
         ahead=TimeTable(known=fit.times_ahead(FINE_SIZES)),
         awaiting=TimeTable(sizes, fit.times(sizes)),
+        parts_bare=runner.lookahead == 0 and runner.drafter is not None,
     )
     drafter = runner.drafter
     if drafter is None:

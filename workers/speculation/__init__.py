@@ -9,7 +9,7 @@ from workers.speculation.place_odds import PlaceOdds
 from workers.speculation.policy import Policy
 from workers.speculation.sources import CardSource, TextSource
 from workers.speculation.speculation import Speculation
-from workers.speculation.taking_in import Expense, TakingIn
+from workers.speculation.taking_in import Expense, Mean, TakingIn
 from workers.speculation.text_drafter import NUM_TEXT_SOURCES
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Expense",
     "Fit",
     "MatchOdds",
+    "Mean",
     "Mode",
     "Offer",
     "PlaceOdds",

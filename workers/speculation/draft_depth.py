@@ -117,7 +117,7 @@ class DraftDepth:
         if bare_s is None:
             self.mode = Mode.RESTING
             return 0
-        if self._num_bare:
+        if self._num_bare or not self._policy.knows_bare(num_sequences):
             self.mode = Mode.MEASURING
             return 0
         room = min(room, self._policy.trusted_room(num_sequences))

@@ -49,7 +49,9 @@ _NEVER_S: Final = 1e9
 @final
 class Policy:
     """Decides by times in `ahead` (steps planned before their predecessor's tokens are known) and
-    `awaiting` (after), seconds by rows. Without `looks_ahead` all steps wait anyway.
+    `awaiting` (after), seconds by rows. Without `looks_ahead` all steps wait anyway; then `ahead`
+    holds those without drafts, if it `parts_bare` ones, of which only those behind such a one are
+    counted: the first finds the caches of a CPU full of other things, and takes a third longer.
     """
 
     def __init__(
@@ -58,10 +60,14 @@ class Policy:
         looks_ahead: bool,
         ahead: TimeTable | None = None,
         awaiting: TimeTable | None = None,
+        parts_bare: bool = False,
     ) -> None:
+        self._parts_bare = parts_bare
+        self._was_bare = False
         self.looks_ahead = looks_ahead
         self.awaiting = awaiting or TimeTable()
-        self.ahead = ahead or TimeTable() if looks_ahead else self.awaiting
+        has_two = looks_ahead or parts_bare
+        self.ahead = ahead or TimeTable() if has_two else self.awaiting
         self._num_drafting = 0
         self._num_drafts = 0
         self._num_bare_due = 0
@@ -71,8 +77,15 @@ class Policy:
         self._hope = 1.0
         self._hoped = 0.0
 
-    def took(self, rows: int, seconds: float, *, is_ahead: bool) -> None:
-        """A step of decodes and drafts took so long."""
+    def took(self, rows: int, seconds: float, *, is_ahead: bool, is_bare: bool = False) -> None:
+        """A step of decodes and drafts took so long. `is_bare`: none were verified or made."""
+        if self._parts_bare:
+            was_bare, self._was_bare = self._was_bare, is_bare
+            if not is_bare:
+                self.awaiting.add(rows, seconds)
+            elif was_bare:
+                self.ahead.add(rows, seconds)
+            return
         (self.ahead if is_ahead and self.looks_ahead else self.awaiting).add(rows, seconds)
 
     def looks(self) -> bool:
@@ -129,6 +142,10 @@ class Policy:
             return verify_s(rows) + draft_s
 
         return choose_depths(chances, num_sequences, room, worst_s, seconds, sizes)
+
+    def knows_bare(self, num_sequences: int) -> bool:
+        """Whether it was measured well enough what so many take without drafts."""
+        return not self._parts_bare or self.ahead.spans(num_sequences)
 
     def trusted_room(self, num_sequences: int) -> int:
         """How many drafts a step of so many sequences may verify by what was measured so far."""

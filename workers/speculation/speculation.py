@@ -221,7 +221,9 @@ class Speculation:
             return
         verify_s = max(_LEAST_S, seconds - drafting.seconds)
         # Those that verify take equally long ahead and not, but for the host.
-        self.policy.took(num_rows, verify_s, is_ahead=is_ahead and num_rows == num_sequences)
+        verifies = num_rows > num_sequences
+        is_bare = not verifies and not drafting.depth
+        self.policy.took(num_rows, verify_s, is_ahead=is_ahead and not verifies, is_bare=is_bare)
         bare_s = self.policy.ahead.seconds(num_sequences)
         if bare_s is None or not (num_rows > num_sequences or drafting.depth):
             return

@@ -158,7 +158,7 @@ class Host:
 def drafter(depth: int | None = None, fit: Fit | None = None, most: int = 7) -> Speculation:
     """One that chooses its depth, or drafts `depth` tokens in any case."""
     fit = fit or Fit()
-    policy = Policy(looks_ahead=False)
+    policy = Policy(looks_ahead=False, parts_bare=True)
     odds = PlaceOdds(most, list(fit.places))
     source = CardSource("network", odds)
     if depth is not None:

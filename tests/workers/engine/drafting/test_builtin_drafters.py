@@ -3,6 +3,7 @@ no text.
 """
 
 import json
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
 from workers.model_dir import local_dir
+from workers.speculation import Expense, Fit, Mean
 
 MODEL = "builtin:herma-tiny"
 DRAFTERS = {"mtp": 3}
@@ -70,6 +72,39 @@ def test_it_drafts_as_it_was_trained(kind: str, runner: Runner, load: Load) -> N
     assert _serve(Drive(drafting, proposer=proposer), load) == expected
     promised = json.loads((path / "config.json").read_text(encoding="utf-8"))["herma"]["length"]
     assert proposer.counts.length - 1 > 0.5 * (promised - 1)
+
+
+def test_it_sleeps_where_answers_do_not_earn_what_it_costs(runner: Runner, load: Load) -> None:
+    """But for a first trial, of which a new engine learns. No text changes."""
+    path = local_dir(f"{MODEL}/mtp")
+    assert path is not None
+    drafter = load_drafter(path, runner.model, 2048)
+    drafter.take_cache(runner.cache.num_blocks + 1, runner.cache.block_size)
+    expected = _serve(Drive(fresh_runner(runner)), load)
+    bare = fresh_runner(runner)
+    given = bare.model, bare.cache, bare.facts
+    drafting = Runner(
+        *given, bare.model_dir, steps_on(*given, drafting=Drafting(True, drafter)), verifies=True
+    )
+    chosen = SpeculationConfig(drafter=f"{MODEL}/mtp", depth="adaptive")
+    config = WorkerConfig("test", MODEL, "test", (), token_budget=1, speculation=chosen)
+    dear = Fit(expense=Expense(rows=Mean(total=1000.0, number=1.0)))
+    drive = Drive(
+        drafting, proposer=speculation_for(config, drafting, dear), clock=count().__next__
+    )
+    assert _takes_in(drive, load, expected) == {True}
+    assert _takes_in(drive, load, expected) == {False}
+
+
+def _takes_in(drive: Drive, load: Load, expected: list[list[int]]) -> set[bool]:
+    """What the plans of steps say that serve the load, not from the cache."""
+    salt = drive.num_steps.to_bytes(8, "little")
+    numbers = [drive.submit(prompt, load.sampling, salt=salt) for prompt in load.prompts]
+    found = set()
+    while (plan := drive.step()) is not None:
+        found.add(plan.takes_in)
+    assert [drive.answers[number].outputs for number in numbers] == expected
+    return found
 
 
 def test_a_name_that_there_is_not_is_said() -> None:

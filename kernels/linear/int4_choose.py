@@ -56,7 +56,7 @@ _GROUPED: Final = tuple(
     for (warps_m, warps_k), eights, splits in product(((12, 1), (8, 1), (4, 2)), (4, 8), (1, 2, 3))
 )
 """By the tensor cores of warp groups. Clusters of more than three do not find places everywhere,
-and of 128 rows of x only two stages fit: an 8B's step of 128 took 10.6 ms with such a tile.
+and of 128 rows of x only two stages fit: by calculation little is loaded beside.
 """
 _LEAST_GROUPED: Final = 17
 """Rows of x. The norm of fewer is in the product, where warps multiply alone."""

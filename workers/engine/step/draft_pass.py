@@ -66,6 +66,7 @@ class DraftPass:
     ) -> None:
         """On a host passes are timed by `clock`."""
         self._clock = clock
+        self._begin: float | None = None
         self._timing: Callable[[], DraftTiming] = DraftTiming
         self._drafter = drafter
         self._model = model
@@ -91,6 +92,10 @@ class DraftPass:
         """
         timing, self._timing = self._timing, DraftTiming
         return timing
+
+    def begin(self) -> None:
+        """On a host: what is done from now on is for the drafter, and its time counts."""
+        self._begin = self._clock()
 
     def keep_in_place(self, num_rows: int) -> None:
         """Keep what up to so many rows leave at fixed addresses, which captured steps write to."""
@@ -166,7 +171,8 @@ class DraftPass:
             plan_rows=lambda num_rows, offset: plan_rows(chunks, positions + offset, num_rows),
             in_place=rows.in_place,
         )
-        begin = self._mark(device)
+        begin = self._mark(device) if self._begin is None else self._begin
+        self._begin = None
         drafted = self._drafter.draft(step)
         if step.depth or device.type == "cpu":
             self._timing = partial(_timing, len(chunks), step.depth, begin, self._mark(device))

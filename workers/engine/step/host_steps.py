@@ -113,6 +113,7 @@ class HostSteps:
         picked = Picked((), batch.last_rows)
         if batch.sampling:
             picked = self._pick(hidden, batch, states)
+        draft_pass.begin()
         rows = StepRows(
             batch.token_ids,
             torch.from_numpy(following_ids(batch.chunks, states)),

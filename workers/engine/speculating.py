@@ -49,11 +49,12 @@ def speculation_for(
     captured = runner.verified_rows
     beyond = [size for size in FINE_SIZES if not captured or size > captured[-1]]
     sizes = (*captured, *beyond)
+    parts_bare = runner.lookahead == 0 and runner.drafter is not None
     policy = Policy(
         looks_ahead=runner.lookahead > 0,
-        ahead=TimeTable(known=fit.times_ahead(FINE_SIZES)),
+        ahead=TimeTable(known=fit.times_ahead(FINE_SIZES), takes_least=parts_bare),
         awaiting=TimeTable(sizes, fit.times(sizes)),
-        parts_bare=runner.lookahead == 0 and runner.drafter is not None,
+        parts_bare=parts_bare,
     )
     drafter = runner.drafter
     if drafter is None:

@@ -39,9 +39,16 @@ class TimeTable:
     """
 
     def __init__(
-        self, sizes: Sequence[int] = FINE_SIZES, known: Mapping[int, float] | None = None
+        self,
+        sizes: Sequence[int] = FINE_SIZES,
+        known: Mapping[int, float] | None = None,
+        *,
+        takes_least: bool = False,
     ) -> None:
-        """`known` seconds by place in `sizes`, of an earlier engine: they count once."""
+        """`known` seconds by place in `sizes`, of an earlier engine: they count once. With
+        `takes_least` the least of the last few decides, not the median.
+        """
+        self._decide = min if takes_least else median
         self.sizes = tuple(sizes)
         self._seen: dict[int, deque[float]] = {
             at: deque([seconds], maxlen=_KEPT) for at, seconds in (known or {}).items()
@@ -65,7 +72,7 @@ class TimeTable:
         seen.append(seconds)
         if at not in self._known:
             self._places = sorted([*self._places, at])
-        self._known[at] = median(seen)
+        self._known[at] = self._decide(seen)
 
     def seconds(self, rows: int) -> float | None:
         """How long a pass of so many rows should take: as measured; between two known sizes as if
@@ -94,6 +101,10 @@ class TimeTable:
         at, places = self._index(rows), self._places
         right = bisect_left(places, at + 1)
         return self._known[places[max(0, right - 1)]] if places else None
+
+    def num_seen(self, rows: int) -> int:
+        """How many of the last passes of so many rows decide, the earlier engine's among them."""
+        return len(self._seen.get(self._index(rows), ()))
 
     def spans(self, rows: int) -> bool:
         """Whether the time of so many rows was measured, or that of fewer and of more."""

@@ -43,6 +43,9 @@ _HOPE_WEIGHT: Final = 0.1
 _LEAST_HOPE: Final = 0.1
 """Of what offers promise before a token is known, the share that they promise behind it."""
 
+_BARE_SEEN: Final = 3
+"""Steps without drafts that a host measures before it drafts, for as many sequences."""
+
 _NEVER_S: Final = 1e9
 
 
@@ -67,7 +70,7 @@ class Policy:
         self.looks_ahead = looks_ahead
         self.awaiting = awaiting or TimeTable()
         has_two = looks_ahead or parts_bare
-        self.ahead = ahead or TimeTable() if has_two else self.awaiting
+        self.ahead = ahead or TimeTable(takes_least=parts_bare) if has_two else self.awaiting
         self._num_drafting = 0
         self._num_drafts = 0
         self._num_bare_due = 0
@@ -145,7 +148,10 @@ class Policy:
 
     def knows_bare(self, num_sequences: int) -> bool:
         """Whether it was measured well enough what so many take without drafts."""
-        return not self._parts_bare or self.ahead.spans(num_sequences)
+        if not self._parts_bare:
+            return True
+        num_seen = self.ahead.num_seen(num_sequences)
+        return num_seen >= _BARE_SEEN or (not num_seen and self.ahead.spans(num_sequences))
 
     def trusted_room(self, num_sequences: int) -> int:
         """How many drafts a step of so many sequences may verify by what was measured so far."""

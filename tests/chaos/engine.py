@@ -5,7 +5,7 @@ scheduler, runner, float32 weights) with three additions: every step lasts at le
 `prompt_token_s` for each token of a prompt, so that two cores carry a fleet; FOLDER/NAME.json
 (`Orders`) is looked at before every step; and before anything is imported FOLDER/NAME.exit ends
 this start with the code that it holds, while FOLDER/NAME.hold keeps it waiting. Owns how an order
-becomes a fault; must not know who gives it.
+becomes a fault. Must not know the harness.
 """
 
 import json

@@ -152,7 +152,7 @@ class FakeRunner:
         if chunk.seq not in self._broken:
             assert chunk.start + chunk.length == len(tokens)
             is_wanted = len(tokens) + len(chunk.drafts) < self._max_tokens[chunk.seq]
-            assert is_wanted or chunk.may_move, "nobody wants that token"
+            assert is_wanted or chunk.may_move, "no sequence takes that token"
         ids = sample(chunk.seq)
         if self.drafts:
             ids = ids[: 1 + len(chunk.drafts)]
@@ -164,7 +164,7 @@ class FakeRunner:
         return Sampled(chunk.seq, ids)
 
     def _check_drafts(self, chunk: Chunk) -> None:
-        """Nobody else wrote where the rejected lie, and where the accepted do theirs are."""
+        """Rejected drafts hold their own poison, accepted ones their own keys and values."""
         end, prefixes = chunk.start + chunk.length, _prefixes(_SEED, self.tokens[chunk.seq])
         for position in range(end, end + len(chunk.drafts)):
             assert (self._slots[self._slot(chunk, position)] or 0) < 0, (chunk, position)

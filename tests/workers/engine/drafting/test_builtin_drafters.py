@@ -52,18 +52,23 @@ def _serve(drive: Drive, load: Load) -> list[list[int]]:
     return [drive.answers[number].outputs for number in numbers]
 
 
-@pytest.mark.parametrize("kind", DRAFTERS)
-def test_it_drafts_as_it_was_trained(kind: str, runner: Runner, load: Load) -> None:
-    """At least half of the drafts that its training reached, on other texts."""
+def _with_drafter(kind: str, runner: Runner) -> tuple[Runner, Path]:
+    """One that drafts by the model's own drafter of that kind, and the drafter's directory."""
     path = local_dir(f"{MODEL}/{kind}")
     assert path is not None
     drafter = load_drafter(path, runner.model, 2048)
     drafter.take_cache(runner.cache.num_blocks + 1, runner.cache.block_size)
-    expected = _serve(Drive(fresh_runner(runner)), load)
     bare = fresh_runner(runner)
     given = bare.model, bare.cache, bare.facts
     steps = steps_on(*given, drafting=Drafting(True, drafter))
-    drafting = Runner(*given, bare.model_dir, steps, verifies=True)
+    return Runner(*given, bare.model_dir, steps, verifies=True), path
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_it_drafts_as_it_was_trained(kind: str, runner: Runner, load: Load) -> None:
+    """At least half of the drafts that its training reached, on other texts."""
+    drafting, path = _with_drafter(kind, runner)
+    expected = _serve(Drive(fresh_runner(runner)), load)
     depth = DRAFTERS[kind]
     chosen = SpeculationConfig(drafter=f"{MODEL}/{kind}", depth=depth)
     config = WorkerConfig("test", MODEL, "test", (), token_budget=1, speculation=chosen)
@@ -76,16 +81,8 @@ def test_it_drafts_as_it_was_trained(kind: str, runner: Runner, load: Load) -> N
 
 def test_it_sleeps_where_answers_do_not_earn_what_it_costs(runner: Runner, load: Load) -> None:
     """But for a first trial, of which a new engine learns. No text changes."""
-    path = local_dir(f"{MODEL}/mtp")
-    assert path is not None
-    drafter = load_drafter(path, runner.model, 2048)
-    drafter.take_cache(runner.cache.num_blocks + 1, runner.cache.block_size)
+    drafting, _ = _with_drafter("mtp", runner)
     expected = _serve(Drive(fresh_runner(runner)), load)
-    bare = fresh_runner(runner)
-    given = bare.model, bare.cache, bare.facts
-    drafting = Runner(
-        *given, bare.model_dir, steps_on(*given, drafting=Drafting(True, drafter)), verifies=True
-    )
     chosen = SpeculationConfig(drafter=f"{MODEL}/mtp", depth="adaptive")
     config = WorkerConfig("test", MODEL, "test", (), token_budget=1, speculation=chosen)
     dear = Fit(expense=Expense(rows=Mean(total=1000.0, number=1.0)))

@@ -335,7 +335,9 @@ class SimWorker:
             return None
         num_left = sequence.num_tokens - num_hits * size
         if (states := cache.states) is not None:
-            sequence.table.digests = list(names)
+            # Of all full blocks: a state may be saved behind the last token, too.
+            rest = range(len(names), sequence.num_tokens // size)
+            sequence.table.digests = [*names, *map(sequence.digest, rest)]
             if (found := states.pool.hit(names[:num_hits])) is not None:
                 self._pins.append(found.slot)
             cached, table = num_hits * size, sequence.table

@@ -102,7 +102,7 @@ def test_the_whole_benchmark_runs_on_a_cpu(
 def test_a_hybrid_goes_on_behind_its_states(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not behind every block: of 384 tokens 320, where the prompt's state lies. Chosen sizes."""
+    """Not behind every block: of 383 tokens 320, where the prompt's state lies. Chosen sizes."""
     model, result = write_family(tmp_path / "model", "qwen3_5"), tmp_path / "hybrid.json"
     options = Options(
         str(model), tests=("decode", "first-token"), device="cpu", is_smoke=True,
@@ -114,7 +114,9 @@ def test_a_hybrid_goes_on_behind_its_states(
     assert keys == ["decode-1", "decode-2", "first-384-cold", "first-384-cached"]
     assert [len(figure["values"]) for figure in report["figures"]] == [1] * 4
     assert report["engine"]["max_seqs"] == 2
-    assert reusable_tokens(384, SavePolicy()) == 320
+    assert reusable_tokens(384, SavePolicy()) == 384
+    assert reusable_tokens(385, SavePolicy()) == 384
+    assert reusable_tokens(383, SavePolicy()) == 320
     assert reusable_tokens(96, SavePolicy()) == 0
     assert reusable_tokens(384, None) == 352
 

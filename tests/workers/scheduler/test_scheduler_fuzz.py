@@ -63,7 +63,8 @@ class SchedulerLife(RuleBasedStateMachine):
         max_waiting: int,
         usual_outputs: int,
     ) -> None:
-        """A pool of 12 to 56 tokens for sequences of up to 40."""
+        """A pool of 12 to 56 tokens for sequences of up to 40, and room for drafts."""
+        num_blocks, token_budget = num_blocks + 2 * self.depth, token_budget + 2 * self.depth
         self.num_blocks = num_blocks
         self.max_seqs = max_seqs
         self.token_budget = token_budget
@@ -276,9 +277,18 @@ class LookaheadLife(SchedulerLife):
 
 
 class DraftLife(LookaheadLife):
-    """With drafts, which the next step is planned behind before it is known which are accepted."""
+    """With drafts, which the next step is planned behind before it is known which are accepted:
+    where nothing waits, and blocks and rows are to spare.
+    """
 
     depth = 4
+
+    @rule(seed=SEEDS)
+    def calm(self, seed: int) -> None:
+        """Some turns in which nothing is submitted: what waits begins, the others go on."""
+        rng = random.Random(seed)
+        for _ in range(4):
+            self.step(rng.getrandbits(32))
 
 
 class StateLife(SchedulerLife):

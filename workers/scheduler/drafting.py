@@ -124,8 +124,9 @@ def drafts_ahead(
     if any(one.reads_tokens or one.num_due - one.num_planned > 1 for one in running):
         return WAITS
     most = {chunk.seq: len(chunk.drafts) for chunk in in_flight.chunks}
-    moves = {seq: most.get(seq, 0) for seq, _ in candidates_of(queues)}
-    candidates = [Candidate(seq, max(0, left - moves[seq])) for seq, left in candidates_of(queues)]
+    found = candidates_of(queues)
+    moves = {seq: most.get(seq, 0) for seq, _ in found}
+    candidates = [Candidate(seq, max(0, left - moves[seq])) for seq, left in found]
     drafts = proposer.propose_ahead(in_flight, candidates, room) if candidates else {}
     if not drafts:
         return WAITS

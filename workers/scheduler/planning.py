@@ -10,7 +10,7 @@ written by their old owner first, because steps take effect in order.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -25,8 +25,6 @@ from workers.scheduler.saving import PrefixStates
 from workers.scheduler.sequence import Sequence
 from workers.scheduler.starts import Starts
 from workers.scheduler.step_cost import StepCost
-
-_NO_MOVES: Final[Mapping[int, int]] = {}
 
 
 class StepChoice(NamedTuple):
@@ -43,8 +41,8 @@ def choose(
     limits: SchedulerLimits,
     cost: StepCost,
     drafts: Mapping[int, tuple[int, ...]],
-    draft_depth: int = 0,
-    moves: Mapping[int, int] = _NO_MOVES,
+    draft_depth: int,
+    moves: Mapping[int, int],
 ) -> StepChoice:
     """The chunks of the next step; blocks are allocated and queues moved accordingly. Decodes carry
     `drafts`, and behind the tokens that the step samples the card makes `draft_depth` of them.

@@ -108,10 +108,10 @@ class Worker:
         if self._hold.is_on:
             self._relay.hold()
 
-    def drain(self, deadline_s: float, who: str) -> None:
-        """Finish what runs, for at most `deadline_s`, then end. `who` asks for it."""
+    def drain(self, deadline_s: float, asker: str) -> None:
+        """Finish what runs, for at most `deadline_s`, then end; the audit names the `asker`."""
         if not self._drain_wanted.is_set():
-            self._audit.note(Act("drain", who, f"begun, at most {deadline_s:g} s"))
+            self._audit.note(Act("drain", asker, f"begun, at most {deadline_s:g} s"))
             self._manager.stopping()
             self._drain_s = max(0.0, deadline_s)
             self._drain_wanted.set()

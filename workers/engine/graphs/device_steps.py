@@ -161,11 +161,12 @@ class DeviceSteps:
 
     @torch.inference_mode()
     def launch(
-        self, chunks: Sequence[Chunk], states: dict[int, SequenceState], **_: bool
+        self, chunks: Sequence[Chunk], states: dict[int, SequenceState], *, takes_in: bool = True
     ) -> Launched | Unsampled:
-        """See `Steps`; every step is taken in. One that samples nothing is waited for too, or
-        all chunks of a long prompt would be launched at once, and new requests wait for them all.
+        """See `Steps`. One that samples nothing is waited for too, or all chunks of a long prompt
+        would be launched at once, and new requests wait for them all.
         """
+        del takes_in  # a drafter on a card takes in every step
         chunks = [self._with_ids(chunk, states[chunk.seq]) for chunk in chunks]
         if not self._can_move(chunks):
             chunks = self._moved(chunks)
@@ -360,9 +361,7 @@ class DeviceSteps:
         return _Work(partial(self._sample, logits, rows, states, positions, table_rows), draft)
 
     def _can_move(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether chunks that may move can do so on the card: in graphs of steps that verify, whose
-        cuts are not those of invariant results.
-        """
+        """Whether those that may move do so on the card: in graphs that verify, not invariant."""
         if self._draft_pass is None or not any(chunk.may_move for chunk in chunks):
             return True
         is_bound = self._model.invariant or self._draft_pass.cuts_anew

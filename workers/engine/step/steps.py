@@ -52,9 +52,8 @@ class Steps(Protocol):
         takes_in: bool = True,
     ) -> "Launched | Unsampled | None":
         """Start the step; None if it is over and has sampled nothing. `takes_in`: see `StepPlan`.
-        Raises `TokensLost`,
-        `torch.OutOfMemoryError` and what the network raises; but for the first, the same chunks,
-        or some of them, may then be launched again.
+        Raises `TokensLost`, `torch.OutOfMemoryError` and what the network raises; but for the
+        first, the same chunks, or some of them, may then be launched again.
         """
 
     def move(self, moves: Moves) -> None:

@@ -179,7 +179,7 @@ def _load(path: Path, vocab_size: int, eos_ids: list[int]) -> _Library:
         verbose_errors=False,
     )
     gap = tokenizer.tokenize_str(_GAP)
-    vocabulary = Vocabulary(vocab_size, gap[0] if len(gap) == 1 else None)
+    vocabulary = Vocabulary(vocab_size, gap[0] if len(gap) == 1 else None, tuple(eos_ids))
     return _Library(LLMatcher, tokenizer, limits, vocabulary)
 
 

@@ -41,10 +41,13 @@ class GrammarBroken(HermaError):
 
 
 class Vocabulary(NamedTuple):
-    """`size` logits; `gap_id` is the token that may stand between reasoning and answer."""
+    """`size` logits; `gap_id` is the token that may stand between reasoning and answer; `eos_ids`
+    end a sequence.
+    """
 
     size: int
     gap_id: int | None
+    eos_ids: tuple[int, ...] = ()
 
     @property
     def num_words(self) -> int:
@@ -140,12 +143,15 @@ class SequenceGrammar:
         return lone
 
     def follow(self, outputs: array[int], row: Words) -> bool:
-        """Move behind `outputs`. True if the matcher says what may come next; else any token may,
-        as `row` shows. Raises `GrammarBroken`.
+        """Move behind `outputs`. True if the matcher says what may come next; else any token may
+        that does not end the sequence, as `row` shows: the answer has to follow the reasoning.
+        Raises `GrammarBroken`.
         """
         self._move_behind(outputs)
         if self._place is _Place.REASONING:
             row[:] = ALL_BITS
+            for token_id in self._vocabulary.eos_ids:
+                _forbid(row, token_id)
             return False
         return True
 
@@ -170,10 +176,17 @@ class SequenceGrammar:
         except GrammarBroken:
             return 0
         for index, token_id in enumerate(drafts):
-            if self._next_place(token_id) is None and not self.matcher.validate_tokens([token_id]):
+            if not self._may_take(token_id):
                 return index
             self._take(token_id)
         return len(drafts)
+
+    def _may_take(self, token_id: int) -> bool:
+        if self._place is _Place.REASONING:
+            return token_id not in self._vocabulary.eos_ids
+        return self._next_place(token_id) is not None or bool(
+            self.matcher.validate_tokens([token_id])
+        )
 
     def _move_behind(self, outputs: array[int]) -> None:
         self._take_back(outputs)
@@ -234,3 +247,10 @@ class SequenceGrammar:
 def _allow(row: Words, token_id: int) -> None:
     if token_id < row.size * _WORD_BITS:
         row.view(np.uint32)[token_id // _WORD_BITS] |= np.uint32(1 << (token_id % _WORD_BITS))
+
+
+def _forbid(row: Words, token_id: int) -> None:
+    if token_id < row.size * _WORD_BITS:
+        row.view(np.uint32)[token_id // _WORD_BITS] &= np.uint32(
+            ~(1 << (token_id % _WORD_BITS)) & 0xFFFFFFFF
+        )

@@ -13,14 +13,14 @@ from workers.model_dir import builtin_dir
 
 VOCABULARY = 4200
 """Of the head: the tokenizer has 4,096."""
-EOS = 4089
+EOS, OTHER_EOS = 4089, 4087
 NAMES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 @pytest.fixture(scope="package", name="model_dir")
 def _model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("random")
-    write_tiny_model(folder, vocab_size=VOCABULARY, eos_token_id=[EOS, 4087])
+    write_tiny_model(folder, vocab_size=VOCABULARY, eos_token_id=[EOS, OTHER_EOS])
     for name in NAMES:
         shutil.copy(builtin_dir("builtin:herma-tiny") / name, folder)
     return folder
@@ -33,7 +33,7 @@ def _tokenizer(model_dir: Path) -> Tokenizer:
 
 @pytest.fixture(scope="package", name="compiler")
 def _compiler(model_dir: Path) -> LlGuidanceCompiler:
-    return LlGuidanceCompiler(model_dir, VOCABULARY, frozenset({EOS, 4087}))
+    return LlGuidanceCompiler(model_dir, VOCABULARY, frozenset({EOS, OTHER_EOS}))
 
 
 @pytest.fixture(name="runner")

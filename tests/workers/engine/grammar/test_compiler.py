@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from protocol.messages import Grammar
-from tests.workers.engine.grammar.conftest import EOS, VOCABULARY
+from tests.workers.engine.grammar.conftest import EOS, OTHER_EOS, VOCABULARY
 from workers.engine.grammar.compiler import MAX_COMPILED, LlGuidanceCompiler
 from workers.engine.grammar.sequence_grammar import GrammarBroken, SequenceGrammar
 from workers.loop import Compiled
@@ -86,13 +86,15 @@ def test_outputs_that_break_the_grammar_are_refused(
 def test_it_begins_behind_reasoning(
     gap: bool, compiler: LlGuidanceCompiler, tokenizer: Tokenizer
 ) -> None:
-    """All is allowed within; one empty line may follow it."""
+    """All is allowed within but the end of the sequence; one empty line may follow it."""
     (empty_line,) = tokenizer.encode("\n\n", add_special_tokens=False).ids
     thoughts = tokenizer.encode("no digit", add_special_tokens=False).ids
     follower = compiler.compile(Grammar("regex", "[0-9]+", CLOSING), NO_OUTPUTS)
     outputs = []
-    for token_id in [*thoughts, EOS, CLOSING]:
-        assert token_id in _allowed(follower, outputs)
+    for token_id in [*thoughts, CLOSING]:
+        allowed = _allowed(follower, outputs)
+        assert token_id in allowed
+        assert allowed.isdisjoint({EOS, OTHER_EOS})
         outputs.append(token_id)
     digits = {i for i in range(4096) if (tokenizer.decode([i]) or "x").isdecimal()}
     assert _allowed(follower, outputs) - {empty_line} <= digits
@@ -100,7 +102,7 @@ def test_it_begins_behind_reasoning(
         outputs.append(empty_line)
         assert _allowed(follower, outputs) <= digits
     outputs.append(min(digits))
-    assert _allowed(follower, outputs) <= digits | {EOS, 4087}
+    assert _allowed(follower, outputs) <= digits | {EOS, OTHER_EOS}
 
 
 def test_reasoning_may_be_left_out(compiler: LlGuidanceCompiler, tokenizer: Tokenizer) -> None:
@@ -112,8 +114,14 @@ def test_reasoning_may_be_left_out(compiler: LlGuidanceCompiler, tokenizer: Toke
     assert seven in _allowed(plain, [])
     assert OPENING not in _allowed(plain, [seven])
     thinking = compiler.compile(grammar, NO_OUTPUTS)
-    assert {OPENING, seven, EOS, 5} <= _allowed(thinking, [OPENING])
+    assert {OPENING, seven, 5} <= _allowed(thinking, [OPENING])
     assert OPENING not in _allowed(thinking, [OPENING, 5, CLOSING])
+
+
+def test_drafts_do_not_end_a_sequence_in_its_reasoning(compiler: LlGuidanceCompiler) -> None:
+    """As the mask says, so that what is verified is what would have been drawn."""
+    follower = compiler.compile(Grammar("regex", "7+", CLOSING), NO_OUTPUTS)
+    assert follower.num_allowed(NO_OUTPUTS, [5, 6, OTHER_EOS, 7]) == 2
 
 
 HOSTILE = {

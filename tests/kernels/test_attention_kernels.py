@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.attention import prefill as prefill_file
 from kernels.attention.config import DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import _counters, decode
-from kernels.attention.prefill import prefill
+from kernels.attention.prefill import merge_programs, prefill
 from kernels.attention.shares import decode_shares
 from kernels.attention.work import prefill_work, to_device
 from kernels.attention.write import qk_norm_rope_write
@@ -200,3 +201,25 @@ def test_any_heads_prefill(shape: Shape, device: torch.device) -> None:
     """The shapes of the decodes."""
     case = make_case(((50, 20), (0, 11)), shape).to(device)
     check_case(case, run_prefill(case, TILES._replace(target=8, piece=16)))
+
+
+@pytest.mark.parametrize("programs", [1, 3])
+def test_a_program_merges_many_rows(
+    programs: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit what a program for each row makes of them."""
+    case = make_case(((50, 3), (0, 2), (70, 4)), Shape()).to(device)
+    config = TILES._replace(target=64, piece=16)
+    wanted = run_prefill(case, config)
+    monkeypatch.setattr(prefill_file, "_MERGING", programs * case.shape.heads)
+    out = run_prefill(case, config)
+    assert torch.equal(out, wanted)
+    check_case(case, out)
+
+
+@given(num_merges=st.integers(1, 20_000), num_heads=st.sampled_from([1, 16, 24, 32, 64]))
+def test_every_row_is_merged_by_few_programs(num_merges: int, num_heads: int) -> None:
+    """No program has more rows than it looks at, and there are no more programs than needed."""
+    programs = merge_programs(num_merges, num_heads)
+    assert programs * 16 >= num_merges >= programs
+    assert programs * num_heads <= max(2112, (num_merges + 15) // 16 * num_heads)

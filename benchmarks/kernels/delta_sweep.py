@@ -2,7 +2,8 @@
 
 `python -m benchmarks.kernels delta_sweep --jobs 16 --parts`: the best of each case by kernel, too;
 `--json FILE` has the times of all, `--case decode` the decodes only. "usual" are the tiles of two
-kernels, and of prompts; "fused" one kernel's warps, registers, columns, values and streaming.
+kernels, and of prompts; "fused" one kernel's warps, registers, columns, values and streaming;
+"streamed" another's warps, registers, values and stages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,9 +16,17 @@ from torch import Tensor
 from benchmarks.kernels.case import Case, Variant
 from benchmarks.kernels.delta_rule import EPS, SIZES, drawn_layer, mixed
 from kernels.delta_rule import DeltaState, GateProduct
-from kernels.delta_rule.device import FEW_TILES, SOME_TILES, STEP_TILES, StepTiles, decode
+from kernels.delta_rule.device import (
+    FEW_TILES,
+    MANY_TILES,
+    SOME_TILES,
+    STEP_TILES,
+    StepTiles,
+    decode,
+)
 from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.prompts import TILES, Tiles, prompts
+from kernels.delta_rule.streamed import StreamTiles
 from kernels.linear import norm_linear
 
 _PROMPTS = (8192, 2048, 300, 32)
@@ -36,6 +45,9 @@ _TILES = (
 )
 _STEP_TILES = (
     STEP_TILES,
+    MANY_TILES,
+    *[MANY_TILES._replace(stages=stages) for stages in (2, 4)],
+    MANY_TILES._replace(registers=128),
     SOME_TILES,
     SOME_TILES._replace(streams=True),
     SOME_TILES._replace(columns=8),
@@ -102,7 +114,9 @@ def _with_product(num: int, device: torch.device) -> Case:
 
 
 def _variant(
-    lengths: Sequence[int], tiles: Tiles | StepTiles | FusedTiles, device: torch.device
+    lengths: Sequence[int],
+    tiles: Tiles | StepTiles | FusedTiles | StreamTiles,
+    device: torch.device,
 ) -> Variant:
     """Prompts or decodes of these lengths, as the tiles say."""
     given = cache(lambda: drawn_layer(lengths, SIZES, device))
@@ -123,10 +137,12 @@ def _variant(
     return Variant(_name(tiles), run)
 
 
-def _name(tiles: Tiles | StepTiles | FusedTiles) -> str:
+def _name(tiles: Tiles | StepTiles | FusedTiles | StreamTiles) -> str:
     """What differs."""
     if isinstance(tiles, FusedTiles):
         return f"fused {' '.join(str(int(value)) for value in tiles)}"
+    if isinstance(tiles, StreamTiles):
+        return f"streamed {' '.join(str(value) for value in tiles)}"
     usual: Tiles | StepTiles = TILES if isinstance(tiles, Tiles) else STEP_TILES
     fields: Sequence[str] = tiles._fields
     values = zip(fields, tiles, usual, strict=True)

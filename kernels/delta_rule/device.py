@@ -1,10 +1,11 @@
-"""A layer of the gated delta rule on a CUDA device, and its Triton kernels of single rows: one
+"""A layer of the gated delta rule on a CUDA device, and two Triton kernels of single rows: one
 convolution step, and one step of the rule with its norm.
 
 Owns which kernel serves which rows, and both launches. The state is read and written once: a
 program holds one head's [K, V] numbers in registers, and norms what it reads of them. Here the
 convolution is a kernel of its own, because several value heads share the columns of a key head, and
-with them their tail; `fused.py` has one kernel for both.
+with them their tail; `fused.py` has one kernel for both, for few sequences, `streamed.py` one for
+many.
 """
 
 from functools import cache
@@ -21,6 +22,7 @@ from kernels.delta_rule.pieces import gated, log_kept, sigmoid, unit_rows
 from kernels.delta_rule.plan import DeltaPlan
 from kernels.delta_rule.prompts import prompts
 from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights, GateProduct
+from kernels.delta_rule.streamed import StreamTiles, streamed
 from kernels.launch import Launch
 
 _COLUMNS = 512
@@ -37,8 +39,13 @@ class StepTiles(NamedTuple):
 
 STEP_TILES: Final = StepTiles()
 """Two programs share a multiprocessor: while one adds up, the other loads. Two kernels. Of these
-tiles and those below an H200 took, for a layer of the 27B, 8.3 and 6.6 us beside one sequence, 27.5
-and 25.5 beside 8, 141 and 178 beside 64 (`python -m benchmarks.kernels delta_sweep`)."""
+tiles and those of `SOME_TILES` an H200 took, for a layer of the 27B, 8.3 and 6.6 us beside one
+sequence, 27.5 and 25.5 beside 8, 141 and 178 beside 64 (`python -m benchmarks.kernels
+delta_sweep`)."""
+
+MANY_TILES: Final = StreamTiles()
+"""Beyond `_SOME` sequences. The bytes of 64 take 97 us by the rate of a copy; 141 of `STEP_TILES`
+are those that wait for the slowest of load, sum and store."""
 
 SOME_TILES: Final = FusedTiles(1, 128, 16, 16)
 """Up to `_SOME` sequences: of a head's 16 values each a program, so that there are enough."""
@@ -158,7 +165,7 @@ def decode(
     plan: DeltaPlan,
     sizes: DeltaSizes,
     out: Tensor,
-    tiles: StepTiles | FusedTiles | None = None,
+    tiles: StepTiles | FusedTiles | StreamTiles | None = None,
 ) -> None:
     """Row i of the first `plan.num_decodes` of a step, into `out` [T, HV V]; moves states on."""
     num_decodes = plan.num_decodes
@@ -166,12 +173,15 @@ def decode(
         if isinstance(gates, GateProduct):
             tiles = FEW_TILES
         else:
-            tiles = SOME_TILES if num_decodes <= _SOME else STEP_TILES
+            tiles = SOME_TILES if num_decodes <= _SOME else MANY_TILES
     if isinstance(tiles, FusedTiles):
         fused(rows, gates, weights, eps, state, plan, sizes, out, tiles)
         return
     if isinstance(gates, GateProduct):
         raise TypeError("these kernels take gates as numbers")
+    if isinstance(tiles, StreamTiles):
+        streamed(rows, gates, weights, eps, state, plan, sizes, out, tiles)
+        return
     mixed = rows.new_empty(num_decodes, sizes.columns)
     strides = rows.stride(0), state.tails.stride(0), state.matrices.stride(0)
     rounds = weights.norm.dtype == rows.dtype

@@ -82,4 +82,16 @@ TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {
     ("linear_add", 128, 4096, 12288): Skinny(128, 256, 4, 8, 3, True, 32768, True),  # 26.5 us
     ("linear_add", 192, 4096, 12288): None,  # 39.1 us
     ("linear_add", 256, 4096, 12288): Skinny(128, 256, 2, 8, 3, True, 32768, True),  # 32.3 us
+    ("norm_linear", 1, 16384, 5120): Gemv(4, 1024, 4),  # 20.2 us
+    ("linear_add", 1, 5120, 6144): Gemv(4, 2048, 8),  # 9.2 us
+    ("norm_swiglu", 1, 34816, 5120): Gemv(4, 1024, 4),  # 40.8 us
+    ("linear_add", 1, 5120, 17408): Gemv(2, 2048, 8),  # 21.8 us
+    ("norm_linear", 1, 8192, 5120): Gemv(4, 1024, 4),  # 11.8 us
+    ("norm_linear", 1, 6144, 5120): Gemv(4, 1024, 4),  # 9.4 us
+    ("norm_linear", 64, 16384, 5120): Skinny(64, 256, 1, 4, 3, True, 32768, True),  # 25.2 us
+    ("linear_add", 64, 5120, 6144): Skinny(64, 256, 3, 4, 3, True, 32768, True),  # 15.1 us
+    ("norm_swiglu", 64, 34816, 5120): Skinny(128, 128, 1, 8, 3, True, 32768, True),  # 49.9 us
+    ("linear_add", 64, 5120, 17408): Skinny(64, 256, 3, 4, 3, True, 32768, True),  # 31.5 us
+    ("norm_linear", 64, 8192, 5120): Skinny(64, 256, 2, 4, 3, True, 32768, True),  # 17.4 us
+    ("norm_linear", 64, 6144, 5120): Skinny(64, 256, 2, 4, 3, True, 32768, True),  # 14.4 us
 }

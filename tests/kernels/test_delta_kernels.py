@@ -24,6 +24,7 @@ from kernels.delta_rule import (
 from kernels.delta_rule.device import FEW_TILES, SOME_TILES, STEP_TILES, StepTiles
 from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.shapes import GateProduct, sizes_of
+from kernels.delta_rule.streamed import StreamTiles
 from kernels.rms_norm import rms_norm
 from tests.kernels.delta_cases import EPS, SIZES, Layer, drawn_rows, layer
 
@@ -37,6 +38,8 @@ TILES: Final = {
     "shared heads": FusedTiles(2, 128, 16, 32),
     "a warp a program": FusedTiles(1, 128, 8, 16, streams=True),
     "whole rows": FusedTiles(8, 128, 128),
+    "streamed": StreamTiles(),
+    "streamed heads": StreamTiles(8, 168, 128, 2),
 }
 STEPS: Final = {
     "decodes": ([Span(0, 1, 2), Span(7, 1, 0), Span(3, 1, 4)], ()),
@@ -164,7 +167,7 @@ def stepped(
     gates: Tensor | GateProduct,
     plan: DeltaPlan,
     device: torch.device,
-    tiles: StepTiles | FusedTiles,
+    tiles: StepTiles | FusedTiles | StreamTiles,
 ) -> tuple[Tensor, DeltaState]:
     """Decodes by the kernels, cut as `tiles` say."""
     weights = DeltaWeights(*[part.to(device) for part in of.weights])
@@ -184,7 +187,7 @@ def stepped(
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("tiles", TILES)
-@pytest.mark.parametrize("sizes", [SIZES, WIDE], ids=["small", "wide"])
+@pytest.mark.parametrize("sizes", [SIZES, WIDE, EVEN], ids=["small", "wide", "even"])
 def test_decodes_are_those_of_the_reference(
     tiles: str, sizes: DeltaSizes, device: torch.device
 ) -> None:

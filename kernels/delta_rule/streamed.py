@@ -1,0 +1,238 @@
+"""One Triton kernel for a single row of each of very many sequences: convolution, one step of the
+rule and its norm, while the next state is on its way.
+
+Owns the kernel and its launch. Must not know which rows it serves.
+
+A program takes key heads of spans one after another, with all their value heads: so it alone reads
+and moves their tails. It steps through their states in tiles of [K, `values`]; while one lies in
+registers the next crosses to shared memory, which the compiler's pipeline does. What several
+programs of a multiprocessor have on their way at once then never falls to nothing, as it does where
+each loads, adds up and stores by turns.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.choose import has_pdl
+from kernels.delta_rule.pieces import log_kept, sigmoid
+from kernels.delta_rule.plan import DeltaPlan
+from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights
+from kernels.launch import Launch
+
+
+class StreamTiles(NamedTuple):
+    """Warps of a program, the registers of a thread, the columns of a tile (all of a head's, or
+    half of them), and of how many tiles one is added up while the others are on their way.
+    """
+
+    num_warps: int = 4
+    registers: int = 168
+    values: int = 64
+    stages: int = 2
+
+
+@triton.jit
+def _convolved(
+    row_at, tail_at, conv_at, inside, held, C: tl.constexpr, WIDTH: tl.constexpr,
+    dtype: tl.constexpr,
+):  # fmt: skip
+    """Columns behind the convolution, rounded as rows are, and their tail's next numbers."""
+    x = tl.load(row_at, inside, 0.0)
+    sums = x.to(tl.float32) * tl.load(conv_at + WIDTH - 1, inside, 0.0).to(tl.float32)
+    tail = ()
+    for back in tl.static_range(WIDTH - 1):
+        old = tl.load(tail_at + back * C, held, 0.0)
+        sums += old.to(tl.float32) * tl.load(conv_at + back, inside, 0.0).to(tl.float32)
+        if back > 0:
+            tail += (old,)  # type: ignore[assignment]
+    tail += (x,)  # type: ignore[assignment]
+    return (sums * sigmoid(sums)).to(dtype).to(tl.float32), tail
+
+
+@triton.jit
+def _moved(tail_at, tail, inside, C: tl.constexpr):
+    for back in tl.static_range(len(tail)):
+        tl.store(tail_at + back * C, tail[back], inside)
+
+
+@triton.jit
+def _unit_and_moved(
+    at, has_key, held, rows_ptr, tails_ptr, conv_ptr, C: tl.constexpr, WIDTH: tl.constexpr,
+    dtype: tl.constexpr,
+):  # fmt: skip
+    """A head's query or key, of length 1; its tail moves on."""
+    x, tail = _convolved(
+        rows_ptr + at, tails_ptr + at, conv_ptr + at * WIDTH, has_key, held, C, WIDTH, dtype
+    )
+    x *= tl.rsqrt(tl.sum(x * x, 0) + 1e-6)
+    # All threads have what they read of the tail: the sum was added up across them.
+    _moved(tails_ptr + at, tail, has_key, C)
+    return x
+
+
+@triton.jit
+def _opened(
+    read, scale, at, own_at, has_value, z_ptr, norm_ptr, out_ptr, ROUNDS: tl.constexpr
+):  # fmt: skip
+    """As `gated`, of some of a head's numbers: those at `own_at` of a row, `at` of the head."""
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    z = tl.load(z_ptr + own_at, has_value, 0.0).to(tl.float32)
+    weight = tl.load(norm_ptr + at, has_value, 0.0).to(tl.float32)
+    weighed = (read * scale).to(dtype).to(tl.float32) * weight
+    if ROUNDS:
+        weighed = weighed.to(dtype).to(tl.float32)
+    tl.store(out_ptr + own_at, (weighed * z * sigmoid(z)).to(dtype), has_value)
+
+
+@triton.jit
+def _normed(
+    before, read, head, part, values, z_ptr, norm_ptr, out_ptr, eps, V: tl.constexpr,
+    BLOCK_V: tl.constexpr, SHARES: tl.constexpr, ROUNDS: tl.constexpr,
+):  # fmt: skip
+    """What is read of a head, when all of it is."""
+    if SHARES == 1:
+        scale = tl.rsqrt(tl.sum(read * read, 0) / V + eps)
+        own_at = head * V + values
+        _opened(read, scale, values, own_at, values < V, z_ptr, norm_ptr, out_ptr, ROUNDS)
+    elif part % 2 == 1:
+        scale = tl.rsqrt(tl.sum(before * before + read * read, 0) / V + eps)
+        own_at = head * V + values
+        _opened(before, scale, values, own_at, values < V, z_ptr, norm_ptr, out_ptr, ROUNDS)
+        values += BLOCK_V
+        own_at = head * V + values
+        _opened(read, scale, values, own_at, values < V, z_ptr, norm_ptr, out_ptr, ROUNDS)
+
+
+@triton.jit
+def _kept_and_beta(gates_ptr, decay_ptr, dt_bias_ptr, own, head, HV: tl.constexpr):
+    b = tl.load(gates_ptr + own).to(tl.float32)
+    a = tl.load(gates_ptr + HV + own).to(tl.float32)
+    kept = log_kept(a, tl.load(decay_ptr + head), tl.load(dt_bias_ptr + head))
+    return tl.exp(kept), sigmoid(b)
+
+
+@triton.jit
+def _blank(out_ptr, head, values, GROUP: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr):
+    for first in tl.static_range(0, GROUP * V, BLOCK_V):
+        nothing = tl.zeros([BLOCK_V], out_ptr.dtype.element_ty)
+        tl.store(out_ptr + head * V + first + values, nothing, first + values < GROUP * V)
+
+
+@triton.jit
+def _streamed_kernel(
+    rows_ptr, gates_ptr, conv_ptr, decay_ptr, dt_bias_ptr, norm_ptr, state_ptr, tails_ptr,
+    starts_ptr, slots_ptr, out_ptr, eps,
+    C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, TAIL: tl.constexpr,
+    WIDTH: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, SHARES: tl.constexpr, ROUNDS: tl.constexpr,
+    STAGES: tl.constexpr, IS_EVEN: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    group: tl.constexpr = HV // HK
+    span, key_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    start, slot = tl.load(starts_ptr + span), tl.load(slots_ptr + span).to(tl.int64)
+    # The slot again, for the compiler: addresses that wait for the store would take registers.
+    stored_ptr = state_ptr + tl.load(slots_ptr + span, volatile=True).to(tl.int64) * STATE
+    keys, values = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    has_key, is_begun = (keys < K) & (start >= 0), start > 0
+    head, query_at = key_head * group, key_head * K + keys
+    rows_ptr, out_ptr = rows_ptr + span * ROW, out_ptr + span * HV * V
+    tails_ptr, gates_ptr = tails_ptr + slot * TAIL, gates_ptr + span * 2 * HV + head
+    within = head * K * V + keys[:, None] * V + values[None, :]
+    state_ptr, stored_ptr = state_ptr + slot * STATE + within, stored_ptr + within
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    given = rows_ptr, tails_ptr, conv_ptr
+    query = _unit_and_moved(query_at, has_key, has_key & is_begun, *given, C, WIDTH, dtype)
+    key = _unit_and_moved(query_at + HK * K, has_key, has_key & is_begun, *given, C, WIDTH, dtype)
+    query *= K**-0.5
+    both = tl.sum(query * key, 0)
+    before = tl.zeros([BLOCK_V], tl.float32)
+    # Padding has no parts: nothing moves.
+    for part in tl.range(0, tl.where(start >= 0, group * SHARES, 0), num_stages=STAGES):
+        own, first = part // SHARES, part % SHARES * BLOCK_V
+        has_value, part_at = first + values < V, own * K * V + first
+        inside = has_key[:, None] & has_value[None, :]
+        held = tl.load(state_ptr + part_at, is_begun if IS_EVEN else inside & is_begun, 0.0)
+        value_at = 2 * HK * K + (head + own) * V + first + values
+        value, tail = _convolved(
+            rows_ptr + value_at, tails_ptr + value_at, conv_ptr + value_at * WIDTH, has_value,
+            has_value & is_begun, C, WIDTH, dtype,
+        )  # fmt: skip
+        kept, beta = _kept_and_beta(gates_ptr, decay_ptr, dt_bias_ptr, own, head + own, HV)
+        held *= kept
+        # S^T q before the update, which adds u (k . q).
+        known, read = tl.sum(held * key[:, None], 0), tl.sum(held * query[:, None], 0)
+        update = beta * (value - known)
+        held += key[:, None] * update[None, :]
+        tl.store(stored_ptr + part_at, held, None if IS_EVEN else inside)
+        read = (read + update * both).to(dtype).to(tl.float32)
+        # Sums across the warps are behind all that was read of the tail. A barrier of its own would
+        # keep the compiler from having the next state on its way.
+        _moved(tails_ptr + value_at, tail, has_value, C)
+        _normed(
+            before, read, head + own, part, values, rows_ptr + C, norm_ptr, out_ptr, eps, V,
+            BLOCK_V, SHARES, ROUNDS,
+        )  # fmt: skip
+        before = read
+    if start < 0:
+        _blank(out_ptr, head, values, group, V, BLOCK_V)
+
+
+def streamed(
+    rows: Tensor,
+    gates: Tensor,
+    weights: DeltaWeights,
+    eps: float,
+    state: DeltaState,
+    plan: DeltaPlan,
+    sizes: DeltaSizes,
+    out: Tensor,
+    tiles: StreamTiles,
+) -> None:
+    """Row i of the first `plan.num_decodes` of a step, into `out` [T, HV V]; moves states on. Rows
+    of padding are 0, and their slots stay as they are.
+    """
+    strides = rows.stride(0), state.matrices.stride(0), state.tails.stride(0)
+    rounds = weights.norm.dtype == rows.dtype
+    launch = _launch(rows.device, sizes, strides, weights.conv.shape[1], eps, rounds, tiles)
+    launch(
+        (plan.num_decodes, sizes.num_key_heads, 1),
+        (
+            *(rows, gates, weights.conv, weights.decay, weights.dt_bias, weights.norm),
+            *(state.matrices, state.tails, plan.starts, plan.slots, out),
+        ),
+    )
+
+
+@cache
+def _launch(
+    device: torch.device,
+    sizes: DeltaSizes,
+    strides: tuple[int, int, int],
+    conv_width: int,
+    eps: float,
+    rounds: bool,
+    tiles: StreamTiles,
+) -> Launch:
+    row, matrix, tail = strides
+    keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
+    block = max(min(tiles.values, values), values // 2)
+    pdl = has_pdl(device)
+    constants = {
+        "eps": eps, "C": sizes.columns, "ROW": row, "STATE": matrix, "TAIL": tail,
+        "WIDTH": conv_width, "HK": sizes.num_key_heads, "HV": sizes.num_value_heads,
+        "K": sizes.key_dim, "V": sizes.value_dim, "BLOCK_K": keys, "BLOCK_V": block,
+        "SHARES": values // block, "ROUNDS": rounds, "STAGES": tiles.stages,
+        "IS_EVEN": (keys, values) == (sizes.key_dim, sizes.value_dim), "PDL": pdl,
+    }  # fmt: skip
+    num_warps = max(1, min(tiles.num_warps, keys * block // 512))
+    return Launch(
+        _streamed_kernel, constants, num_warps=num_warps, launch_pdl=pdl, maxnreg=tiles.registers
+    )

@@ -22,6 +22,7 @@ _SIZES: Final = (
     (192, 64, 16),
     (16, 496, 16),
     (256, 256, 16),
+    (16, 752, 16),
     (16, 1008, 16),
 )
 """Rows of decodes and of segments, and segments, in the order of capture: the next turn of an agent
@@ -33,6 +34,11 @@ _LAUNCHED_WEIGHTS: Final = 7.5e10
 for nine launches (7.8 to 9.9 ms for 36 layers on hosts of an H200, 12 to 20 where others use the
 host too), in which it does 600 TFLOP/s. A bucket beyond it could cost a step more than it saves, if
 most of it is padding."""
+
+_FP8_SHARE: Final = 3
+"""So many weights in 8 bits count as one in 16: their rows are quantised in launches of their own,
+25 ms for 36 layers of which the card needs 8 (550 rows of an 8B, one H200), and twice as many are
+multiplied in a time."""
 
 _GRAIN: Final = 16
 """Rows of segments that a small budget leaves of a bucket are rounded up to these: kernels multiply
@@ -93,6 +99,26 @@ class GraphBucket(NamedTuple):
         if self.verifies != need.verifies or self.least_sampled > need.least_sampled:
             return False
         return all(has >= wanted for has, wanted in zip(self[:3], need[:3], strict=True))
+
+
+def buckets_of(
+    max_seqs: int,
+    token_budget: int,
+    layer_weights: int,
+    *,
+    is_fp8: bool,
+    verifies: bool,
+    invariant_sizes: Iterable[int] | None,
+) -> tuple[GraphBucket, ...]:
+    """Those of mixed steps, and of steps that verify. `layer_weights` are in 8 bits or in 16;
+    `invariant_sizes` are rooms for decodes where all rows are those of segments.
+    """
+    limits = max_seqs, token_budget, layer_weights // _FP8_SHARE if is_fp8 else layer_weights
+    if invariant_sizes is None:
+        held = graph_buckets(*limits)
+    else:
+        held = invariant_buckets(invariant_sizes, *limits)
+    return held + verify_buckets(*limits) if verifies else held
 
 
 def graph_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tuple[GraphBucket, ...]:

@@ -24,13 +24,7 @@ from kernels.attention import PagedPlan, SharingCosts, blocks_at, sharing_costs
 from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
 from workers.engine.drafting.drafter import CapturesDrafts, Drafter
-from workers.engine.graphs.buckets import (
-    GraphBucket,
-    graph_buckets,
-    invariant_buckets,
-    need_of,
-    verify_buckets,
-)
+from workers.engine.graphs.buckets import GraphBucket, buckets_of, need_of
 from workers.engine.graphs.capture import Capture, CudaCapture, held_on_card, run_again, sparing
 from workers.engine.graphs.capture_order import CaptureOrder, capture_sizes
 from workers.engine.graphs.captured_steps import Graphs
@@ -555,12 +549,15 @@ def _capturing(drafter: object) -> CapturesDrafts | None:
 def _buckets(
     model: Network, max_rows: int, token_budget: int, *, verifies: bool
 ) -> tuple[GraphBucket, ...]:
-    """Those of mixed steps, and of steps that verify."""
-    limits = max_rows, token_budget, model.config.layer_weights // model.config.num_layers
-    held = graph_buckets(*limits)
-    if model.invariant:
-        held = invariant_buckets(capture_sizes(max_rows), *limits)
-    return held + verify_buckets(*limits) if verifies else held
+    config = model.config
+    return buckets_of(
+        max_rows,
+        token_budget,
+        config.layer_weights // config.num_layers,
+        is_fp8=model.weights.is_fp8,
+        verifies=verifies,
+        invariant_sizes=capture_sizes(max_rows) if model.invariant else None,
+    )
 
 
 def _awaits_token(chunk: Chunk, state: SequenceState) -> bool:

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.engine.graphs.buckets import GraphBucket, graph_buckets, need_of, verify_buckets
+from workers.engine.graphs.buckets import (
+    GraphBucket,
+    buckets_of,
+    graph_buckets,
+    need_of,
+    verify_buckets,
+)
 from workers.scheduler.plan import Chunk
 
 QWEN_0_6B, QWEN_8B, QWEN_32B = 15_728_640, 192_937_984, 487_587_840
@@ -21,6 +27,20 @@ def test_large_models_have_small_buckets() -> None:
     assert sizes == {QWEN_8B: [32, 64, 128, 128, 256, 384, 256, 256], QWEN_32B: [32, 64, 128, 128]}
     assert max(bucket.num_rows for bucket in graph_buckets(256, MOST, QWEN_0_6B)) == 1024
     assert graph_buckets(256, MOST, 10**10) == ()
+
+
+def test_weights_in_8_bits_have_larger_buckets() -> None:
+    """The host launches more for them, and the card multiplies them sooner."""
+    most = {
+        is_fp8: max(
+            bucket.num_rows
+            for bucket in buckets_of(
+                256, MOST, QWEN_8B, is_fp8=is_fp8, verifies=False, invariant_sizes=None
+            )
+        )
+        for is_fp8 in (False, True)
+    }
+    assert most == {False: 384, True: 1024}
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 8, 16, 100, 300])

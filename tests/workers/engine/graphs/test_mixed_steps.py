@@ -134,7 +134,7 @@ def test_what_no_bucket_holds_runs_at_its_own_size(
 ) -> None:
     """More rows than the largest bucket has for segments: no capture is requested."""
     monkeypatch.setattr(
-        "workers.engine.graphs.device_steps.graph_buckets", lambda *_: (GraphBucket(4, 256, 16),)
+        "workers.engine.graphs.buckets.graph_buckets", lambda *_: (GraphBucket(4, 256, 16),)
     )
     runner = as_on_card(host, run_again)
     assert _launched(runner, (64,) * 4)

@@ -3,7 +3,7 @@
 FILE is the output of `python -m benchmarks.kernels linear_sweep --json FILE` or `wide_sweep`;
 figures of a later file replace earlier ones. A case's entry is its fastest variant, or None if that
 is the library. With `--fp8` first it reads the output of `fp8_sweep` and prints a new
-`tuned_fp8.py`.
+`tuned_fp8.py`, with `--fp8 --onto` that of a sweep of few sizes, and keeps all other entries.
 """
 
 import json
@@ -11,6 +11,7 @@ import re
 import sys
 from pathlib import Path
 
+from kernels.linear import tuned_fp8
 from kernels.linear.choose import TUNED_ROWS, TUNED_ROWS_FP8
 
 HEAD = '''"""Measured configurations{what}: exceptions to the rule of `choose`.
@@ -26,6 +27,7 @@ from kernels.linear.config import Config, Gemv, Skinny{wide}
 
 TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {{'''
 
+_KNOWN = re.compile(r'^ {4}\("(\w+)", (\d+), (\d+), (\d+)\): (.*),  # ([\d.]+) us$', re.MULTILINE)
 _CASE = re.compile(r"(\w+) (\d+) x (\d+) T=(\d+)(?: fp8)?")
 
 
@@ -34,7 +36,11 @@ def main() -> None:
     is_fp8 = sys.argv[1:2] == ["--fp8"]
     entries: dict[tuple[str, int, int, int], tuple[str, float]] = {}
     machine = ""
-    for path in sys.argv[1 + is_fp8 :]:
+    is_onto = sys.argv[2:3] == ["--onto"]
+    if is_onto:
+        for op, rows, num_weight_rows, depth, config, time_us in _KNOWN.findall(_known_text()):
+            entries[op, int(rows), int(num_weight_rows), int(depth)] = config, float(time_us)
+    for path in sys.argv[1 + is_fp8 + is_onto :]:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
         machine = report["machine"]
         for result in report["results"]:
@@ -46,11 +52,15 @@ def main() -> None:
                 known = "None" if best in result["peers"] else best
                 entries[key] = known, result["times_us"][best]
     what, option = (" of weights in 8 bits", " --fp8") if is_fp8 else ("", "")
-    wide = "" if is_fp8 else ", Wide"
+    wide = ", Wide" if any("Wide" in config for config, _ in entries.values()) else ""
     print(HEAD.format(machine=machine, what=what, option=option, wide=wide))
     for (op, rows, num_weight_rows, depth), (config, time_us) in entries.items():
         print(f'    ("{op}", {rows}, {num_weight_rows}, {depth}): {config},  # {time_us:.1f} us')
     print("}")
+
+
+def _known_text() -> str:
+    return Path(tuned_fp8.__file__).read_text(encoding="utf-8")
 
 
 def _key(case: str) -> tuple[str, int, int, int]:

@@ -18,7 +18,7 @@ from benchmarks.kernels.linear import EPS, LAYERS, written
 from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_rows, quantize_weight
 from kernels.linear import Weight, library
 from kernels.linear.choose import Op, choose
-from kernels.linear.config import Config, Skinny
+from kernels.linear.config import Config, Skinny, Wide
 from kernels.linear.device import product
 
 SHAPES = [shape for shape in LAYERS if shape[1] < 151936]
@@ -88,7 +88,8 @@ def case(
 
 def _variant(op: Op, config: Config | None, *, by_block: bool) -> Variant:
     name = "chosen library" if config is None else written(config)
-    quantises = not by_block if config is None else isinstance(config, Skinny) and config.quantises
+    is_own = isinstance(config, Wide) or (isinstance(config, Skinny) and config.quantises)
+    quantises = is_own or (config is None and not by_block)
     run = partial(_ours, op, config)
     return Variant(name, run, accept=within(QUANTISED_ERROR) if quantises else None)
 

@@ -21,6 +21,10 @@ ALIGNED: Final = 16
 SHARED_BYTES: Final = 227 * 1024
 """Shared memory of a multiprocessor, for one program."""
 
+BF16: Final = "k16.f32.bf16.bf16"
+E4M3: Final = "k32.f32.e4m3.e4m3"
+"""What `wgmma` multiplies."""
+
 _CAPABILITY: Final = (9, 0)
 
 
@@ -47,8 +51,11 @@ def has_compiler() -> bool:
     return True
 
 
-def wgmma(n: int, first: int, left: Iterable[str], right: str, *, tail: str) -> str:
-    """A statement: `sums`[first, first + n / 2) += A B of PTX's `wgmma`, m64nNk16, bfloat16.
+def wgmma(
+    n: int, first: int, left: Iterable[str], right: str, *, tail: str, kind: str = BF16
+) -> str:
+    """A statement: `sums`[first, first + n / 2) += A B of PTX's `wgmma`, m64nN, 32 bytes of columns
+    deep; `kind` is `BF16` or `E4M3`.
 
     `left` are four registers or one description of a tile in shared memory, `right` is another;
     `tail` are PTX's operands behind them, whether sums count first.
@@ -63,6 +70,6 @@ def wgmma(n: int, first: int, left: Iterable[str], right: str, *, tail: str) -> 
     inputs.append(f'"l"({right})')
     return f"""
   asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {{{places}}}, "
+      "wgmma.mma_async.sync.aligned.m64n{n}{kind} {{{places}}}, "
       "{f"{{{a}}}" if from_registers else a}, %{count + len(names)}, {tail};\\n"
       : {outputs} : {", ".join(inputs)});"""

@@ -100,11 +100,13 @@ def choose(
     if scale_block > 1:
         return _choose_blocked(op, num_rows, num_weight_rows, depth, scale_block)
     is_large = num_weight_rows * depth >= _PADDED_WEIGHTS and num_weight_rows <= _HEAD_ROWS
-    if has_wide and is_large and num_rows in _PADDED_ROWS:
+    is_fp8 = scale_block == 1
+    if has_wide and not is_fp8 and is_large and num_rows in _PADDED_ROWS:
         return of_few_rows(op, num_weight_rows)
     if num_rows > TUNED_ROWS[-1]:
-        return _LONG if has_wide and _suits_long(op, num_rows, depth) else None
-    return _choose(op, num_rows, num_weight_rows, depth, scale_block == 1, has_wide)
+        is_long = has_wide and not is_fp8 and _suits_long(op, num_rows, depth)
+        return _LONG if is_long else None
+    return _choose(op, num_rows, num_weight_rows, depth, is_fp8, has_wide)
 
 
 @cache
@@ -119,7 +121,9 @@ def _choose(
     rows = _tuned_rows(num_rows, is_fp8=is_fp8)
     found = (TUNED_FP8 if is_fp8 else TUNED).get((op.value, rows, num_weight_rows, depth), _UNKNOWN)
     if found is _UNKNOWN or (isinstance(found, Wide) and not has_wide):
-        return rule(op, rows, num_weight_rows, depth, is_fp8=is_fp8, has_wide=has_wide)
+        # In 8 bits only what was measured is left to it.
+        by_rule = has_wide and not is_fp8
+        return rule(op, rows, num_weight_rows, depth, is_fp8=is_fp8, has_wide=by_rule)
     return found
 
 
@@ -129,8 +133,10 @@ def _tuned_rows(num_rows: int, *, is_fp8: bool) -> int:
 
 
 def _is_tuned(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> bool:
+    """Whether by Triton's kernels, which alone read scales by block."""
     rows = _tuned_rows(num_rows, is_fp8=True)
-    return (op.value, rows, num_weight_rows, depth) in TUNED_FP8
+    found = TUNED_FP8.get((op.value, rows, num_weight_rows, depth), _UNKNOWN)
+    return not isinstance(found, Wide)
 
 
 @cache

@@ -105,8 +105,11 @@ def product(
             is_gelu=is_gelu,
         )  # fmt: skip
     if isinstance(config, Wide):
-        if isinstance(weight, Fp8Weight) or bias is not None or is_gelu:
-            raise ValueError(f"{config} has neither biases, weights in 8 bits nor gelu")
+        if bias is not None or is_gelu:
+            raise ValueError(f"{config} has neither biases nor gelu")
+        if isinstance(weight, Fp8Weight):
+            values, scales = quantize_rows(x, norm, eps)
+            return wide(values, weight, config, residual=residual, swiglu=swiglu, x_scales=scales)
         x = x if norm is None else rms_norm(x, norm, eps)
         if not is_aligned(x, residual):  # only invariant products come here so
             x, residual = x.clone(), None if residual is None else residual.clone()
@@ -136,11 +139,13 @@ def _chosen(
     invariant: bool,
     is_gelu: bool = False,
 ) -> Config | None:
-    scale_block = parts_of(weight)[2]
+    _, scales, scale_block = parts_of(weight)
     num_weight_rows, depth = weight.shape
     num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
-    has_wide = scale_block == 0 and bias is None and not is_gelu and suits(x, depth, num_out)
+    is_fp8 = scale_block == 1
+    can_be = scale_block <= 1 and not (is_fp8 and invariant) and bias is None and not is_gelu
+    has_wide = can_be and suits(x, depth, num_out, is_fp8=is_fp8)
     if invariant:
         return choose_invariant(op, x.shape[0], num_weight_rows, scale_block, has_wide=has_wide)
-    has_wide = has_wide and is_aligned(x, residual)
+    has_wide = has_wide and is_aligned(x, residual, scales)
     return choose(op, x.shape[0], num_weight_rows, depth, x.dtype, scale_block, has_wide=has_wide)

@@ -10,6 +10,7 @@
 //   RESIDUAL `residual` is added to the finished sums, which are rounded once
 //   ONCE     no other program reads the weight: it may leave the cache first
 //   BAND     row tiles that programs take side by side, so that they share weights in the cache
+//   FP8      both sides are 8-bit floats, two in the place of each column, scaled by row
 //
 // Sums are float32. They leave through shared memory, which the tiles no longer need by then.
 
@@ -60,8 +61,15 @@ __device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 
 __device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xFFFF0000u); }
 __device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0f + __expf(-v)); }
 
-// Four features of one row, finished but for the residual.
-__device__ __forceinline__ float4 gathered(u32 staged, int row, int quad) {
+__device__ __forceinline__ float4 scaled(float4 v, float by, const float4* scales, int quad) {
+  const float4 s = scales[quad];
+  return make_float4(v.x * by * s.x, v.y * by * s.y, v.z * by * s.z, v.w * by * s.w);
+}
+
+// Four features of one row, finished but for the residual. With FP8 `by` is the row's scale,
+// `scales` and `up_scales` are those of the tile's weight rows.
+__device__ __forceinline__ float4 gathered(u32 staged, int row, int quad, float by,
+                                           const float4* scales, const float4* up_scales) {
   const u32 at = staged + (row * PITCH + 4 * quad) * 4;
   float4 v = SPLITS > 1 ? load_of(0, at) : load_shared(at);
 #pragma unroll
@@ -69,8 +77,10 @@ __device__ __forceinline__ float4 gathered(u32 staged, int row, int quad) {
     const float4 more = load_of(split, at);
     v.x += more.x, v.y += more.y, v.z += more.z, v.w += more.w;
   }
+  if (FP8) v = scaled(v, by, scales, quad);
   if (SWIGLU) {
-    const float4 up = load_shared(at + FEATURES * 4);
+    float4 up = load_shared(at + FEATURES * 4);
+    if (FP8) up = scaled(up, by, up_scales, quad);
     v.x = silu(v.x) * up.x, v.y = silu(v.y) * up.y;
     v.z = silu(v.z) * up.z, v.w = silu(v.w) * up.w;
   }
@@ -79,7 +89,8 @@ __device__ __forceinline__ float4 gathered(u32 staged, int row, int quad) {
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_dims__(SPLITS, 1, 1)
     product(const __grid_constant__ Map weight_map, const __grid_constant__ Map x_map,
-            const uint2* residual, uint2* out, int num_rows, int num_out, int depth) {
+            const uint2* residual, uint2* out, const float* x_scales, const float* weight_scales,
+            int num_rows, int num_out, int depth) {
   extern __shared__ __align__(1024) char memory[];
   const u32 base = shared_address(memory);
   const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
@@ -171,11 +182,14 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
     constexpr int QUADS = FEATURES / 4;
     const int begin = ROWS * split / SPLITS;
     const int end = min(ROWS * (split + 1) / SPLITS, num_rows - first_row);
+    const float4* scales = (const float4*)(weight_scales + tile * FEATURES);
+    const float4* up_scales = (const float4*)(weight_scales + num_out + tile * FEATURES);
 #pragma unroll 4
     for (int i = begin * QUADS + thread; i < end * QUADS; i += 128 * GROUPS) {
       const int row = i / QUADS, quad = i % QUADS, feature = tile * FEATURES + 4 * quad;
       if (feature >= num_out) continue;
-      float4 v = gathered(base, row, quad);
+      const float by = FP8 ? x_scales[first_row + row] : 1.0f;
+      float4 v = gathered(base, row, quad, by, scales, up_scales);
       const long place = ((long)(first_row + row) * num_out + feature) / 4;
       if (RESIDUAL) {
         const uint2 r = residual[place];

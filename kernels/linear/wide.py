@@ -6,6 +6,9 @@ shape wants which configuration.
 The weight is the product's left side, in tiles of 64 rows per warp group, and x the right one, in
 as many columns as there are rows, to 16 exactly: 160 rows cost 160, where Triton's tiles are powers
 of two. A warp of its own keeps as many tiles on their way as shared memory holds.
+
+Of 8-bit floats the copy engine and shared memory know nothing: two lie where a number of 16 bits
+would. The instruction is another one, and the sums are scaled at the end.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from kernels.cuda.hopper import ALIGNED, SHARED_BYTES, header, runs_on, wgmma
+from kernels.cuda.hopper import ALIGNED, BF16, E4M3, SHARED_BYTES, header, runs_on, wgmma
 from kernels.cuda.source import CudaSource
+from kernels.fp8 import Fp8Weight
 from kernels.linear.config import MAX_WIDE_ROWS, Wide
 
 if TYPE_CHECKING:
@@ -37,9 +41,9 @@ _REGISTERS: Final = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
 
 
 def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
-    """`multiply(sums, weights, x)`: adds 64 rows of weights by all of x, 16 columns deep.
+    """`multiply(sums, weights, x)`: adds 64 rows of weights by all of x, 32 bytes of columns deep.
 
-    D = A B of PTX's `wgmma`, m64nNk16; N in two halves where one has too many registers.
+    D = A B of PTX's `wgmma`, m64nN; N in two halves where one has too many registers.
     """
     rows, groups = constants["ROWS"], constants["GROUPS"]
     parts = 2 if groups == 3 and rows > _MOST_ROWS_OF_THREE_GROUPS else 1
@@ -48,7 +52,9 @@ def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
     for part in range(parts):
         # One tile of x behind the other, in 16 bytes.
         behind = f"x + {part * n * _COLUMNS * 2 // 16}"
-        calls.append(wgmma(n, part * n // 2, ["weights"], behind, tail="1, 1, 1, 0, 0"))
+        # Of 16 bits either side could be transposed.
+        kind, tail = (E4M3, "1, 1, 1") if constants["FP8"] else (BF16, "1, 1, 1, 0, 0")
+        calls.append(wgmma(n, part * n // 2, ["weights"], behind, tail=tail, kind=kind))
     signature = f"multiply(float (&sums)[{rows // 2}], u64 weights, u64 x)"
     body = "".join(calls)
     text = f"__device__ __forceinline__ void {signature} {{{body}\n}}\n"
@@ -58,28 +64,30 @@ def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
 product: Final = CudaSource(__name__, "product", Path(__file__).with_name("wide.cu"), _instruction)
 
 
-def suits(x: Tensor, depth: int, num_out: int) -> bool:
-    """Whether this card runs it, and for such a product: `num_out` features of the result."""
-    fits = x.dtype == torch.bfloat16 and depth % _COLUMNS == 0 and num_out % 4 == 0
+def suits(x: Tensor, depth: int, num_out: int, *, is_fp8: bool = False) -> bool:
+    """Whether this card runs it, and for such a product: `num_out` features of the result. With
+    `is_fp8` the weight is in 8 bits, scaled by row, and rows are quantised.
+    """
+    fits = x.dtype == torch.bfloat16 and depth % (_COLUMNS * (1 + is_fp8)) == 0 and num_out % 4 == 0
     return fits and runs_on(x.device)
 
 
-def is_aligned(x: Tensor, residual: Tensor | None = None) -> bool:
-    """Whether both lie where it reads them."""
-    addresses = x.data_ptr() if residual is None else x.data_ptr() | residual.data_ptr()
-    return addresses % ALIGNED == 0
+def is_aligned(*tensors: Tensor | None) -> bool:
+    """Whether all lie where it reads them."""
+    return not any(x.data_ptr() % ALIGNED for x in tensors if x is not None)
 
 
 def wide(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | Fp8Weight,
     config: Wide,
     *,
     residual: Tensor | None = None,
     swiglu: bool = False,
+    x_scales: Tensor | None = None,
 ) -> Tensor:
     """`residual + x W^T`, or the SwiGLU of it: x [T, K], weight [N, K], bfloat16 -> [T, N] or
-    [T, N / 2].
+    [T, N / 2]. Of a weight in 8 bits x is quantised too, `x_scales` float32 [T] are its rows'.
 
     Ask `suits` and `is_aligned` first. The result is the same every time. Raises `CompileError`,
     `DriverError`, and `ValueError` for a SwiGLU in splits, or more than `MAX_WIDE_ROWS` without a
@@ -89,33 +97,53 @@ def wide(
     if (swiglu and config.splits > 1) or (num_rows > MAX_WIDE_ROWS and not config.band):
         raise ValueError(f"{config} for {num_rows} rows, {swiglu=}")
     num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
-    out = x.new_empty(num_rows, num_out)
+    out = x.new_empty(num_rows, num_out, dtype=torch.bfloat16)
+    values, scales, x_scales = _parts(x, weight, x_scales)
     tile_rows = min(MAX_WIDE_ROWS, -(-num_rows // 16) * 16)
     has_residual = residual is not None
     if x.is_meta:
-        product.record(constants_of(config, tile_rows, has_residual=has_residual, swiglu=swiglu))
+        constants = constants_of(
+            config, tile_rows, has_residual=has_residual, swiglu=swiglu, is_fp8=scales is not None
+        )
+        product.record(constants)
         return out
     from kernels.cuda.driver import launch, tile_map
 
-    depth = x.shape[1]
+    depth = x.shape[1] * x.element_size() // 2
     features = 64 * config.groups // (1 + swiglu)
     tiles = -(-num_out // features) * -(-num_rows // tile_rows)
     launch(
-        _loaded(config, tile_rows, has_residual, swiglu, x.get_device()),
+        _loaded(config, tile_rows, has_residual, swiglu, scales is not None, x.get_device()),
         tiles * config.splits,
         torch.cuda.current_stream(x.device).cuda_stream,
         (
-            tile_map(weight.data_ptr(), weight.shape[0], depth, features),
+            tile_map(values.data_ptr(), weight.shape[0], depth, features),
             tile_map(x.data_ptr(), num_rows, depth, tile_rows),
         ),
-        (x if residual is None else residual, out),
+        (
+            x if residual is None else residual,
+            out,
+            x if x_scales is None else x_scales,
+            x if scales is None else scales,
+        ),
         (num_rows, num_out, depth),
     )
     return out
 
 
+def _parts(
+    x: Tensor, weight: Tensor | Fp8Weight, x_scales: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """(the weight's values, its scales, those of x). Raises `ValueError`."""
+    if isinstance(weight, Tensor):
+        return weight, None, None
+    if x.dtype != weight.values.dtype or x_scales is None or weight.is_blocked:
+        raise ValueError(f"rows {x.dtype} by a weight in 8 bits, blocked: {weight.is_blocked}")
+    return weight.values, weight.scales, x_scales
+
+
 def constants_of(
-    config: Wide, tile_rows: int, *, has_residual: bool, swiglu: bool
+    config: Wide, tile_rows: int, *, has_residual: bool, swiglu: bool, is_fp8: bool = False
 ) -> dict[str, int]:
     """The kernel's macros."""
     stages = min(_MAX_STAGES, SHARED_BYTES // _stage_bytes(config.groups, tile_rows))
@@ -124,6 +152,7 @@ def constants_of(
         "GROUPS": config.groups, "ROWS": tile_rows, "STAGES": stages, "SPLITS": config.splits,
         "SWIGLU": int(swiglu), "RESIDUAL": int(has_residual), "ONCE": int(config.reads_once),
         "BAND": config.band, "FETCH_REGISTERS": fetching, "MULTIPLY_REGISTERS": multiplying,
+        "FP8": int(is_fp8),
     }  # fmt: skip
 
 
@@ -139,11 +168,13 @@ def _stage_bytes(groups: int, tile_rows: int) -> int:
 
 @cache
 def _loaded(
-    config: Wide, tile_rows: int, has_residual: bool, swiglu: bool, device: int
+    config: Wide, tile_rows: int, has_residual: bool, swiglu: bool, is_fp8: bool, device: int
 ) -> Function:
     from kernels.cuda.driver import load
 
-    constants = constants_of(config, tile_rows, has_residual=has_residual, swiglu=swiglu)
+    constants = constants_of(
+        config, tile_rows, has_residual=has_residual, swiglu=swiglu, is_fp8=is_fp8
+    )
     threads = 128 * (config.groups + 1)
     shared = shared_bytes(constants)
     return load(product.cubin(constants), product.name, threads, shared, device)

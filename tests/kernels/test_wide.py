@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_rows, quantize_weight
+from kernels.linear import choose as choose_file
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import MAX_WIDE_ROWS, Gemv, Skinny, Wide
 from kernels.linear.wide import constants_of, shared_bytes, suits, wide
@@ -61,6 +63,19 @@ def test_where_it_does_not_run_the_rule_chooses() -> None:
     assert not suits(torch.empty(4, 64, dtype=torch.bfloat16), 64, 64)
 
 
+def test_in_8_bits_it_serves_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only where it runs: the rule knows nothing of it."""
+    sizes = [(op, rows) for op in (Op.LINEAR_ADD, Op.NORM_SWIGLU) for rows in (8, 64, 200, 8192)]
+    for op, rows in sizes:
+        assert not isinstance(choose(op, rows, 4160, 8320, torch.bfloat16, 1, has_wide=True), Wide)
+    measured = {("linear_add", 128, 4224, 8320): Wide(1, 2, reads_once=True)}
+    monkeypatch.setattr(choose_file, "TUNED_FP8", measured)
+    shape = Op.LINEAR_ADD, 100, 4224, 8320, torch.bfloat16
+    assert choose(*shape, 1, has_wide=True) == Wide(1, 2, reads_once=True)
+    assert isinstance(choose(*shape, 1), Skinny)
+    assert isinstance(choose(*shape, BLOCK), Skinny)
+
+
 def test_what_it_cannot_compute_goes_elsewhere() -> None:
     """In a process of its own, where Triton compiles; see `wide_checks`."""
     run_uninterpreted("tests.kernels.wide_checks", "check_features", "check_addresses")
@@ -74,6 +89,26 @@ def test_what_nobody_would_compute_is_refused(config: Wide, num_rows: int, swigl
     x = torch.empty(num_rows, 128, dtype=torch.bfloat16, device="meta")
     with pytest.raises(ValueError, match="Wide"):
         wide(x, torch.empty_like(x), config, swiglu=swiglu)
+
+
+def test_rows_of_another_width_than_the_weight_are_refused() -> None:
+    """8-bit floats are read as such on both sides, with a scale for each row."""
+    x, values = (
+        torch.empty(64, 256, dtype=dtype, device="meta") for dtype in (torch.bfloat16, FP8)
+    )
+    by_row, by_block = (
+        Fp8Weight(values, torch.empty(shape, dtype=torch.float32, device="meta"))
+        for shape in ((64,), (1, 2))
+    )
+    for rows, weight, scales in ((x, by_row, by_row.scales), (values, by_block, by_row.scales)):
+        with pytest.raises(ValueError, match="8 bits"):
+            wide(rows, weight, Wide(1, 1), x_scales=scales)
+    with pytest.raises(ValueError, match="8 bits"):
+        wide(values, by_row, Wide(1, 1))
+    with record_launches() as recorded:
+        out = wide(values, by_row, Wide(1, 1), x_scales=by_row.scales)
+    assert out.dtype == torch.bfloat16
+    assert ['"FP8":1' in kernel.specialisation for kernel in recorded.values()] == [True]
 
 
 def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
@@ -95,8 +130,8 @@ def _problem(num_rows: int, num_weight_rows: int, depth: int) -> tuple[Tensor, T
     return x.bfloat16(), (weight * depth**-0.5).bfloat16()
 
 
-def _close(out: Tensor, expected: Tensor) -> bool:
-    return bool((out.double() - expected).norm() <= 4e-3 * expected.norm())
+def _close(out: Tensor, expected: Tensor, error: float = 4e-3) -> bool:
+    return bool((out.double() - expected).norm() <= error * expected.norm())
 
 
 class TestOnHopper:
@@ -132,6 +167,27 @@ class TestOnHopper:
         gate, up = (x.double() @ weight.double().T).chunk(2, dim=1)
         out = wide(x, weight, Wide(3, 1, band=4), swiglu=True)
         assert _close(out, functional.silu(gate) * up)
+
+    @pytest.mark.parametrize(("config", "num_rows"), list(product(CONFIGS, [1, 77, 160, 256])))
+    def test_eight_bits(self, config: Wide, num_rows: int) -> None:
+        """Tensor cores add up 8-bit floats with fewer bits; answers are written over NaN."""
+        for num_weight_rows, depth in ((4, 128), (388, 128 * 5), (1024, 128 * 33)):
+            x, weight = _problem(num_rows, num_weight_rows, depth)
+            values, scales = quantize_rows(x * torch.rand_like(x[:, :1]))
+            quantised = quantize_weight(weight * torch.rand_like(weight[:, :1]))
+            rows = values.double() * scales.double()[:, None]
+            exact = rows @ dequantise(quantised, torch.float32).double().T
+            torch.full_like(exact, torch.nan, dtype=torch.bfloat16)
+            out = wide(values, quantised, config, x_scales=scales)
+            assert _close(out, exact, 2e-2)
+            assert torch.equal(out, wide(values, quantised, config, x_scales=scales))
+            residual = torch.randn_like(exact).bfloat16()
+            summed = wide(values, quantised, config, x_scales=scales, residual=residual)
+            assert _close(summed, exact + residual.double(), 2e-2)
+            if config.splits == 1 and num_weight_rows % 8 == 0:
+                gate, up = exact.chunk(2, dim=1)
+                gated = wide(values, quantised, config, x_scales=scales, swiglu=True)
+                assert _close(gated, functional.silu(gate) * up, 3e-2)
 
     def test_nothing_but_the_result_is_written(self) -> None:
         """And what lies behind the rows, were it NaN, is not read."""

@@ -1,0 +1,59 @@
+"""Finds the best configuration of `kernels.linear.wide` for weights in 8 bits, beside what serves
+now, in less than a minute.
+
+`python -m benchmarks.kernels wide_fp8_sweep --jobs 15 --json FILE`, then `python -m
+benchmarks.linear_table --fp8 --onto FILE > kernels/linear/tuned_fp8.py`: entries of other sizes
+stay. The first variant of a case is what serves without it; `--case T=64` measures those rows only.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.kernels.case import Case
+from benchmarks.kernels.fp8 import SHAPES, case
+from benchmarks.kernels.fp8_27b_sweep import SHAPES as SHAPES_27B
+from kernels.linear.choose import Op, choose
+from kernels.linear.config import Config, Wide
+
+_DRAFTED = ((Op.NORM_LINEAR, 10240, 4096), (Op.NORM_LINEAR, 151936, 4096))
+"""Of DFlash beside its layers, whose shapes are the model's: keys and values of the context, and
+the copy of the head.
+"""
+
+_SMALL_DEPTH = 3072
+"""The 0.6B's products are over before their programs have begun well."""
+
+_TILES = {
+    Op.NORM_LINEAR: ((1, 1), (1, 2), (2, 1), (2, 2)),
+    Op.LINEAR_ADD: ((1, 1), (1, 2), (2, 2), (2, 3), (3, 3)),
+    Op.NORM_SWIGLU: ((2, 1), (3, 1)),
+}
+"""Groups and splits."""
+
+_TILES_OF_MANY = ((2, 1), (3, 1))
+_MANY = 2**15
+"""Weight rows that are many tiles for each multiprocessor."""
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """The layers of an 8B by decodes and drafts, what a drafter has besides, and 64 rows of a 27B;
+    none off CUDA.
+    """
+    if device.type != "cuda":
+        return
+    sizes = [(shape, (16, 64, 128, 192, 256)) for shape in SHAPES if shape[2] > _SMALL_DEPTH]
+    sizes += [(shape, (16, 128)) for shape in _DRAFTED]
+    sizes += [(shape, (64,)) for shape in SHAPES_27B]
+    for (op, num_weight_rows, depth), all_rows in sizes:
+        for num_rows in all_rows:
+            size = op, num_rows, num_weight_rows, depth
+            usual = choose(*size, torch.bfloat16, 1)
+            configs = [*([] if usual is None else [usual]), *_wides(op, num_weight_rows)]
+            yield case(*size, configs, device, peers=False)
+
+
+def _wides(op: Op, num_weight_rows: int) -> Iterator[Config]:
+    is_many = num_weight_rows > _MANY and op is not Op.NORM_SWIGLU
+    for groups, splits in _TILES_OF_MANY if is_many else _TILES[op]:
+        yield Wide(groups, splits, reads_once=splits > 1)

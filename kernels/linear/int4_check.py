@@ -78,7 +78,13 @@ PRODUCTS: Final = (
     CheckedProduct(
         4, 1024, 1024, 128, "zeros", num_times=8, config=Int4Tiles(2, 2, 2, 1, 1, 6, 2, turns=2)
     ),
+    CheckedProduct(
+        1, 200, 4352, 128, "zeros residual", config=Int4Tiles(2, 2, 2, 1, 4, 6, 2, turns=2)
+    ),  # clusters whose programs have an odd number of steps
     CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
+    CheckedProduct(
+        16, 136, 2304, 128, "zeros norm", config=Int4Tiles(2, 2, 2, 2, 1, 6, 1, turns=3)
+    ),
     CheckedProduct(30, 200, 2368, 32, "zeros other_scales"),
     CheckedProduct(64, 264, 4160, 64, "zeros residual"),
     CheckedProduct(130, 200, 1024, 128, "swiglu gelu"),  # three tiles of rows
@@ -90,6 +96,7 @@ WGMMA_PRODUCTS: Final = (
     CheckedProduct(64, 392, 2304, 128, "zeros residual", config=_grouped(4, 2, 8, 2)),
     CheckedProduct(30, 520, 1088, 64, "zeros swiglu", config=_grouped(12, 1, 4, 1)),
     CheckedProduct(130, 200, 2048, 128, "bias", config=_grouped(8, 1, 8, 3)),
+    CheckedProduct(128, 392, 2304, 128, "zeros residual", config=_grouped(12, 1, 16, 4)),
 )
 """By warp groups, in bfloat16: where these are wrong, and no others, warps multiply alone."""
 

@@ -4,9 +4,9 @@ Owns the tables. Must not know tensors. They follow `python -m benchmarks.kernel
 
 Programs of a cluster find their places less easily than single ones: where two of them fill every
 multiprocessor, some clusters wait for others to end (12,288 columns by 4 programs took as long as
-by 2 of twice the work). So few rows of x take single programs, one for each multiprocessor: tiles
-of few weight rows, whose columns several groups of warps take in turns. They leave room for a
-program of the next product, which has its first tiles on their way before this one has ended.
+by 2 of twice the work). So few rows of x take single programs, as many as run at once: tiles of few
+weight rows, whose columns several groups of warps take in turns. A step of 256 columns takes about
+0.3 us of a multiprocessor, however few weight rows it has: deep weights are shared by clusters.
 """
 
 from functools import cache
@@ -22,42 +22,72 @@ _LEAST_STEPS: Final = 4
 _MAX_SPLITS: Final = 8
 """Programs of a cluster."""
 
-_IN_TURNS: Final = (
-    Int4Tiles(1, 4, 2, 1, 1, 12, 2, turns=4),
-    Int4Tiles(1, 4, 3, 1, 1, 9, 2, turns=3),
-    Int4Tiles(2, 2, 2, 1, 1, 6, 2, turns=2),
-)
-"""Up to 8 rows, where one program for each multiprocessor has all weight rows."""
+_SMALL: Final = Int4Tiles(1, 4, 2, 1, 1, 9, 2, turns=3)
+"""Up to 8 rows, up to two programs on a multiprocessor: tiles of 32 weight rows."""
 
-_DEEP: Final = Int4Tiles(1, 4, 2, 1, 1, 9, 2, turns=3)
-_DEEP_COLUMNS: Final = 12288
-"""Beyond it scales leave room for fewer stages: more programs have more on their way."""
-_MOST_DEEP_ROWS: Final = 2 * 32 * _MULTIPROCESSORS
+_DEEP: Final = Int4Tiles(2, 2, 2, 1, 1, 6, 2, turns=2)
+_DEEP_COLUMNS: Final = 8192
+"""Beyond it the steps of one program take too long, one after the other: clusters share them."""
+
+_PAIRED: Final = Int4Tiles(2, 2, 2, 1, 1, 6, 2)
+"""Up to 8 rows, two programs of 64 weight rows on a multiprocessor."""
 
 _LEAST_SHARE: Final = 0.75
 """Of the multiprocessors; fewer programs share their columns."""
+
+_LEAST_ALONE: Final = 0.7
+"""Of the multiprocessors, where each shall have one program of 9 to 16 rows."""
 
 _MANY_TILES: Final = (Int4Tiles(2, 2, 2, 1, 1, 4, 3), Int4Tiles(2, 2, 3, 1, 1, 3, 3))
 """Up to 8 rows, three programs on a multiprocessor: the one whose last round is fuller."""
 
 _TILES: Final = {
-    1: (Int4Tiles(2, 2, 2, 1, 1, 6, 2), 2), 2: (Int4Tiles(2, 2, 2, 2, 1, 4, 3), 2),
-    4: (Int4Tiles(2, 2, 2, 4, 1, 4, 2), 2), 8: (Int4Tiles(4, 2, 1, 8, 1, 4, 1, early=True), 1),
+    1: (Int4Tiles(2, 2, 2, 1, 1, 6, 2), 2), 4: (Int4Tiles(2, 2, 2, 4, 1, 4, 2), 2),
+    8: (Int4Tiles(4, 2, 1, 8, 1, 4, 1, early=True), 1),
 }  # fmt: skip
 """By eights of rows; programs on a multiprocessor that share columns."""
 
-_LARGE: Final = {
-    2: Int4Tiles(3, 2, 3, 2, 1, 3, 2, early=True), 8: Int4Tiles(2, 2, 2, 8, 1, 2, 2, early=True),
-}  # fmt: skip
+_SIXTEEN: Final = (
+    Int4Tiles(2, 2, 2, 2, 1, 6, 1, turns=3), Int4Tiles(2, 2, 2, 2, 1, 4, 2, turns=2),
+    Int4Tiles(2, 2, 2, 2, 1, 4, 3),
+)  # fmt: skip
+"""9 to 16 rows, by the programs that a multiprocessor has to hold: 1 to 3."""
+
+_LARGE_SIXTEEN: Final = Int4Tiles(2, 2, 3, 2, 1, 2, 3, early=True)
+_LARGE: Final = Int4Tiles(2, 2, 2, 8, 1, 2, 2, early=True)
 """The same where the tiles of 64 weight rows fill the card more than once."""
 
+
+def _grouped(warps_m: int, warps_k: int, eights: int, splits: int) -> Int4Tiles:
+    return Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
+
+
 _GROUPED: Final = tuple(
-    Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
+    _grouped(warps_m, warps_k, eights, splits)
     for (warps_m, warps_k), eights, splits in product(((12, 1), (8, 1), (4, 2)), (4, 8), (1, 2, 3))
 )
 """By the tensor cores of warp groups. Clusters of more than three do not find places everywhere,
-and of 128 rows of x only two stages fit: by calculation little is loaded beside.
+and of 128 rows of x only two stages fit.
 """
+
+_MEASURED: Final = {
+    32: {
+        (5120, 6144): _grouped(12, 1, 4, 4), (5120, 17408): _grouped(12, 1, 4, 4),
+        (34816, 5120): Int4Tiles(2, 2, 2, 4, 1, 4, 2), (6144, 4096): Int4Tiles(2, 2, 2, 4, 1, 4, 2),
+    },
+    64: {
+        (6144, 4096): _grouped(4, 2, 8, 1), (4096, 4096): _grouped(4, 2, 8, 2),
+        (4096, 12288): _grouped(4, 2, 8, 2), (16384, 5120): _grouped(8, 2, 8, 1),
+        (5120, 6144): _grouped(12, 1, 8, 4), (5120, 17408): _grouped(12, 1, 8, 4),
+    },
+    128: {
+        (24576, 4096): _grouped(12, 1, 16, 1), (34816, 5120): _grouped(12, 1, 16, 1),
+        (16384, 5120): _grouped(8, 1, 16, 1), (5120, 6144): _grouped(12, 1, 16, 4),
+        (5120, 17408): _grouped(12, 1, 16, 4),
+    },
+}  # fmt: skip
+"""The best of the sweep where the rules find others, by most rows of x: weight rows and columns."""
+
 _LEAST_GROUPED: Final = 17
 """Rows of x. The norm of fewer is in the product, where warps multiply alone."""
 _STEP_US: Final = {4: 0.26, 8: 0.42}
@@ -92,6 +122,8 @@ def chosen(
         config = _INVARIANT._replace(eights=eights)
         programs = _programs(config, num_weight_rows)
         return _shared(config, programs, _MULTIPROCESSORS, depth)
+    if has_wgmma and (measured := _measured(num_rows, num_weight_rows, depth, group)) is not None:
+        return measured
     if has_wgmma and num_rows >= _LEAST_GROUPED:
         costs = {
             config: _grouped_us(config, num_rows, num_weight_rows, depth)
@@ -102,31 +134,55 @@ def chosen(
             return min(costs, key=lambda config: costs[config])
     if eights == 1 and (single := _single(num_weight_rows, depth)) is not None:
         return single
+    if eights == 2:
+        return _sixteen(num_weight_rows, depth)
     config, at_once = _TILES[eights]
     row_tiles = -(-num_rows // (8 * eights))
     programs = _programs(config, num_weight_rows) * row_tiles
-    slots = _MULTIPROCESSORS * (config.blocks if eights == 2 else at_once)
-    if eights in _LARGE and programs > slots:
-        return _LARGE[eights]
+    if eights == 8 and programs > _MULTIPROCESSORS:
+        return _LARGE
     return _shared(config, programs, _MULTIPROCESSORS * at_once, depth)
 
 
+def _measured(num_rows: int, num_weight_rows: int, depth: int, group: int) -> Int4Tiles | None:
+    for most_rows, shapes in _MEASURED.items():
+        if most_rows // 2 < num_rows <= most_rows:
+            config = shapes.get((num_weight_rows, depth))
+            return config if config is not None and fits(config, depth, group) else None
+    return None
+
+
 def _single(num_weight_rows: int, depth: int) -> Int4Tiles | None:
-    """Up to 8 rows of x, by programs that share nothing; None where they would be too few."""
-    for config in _IN_TURNS:
-        programs = _programs(config, num_weight_rows)
-        if programs <= _LEAST_SHARE * _MULTIPROCESSORS:
-            return None
-        if depth > _DEEP_COLUMNS and num_weight_rows <= _MOST_DEEP_ROWS:
-            return _DEEP
-        if programs <= _MULTIPROCESSORS:
-            return config
+    """Up to 8 rows of x, by as many programs as run at once; None where they would be too few."""
+    programs = _programs(_SMALL, num_weight_rows)
+    if programs <= _LEAST_SHARE * _MULTIPROCESSORS:
+        return None
+    if programs <= 2 * _MULTIPROCESSORS:
+        if depth <= _DEEP_COLUMNS:
+            return _SMALL
+        return _shared(_DEEP, _programs(_DEEP, num_weight_rows), 2 * _MULTIPROCESSORS, depth)
+    if _programs(_PAIRED, num_weight_rows) <= 2 * _MULTIPROCESSORS:
+        return _PAIRED
     slots = 3 * _MULTIPROCESSORS
     rows = {
         config: -(-_programs(config, num_weight_rows) // slots) * config.tile
         for config in _MANY_TILES
     }
     return min(_MANY_TILES, key=lambda config: rows[config])
+
+
+def _sixteen(num_weight_rows: int, depth: int) -> Int4Tiles:
+    """9 to 16 rows of x."""
+    one, _, three = _SIXTEEN
+    programs = _programs(one, num_weight_rows)
+    if programs > 3 * _MULTIPROCESSORS:
+        return _LARGE_SIXTEEN
+    if programs > _MULTIPROCESSORS:
+        return _SIXTEEN[-(-programs // _MULTIPROCESSORS) - 1]
+    alone = _shared(one, programs, _MULTIPROCESSORS, depth)
+    if alone.splits * programs >= _LEAST_ALONE * _MULTIPROCESSORS:
+        return alone
+    return _shared(three, programs, 2 * _MULTIPROCESSORS, depth)
 
 
 def _shared(config: Int4Tiles, programs: int, slots: int, depth: int) -> Int4Tiles:

@@ -15,7 +15,14 @@ import msgspec
 from config.mistakes import Mistake, Place, dotted, name_of, title
 from config.model import PATTERNS
 
-_TOML_WORDS: Final = {"`object`": "a table", "`array`": "a list"}
+_TOML_WORDS: Final = {
+    "`object`": "a table",
+    "`array`": "a list",
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`str`": "a text in quotes",
+    "`bool`": "true or false",
+}
 _MAX_QUOTED: Final = 40
 
 
@@ -24,6 +31,8 @@ def type_mistakes(value: object, kind: object, place: Place = ()) -> Iterator[Mi
     certain; later ones may follow from it.
     """
     kind = _without_none(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return _in_union(value, kind, place)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _in_table(value, kind, place)
     match get_origin(kind), get_args(kind):
@@ -87,13 +96,29 @@ def _in_named(value: object, item: object, place: Place) -> Iterator[Mistake]:
             yield from type_mistakes(inner, item, (*place, key))
 
 
-def _in_choice(value: object, choices: tuple[Any, ...], place: Place) -> Iterator[Mistake]:
+def _in_union(value: object, kind: object, place: Place) -> Iterator[Mistake]:
+    """Words, and a table or a number in their place."""
+    kinds = get_args(kind)
+    words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
+    struct = next((one for one in kinds if isinstance(one, type(msgspec.Struct))), None)
+    other = "a number" if struct is None else "a table { ... }"
+    if struct is not None and isinstance(value, dict):
+        yield from _in_table(value, struct, place)
+    elif words and (struct is not None or isinstance(value, str)):
+        yield from _in_choice(value, tuple(words), place, f", or {other}")
+    else:
+        yield from _in_value(value, kind, place)
+
+
+def _in_choice(
+    value: object, choices: tuple[Any, ...], place: Place, others: str = ""
+) -> Iterator[Mistake]:
     # In Python 32.0 and true equal integers.
     if not any(value == choice and type(value) is type(choice) for choice in choices):
         said, known = _toml(value), [_toml(choice) for choice in choices]
         near = _nearest(said, known)
         hint = f"did you mean {near}? " if near else ""
-        text = f"cannot be {said}; {hint}Known: {', '.join(known)}"
+        text = f"cannot be {said}; {hint}Known: {', '.join(known)}{others}"
         yield Mistake(place, f"{name_of(place)} {text}")
 
 

@@ -314,7 +314,7 @@ def _report_replacement(services: Services, start: ProcessStart) -> None:
 
 def _read_again(reread: Callable[[], Config] | None, gateway_index: GatewayIndex) -> Config:
     if reread is None:
-        raise ConfigError("the gateway was started without --config FILE: nothing can be reloaded")
+        raise ConfigError("the gateway was started without --config FILE; start it with one")
     return gateway_index.config(reread())
 
 

@@ -1,12 +1,14 @@
 """`herma bench`: measures the engine, its quality, the gateway, the routing, and servers over HTTP.
 
-Passes the command line to the benchmarks, which are in the source tree and not in the installed
-package.
+Owns its options, and passes them to the benchmarks, which are in the source tree and not in the
+installed package.
 """
 
 import argparse
 from importlib.util import find_spec
+from pathlib import Path
 
+from herma.options import Commands, add_command
 from protocol.errors import ConfigError
 
 
@@ -37,3 +39,250 @@ def run(arguments: argparse.Namespace) -> int:
     from benchmarks.engine.command import run_command
 
     return run_command(arguments)
+
+
+def add_bench(commands: Commands) -> None:
+    """`herma bench WHAT` and its options."""
+    bench = add_command(commands, "bench", "measure this machine")
+    actions = bench.add_subparsers(dest="action", required=True, metavar="ACTION")
+    engine = add_command(actions, "engine", "the engine's speed, beside what the card allows")
+    engine.add_argument("--model", required=True, help="directory, hub id, or qwen3-0.6b ... -32b")
+    engine.add_argument("--dummy", action="store_true", help="random weights of the model's shape")
+    form = engine.add_mutually_exclusive_group()
+    form.add_argument("--fp8", action="store_true", help="layers in 8 bits")
+    form.add_argument("--int4", action="store_true", help="layers in 4 bits")
+    engine.add_argument("--prefill-fp8", action="store_true", help="long prompts in 8 bits")
+    engine.add_argument("--invariant", action="store_true", help="tokens that no load changes")
+    engine.add_argument(
+        "--tests", default="all", metavar="LIST", help="names by commas, or all, soak, smoke"
+    )
+    engine.add_argument(
+        "--batches", default="", metavar="LIST", help="sequences at once of the decode tests"
+    )
+    engine.add_argument(
+        "--lengths", default="", metavar="LIST", help="prompt tokens of the first-token tests"
+    )
+    engine.add_argument(
+        "--runs", type=int, default=0, metavar="N", help="runs of each test; default: 3"
+    )
+    engine.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    engine.add_argument("--seconds", type=float, default=480.0, help="length of the soak")
+    engine.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it")
+    engine.add_argument("--plot", type=Path, metavar="FILE", help="draw a PNG; needs matplotlib")
+    engine.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write every step of every test to it"
+    )
+    _add_bench_quality(actions)
+    _add_bench_gateway(actions)
+    _add_bench_http(actions)
+    _add_bench_routing(actions)
+    _add_bench_speculation(actions)
+
+
+def _add_bench_quality(actions: Commands) -> None:
+    quality = add_command(
+        actions, "quality", "perplexity and agreement of a setting with the same model without it"
+    )
+    quality.add_argument("--model", default="builtin:herma-tiny", help="directory, hub id or shape")
+    quality.add_argument(
+        "--setting",
+        action="append",
+        metavar="KEY=VALUE[,KEY=VALUE]",
+        help="keys of a worker to compare; repeatable; default: all ways to 8 bits",
+    )
+    quality.add_argument(
+        "--text",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="a text to measure on; repeatable",
+    )
+    quality.add_argument(
+        "--tokens", type=int, default=8192, metavar="N", help="tokens of each text"
+    )
+    quality.add_argument("--window", type=int, default=512, metavar="N", help="tokens of a prompt")
+    quality.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    quality.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it")
+
+
+def _add_bench_gateway(actions: Commands) -> None:
+    gateway = add_command(actions, "gateway", "what a request and a token cost the gateway")
+    gateway.add_argument(
+        "--tests",
+        default="all",
+        metavar="LIST",
+        help="names by commas: smoke, streams, burst, leak",
+    )
+    gateway.add_argument(
+        "--runs",
+        type=int,
+        default=5,
+        metavar="N",
+        help="runs of each test, of which the median counts",
+    )
+    gateway.add_argument(
+        "--link",
+        choices=("ipc", "tcp"),
+        default="ipc",
+        help="to the worker: ipc (a Unix socket) or tcp (ZeroMQ)",
+    )
+    gateway.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it")
+
+
+def _add_bench_http(actions: Commands) -> None:
+    http = add_command(actions, "http", "OpenAI-compatible servers under the same load, in turns")
+    add = http.add_argument
+    add(
+        "--url",
+        action="append",
+        help="of a server, with /v1; once for each; default: the gateway on this host",
+    )
+    add("--name", action="append", help="the server's name in the table; once for each --url")
+    add(
+        "--model",
+        action="append",
+        metavar="ID",
+        help="one for all servers, or one for each; default: the first it lists",
+    )
+    add(
+        "--key-env",
+        action="append",
+        metavar="NAME",
+        help="variable with the API key; once for each --url; -: none",
+    )
+    add("--cells", default="1,8,64,256", metavar="N,N", help="streams at once; -: none")
+    add("--agents", default="32x4", metavar="NxT", help="conversations x turns; -: none")
+    add(
+        "--agent-tokens",
+        default="4000,8000",
+        metavar="N,N",
+        help="agents' prompt tokens: shared, and of the last turn",
+    )
+    add(
+        "--cold",
+        default="8x15000",
+        metavar="NxT",
+        help="conversations x tokens of a cold prefix; -: none",
+    )
+    add("--input", type=int, default=550, metavar="N", help="tokens of a prompt")
+    add("--output", type=int, default=128, metavar="N", help="tokens of an answer")
+    add("--requests", type=int, default=2, metavar="N", help="requests of a stream in a round")
+    add("--rounds", type=int, default=3, metavar="N", help="times through all cells")
+    add("--seed", type=int, metavar="N", help="default: another one every time")
+    add(
+        "--patience",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="seconds of silence that end a request",
+    )
+    add(
+        "--no-ignore-eos",
+        action="store_true",
+        help="let answers end early; for servers that refuse ignore_eos",
+    )
+    add("--text", type=Path, metavar="FILE", help="take the prompts' words from it")
+    add("--json", type=Path, metavar="FILE", help="write the figures to it")
+    add("--plot", type=Path, metavar="FILE", help="draw a PNG; needs matplotlib")
+
+
+def _add_bench_speculation(actions: Commands) -> None:
+    speculation = add_command(
+        actions, "speculation", "what drafts bring: by depth, sequences at once, and kind of text"
+    )
+    add = speculation.add_argument
+    add("--model", default="builtin:herma-tiny", help="directory, hub id or shape")
+    add(
+        "--drafter",
+        required=True,
+        metavar="PATH",
+        help="directory; ngram or suffix (earlier text); dflash or mtp (drawn weights)",
+    )
+    add(
+        "--acceptance",
+        metavar="NAME|P,P",
+        help="accept drafts as often as a schedule says: vllm, constant, mtp, or one by place",
+    )
+    add("--batches", default="1,8", metavar="N,N", help="sequences at once")
+    add(
+        "--depths",
+        default="0-15",
+        metavar="N-N",
+        help="drafts of a pass; adaptive depth is measured too",
+    )
+    add("--fixed-only", action="store_true", help="leave adaptive depth out")
+    add("--profile", action="store_true", help="add what a card does in a few steps of each figure")
+    add(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="times through all depths, of which the fastest counts",
+    )
+    add(
+        "--cpu-time",
+        action="store_true",
+        help="measure this process's CPU time, for machines that others use",
+    )
+    add("--prompts", type=int, default=8, metavar="N", help="prompts of each kind, at least")
+    add("--prompt-tokens", type=int, default=2048, metavar="N", help="tokens of the longest prompt")
+    add("--outputs", type=int, default=256, metavar="N", help="tokens of an answer, at most")
+    add("--temperature", type=float, default=0.0, metavar="T", help="of the draws")
+    add(
+        "--text",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="prompts, in paragraphs; repeatable",
+    )
+    add("--fp8", action="store_true", help="layers in 8 bits")
+    add(
+        "--drafter-fp8",
+        action=argparse.BooleanOptionalAction,
+        help="drafter in 8 bits, or not; default: where the card has them",
+    )
+    add("--dtype", metavar="TYPE", help="float32, bfloat16 or float16")
+    add("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    add("--json", type=Path, metavar="FILE", help="write the figures to it")
+    add("--plot", type=Path, metavar="FILE", help="draw a PNG; needs matplotlib")
+
+
+def _add_bench_routing(actions: Commands) -> None:
+    routing = add_command(actions, "routing", "routing policies on traces, in virtual time")
+    add = routing.add_argument
+    add(
+        "--trace",
+        action="append",
+        metavar="FILE|fleet|long|fanout",
+        help="what is replayed; repeatable; default: fleet",
+    )
+    add("--workers", default="2,4,8,16", metavar="N,N", help="sizes of fleets")
+    add("--policies", default="all", metavar="NAMES", help="names by commas")
+    add("--load", default="0.5,0.8,0.95,1.1", metavar="X,X", help="parts of the capacity")
+    add("--kv-tokens", type=int, metavar="N", help="tokens of keys and values of each worker")
+    add(
+        "--states",
+        type=int,
+        metavar="N",
+        help="states of prefixes of each worker, as hybrids keep them",
+    )
+    add("--limit", type=int, metavar="N", help="requests of each trace, at most")
+    add("--seeds", default="0,1,2", metavar="N,N", help="seeds of generated fleets")
+    add("--processes", type=int, default=2, metavar="N", help="processes side by side")
+    add(
+        "--experiment",
+        choices=("fairness", "collapse"),
+        help="run this experiment instead of the table",
+    )
+    add("--waits", action="store_true", help="show announced waits beside real ones instead")
+    add("--moves", action="store_true", help="explain turns placed away from their cache instead")
+    add("--validate", action="store_true", help="compare the simulator with two real CPU workers")
+    add("--json", type=Path, metavar="FILE", help="write the figures to it")
+    add(
+        "--beside",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="compare with the rows of an earlier --json; repeatable",
+    )
+    add("--plot", type=Path, metavar="FILE", help="draw a PNG; needs matplotlib")

@@ -17,7 +17,7 @@ _IMAGE: Final = "localhost/herma"
 def run(arguments: argparse.Namespace) -> int:
     """Write both files. Raises `ConfigError`, also without a configuration to mount."""
     if arguments.config is None:
-        raise ConfigError("a container needs the file that it serves by: herma container --config")
+        raise ConfigError("a container needs a configuration: herma container --config FILE")
     config, path = read_config(arguments.config)
     assert path is not None
     folder: Path = arguments.output or Path.cwd()

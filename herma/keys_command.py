@@ -12,6 +12,7 @@ from config import Name, hash_api_key
 from protocol.errors import ConfigError
 
 _KEY_BYTES = 24
+_NEXT = "# For the gateway's configuration file; `herma reload` takes it without a restart."
 _PUBLIC = (
     "public key, for the other side (curve_server_key of workers, curve_worker_keys of [gateway])"
 )
@@ -40,4 +41,4 @@ def _new_api_key(name: str) -> str:
         ) from error
     secret = f"sk-herma-{secrets.token_urlsafe(_KEY_BYTES)}"
     table = f'[[keys]]\nname = "{name}"\nhash = "{hash_api_key(secret)}"'
-    return f"key (shown once): {secret}\n\n{table}"
+    return f"key (shown once): {secret}\n\n{table}\n\n{_NEXT}"

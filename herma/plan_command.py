@@ -1,15 +1,17 @@
 """`herma plan MODEL`: what a model takes on a card, and what fits beside it, before it is loaded.
 
-Owns the table. Reads config.json alone, which it fetches from the hub if need be: no weights,
-no card.
+Owns the table. Reads config.json alone, which it fetches from the hub if need be: no weights. Of
+this host's card it reads the memory, where no other card is named.
 """
 
 import argparse
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from config import builtin_config, profiles
+from herma.doctor import Host, this_host
+from herma.preflight import known_model
 from protocol.errors import ConfigError
 from workers.engine.load.quantize import Stored
 from workers.engine.memory.forecast import CONTEXT_BYTES, Choice, Forecast, forecast
@@ -22,6 +24,9 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(gb|gib|)", re.IGNORECASE)
 _UNITS: Final = {"gb": 10**9, "gib": 2**30, "": 10**9}
 _BLOCK_SIZE: Final = builtin_config().workers[0].block_size
 
+_CARD: Final = ("nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits")
+_ASSUMED_CARD: Final = "24GB"
+
 _HEAD: Final = (
     "profile", "quantization", "kv_dtype", "tokens", "window", "whole windows", "max_seqs",
     "snapshots",
@@ -30,15 +35,35 @@ _HEAD: Final = (
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table. Returns 1 if nothing fits, else 0. Raises `ConfigError`."""
-    directory = local_dir(arguments.model)
+    model, _ = known_model(arguments.model)
+    directory = local_dir(model)
     if directory is None:
         from workers.engine.load.hub import fetch_config
 
-        directory = fetch_config(arguments.model)
+        directory = fetch_config(model)
     config = read_model_config(directory)
-    lines, fits = report(config, card_bytes(arguments.card), arguments.window)
+    card = this_card(this_host()) if arguments.card is None else Card(card_bytes(arguments.card))
+    lines, fits = report(config, card, arguments.window)
     print("\n".join(lines))
     return 0 if fits else 1
+
+
+class Card(NamedTuple):
+    """A card's memory, and where that is from: empty if the command names it."""
+
+    num_bytes: int
+    source: str = ""
+
+
+def this_card(host: Host) -> Card:
+    """The first card of this host; one of 24GB where there is none with memory of its own."""
+    for total_mib, *name in host.table(*_CARD):
+        if total_mib.isdigit():
+            return Card(int(total_mib) * 2**20, f" ({', '.join(name)})")
+    return Card(
+        card_bytes(_ASSUMED_CARD),
+        f" ({_ASSUMED_CARD} assumed: no card was found here, --card names one)",
+    )
 
 
 def card_bytes(text: str) -> int:
@@ -49,13 +74,13 @@ def card_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def report(config: ModelConfig, card: int, window: int | None) -> tuple[list[str], bool]:
+def report(config: ModelConfig, card: Card, window: int | None) -> tuple[list[str], bool]:
     """The lines, and whether anything fits. Raises `ConfigError` for a window over the model's."""
     if window is not None and window > config.max_position_embeddings:
         raise ConfigError(
             f"--window {window} is over the model's: at most {config.max_position_embeddings}"
         )
-    plans = list(_plans(config, card, window))
+    plans = list(_plans(config, card.num_bytes, window))
     lines = [*_facts(config, card, plans), "", *_table(plans)]
     return lines, any(found.whole_windows for _, _, found in plans)
 
@@ -79,7 +104,7 @@ def _forms(stored: Stored) -> tuple[tuple[str, bool], ...]:
     return ("bfloat16", False), *in_8_bits, ("int4", False), ("int4", True)
 
 
-def _facts(config: ModelConfig, card: int, plans: list[tuple[str, Choice, Forecast]]) -> list[str]:
+def _facts(config: ModelConfig, card: Card, plans: list[tuple[str, Choice, Forecast]]) -> list[str]:
     mixer = config.attention
     heads = f"{mixer.num_heads} heads on {mixer.num_kv_heads} of {mixer.head_dim}"
     shape = f"{config.family}: {config.num_layers} layers of {config.hidden_size}, {heads}"
@@ -87,9 +112,10 @@ def _facts(config: ModelConfig, card: int, plans: list[tuple[str, Choice, Foreca
     tokens = {("fp8" if c.fp8_kv else "bfloat16"): f.token_bytes for _, c, f in plans}
     steps = {name: f.step_bytes for name, _, f in plans}
     first = plans[0][2]
+    size = f"{bytes_text(card.num_bytes)}{card.source}"
     rows = [
         ("model", f"{shape}, window {config.max_position_embeddings:,}"),
-        ("card", f"{bytes_text(card)}, {bytes_text(CONTEXT_BYTES)} of them for CUDA"),
+        ("card", f"{size}, {bytes_text(CONTEXT_BYTES)} of them for CUDA"),
         ("weights", _by(weights)),
         ("keys, values", f"{_by(tokens)} a token{_windows(config)}"),
         *_states(config, first),

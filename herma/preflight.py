@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from config import (
+    BUILTIN_PREFIX,
     TEXT_ENGINE,
     Config,
     GatewayConfig,
@@ -71,7 +72,7 @@ def missing_models(config: Config) -> Iterator[str]:
         elif not is_hub_id(worker.model):
             yield (
                 f"worker `{worker.name}`: there is no directory {worker.model} on this host, nor "
-                "is it a hub id such as Qwen/Qwen3-0.6B"
+                f"is it a hub id such as Qwen/Qwen3-0.6B or built in: {', '.join(builtin_models())}"
             )
 
 
@@ -90,6 +91,18 @@ def found(name: str) -> Path | None:
     except (OSError, RuntimeError):  # RuntimeError: `~user` of an unknown user
         return None
     return path
+
+
+def known_model(model: str) -> tuple[str, str]:
+    """What a worker's `model` is for this word of the command line, and its own name: a directory's
+    is its last part, a hub id names itself, and a built-in model has no prefix.
+    """
+    if f"{BUILTIN_PREFIX}{model}" in builtin_models():
+        return f"{BUILTIN_PREFIX}{model}", model
+    if model.startswith(BUILTIN_PREFIX):
+        return model, model.removeprefix(BUILTIN_PREFIX)
+    path = found(model)
+    return (model, model) if path is None else (str(path.resolve()), path.resolve().name)
 
 
 def check_script(worker: WorkerConfig) -> None:

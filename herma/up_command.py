@@ -13,11 +13,11 @@ from pathlib import Path
 import trio
 from setproctitle import setproctitle
 
-from config import BUILTIN_PREFIX, Config, builtin_models
+from config import Config
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.doctor import examine, this_host
 from herma.gateway_command import gateway_config, gateway_options
-from herma.preflight import check_host, found, unserved_models
+from herma.preflight import check_host, known_model, unserved_models
 from protocol.errors import ConfigError
 from protocol.leftovers import make_scratch, remove
 
@@ -51,18 +51,6 @@ def _take_model(arguments: Namespace) -> None:
         raise ConfigError("--name NAME needs --model DIR, the model that it names")
     arguments.model, own_name = known_model(arguments.model)
     arguments.serves = arguments.serves or own_name
-
-
-def known_model(model: str) -> tuple[str, str]:
-    """What a worker's `model` is for this word of the command line, and its own name: a directory's
-    is its last part, a hub id names itself, and a built-in model has no prefix.
-    """
-    if f"{BUILTIN_PREFIX}{model}" in builtin_models():
-        return f"{BUILTIN_PREFIX}{model}", model
-    if model.startswith(BUILTIN_PREFIX):
-        return model, model.removeprefix(BUILTIN_PREFIX)
-    path = found(model)
-    return (model, model) if path is None else (str(path.resolve()), path.resolve().name)
 
 
 @contextmanager

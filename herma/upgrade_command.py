@@ -229,7 +229,7 @@ class _Command:
 def _list(installation: Installation) -> int:
     current, previous = installation.current(), installation.previous()
     if current is None:
-        _say(f"installation `{installation.name}` has no version on this host yet")
+        _say(f"`{installation.name}` has not been upgraded on this host: it has no versions yet")
     for version in installation.versions():
         is_current = current is not None and current.id == version.id
         is_previous = previous is not None and previous.id == version.id

@@ -153,7 +153,8 @@ def local_dir(model: str) -> Path | None:
     if is_hub_id(model):
         return None
     raise ConfigError(
-        f"model {model!r} is neither a directory nor a hub id such as Qwen/Qwen3-0.6B"
+        f"model {model!r} is neither a directory, nor a hub id such as Qwen/Qwen3-0.6B, nor built "
+        f"in: {', '.join(builtin_models())}"
     )
 
 

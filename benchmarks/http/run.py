@@ -111,6 +111,8 @@ class HttpBench:
                 client = stack.enter_context(closing(Client(endpoint, plan.options, max_streams)))
                 clients[endpoint.name] = client
                 await self._calibrate(client)
+            cells = ", ".join(cell.name for cell in plan.cells)
+            self._print_line(f"{plan.num_turns} turns in {plan.rounds} rounds: {cells}; warming up")
             for cell in plan.cells:
                 for client in clients.values():
                     await self._warm_up(client, cell)

@@ -25,6 +25,7 @@ _POLL_S: Final = 0.5
 _DATAGRAM_BYTES: Final = 4096
 _ANSWER_TOKENS: Final = 32
 _REFUSED: Final = frozenset((400, 401, 403, 404))
+_KEYS: Final = frozenset((401, 403))
 _SHOWN_LETTERS: Final = 60
 _END_OF_PEM: Final = "-----END CERTIFICATE-----"
 
@@ -150,7 +151,8 @@ async def _ask(client: HttpClient, drill: Drill, model: str) -> tuple[str, str]:
     except HttpError as error:
         return f"not yet: {error}", ""
     if status in _REFUSED:
-        raise _Failed(f"{model}: status {status}: {data.decode(errors='replace')[:400]}")
+        remedy = "; --key-env names the variable of an API key" if status in _KEYS else ""
+        raise _Failed(f"{model}: status {status}: {data.decode(errors='replace')[:400]}{remedy}")
     if status != 200:
         return f"not yet: status {status}", ""
     worker = names.get(b"x-herma-worker", b"").decode()

@@ -1,15 +1,18 @@
 """The commands as a person runs them: one clear line and status 2 for every mistake."""
 
+import argparse
 import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from config import hash_api_key, parse_config
-from herma.cli import main
+from herma.cli import _parser, main
 from protocol.own_code import HELD
 from tests.fakes.ports import free_ports
 
@@ -59,6 +62,37 @@ def test_help_lists_every_command() -> None:
     done = _herma("--help")
     assert done.returncode == 0
     assert all(word in done.stdout for word in ("up", "gateway", "worker", "config", "keys"))
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from _parsers(inner)
+
+
+def test_every_command_and_option_says_what_it_is_for() -> None:
+    """A text for each, and names and texts of commands on one line."""
+    for parser in _parsers(_parser()):
+        assert parser.description, parser.prog
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                lines = [line.split() for line in parser.format_help().splitlines()]
+                assert all([name] not in lines for name in action.choices), parser.prog
+            elif action.dest not in ("worker", "file"):
+                assert action.help, (parser.prog, action.dest)
+
+
+def test_a_reader_that_leaves_ends_a_command_quietly() -> None:
+    """As in `herma grafana | head -1`."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "herma", "grafana"], stdout=PIPE, stderr=PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, err = process.communicate(timeout=BOUND_S)
+    assert (process.returncode, err) == (141, "")
 
 
 def test_no_command_shows_the_help() -> None:

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from herma.cli import main
+from herma.plan_command import Card, this_card
 from tests.fakes.model_hub import model_hub
 from tests.fakes.tiny_families import FAMILIES, write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from tests.herma.doctor.machine import Machine
 from workers.engine.memory.forecast import Choice, forecast, kv_token_bytes, weights_bytes
 from workers.engine.models.model_config import read_model_config
 from workers.model_dir import dummy_dir
 
 PLAIN = Choice(weights="bfloat16", fp8_kv=False, token_budget=4096, max_context=131_072)
 GB = 10**9
+ASSUMED = Card(24 * GB, " (24GB assumed: no card was found here, --card names one)")
 
 
 def _printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -37,6 +40,33 @@ def test_the_table_names_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in out.splitlines()[10:]] == [
         name for name in ("latency", "balanced", "throughput") for _ in range(5)
     ]
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("143771, NVIDIA H200\n24564, other", Card(143_771 * 2**20, " (NVIDIA H200)")),
+        # Memory that the card shares with the host has no size of its own.
+        ("[N/A], NVIDIA GB10", ASSUMED),
+        (None, ASSUMED),
+    ],
+)
+def test_the_card_is_this_hosts_unless_named(
+    listed: str | None, expected: Card, tmp_path: Path
+) -> None:
+    """The first one listed; else a size that is said to be assumed."""
+    machine = Machine(tmp_path)
+    if listed is not None:
+        machine.answer(
+            "nvidia-smi --query-gpu=memory.total,name --format=csv,noheader,nounits", listed
+        )
+    assert this_card(machine.host) == expected
+
+
+def test_a_built_in_model_needs_no_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    """As for `herma up --model`; another word names all forms that there are."""
+    assert _printed(capsys, "herma-tiny", "--card", "1GB")[1].startswith("model         Qwen3: 8 l")
+    assert "built in: builtin:herma-tiny" in _printed(capsys, "herma-tinny")[2]
 
 
 def test_what_does_not_fit_says_how_much_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

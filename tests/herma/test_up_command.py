@@ -13,7 +13,7 @@ import pytest
 
 from config import builtin_config, builtin_models
 from herma.cli import main
-from herma.up_command import known_model
+from herma.preflight import known_model
 from protocol.errors import ConfigError
 
 TINY = builtin_models()["builtin:herma-tiny"]

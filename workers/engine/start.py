@@ -240,8 +240,16 @@ def _device(name: str) -> torch.device:
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     device = torch.device("cuda:0" if name in ("auto", "cuda") else name)
+    if torch.version.cuda is None:
+        raise ConfigError(
+            f"device = {name!r}, but torch {torch.__version__} is built without CUDA: install a "
+            "build with it, or take device = 'cpu'"
+        )
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= count:
-        raise ConfigError(f"device = {name!r}, but torch finds {count} CUDA devices: try 'cpu'")
+        raise ConfigError(
+            f"device = {name!r}, but torch finds {count} CUDA devices: `herma doctor` looks for "
+            "the cause; device = 'cpu' does without"
+        )
     torch.cuda.set_device(device)
     return device

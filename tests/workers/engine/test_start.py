@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from protocol.errors import ConfigError
@@ -201,7 +202,13 @@ def test_a_missing_card_is_refused(tmp_path: Path) -> None:
     assert "device" in _refusal(model_dir, device="cuda:93")
 
 
+def test_a_torch_without_cuda_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another device does not help there: the line says what to install."""
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "built without CUDA: install" in _refusal(write_tiny_model(tmp_path), device="cuda:0")
+
+
 def test_a_path_that_does_not_exist_is_no_hub_id() -> None:
     """A typing error in a path must not become a request to a hub."""
-    with pytest.raises(ConfigError, match="neither a directory nor a hub id"):
+    with pytest.raises(ConfigError, match="neither a directory, nor a hub id"):
         find_model("/no/such/directory", lambda *_: None)

@@ -1,0 +1,54 @@
+"""What the options of all commands have in common: how their help looks, and values of a kind.
+
+Must not know any command.
+"""
+
+import argparse
+from typing import Final, TypeAlias
+
+MAX_PORT = 65_535
+MAX_PROCESSES = 64
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+_MAX_HELP_COLUMN: Final = 30
+"""Longer names have a line of their own; argparse's 24 would give one to many."""
+
+_MIN_NAME_WIDTH: Final = 15
+"""`    speculation`: argparse measures the names of commands without their indent."""
+
+
+class HelpFormat(argparse.ArgumentDefaultsHelpFormatter):
+    """Names and texts of all commands in two columns; defaults behind the texts."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=_MAX_HELP_COLUMN)
+        self._action_max_length = _MIN_NAME_WIDTH
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
+
+
+def add_command(commands: Commands, name: str, does: str) -> argparse.ArgumentParser:
+    """A command whose own help says what it does, as the list of all commands does."""
+    text = f"{does[:1].upper()}{does[1:]}."
+    return commands.add_parser(name, help=does, description=text, formatter_class=HelpFormat)
+
+
+def token_count(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens")
+
+
+def port(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) <= MAX_PORT:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port; use 0 (any free one) to {MAX_PORT}")
+
+
+def process_count(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PROCESSES:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a process count; use 1 to {MAX_PROCESSES}")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from benchmarks.kernels.case import Case, Variant
 from benchmarks.kernels.delta_rule import EPS, SIZES, drawn_layer, mixed
+from benchmarks.kernels.linear import case as linear_case
 from kernels.delta_rule import DeltaState, GateProduct
 from kernels.delta_rule.device import (
     FEW_TILES,
@@ -28,6 +29,8 @@ from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.prompts import TILES, Tiles, prompts
 from kernels.delta_rule.streamed import StreamTiles
 from kernels.linear import norm_linear
+from kernels.linear.choose import Op
+from kernels.linear.config import Skinny
 
 _PROMPTS = (8192, 2048, 300, 32)
 _DECODES = (256, 64, 32, 16, 8, 1)
@@ -62,6 +65,18 @@ _PRODUCTS = (STEP_TILES, FEW_TILES, FusedTiles(8, 255, 16))
 _WIDTH = 5120
 """Of the 27B's rows."""
 
+_CHOSEN = Skinny(64, 128, 10, 4, 4, block_rows=16)
+_GATES = (
+    _CHOSEN,
+    Skinny(64, 64, 8, 4, 4),
+    Skinny(64, 128, 10, 4, 4),
+    _CHOSEN._replace(splits=20),
+    _CHOSEN._replace(splits=5),
+    _CHOSEN._replace(block_n=32),
+    _CHOSEN._replace(block_rows=32),
+)
+"""How their gates' product may be cut: as it is, as it was, and others."""
+
 
 def cases(device: torch.device) -> Iterator[Case]:
     """Prompts of one sequence, and decodes; none off CUDA."""
@@ -75,6 +90,9 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield replace(case, variants=[_variant([1] * num, tiles, device) for tiles in _STEP_TILES])
     for num in (1, 2):
         yield _with_product(num, device)
+    for num in (32, 64):
+        given = Op.NORM_LINEAR, num, 2 * SIZES.num_value_heads, _WIDTH
+        yield linear_case(*given, _GATES, device)
 
 
 def _with_product(num: int, device: torch.device) -> Case:

@@ -39,6 +39,9 @@ a kernel that reads them once more (decision 0016)."""
 
 _NARROW_ROWS: Final = 32
 
+_ROWS_AT_ONCE: Final = 16
+"""What tensor cores multiply at least."""
+
 _PADDED_ROWS: Final = range(5, 17)
 _PADDED_WEIGHTS: Final = 2**24
 """Rows that are multiplied as 16, of layers as large as those of Qwen3-8B: a decode of 8 sequences
@@ -65,6 +68,9 @@ Qwen3-0.6B and 8B with weights and x in 8 bits (`tuned_fp8`), the most frequent 
 
 _MOST_SPLITS: Final = 4
 _SM_BYTES: Final = 227 * 1024
+
+_FEW_WEIGHT_ROWS: Final = 128
+"""So few are two tiles: what counts is how long one program takes, not how many bytes all read."""
 
 _MAX_GEMV_DEPTH: Final = 32768
 _SMS: Final = 132
@@ -208,6 +214,8 @@ def rule(
         return _gemv(op, num_weight_rows, depth, is_fp8=is_fp8)
     if is_fp8:
         return _of_eight_bits(num_rows, num_weight_rows, depth)
+    if num_weight_rows <= _FEW_WEIGHT_ROWS and num_rows > _ROWS_AT_ONCE:
+        return _narrow(depth)
     return _skinny(num_rows, num_weight_rows, depth)
 
 
@@ -230,6 +238,16 @@ def _gemv(op: Op, num_weight_rows: int, depth: int, *, is_fp8: bool) -> Gemv:
     while block_n > least and (block_n * depth > size or num_weight_rows < 4 * _SMS * block_n):
         block_n //= 2
     return Gemv(block_n, num_warps * 256, num_warps)
+
+
+def _narrow(depth: int) -> Skinny:
+    """Four tiles of columns, which are on their way at once, and 16 rows of x: of 64 rows, 96
+    weight rows and 5,120 columns 80 programs, where `_skinny` makes 16 of ten tiles each, of whose
+    sums the last has to read four times as many.
+    """
+    block_k, num_stages = 128, 4
+    splits = even_splits(depth, block_k, -(-depth // (num_stages * block_k)))
+    return Skinny(64, block_k, splits, 4, num_stages, block_rows=_ROWS_AT_ONCE)
 
 
 def _skinny(num_rows: int, num_weight_rows: int, depth: int, *, is_fp8: bool = False) -> Skinny:

@@ -28,7 +28,7 @@ from kernels.choose import has_pdl, is_card, shared_bytes
 from kernels.fp8 import Fp8Weight, parts_of
 from kernels.launch import Launch, scratch
 from kernels.linear.config import MAX_TILE_ROWS, Skinny, fitted
-from kernels.linear.parts import weight_rows
+from kernels.linear.parts import prefetch, weight_rows
 from kernels.silu_mul.kernel import opened
 
 _MEASURED_BYTES: Final = 227 * 1024
@@ -36,29 +36,6 @@ _MEASURED_BYTES: Final = 227 * 1024
 
 _MAX_TILES: Final = 16384
 """How many tiles one product may cut along K: counters of 64 KB."""
-
-
-@triton.jit
-def _prefetch(weight_ptrs, first, last, BYTES: tl.constexpr):
-    """Ask for BYTES of each row, from column `first` on, as far as the L2 cache.
-
-    One request per 64 bytes, what the cache fetches at least. The bulk form takes its address from
-    a uniform register: a loop over the lanes of a warp, a microsecond long.
-    """
-    width: tl.constexpr = 64 * 8 // weight_ptrs.dtype.element_ty.primitive_bitwidth
-    columns = first + tl.arange(0, BYTES // 64) * width
-    tl.inline_asm_elementwise(
-        """
-        {
-            .reg .pred inside;
-            setp.ne.s32 inside, $2, 0;
-            @inside prefetch.global.L2 [$1];
-            mov.u32 $0, 0;
-        }
-        """,
-        "=r,l,r", [weight_ptrs[:, None] + columns[None, :], (columns < last)[None, :].to(tl.int32)],
-        dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -84,7 +61,7 @@ def _skinny_kernel(
     weight_ptrs = weight_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU) * depth
     if PDL:
         if PREFETCH > 0:
-            _prefetch(weight_ptrs, first, last, PREFETCH)
+            prefetch(weight_ptrs, first, last, PREFETCH)
         tl.extra.cuda.gdc_wait()
     # Rows past the end repeat the last one: loads without masks, and no store.
     rows = tl.minimum(row_tile * ROWS + tl.arange(0, ROWS), num_rows - 1)

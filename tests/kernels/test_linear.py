@@ -118,6 +118,7 @@ SHAPES = [
         (Op.NORM_SWIGLU, 2 * inner, hidden),
         (Op.LINEAR_ADD, hidden, inner),
         (Op.NORM_LINEAR, 151936, hidden),
+        (Op.NORM_LINEAR, 96, hidden),
     ]
 ]
 

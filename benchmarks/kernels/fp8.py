@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import Case, Variant, within
-from benchmarks.kernels.linear import EPS, LAYERS, written
+from benchmarks.kernels.linear import DOUBLE_MAX_WEIGHTS, EPS, LAYERS, written
 from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_rows, quantize_weight
 from kernels.linear import Weight, library
 from kernels.linear.choose import Op, choose
@@ -155,10 +155,12 @@ def _by_block(weight: Tensor) -> Fp8Weight:
 
 
 def _expected(op: Op, x: Tensor, weight: Fp8Weight, other: Tensor, *_: Tensor) -> Tensor:
-    wide = dequantise(weight, torch.float).double()
-    out = x.double()
+    wide = dequantise(weight, torch.float)
+    if wide.numel() <= DOUBLE_MAX_WEIGHTS:
+        wide = wide.double()
+    out = x.to(wide.dtype)
     if op is not Op.LINEAR_ADD:
-        out = out / (out.square().mean(-1, keepdim=True) + EPS).sqrt() * other.double()
+        out = out / (out.square().mean(-1, keepdim=True) + EPS).sqrt() * other.to(wide.dtype)
     out = out @ wide.T
     if op is Op.NORM_SWIGLU:
         gate, up = out.chunk(2, dim=-1)

@@ -35,7 +35,7 @@ LAYERS = [
 
 BARE = [(Op.LINEAR, 12288, 4096), (Op.LINEAR, 4096, 12288)]
 
-_DOUBLE_MAX_WEIGHTS = 2**28
+DOUBLE_MAX_WEIGHTS = 2**28
 """Above this size the answer is computed in float32: 5 GB of float64 in each process are
 too many.
 """
@@ -110,7 +110,7 @@ _PEERS = {
 
 
 def _expected(op: Op, x: Tensor, weight: Tensor, other: Tensor | None = None) -> Tensor:
-    wide = torch.double if weight.numel() <= _DOUBLE_MAX_WEIGHTS else torch.float
+    wide = torch.double if weight.numel() <= DOUBLE_MAX_WEIGHTS else torch.float
     x = x.to(wide)
     if other is not None and op is not Op.LINEAR_ADD:
         x = x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * other.to(wide)

@@ -14,9 +14,9 @@ from benchmarks.kernels.case import Case
 from benchmarks.kernels.fp8 import SHAPES, case
 from benchmarks.kernels.fp8_27b_sweep import SHAPES as SHAPES_27B
 from kernels.linear.choose import Op, choose
-from kernels.linear.config import Config, Wide
+from kernels.linear.config import MAX_TILE_ROWS, Config, Wide
 
-_DRAFTED = ((Op.NORM_LINEAR, 10240, 4096), (Op.NORM_LINEAR, 151936, 4096))
+_DRAFTED = ((Op.NORM_LINEAR, 10240, 4096), (Op.NORM_LINEAR, 151936, 4096))  # 128 rows: 8 at once
 """Of DFlash beside its layers, whose shapes are the model's: keys and values of the context, and
 the copy of the head.
 """
@@ -43,13 +43,14 @@ def cases(device: torch.device) -> Iterator[Case]:
     if device.type != "cuda":
         return
     sizes = [(shape, (16, 64, 128, 192, 256)) for shape in SHAPES if shape[2] > _SMALL_DEPTH]
-    sizes += [(shape, (16, 128)) for shape in _DRAFTED]
+    sizes += [(shape, (128,)) for shape in _DRAFTED]
     sizes += [(shape, (64,)) for shape in SHAPES_27B]
     for (op, num_weight_rows, depth), all_rows in sizes:
         for num_rows in all_rows:
             size = op, num_rows, num_weight_rows, depth
             usual = choose(*size, torch.bfloat16, 1)
-            configs = [*([] if usual is None else [usual]), *_wides(op, num_weight_rows)]
+            configs = [] if usual is None else [usual]
+            configs += [*_wides(op, num_weight_rows), *_halves(op, num_rows)]
             yield case(*size, configs, device, peers=False)
 
 
@@ -57,3 +58,9 @@ def _wides(op: Op, num_weight_rows: int) -> Iterator[Config]:
     is_many = num_weight_rows > _MANY and op is not Op.NORM_SWIGLU
     for groups, splits in _TILES_OF_MANY if is_many else _TILES[op]:
         yield Wide(groups, splits, reads_once=splits > 1)
+
+
+def _halves(op: Op, num_rows: int) -> Iterator[Config]:
+    if op is not Op.NORM_SWIGLU and num_rows > MAX_TILE_ROWS:
+        for groups, splits in ((2, 2), (3, 2)):
+            yield Wide(groups, splits, band=2, rows=num_rows // 2)

@@ -69,13 +69,21 @@ class Wide(NamedTuple):
 
     `splits` programs of a cluster share the columns of a tile and add up in their order. With
     `reads_once` a weight may leave the cache first. More rows than a tile's take a `band`: so many
-    tiles of rows are multiplied side by side.
+    tiles of rows are multiplied side by side. With `rows` a tile has at most so many, and all tiles
+    as many of them.
     """
 
     groups: int
     splits: int
     reads_once: bool = False
     band: int = 0
+    rows: int = 0
+
+    def tile_rows(self, num_rows: int) -> int:
+        """Rows of x in a tile, a multiple of 16: with `rows` 128 a tile of 208 has 112."""
+        if self.rows:
+            num_rows = -(-num_rows // -(-num_rows // self.rows))
+        return min(MAX_WIDE_ROWS, -(-num_rows // 16) * 16)
 
 
 class Int4Tiles(NamedTuple):

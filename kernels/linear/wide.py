@@ -24,7 +24,7 @@ from torch import Tensor
 from kernels.cuda.hopper import ALIGNED, BF16, E4M3, SHARED_BYTES, header, runs_on, wgmma
 from kernels.cuda.source import CudaSource
 from kernels.fp8 import Fp8Weight
-from kernels.linear.config import MAX_WIDE_ROWS, Wide
+from kernels.linear.config import Wide
 
 if TYPE_CHECKING:
     from kernels.cuda.driver import Function
@@ -90,16 +90,16 @@ def wide(
     [T, N / 2]. Of a weight in 8 bits x is quantised too, `x_scales` float32 [T] are its rows'.
 
     Ask `suits` and `is_aligned` first. The result is the same every time. Raises `CompileError`,
-    `DriverError`, and `ValueError` for a SwiGLU in splits, or more than `MAX_WIDE_ROWS` without a
+    `DriverError`, and `ValueError` for a SwiGLU in splits, or more rows than a tile's without a
     band.
     """
     num_rows = x.shape[0]
-    if (swiglu and config.splits > 1) or (num_rows > MAX_WIDE_ROWS and not config.band):
+    tile_rows = config.tile_rows(num_rows)
+    if (swiglu and config.splits > 1) or (num_rows > tile_rows and not config.band):
         raise ValueError(f"{config} for {num_rows} rows, {swiglu=}")
     num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
     out = x.new_empty(num_rows, num_out, dtype=torch.bfloat16)
     values, scales, x_scales = _parts(x, weight, x_scales)
-    tile_rows = min(MAX_WIDE_ROWS, -(-num_rows // 16) * 16)
     has_residual = residual is not None
     if x.is_meta:
         constants = constants_of(

@@ -29,6 +29,9 @@ on_hopper = [
 ]
 
 
+HALVES = [Wide(2, 2, band=2, rows=128), Wide(3, 2, band=2, rows=112), Wide(1, 1, band=2, rows=80)]
+
+
 @pytest.mark.parametrize("config", [*CONFIGS, Wide(3, 1, band=8)])
 def test_every_program_fits_the_card(config: Wide) -> None:
     """Shared memory, which at last holds the sums in float32, and registers of all threads."""
@@ -42,6 +45,15 @@ def test_every_program_fits_the_card(config: Wide) -> None:
         assert 128 * (fetching + config.groups * multiplying) <= 65536
         assert multiplying >= rows // 2 + 26
         assert fetching % 8 == multiplying % 8 == 0
+
+
+def test_tiles_of_rows_are_even() -> None:
+    """No more than asked for, all of a size, and none of them empty."""
+    half = Wide(2, 2, band=2, rows=128)
+    assert [half.tile_rows(rows) for rows in (16, 100, 128, 129, 208, 256, 300)] == [
+        *(16, 112, 128, 80, 112, 128, 112)
+    ]
+    assert [Wide(3, 1).tile_rows(rows) for rows in (1, 208, 256, 1000)] == [16, 208, 256, 256]
 
 
 def test_where_it_does_not_run_the_rule_chooses() -> None:
@@ -82,7 +94,8 @@ def test_what_it_cannot_compute_goes_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "num_rows", "swiglu"), [(Wide(3, 2), 64, True), (Wide(3, 1), 257, False)]
+    ("config", "num_rows", "swiglu"),
+    [(Wide(3, 2), 64, True), (Wide(3, 1), 257, False), (Wide(3, 1, rows=128), 129, False)],
 )
 def test_what_nobody_would_compute_is_refused(config: Wide, num_rows: int, swiglu: bool) -> None:
     """Ups are not added over a cluster; without a band nobody takes rows behind the first tile."""
@@ -150,6 +163,18 @@ class TestOnHopper:
             assert _close(out, exact)
             assert torch.equal(out, wide(x, weight, config))
             assert _close(wide(x, weight, config, residual=residual), exact + residual.double())
+
+    @pytest.mark.parametrize(("config", "num_rows"), list(product(HALVES, [130, 208, 256])))
+    def test_tiles_of_half_the_rows(self, config: Wide, num_rows: int) -> None:
+        """The last tile of rows is not full, nor that of the weight."""
+        for num_weight_rows, depth in ((4, 64), (388, 64 * 5), (1024, 64 * 33)):
+            x, weight = _problem(num_rows, num_weight_rows, depth)
+            exact = x.double() @ weight.double().T
+            residual = torch.randn_like(exact).bfloat16()
+            torch.full_like(exact, torch.nan, dtype=torch.bfloat16)
+            out = wide(x, weight, config, residual=residual)
+            assert _close(out, exact + residual.double())
+            assert torch.equal(out, wide(x, weight, config, residual=residual))
 
     @pytest.mark.parametrize(("groups", "num_rows"), list(product([1, 2, 3], [1, 96, 208, 256])))
     def test_swiglu(self, groups: int, num_rows: int) -> None:

@@ -146,6 +146,9 @@ def read_responses(body: bytes) -> ResponsesDraft:
     if draft.previous_id is not None and draft.conversation_id is not None:
         text = "'previous_response_id' and 'conversation' cannot go together."
         raise invalid("conversation", text)
+    if draft.typed.input is None and draft.previous_id is None and draft.conversation_id is None:
+        text = "'input' is missing, and so are 'previous_response_id' and 'conversation'."
+        raise invalid("input", text)
     if draft.typed.background and not draft.wants_store:
         raise invalid("background", "'background' needs 'store': the answer is fetched later.")
     return draft

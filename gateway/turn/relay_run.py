@@ -206,9 +206,8 @@ def engine_behind(worker: str, client: RelayClient, facts: RelayFacts) -> Provid
 
 
 def no_such_path(model: str, what: str) -> ApiError:
-    """No engine of the model has the path."""
-    return ApiError(
-        404,
-        f"Model {model} has nothing at {what}: its engine does not serve that path.",
-        code="path_not_served",
-    )
+    """No engine of the model has the path. Clients append their own /v1 to some base URLs."""
+    why = "its engine does not serve that path"
+    if what.startswith("/v1/v1/"):
+        why = "the client's base URL has one /v1 too many"
+    return ApiError(404, f"Model {model} has nothing at {what}: {why}.", code="path_not_served")

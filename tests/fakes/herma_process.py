@@ -19,6 +19,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 READY_S = 120.0
+GIVEN_UP_S = 5.0
+NO_WORKER_STARTS = "not ready, and no worker is starting: "
 STOP_S = 40.0
 POLL_S = 0.05
 OURS = (sys.executable, "-m", "herma")
@@ -106,14 +108,18 @@ class HermaProcess:
         self._pump_thread.join()
 
     def wait_ready(self) -> str:
-        """The URL of the `ready` line, once it is printed."""
-        deadline = time.monotonic() + READY_S
+        """The URL of the `ready` line, once it is printed. Fails after `READY_S`, or soon after all
+        workers have given up: a worker that dials in late is ready within `GIVEN_UP_S`.
+        """
+        deadline, why = time.monotonic() + READY_S, f"herma up was not ready after {READY_S:g} s"
         try:
             while (line := self._lines.get(timeout=deadline - time.monotonic())) is not None:
                 if match := re.match(r"ready (https?://\S+)", line):
                     return match[1]
+                if NO_WORKER_STARTS in line:
+                    deadline, why = min(deadline, time.monotonic() + GIVEN_UP_S), line.strip()
         except (queue.Empty, ValueError) as late:
-            text = f"herma up was not ready after {READY_S:g} s:\n" + "".join(self.output[-100:])
+            text = f"{why}\n" + "".join(self.output[-100:])
             raise AssertionError(text) from late
         raise AssertionError("herma up ended before it was ready:\n" + "".join(self.output))
 

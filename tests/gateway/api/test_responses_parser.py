@@ -210,6 +210,7 @@ def test_the_conversation_has_a_name(fields: dict[str, Any], session: str | None
             "invalid_value",
         ),
         ({"background": True, "store": False}, 400, "background", "invalid_value"),
+        ({"input": None}, 400, "input", "invalid_value"),
         ({"input": [{"role": "robot", "content": "x"}]}, 400, "input[0].role", "invalid_value"),
         ({"input": [{"role": "user", "content": 5}]}, 400, "input[0].content", "invalid_value"),
         ({"tools": [{"type": "function"}]}, 400, "tools[0].name", "invalid_value"),

@@ -82,7 +82,9 @@ async def test_a_model_for_answers_gives_none() -> None:
     """A clear 404."""
     async with whole_gateway() as whole:
         reply = await whole.post(PATH, model="alpha", input="a")
+        twice = await whole.post(f"/v1{PATH}", model="alpha", input="a")
     assert (reply.status, reply.json["error"]["code"]) == (404, "path_not_served")
+    assert "has one /v1 too many" in twice.json["error"]["message"]
 
 
 async def test_another_worker_goes_on_where_one_dies() -> None:

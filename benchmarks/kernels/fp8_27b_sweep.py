@@ -13,7 +13,7 @@ import torch
 from benchmarks.kernels.case import Case
 from benchmarks.kernels.fp8 import case
 from benchmarks.kernels.fp8_sweep import gemvs, skinnies
-from kernels.linear.choose import Op, even_splits, rule
+from kernels.linear.choose import Op, choose, even_splits, rule
 from kernels.linear.config import Config, Skinny
 
 SHAPES = (
@@ -43,6 +43,10 @@ def cases(device: torch.device) -> Iterator[Case]:
                 given = op, num_rows, num_weight_rows, depth
                 found += [config for config in skinnies(*given) if config.quantises]
                 found += [_whole(depth, num_weight_rows, *tile) for tile in _MORE_TILES]
+                best = choose(*given, torch.bfloat16, 1)
+                if isinstance(best, Skinny):
+                    found += [best, best._replace(waits=True)]
+                    found += [best._replace(prefetched_bytes=2**at) for at in (14, 16)]
             own = [*dict.fromkeys(config for config in found if config is not None)]
             yield case(op, num_rows, num_weight_rows, depth, own, device, peers=False)
 

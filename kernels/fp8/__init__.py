@@ -31,12 +31,15 @@ MAX_COLUMNS: Final = 65536
 """A program of the kernel holds a whole row."""
 
 
-def quantize_rows(x: Tensor, norm: Tensor | None = None, eps: float = 0.0) -> tuple[Tensor, Tensor]:
+def quantize_rows(
+    x: Tensor, norm: Tensor | None = None, eps: float = 0.0, *, is_early: bool = False
+) -> tuple[Tensor, Tensor]:
     """(values e4m3 [T, K], scales float32 [T]) of rows x [T, K], or of `rms_norm(x, norm, eps)`.
 
     x float32, bfloat16 or float16, contiguous; norm [K] like x or float32. A row of zeros has
-    zeros and a scale above 0; products with a row that holds NaN or infinity are NaN. Raises
-    `ValueError`.
+    zeros and a scale above 0; products with a row that holds NaN or infinity are NaN. With
+    `is_early` the kernel behind may start before the one ahead has ended: until its own wait it
+    must read only what no kernel of the step writes. Raises `ValueError`.
     """
     if x.ndim != 2 or not x.is_floating_point() or not 0 < x.shape[1] <= MAX_COLUMNS:
         raise ValueError(f"rows {tuple(x.shape)} {x.dtype}")
@@ -47,7 +50,7 @@ def quantize_rows(x: Tensor, norm: Tensor | None = None, eps: float = 0.0) -> tu
     if uses_triton(x):
         from kernels.fp8 import kernel
 
-        return kernel.quantize_rows(x, norm, eps)
+        return kernel.quantize_rows(x, norm, eps, is_early=is_early)
     return reference.quantize_rows(x, norm, eps)
 
 

@@ -23,8 +23,10 @@ _TILE_ROWS = 32
 def _quantize_rows_kernel(
     x_ptr, norm_ptr, values_ptr, scales_ptr, num_columns, eps,
     LARGEST: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,
-    PDL: tl.constexpr,
+    EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    if PDL and EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     inside = columns < num_columns
@@ -32,7 +34,8 @@ def _quantize_rows_kernel(
         norm = tl.load(norm_ptr + columns, inside, 0.0).to(tl.float32)
     if PDL:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        if not EARLY:
+            tl.extra.cuda.gdc_launch_dependents()
     at = row.to(tl.int64) * num_columns + columns
     x = tl.load(x_ptr + at, inside, 0.0).to(tl.float32)
     if NORM:
@@ -46,24 +49,28 @@ def _quantize_rows_kernel(
     tl.store(scales_ptr + row, scale)
 
 
-def quantize_rows(x: Tensor, norm: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+def quantize_rows(
+    x: Tensor, norm: Tensor | None, eps: float, *, is_early: bool = False
+) -> tuple[Tensor, Tensor]:
     """See `kernels.fp8.quantize_rows`."""
     num_rows, num_columns = x.shape
     values = torch.empty(num_rows, num_columns, dtype=FP8, device=x.device)
     scales = torch.empty(num_rows, dtype=torch.float32, device=x.device)
     if num_rows:
-        launch = _quantise_launch(x.device, num_columns, eps, norm is not None)
+        launch = _quantise_launch(x.device, num_columns, eps, norm is not None, is_early)
         launch((num_rows, 1, 1), (x, x if norm is None else norm, values, scales))
     return values, scales
 
 
 @cache
-def _quantise_launch(device: torch.device, num_columns: int, eps: float, has_norm: bool) -> Launch:
+def _quantise_launch(
+    device: torch.device, num_columns: int, eps: float, has_norm: bool, is_early: bool
+) -> Launch:
     block = triton.next_power_of_2(num_columns)
     pdl = has_pdl(device)
     constants = {
         "num_columns": num_columns, "eps": eps, "LARGEST": LARGEST, "TINY": TINY, "BLOCK": block,
-        "NORM": has_norm, "PDL": pdl,
+        "NORM": has_norm, "EARLY": is_early, "PDL": pdl,
     }  # fmt: skip
     num_warps = max(1, min(16, block // 1024))
     return Launch(_quantize_rows_kernel, constants, num_warps=num_warps, launch_pdl=pdl)

@@ -35,7 +35,9 @@ class Skinny(NamedTuple):
     power of two, are what one program asks for before the kernel ahead has ended, as far as the L2
     cache: 32 KiB in each of 264 programs are 9 MB of its 50. With `quantises`, for weights in 8
     bits scaled by row, a kernel of its own turns x, normed if need be, into 8 bits too. A tile has
-    up to `block_rows` rows of x (0: as many as can be), with `pads_rows` so many in any case.
+    up to `block_rows` rows of x (0: as many as can be), with `pads_rows` so many in any case. A
+    product of quantised rows starts, and asks for weights, as soon as places are free, unless it
+    `waits` until what is ahead of the rows' kernel has ended.
     """
 
     block_n: int
@@ -48,6 +50,7 @@ class Skinny(NamedTuple):
     quantises: bool = False
     block_rows: int = 0
     pads_rows: bool = False
+    waits: bool = False
 
 
 def fitted(config: Skinny, tile_bytes: int, shared_bytes: int) -> Skinny:

@@ -115,7 +115,7 @@ def product(
             x, residual = x.clone(), None if residual is None else residual.clone()
         return wide(x, weight, config, residual=residual, swiglu=swiglu)
     if config.quantises:
-        values, scales = quantize_rows(x, norm, eps)
+        values, scales = quantize_rows(x, norm, eps, is_early=not config.waits)
         return skinny(
             values, weight, config, x_scales=scales, dtype=x.dtype,
             bias=bias, residual=residual, swiglu=swiglu, is_gelu=is_gelu,

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from kernels import linear as entries
-from kernels.fp8 import Fp8Weight, quantize_rows
+from kernels.fp8 import Fp8Weight, quantize_rows, quantize_weight
 from kernels.linear import library
 from kernels.linear.choose import MAX_BLOCKED_ROWS, TUNED_ROWS_FP8, Op, choose, even_splits, rule
 from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
+from kernels.linear.device import product
 from kernels.linear.skinny import skinny
 from kernels.linear.tuned_fp8 import TUNED
 from tests.fakes.pairs import pairwise_cases
@@ -113,6 +114,33 @@ def test_rows_are_quantised_on_their_way(parts: str, num_rows: int) -> None:
     for config in (SPLIT, Skinny(64, 128, 2, 4, 4)):
         out = problem.run(config._replace(quantises=True), torch.device("cuda"))
         problem.check(out, 0.06)
+
+
+@pytest.mark.gpu
+def test_what_starts_early_reads_what_is_done() -> None:
+    """Of a chain whose every product reads the last one's rows: the same bits as of one in which
+    each waits for the host.
+    """
+    cuda, tiles = torch.device("cuda"), Skinny(64, 256, 2, 4, 3, quantises=True)
+    drawn = torch.Generator(cuda).manual_seed(1)
+    shapes = (6144, 2560), (2560, 3072)
+    weights = [torch.randn(*shape, device=cuda, generator=drawn) / 100 for shape in shapes]
+    gate_up, down = (quantize_weight(weight.bfloat16()) for weight in weights)
+    norm, x = torch.ones(2560, device=cuda).bfloat16(), torch.randn(64, 2560, device=cuda)
+
+    def chained(config: Skinny, *, is_slow: bool) -> torch.Tensor:
+        hidden = x.bfloat16()
+        for _ in range(50):
+            gated = product(config._replace(splits=1), hidden, gate_up, norm=norm, swiglu=True)
+            if is_slow:
+                torch.cuda.synchronize()
+            hidden = product(config, gated, down, residual=hidden)
+        return hidden
+
+    wanted = chained(tiles._replace(waits=True), is_slow=True)
+    assert wanted.isfinite().all()
+    for config in (tiles, tiles._replace(prefetched_bytes=2**16), tiles._replace(waits=True)):
+        assert torch.equal(chained(config, is_slow=False), wanted)
 
 
 @pytest.mark.parametrize("parts", ["norm bias", "residual bias"])

@@ -364,6 +364,9 @@ ENGINE_KINDS: Final[tuple[str, ...]] = get_args(EngineKind)
 INDEX_DRAFTERS: Final = ("ngram", "suffix")
 """Drafters without weights: the sequence's own text, and with it that of all recent ones."""
 
+_SHIPPED_DRAFTERS: Final = {"builtin:herma-tiny": "builtin:herma-tiny/mtp"}
+"""The drafting networks that come with Herma, by model."""
+
 
 class SpeculationConfig(_Table, frozen=True):
     """`speculation = { ... }`: what proposes tokens for a step to verify: one of `INDEX_DRAFTERS`,
@@ -439,7 +442,8 @@ class WorkerConfig(_Table, frozen=True):
     network's dtype. `prefill` "fp8" multiplies steps of 257 rows and more in 8 bits, with a second
     form of a 16-bit checkpoint's weights, half as large again. `invariant`: a sequence's tokens
     depend on nothing but its prompt, its parameters and its seed, on every worker of that kind of
-    device. `speculation` "auto" drafts from earlier text where that pays; it changes no sampling.
+    device. `speculation` "auto" drafts where that pays, by the head that comes with a built-in
+    model, else from earlier text; it changes no sampling.
     `stall_s`: a start without progress for this time has failed. `prepare` is cleared before each
     start: the page cache, and segments in /dev/shm that no process uses. `owns_gpu`: what still
     holds memory of `device` between two starts is a leftover, and is ended. Workers of one `group`
@@ -540,7 +544,9 @@ class WorkerConfig(_Table, frozen=True):
         """How the engine drafts, if it does."""
         if isinstance(self.speculation, SpeculationConfig):
             return self.speculation
-        return SpeculationConfig() if self.speculation == "auto" else None
+        if self.speculation == "off":
+            return None
+        return SpeculationConfig(_SHIPPED_DRAFTERS.get(self.model, INDEX_DRAFTERS[-1]))
 
     def _check_group(self) -> None:
         if self.group is None:

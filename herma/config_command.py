@@ -41,7 +41,9 @@ def _summary(path: Path, config: Config) -> str:
         window = worker.context_length or f"at most {worker.max_context}"
         gap = "" if worker.max_gap_ms is None else f", gaps of {worker.max_gap_ms:g} ms"
         max_seqs = worker.max_seqs or "by memory"
+        drafts = "" if worker.drafting is None else f", drafts by {worker.drafting.drafter}"
         limits = f"max_seqs {max_seqs}, token_budget {worker.token_budget}{gap}, context {window}"
+        limits += drafts
         lines.append(f"  worker    {worker.name}: {worker.model} as {worker.serves} ({limits})")
     currency = config.ledger.currency
     for name, provider in config.providers.items():

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import builtin_config, load_config, parse_config
+from config import (
+    SpeculationConfig,
+    WorkerConfig,
+    builtin_config,
+    builtin_models,
+    load_config,
+    parse_config,
+)
 from protocol.errors import ConfigError
 
 GOOD = """
@@ -59,6 +66,15 @@ def test_the_gap_is_the_workers_else_the_models_else_the_profiles() -> None:
     assert [one.max_gap_ms for one in parse_config(of_model, "x").workers] == [25, 70]
     of_worker = of_model.replace("max_seqs = 7", "max_gap_ms = 12.5")
     assert [one.max_gap_ms for one in parse_config(of_worker, "x").workers] == [25, 12.5]
+
+
+def test_auto_drafts_by_what_comes_with_the_model() -> None:
+    """The head that ships is a directory of that name; for other models earlier text."""
+    model = next(iter(builtin_models()))
+    (shipped,) = [path.name for path in (builtin_models()[model] / "drafters").iterdir()]
+    for name, drafter in ((model, f"{model}/{shipped}"), ("/m", "suffix")):
+        worker = WorkerConfig("w", name, "m", (), token_budget=1, speculation="auto")
+        assert worker.drafting == SpeculationConfig(drafter)
 
 
 def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:

@@ -109,6 +109,8 @@ __device__ __forceinline__ void fetch_all(const Memory& at, const Map* queries, 
     int block = (work.item.begin + (work.tiles - 1) * TILE) / BLOCK_SIZE + lane;
     // What lies behind the last block is masked, or overwritten with zeros.
     int id = table[min(block, last)];
+    // Items and tables were there before the step; queries and keys are the kernel's ahead.
+    if (work.round == 0) asm volatile("griddepcontrol.wait;" ::: "memory");
     for (int i = 0; i < work.tiles; ++i) {
       const int n = work.tiles_before + i, s = n % STAGES, slot = id * BLOCK_SIZE;
       const u32 to = s * TILE_BYTES + lane * BLOCK_SIZE * 128;
@@ -337,6 +339,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
   const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   if (threadIdx.x == 0) {
+    prefetch_map(&keys), prefetch_map(&queries), prefetch_map(&values);
     for (int place = 0; place < 2; ++place)
       init_barrier(at.queries_full + 8 * place, 1), init_barrier(at.queries_empty + 8 * place, 2);
     for (int s = 0; s < STAGES; ++s) {
@@ -346,13 +349,13 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
-  asm volatile("griddepcontrol.wait;" ::: "memory");
   if (group == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     const int lane = threadIdx.x - 256;
     if (lane < BLOCKS) fetch_all(at, &queries, &keys, &values, work, tables, table_width, lane);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
     if (group == 1) pass(TURN);
     while (work.next()) {
       float mixed[64];

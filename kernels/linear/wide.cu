@@ -122,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
       fetch_weights(base + i * STAGE_BYTES, &weight_map, full + 8 * i, (first + i) * COLUMNS, tile,
                     num_out);
     }
+    prefetch_map(&x_map);
   }
   __syncthreads();
 

@@ -14,12 +14,15 @@ from benchmarks.kernels.case import Case
 from benchmarks.kernels.fp8 import SHAPES, case
 from benchmarks.kernels.fp8_27b_sweep import SHAPES as SHAPES_27B
 from kernels.linear.choose import Op, choose
-from kernels.linear.config import MAX_TILE_ROWS, Config, Wide
+from kernels.linear.config import MAX_TILE_ROWS, MAX_WIDE_ROWS, Config, Wide
 
 _DRAFTED = ((Op.NORM_LINEAR, 10240, 4096), (Op.NORM_LINEAR, 151936, 4096))  # 128 rows: 8 at once
 """Of DFlash beside its layers, whose shapes are the model's: keys and values of the context, and
 the copy of the head.
 """
+
+_GATES = Op.NORM_SWIGLU, 24576, 4096
+_BANDS = (4, 8, 16)
 
 _SMALL_DEPTH = 3072
 """The 0.6B's products are over before their programs have begun well."""
@@ -45,12 +48,16 @@ def cases(device: torch.device) -> Iterator[Case]:
     sizes = [(shape, (16, 64, 128, 192, 256)) for shape in SHAPES if shape[2] > _SMALL_DEPTH]
     sizes += [(shape, (128,)) for shape in _DRAFTED]
     sizes += [(shape, (64,)) for shape in SHAPES_27B]
+    sizes += [(_GATES, (1024, 4096))]  # drafts of 64 sequences, and prompts
     for (op, num_weight_rows, depth), all_rows in sizes:
         for num_rows in all_rows:
             size = op, num_rows, num_weight_rows, depth
             usual = choose(*size, torch.bfloat16, 1)
             configs = [] if usual is None else [usual]
-            configs += [*_wides(op, num_weight_rows), *_halves(op, num_rows)]
+            if num_rows > MAX_WIDE_ROWS:
+                configs += [Wide(3, 1, band=band) for band in _BANDS]
+            else:
+                configs += [*_wides(op, num_weight_rows), *_halves(op, num_rows)]
             yield case(*size, configs, device, peers=False)
 
 

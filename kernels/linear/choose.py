@@ -37,6 +37,10 @@ _LONG: Final = Wide(3, 1, reads_once=False, band=8)
 """For a prompt's gates and ups: the library's product alone is 2 to 3 % faster, and leaves them to
 a kernel that reads them once more (decision 0016)."""
 
+_LONG_FP8: Final[Wide | None] = None
+"""The same in 8 bits. By count `_LONG` takes as long as the library's product and saves the kernel
+behind it; `python -m benchmarks.kernels wide_fp8_sweep --case swiglu` measures that on a card."""
+
 _NARROW_ROWS: Final = 32
 
 _ROWS_AT_ONCE: Final = 16
@@ -110,8 +114,8 @@ def choose(
     if has_wide and not is_fp8 and is_large and num_rows in _PADDED_ROWS:
         return of_few_rows(op, num_weight_rows)
     if num_rows > TUNED_ROWS[-1]:
-        is_long = has_wide and not is_fp8 and _suits_long(op, num_rows, depth)
-        return _LONG if is_long else None
+        is_long = has_wide and _suits_long(op, num_rows, depth)
+        return (_LONG_FP8 if is_fp8 else _LONG) if is_long else None
     return _choose(op, num_rows, num_weight_rows, depth, is_fp8, has_wide)
 
 

@@ -16,9 +16,17 @@ from torch import Tensor
 from benchmarks.kernels.case import Case, Variant, within
 from benchmarks.kernels.linear import EPS, written
 from kernels.int4 import PER_WORD, Int4Weight, dequantise
-from kernels.linear import check_int4, int4, int4_tiles, linear_add, norm_linear, norm_swiglu
+from kernels.linear import (
+    check_int4,
+    int4,
+    int4_rows,
+    int4_tiles,
+    linear_add,
+    norm_linear,
+    norm_swiglu,
+)
 from kernels.linear.choose import Op
-from kernels.linear.config import Int4Tiles
+from kernels.linear.config import Int4Rows, Int4Tiles
 from kernels.rms_norm import rms_norm
 
 LAYERS = [
@@ -37,8 +45,8 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _WIDENED_ROWS = 256
 """From so many on beside the library's product of the widened weight."""
 
-_GROUP = 128
-_BYTES_PER_GROUP = _GROUP // 2 + 3
+GROUP = 128
+BYTES_PER_GROUP = GROUP // 2 + 3
 _ERROR = 1e-2
 
 
@@ -58,7 +66,7 @@ def case(
     num_rows: int,
     num_weight_rows: int,
     depth: int,
-    configs: Sequence[Int4Tiles | None],
+    configs: Sequence[Int4Tiles | Int4Rows | None],
     device: torch.device,
     *,
     has_peer: bool = False,
@@ -70,7 +78,7 @@ def case(
     random = partial(torch.randn, device=device, dtype=dtype)
 
     def make() -> tuple[Any, ...]:
-        weight = _drawn(num_weight_rows, depth, dtype, device)
+        weight = drawn(num_weight_rows, depth, dtype, device)
         other = random(num_rows, num_out) if op is Op.LINEAR_ADD else random(depth)
         dense = random(num_weight_rows, depth).mul_(depth**-0.5) if has_peer else None
         return random(num_rows, depth), weight, other, dense
@@ -85,14 +93,14 @@ def case(
         make=make,
         variants=[*ours, peer] if has_peer else ours,
         expected=partial(_expected, op),
-        moved_bytes=num_weight_rows * depth // _GROUP * _BYTES_PER_GROUP + 2 * columns,
+        moved_bytes=num_weight_rows * depth // GROUP * BYTES_PER_GROUP + 2 * columns,
         flops=2 * num_rows * num_weight_rows * depth,
         accept=within(_ERROR),
     )
 
 
-def _drawn(num_rows: int, depth: int, dtype: torch.dtype, device: torch.device) -> Int4Weight:
-    shape = num_rows, depth // _GROUP
+def drawn(num_rows: int, depth: int, dtype: torch.dtype, device: torch.device) -> Int4Weight:
+    shape = num_rows, depth // GROUP
     words = torch.randint(
         -(2**31), 2**31, (num_rows, depth // PER_WORD), dtype=torch.int32, device=device
     )
@@ -103,7 +111,7 @@ def _drawn(num_rows: int, depth: int, dtype: torch.dtype, device: torch.device) 
 
 def _ours(
     op: Op,
-    config: Int4Tiles | None,
+    config: Int4Tiles | Int4Rows | None,
     x: Tensor,
     weight: Int4Weight,
     other: Tensor,
@@ -116,6 +124,8 @@ def _ours(
         return int4.product(x, weight, **given)
     if op is not Op.LINEAR_ADD and not int4_tiles.fuses_norm(x, other):
         x, given["norm"] = rms_norm(x, other, EPS), None
+    if isinstance(config, Int4Rows):
+        return int4_rows.product(x, weight, config, **given)
     return int4_tiles.product(x, weight, config, **given)
 
 

@@ -4,11 +4,20 @@ Owns the rule. Must not know layers.
 """
 
 from enum import StrEnum
+from typing import Any
 
 from torch import Tensor
 
 from kernels.int4 import Int4Weight, dequantise
-from kernels.linear import int4_choose, int4_gemv, int4_skinny, int4_tiles, int4_verdict, library
+from kernels.linear import (
+    int4_choose,
+    int4_gemv,
+    int4_rows,
+    int4_skinny,
+    int4_tiles,
+    int4_verdict,
+    library,
+)
 from kernels.rms_norm import rms_norm
 
 
@@ -47,7 +56,6 @@ def product(
     invariant: bool = False,
 ) -> Tensor:
     """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; may overwrite `residual`."""
-    has_wgmma = x.dtype == weight.scales.dtype and int4_verdict.has_wgmma(x.device, x.dtype)
     kernel = choose(
         x.shape[0],
         has_tiles=int4_tiles.suits(x, weight) and int4_verdict.serves(x.device, x.dtype),
@@ -65,15 +73,11 @@ def product(
         x = x.index_select(1, weight.order)
     match kernel:
         case Kernel.TILES:
-            num_weight_rows, depth = weight.shape
-            config = int4_choose.chosen(
-                x.shape[0], num_weight_rows, depth, group=weight.group, invariant=invariant,
-                has_wgmma=has_wgmma,
-            )  # fmt: skip
-            return int4_tiles.product(
-                x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual,
-                swiglu=swiglu, is_gelu=is_gelu,
-            )  # fmt: skip
+            given = {
+                "norm": norm, "eps": eps, "bias": bias, "residual": residual, "swiglu": swiglu,
+                "is_gelu": is_gelu,
+            }  # fmt: skip
+            return _in_cuda(x, weight, given, invariant=invariant)
         case Kernel.GEMV:
             return int4_gemv.int4_gemv(
                 x, weight, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu,
@@ -86,6 +90,24 @@ def product(
             )  # fmt: skip
         case Kernel.WIDENED:
             return widened(x, weight, bias, residual, swiglu=swiglu, is_gelu=is_gelu)
+
+
+def _in_cuda(x: Tensor, weight: Int4Weight, given: dict[str, Any], *, invariant: bool) -> Tensor:
+    """`product`, with the rest of its operands, of rows in the weight's order."""
+    num_weight_rows, depth = weight.shape
+    if not invariant and int4_verdict.has_rows(x.device, x.dtype):
+        has_residual, has_norm = given["residual"] is not None, given["norm"] is not None
+        if int4_rows.suits(
+            x, weight, has_norm=has_norm, has_residual=has_residual, swiglu=given["swiglu"]
+        ):
+            few = int4_choose.chosen_rows(num_weight_rows)
+            return int4_rows.product(x, weight, few, **given)
+    has_wgmma = x.dtype == weight.scales.dtype and int4_verdict.has_wgmma(x.device, x.dtype)
+    config = int4_choose.chosen(
+        x.shape[0], num_weight_rows, depth, group=weight.group, invariant=invariant,
+        has_wgmma=has_wgmma,
+    )  # fmt: skip
+    return int4_tiles.product(x, weight, config, **given)
 
 
 def widened(

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.int4 import Int4Weight, dequantise, packed
-from kernels.linear import int4_choose, int4_tiles
-from kernels.linear.config import Int4Tiles
+from kernels.linear import int4_choose, int4_rows, int4_tiles
+from kernels.linear.config import Int4Rows, Int4Tiles
 
 Product = Callable[..., Tensor]
-"""As `int4_tiles.product`."""
+"""As `int4_tiles.product` and `int4_rows.product`."""
 
 EPS: Final = 1e-6
 
@@ -53,7 +53,7 @@ class CheckedProduct(NamedTuple):
     group: int
     parts: str = ""
     num_times: int = 1
-    config: Int4Tiles | None = None
+    config: Int4Tiles | Int4Rows | None = None
 
     def has(self, part: str) -> bool:
         """Whether `parts` names it."""
@@ -101,6 +101,17 @@ WGMMA_PRODUCTS: Final = (
 """By warp groups, in bfloat16: where these are wrong, and no others, warps multiply alone."""
 
 
+ROWS_PRODUCTS: Final = (
+    CheckedProduct(1, 200, 2304, 128, "zeros norm", config=Int4Rows(8, 4, 4, ahead=2)),
+    CheckedProduct(1, 136, 8192, 128, "zeros residual", config=Int4Rows(16, 4, 2)),
+    CheckedProduct(1, 400, 2560, 128, "zeros norm swiglu", config=Int4Rows(8, 4, 4, ahead=4)),
+    CheckedProduct(3, 200, 5120, 128, "bias", config=Int4Rows(8, 4, 4)),
+    CheckedProduct(2, 272, 1024, 128, "swiglu gelu", config=Int4Rows(16, 4, 2)),
+    CheckedProduct(4, 1024, 1024, 128, "zeros", num_times=8, config=Int4Rows(8, 4, 4, ahead=8)),
+)
+"""By `int4_rows`: where these are wrong, and no others, `int4_tiles` multiplies few rows too."""
+
+
 class Inputs(NamedTuple):
     """Of one product, all on one device; x is multiplied as it is, without an order of columns."""
 
@@ -140,6 +151,8 @@ def record(dtype: torch.dtype) -> None:
     """Launch all on the pretended device (`kernels.recorder`)."""
     for case in (*PRODUCTS, *(WGMMA_PRODUCTS if dtype == torch.bfloat16 else ())):
         launched(case, drawn(case, dtype, torch.device("meta")), int4_tiles.product)
+    for case in ROWS_PRODUCTS:
+        launched(case, drawn(case, dtype, torch.device("meta")), int4_rows.product)
 
 
 def launched(case: CheckedProduct, inputs: Inputs, product: Product) -> Tensor:

@@ -13,7 +13,8 @@ from functools import cache
 from itertools import product
 from typing import Final
 
-from kernels.linear.config import Int4Tiles
+from kernels.linear.config import Int4Rows, Int4Tiles
+from kernels.linear.int4_rows import TILE
 from kernels.linear.int4_tiles import COLUMNS, fits
 
 _MULTIPROCESSORS: Final = 132
@@ -97,8 +98,13 @@ make the numbers.
 _CACHE_BYTES_PER_US: Final = 7e6
 """Of the L2 cache, from which each program reads all rows of x."""
 _FIXED_US: Final = (0.0, 4.0, 4.5, 4.5)
-_AT_ONCE: Final = (0, 132, 132, 120)
+_AT_ONCE: Final = (0, 132, 132, 105)
 """Programs, one on a multiprocessor; both by how many share columns."""
+
+_ROWS: Final = (Int4Rows(16, 4, 2), Int4Rows(8, 4, 4))
+"""By `int4_rows`: where two programs on a multiprocessor have all weight rows, and where not. **By
+calculation**; `int4_chain` has the others.
+"""
 
 _INVARIANT: Final = Int4Tiles(4, 1, 1, 8, 1, 4, 1)
 """Its rows of x are as many as there are: each sum is added up in the same order."""
@@ -142,6 +148,12 @@ def chosen(
     if eights == 8 and programs > _MULTIPROCESSORS:
         return _LARGE
     return _shared(config, programs, _MULTIPROCESSORS * at_once, depth)
+
+
+def chosen_rows(num_weight_rows: int) -> Int4Rows:
+    """How few rows are multiplied by `int4_rows`."""
+    programs = -(-num_weight_rows // TILE)
+    return _ROWS[0] if programs <= 2 * _MULTIPROCESSORS else _ROWS[1]
 
 
 def _measured(num_rows: int, num_weight_rows: int, depth: int, group: int) -> Int4Tiles | None:

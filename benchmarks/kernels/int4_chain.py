@@ -1,0 +1,168 @@
+"""A layer of a decode step with weights in 4 bits: its products as they follow each other.
+
+`python -m benchmarks.kernels int4_chain --jobs 12`, some 20 s on an H200. The 8B: queries, keys and
+values, attention to 256 tokens, out, gates and ups, down; the 27B's delta rule has a product of two
+slices in its place. Products by `int4_tiles` beside those by `int4_rows`: what a step gains is more
+than the sum of what they take alone, for each begins before the one ahead has ended.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.attention import DIM, KV, cos_sin, normal, paged
+from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.int4 import BYTES_PER_GROUP, GROUP, drawn
+from benchmarks.kernels.linear import EPS
+from kernels.attention import PagedPlan, reference
+from kernels.attention.choose import decode_config
+from kernels.attention.decode import decode
+from kernels.attention.shares import decode_shares
+from kernels.int4 import Int4Weight, dequantise
+from kernels.linear import check_int4, int4_choose, int4_rows, int4_tiles
+from kernels.linear.config import Int4Rows, Int4Tiles
+from kernels.silu_mul import sigmoid_mul
+
+_CONTEXT: Final = 256
+_ERROR: Final = 3e-2
+_SIZES: Final = {"8B": (4096, 6144, 4096, 12288), "27B": (5120, 16384, 6144, 17408)}
+"""Hidden, the first product's rows, the mixer's, the inner ones."""
+
+_ROWS: Final = {
+    "int4_rows": None,
+    "8 warps": Int4Rows(8, 4, 4),
+    "8 warps, 3 blocks": Int4Rows(8, 4, 3),
+    "8 warps, 264 ahead": Int4Rows(8, 4, 4, ahead=264),
+    "8 warps, 528 ahead": Int4Rows(8, 4, 4, ahead=528),
+    "16 warps": Int4Rows(16, 4, 2),
+    "16 warps, 2 at once": Int4Rows(16, 2, 2),
+}
+"""None: the choice."""
+
+Choose = Callable[[int, Int4Weight], Int4Rows | Int4Tiles]
+"""(rows of x, a weight) -> how they are multiplied."""
+
+Mix = Callable[..., Tensor]
+"""What stands between the first two products."""
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """One layer of each model for 1 row, of the 8B for 4 and 16; none off CUDA."""
+    if device.type != "cuda":
+        return
+    check_int4(device, torch.bfloat16)
+    for model, num_rows in (("8B", 1), ("27B", 1), ("8B", 4), ("8B", 16)):
+        yield _case(model, num_rows, device)
+
+
+def _by_tiles(num_rows: int, weight: Int4Weight) -> Int4Tiles:
+    return int4_choose.chosen(num_rows, *weight.shape, has_wgmma=True)
+
+
+def _by_rows(config: Int4Rows | None, _: int, weight: Int4Weight) -> Int4Rows:
+    return config or int4_choose.chosen_rows(weight.shape[0])
+
+
+def _mixed_choice(num_rows: int, weight: Int4Weight) -> Int4Rows | Int4Tiles:
+    """By rows what no tile fills: gates and ups stay with tiles."""
+    is_large = weight.shape[0] > 4 * weight.shape[1]
+    return _by_tiles(num_rows, weight) if is_large else _by_rows(None, num_rows, weight)
+
+
+def _case(model: str, num_rows: int, device: torch.device) -> Case:
+    hidden, first, mixer, inner = _SIZES[model]
+    shapes = (first, hidden), (hidden, mixer), (2 * inner, hidden), (hidden, inner)
+    mix, exact = _attention(num_rows, device) if model == "8B" else (_sliced, _sliced)
+
+    def make() -> tuple[Any, ...]:
+        weights = [drawn(*shape, torch.bfloat16, device) for shape in shapes]
+        tokens = paged([_CONTEXT] * num_rows, device) if model == "8B" else ()
+        norms = [torch.rand(hidden, device=device).bfloat16() + 0.5 for _ in range(2)]
+        return normal(num_rows, hidden, device=device), norms, weights, tokens
+
+    choices: dict[str, Choose] = {"int4_tiles": _by_tiles}
+    if num_rows <= int4_rows.MAX_ROWS:
+        choices |= {name: partial(_by_rows, config) for name, config in _ROWS.items()}
+        choices["int4_rows, gates by tiles"] = _mixed_choice
+    return Case(
+        name=f"layer {model} T={num_rows} int4",
+        make=make,
+        variants=[Variant(name, partial(_layer, choose, mix)) for name, choose in choices.items()],
+        expected=partial(_expected, exact),
+        moved_bytes=sum(n * k // GROUP * BYTES_PER_GROUP for n, k in shapes),
+        flops=2 * num_rows * sum(n * k for n, k in shapes),
+        accept=within(_ERROR),
+    )
+
+
+def _layer(
+    choose: Choose,
+    mix: Mix,
+    x: Tensor,
+    norms: list[Tensor],
+    weights: list[Int4Weight],
+    tokens: tuple[Tensor, ...],
+) -> Tensor:
+    rows = mix(_product(choose, x, weights[0], {"norm": norms[0], "eps": EPS}), *tokens)
+    x = _product(choose, rows, weights[1], {"residual": x})
+    given = {"norm": norms[1], "eps": EPS, "swiglu": True}
+    return _product(choose, _product(choose, x, weights[2], given), weights[3], {"residual": x})
+
+
+def _product(choose: Choose, x: Tensor, weight: Int4Weight, given: dict[str, Any]) -> Tensor:
+    config = choose(x.shape[0], weight)
+    if isinstance(config, Int4Rows):
+        return int4_rows.product(x, weight, config, **given)
+    return int4_tiles.product(x, weight, config, **given)
+
+
+def _expected(
+    mix: Mix,
+    x: Tensor,
+    norms: list[Tensor],
+    weights: list[Int4Weight],
+    tokens: tuple[Tensor, ...],
+) -> Tensor:
+    def product(x: Tensor, weight: Int4Weight) -> Tensor:
+        return x.double() @ dequantise(weight, torch.float32).double().T
+
+    def normed(x: Tensor, norm: Tensor) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * norm.double()
+
+    out = x.double()
+    rows = mix(product(normed(out, norms[0]), weights[0]).bfloat16(), *tokens)
+    out = out + product(rows, weights[1])
+    gate, up = product(normed(out, norms[1]), weights[2]).chunk(2, dim=-1)
+    return out + product(gate * gate.sigmoid() * up, weights[3])
+
+
+def _sliced(rows: Tensor) -> Tensor:
+    """A small kernel between two products."""
+    width = _SIZES["27B"][2]
+    return sigmoid_mul(rows[:, :width], rows[:, width : 2 * width])
+
+
+def _attention(num_rows: int, device: torch.device) -> tuple[Mix, Mix]:
+    """The engine's decode, and its reference; without norms of queries and keys."""
+    positions = torch.full((num_rows,), _CONTEXT - 1, dtype=torch.int32, device=device)
+    numbers = torch.arange(num_rows, dtype=torch.int32, device=device)
+    config = decode_config(num_rows, DIM, torch.bfloat16)
+
+    @cache
+    def shares() -> Tensor:
+        return decode_shares(positions, num_rows, KV, config)
+
+    def mix(qkv: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+        out = qkv.new_empty(num_rows, _SIZES["8B"][2])
+        plan = PagedPlan(positions, numbers, tables, num_rows, shares=shares())
+        decode(qkv, None, EPS, cos_sin(device), keys, values, plan, config, out)
+        return out
+
+    def exact(qkv: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+        plan = PagedPlan(positions, numbers, tables, num_rows)
+        return reference.attend(qkv, None, EPS, cos_sin(device), keys, values, plan)
+
+    return mix, exact

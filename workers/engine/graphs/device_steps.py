@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.accept import accept
 from kernels.attention import PagedPlan, SharingCosts, blocks_at, sharing_costs
 from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
@@ -30,6 +29,7 @@ from workers.engine.graphs.capture_order import CaptureOrder, capture_sizes
 from workers.engine.graphs.captured_steps import Graphs
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.mixed_step import MixedStep
+from workers.engine.graphs.token_draws import TokenDraws
 from workers.engine.memory.out_of_memory import is_out_of_memory
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
@@ -39,13 +39,12 @@ from workers.engine.step.batch import (
     PagedRows,
     SequenceState,
     make_paged_batch,
-    num_sampled,
     paged_rows,
     to_device,
 )
-from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, first_rows, following_ids
+from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, following_ids
 from workers.engine.step.draws import Kind
-from workers.engine.step.sampler import Checked, Picked, Sampler
+from workers.engine.step.sampler import Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
 from workers.engine.step.spans import kept_states, step_on, stops_of
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
@@ -103,6 +102,7 @@ class DeviceSteps:
         self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
+        self._token_draws = TokenDraws(self._sampler, self._tables)
         does_verify = verifies or drafter is not None
         self._kept = kept_states(model, max_rows, facts.snapshots, on_host, verifies=does_verify)
         parts = None if self._kept is None else self._kept.parts()
@@ -172,17 +172,7 @@ class DeviceSteps:
         if self._kept is not None:
             self._kept.restore(chunks, self._slot_of)
         num_folds = 0 if self._kept is None else self._kept.num_folds(chunks)
-        if (
-            num_folds <= len(chunks)
-            and not self._model.invariant
-            and all(
-                chunk.num_rows == 1
-                and row.next_position == chunk.start
-                and not chunk.may_move
-                and not (self._decode_step.takes_in and chunk.num_to_draft)
-                for chunk, row in zip(chunks, rows, strict=True)
-            )
-        ):
+        if num_folds <= len(chunks) and self._are_decodes(chunks, rows):
             work = self._decode(chunks, rows, states)
         else:
             work = self._mixed(chunks, states, num_folds)
@@ -288,6 +278,16 @@ class DeviceSteps:
                 row.block_ids = ()
             raise
 
+    def _are_decodes(self, chunks: Sequence[Chunk], rows: Sequence[TableRow]) -> bool:
+        """Whether each chunk is one token that the tables hold, which a decode's graph computes."""
+        return not self._model.invariant and all(
+            chunk.num_rows == 1
+            and row.next_position == chunk.start
+            and not chunk.may_move
+            and not (self._decode_step.takes_in and chunk.num_to_draft)
+            for chunk, row in zip(chunks, rows, strict=True)
+        )
+
     def _decode(
         self, chunks: Sequence[Chunk], rows: Sequence[TableRow], states: dict[int, SequenceState]
     ) -> _Work:
@@ -315,7 +315,9 @@ class DeviceSteps:
         if kind is not Kind.GENERAL:
             picked = Picked(tuple([state.seq for state in members]), result)
             return _Work(lambda: picked, draft)
-        return _Work(partial(self._draw, result, members, positions + 1, table_rows), draft)
+        return _Work(
+            partial(self._token_draws.draw, result, members, positions + 1, table_rows), draft
+        )
 
     def _mixed(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState], num_folds: int = 0
@@ -336,7 +338,7 @@ class DeviceSteps:
         self.used_graph = bucket is not None
         if bucket is None:
             return self._unpadded(rows, states)
-        draws = verifies and self._draws_plainly(rows, states)
+        draws = verifies and self._token_draws.are_plain(rows, states)
         positions, table_rows = self._mixed_step.fill(bucket, rows, draws=draws)
         logits = self._graphs.run(bucket)[: len(rows.last_rows)]
         draft = None
@@ -352,7 +354,9 @@ class DeviceSteps:
         if draws:
             picked = self._mixed_step.picked(bucket, rows)
             return _Work(lambda: picked, draft)
-        return _Work(partial(self._sample, logits, rows, states, positions, table_rows), draft)
+        return _Work(
+            partial(self._token_draws.sample, logits, rows, states, positions, table_rows), draft
+        )
 
     def _can_move(self, chunks: Sequence[Chunk]) -> bool:
         """Whether those that may move do so on the card: in graphs that verify, not invariant."""
@@ -370,12 +374,6 @@ class DeviceSteps:
                 row.next_position = start = chunk.start + accepted[row.index]
                 found[index] = msgspec.structs.replace(chunk, start=start, may_move=0)
         return found
-
-    def _draws_plainly(self, rows: PagedRows, states: dict[int, SequenceState]) -> bool:
-        """Whether a captured step that verifies can draw all its tokens itself."""
-        members = [states[chunk.seq] for chunk in rows.sampling for _ in range(num_sampled(chunk))]
-        self._sampler.draws.arrange(members)
-        return self._sampler.draws.kind is Kind.PLAIN
 
     def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> _Work:
         batch, draft = self._batch(rows), None
@@ -401,7 +399,7 @@ class DeviceSteps:
             return _Work(lambda: self._nothing, draft)
         logits = self._model.logits(hidden)
         sampled = batch.sampled_positions, batch.table_rows
-        return _Work(partial(self._sample, logits, rows, states, *sampled), draft)
+        return _Work(partial(self._token_draws.sample, logits, rows, states, *sampled), draft)
 
     @torch.inference_mode()
     def _draft(
@@ -488,58 +486,6 @@ class DeviceSteps:
         folds = [self._kept.folds_of(chunk) for chunk in planned.chunks[:count]]
         decodes = planned.positions[:count], planned.table_rows[:count], np.array(folds, np.int32)
         return step_on(self._device, self._kept, decodes, planned.chunks[count:], self._slot_of)
-
-    def _sample(
-        self,
-        logits: Tensor,
-        rows: PagedRows,
-        states: dict[int, SequenceState],
-        positions: Tensor,
-        table_rows: Tensor,
-    ) -> Picked:
-        if any(chunk.drafts for chunk in rows.sampling):
-            return self._verify(logits, rows, states, positions, table_rows)
-        members = [states[chunk.seq] for chunk in rows.sampling]
-        return self._draw(logits, members, positions, table_rows)
-
-    @torch.inference_mode()
-    def _verify(
-        self,
-        logits: Tensor,
-        rows: PagedRows,
-        states: dict[int, SequenceState],
-        positions: Tensor,
-        table_rows: Tensor,
-    ) -> Picked:
-        checked = [Checked(states[chunk.seq], chunk.drafts) for chunk in rows.sampling]
-        drafts = self._checked_ids(rows, table_rows)
-        picked = self._sampler.verify(logits, checked, positions, drafts)
-        firsts, tables = first_rows(picked), self._tables
-        kept = tables.last_token, tables.num_accepted
-        ends = accept(picked.ids, drafts, firsts, *kept, table_rows[firsts])
-        return replace(picked, ends=ends)
-
-    def _checked_ids(self, rows: PagedRows, table_rows: Tensor) -> Tensor:
-        """What the token of each sampled row is compared with: the token of the row behind it."""
-        behind = rows.token_ids[np.minimum(rows.last_rows + 1, len(rows.token_ids) - 1)]
-        behind[np.cumsum([num_sampled(chunk) for chunk in rows.sampling]) - 1] = ON_CARD
-        sent = to_device(behind.astype(np.int32), self._device)
-        return torch.where(sent == ON_CARD, -1, self._tables.known(sent, table_rows)).long()
-
-    @torch.inference_mode()
-    def _draw(
-        self,
-        logits: Tensor,
-        members: Sequence[SequenceState],
-        positions: Tensor,
-        table_rows: Tensor,
-    ) -> Picked:
-        picked = self._sampler.sample(logits, members, positions)
-        rows, tokens = table_rows.long(), picked.ids.int()
-        self._sampler.count(picked)
-        # Behind all that takes memory: a step that is repeated begins with the tokens before.
-        self._tables.last_token.index_copy_(0, rows, tokens)
-        return picked
 
 
 def _capturing(drafter: object) -> CapturesDrafts | None:

@@ -19,7 +19,7 @@ from kernels.int4 import PER_WORD, Int4Weight
 from kernels.int4.kernel import plane_of, scales_of
 from kernels.launch import Launch, scratch
 from kernels.linear.parts import weight_rows
-from kernels.linear.skinny import _counters, _finish, _gathered, _Ready
+from kernels.linear.skinny import _counters, _finish, _gathered, _Ready, _residual
 
 MAX_ROWS: Final = 256
 """Beyond it a widened weight is multiplied sooner: 0.2 ms per layer of an 8B to widen it."""
@@ -77,6 +77,9 @@ def _int4_skinny_kernel(
             high = (plane_of(words, plane + 4) * factor - offset).to(x.dtype)
             weights = tl.join(low, high).reshape(BLOCK_N, 2 * BLOCK_W)
             sums = tl.dot(weights, x.T, sums, input_precision="ieee")
+    residual = _residual(
+        residual_ptr, tile, row_tile * ROWS, num_rows, num_out, BLOCK_N, ROWS, RESIDUAL
+    )
     if SPLITS > 1:
         none = tl.zeros([ROWS], tl.float32)
         sums, none, is_last = _gathered(
@@ -86,7 +89,7 @@ def _int4_skinny_kernel(
         is_last = True
     if is_last:
         _finish(
-            sums, tile, row_tile * ROWS, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
+            sums, residual, tile, row_tile * ROWS, bias_ptr, out_ptr, num_rows, num_out,
             BLOCK_N, ROWS, BIAS, RESIDUAL, SWIGLU, GELU,
         )  # fmt: skip
 

@@ -53,18 +53,20 @@ def _skinny_kernel(
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    tile, row_tile = tl.program_id(0) // ROW_TILES, tl.program_id(0) % ROW_TILES
+    tile, first_row = tl.program_id(0) // ROW_TILES, tl.program_id(0) % ROW_TILES * ROWS
     part = tl.cdiv(tl.cdiv(depth, BLOCK_K), SPLITS) * BLOCK_K
     first = tl.program_id(1) * part
     last = tl.minimum(first + part, depth)
     lanes = tl.arange(0, BLOCK_K)
     weight_ptrs = weight_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU) * depth
+    scales = _row_scales(scale_ptr, tile, num_out, BLOCK_N, SCALE_BLOCK, SWIGLU)
     if PDL:
         if PREFETCH > 0:
             prefetch(weight_ptrs, first, last, PREFETCH)
         tl.extra.cuda.gdc_wait()
     # Rows past the end repeat the last one: loads without masks, and no store.
-    rows = tl.minimum(row_tile * ROWS + tl.arange(0, ROWS), num_rows - 1)
+    rows = tl.minimum(first_row + tl.arange(0, ROWS), num_rows - 1)
+    x_scales = tl.load(x_scale_ptr + rows) if X_SCALED else 1.0
     x_ptrs = x_ptr + rows[:, None] * depth + lanes[None, :]
     weight_tiles = weight_ptrs[:, None] + lanes[None, :]
     sums = tl.zeros([BLOCK_N, ROWS], tl.float32)
@@ -82,6 +84,7 @@ def _skinny_kernel(
         sums = _added(
             sums, weights, x, scale_ptr, tile, k, num_out, depth, BLOCK_N, SCALE_BLOCK, SWIGLU
         )
+    residual = _residual(residual_ptr, tile, first_row, num_rows, num_out, BLOCK_N, ROWS, RESIDUAL)
     if SPLITS > 1:
         sums, squares, is_last = _gathered(
             sums, squares, scratch_ptr, arrived_ptr, BLOCK_N, ROWS, SPLITS, NORM
@@ -89,15 +92,12 @@ def _skinny_kernel(
     else:
         is_last = True
     if is_last:
-        if SCALE_BLOCK == 1:
-            sums = _scaled(
-                sums, rows, tile, num_out, x_scale_ptr, scale_ptr, BLOCK_N, X_SCALED, SWIGLU
-            )
+        sums = _scaled(sums, scales, x_scales, SCALE_BLOCK, X_SCALED)
         if NORM:
             sums *= tl.rsqrt(squares / depth + eps)[None, :]
         _finish(
-            sums, tile, row_tile * ROWS, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
-            BLOCK_N, ROWS, BIAS, RESIDUAL, SWIGLU, GELU,
+            sums, residual, tile, first_row, bias_ptr, out_ptr, num_rows, num_out, BLOCK_N, ROWS,
+            BIAS, RESIDUAL, SWIGLU, GELU,
         )  # fmt: skip
 
 
@@ -155,14 +155,47 @@ def _block_scales(
 
 
 @triton.jit
-def _scaled(
-    sums, rows, tile, num_out, x_scale_ptr, scale_ptr,
-    BLOCK_N: tl.constexpr, X_SCALED: tl.constexpr, SWIGLU: tl.constexpr,
+def _row_scales(
+    scale_ptr, tile, num_out, BLOCK_N: tl.constexpr, SCALE_BLOCK: tl.constexpr,
+    SWIGLU: tl.constexpr,
 ):  # fmt: skip
-    sums *= tl.load(scale_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU))[:, None]
+    """Of a tile's weights, where they have some. These, x's and what the sums are added to are
+    asked for ahead of the sums: behind them each was a microsecond.
+    """
+    if SCALE_BLOCK == 1:
+        return tl.load(scale_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU))
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return 1.0
+
+
+@triton.jit
+def _scaled(sums, scales, x_scales, SCALE_BLOCK: tl.constexpr, X_SCALED: tl.constexpr):
+    if SCALE_BLOCK == 1:
+        sums *= scales[:, None]
     if X_SCALED:
-        sums *= tl.load(x_scale_ptr + rows)[None, :]
+        sums *= x_scales[None, :]
     return sums
+
+
+@triton.jit
+def _residual(
+    residual_ptr, tile, first_row, num_rows, num_out, BLOCK_N: tl.constexpr, ROWS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+):  # fmt: skip
+    """What the sums are added to, [BLOCK_N, ROWS]: only where there is no SwiGLU."""
+    if RESIDUAL:
+        at, inside = _places(tile, first_row, num_rows, num_out, BLOCK_N, ROWS)
+        return tl.load(residual_ptr + at, inside, 0.0)
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return 0.0
+
+
+@triton.jit
+def _places(tile, first_row, num_rows, num_out, SIZE: tl.constexpr, ROWS: tl.constexpr):
+    """Where a tile's results lie, [SIZE, ROWS], and which there are."""
+    columns, rows = tile * SIZE + tl.arange(0, SIZE), first_row + tl.arange(0, ROWS)
+    inside = (columns < num_out)[:, None] & (rows < num_rows)[None, :]
+    return columns[:, None] + rows[None, :].to(tl.int64) * num_out, inside
 
 
 @triton.jit
@@ -199,7 +232,7 @@ def _gathered(
 
 @triton.jit
 def _finish(
-    sums, tile, first_row, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
+    sums, residual, tile, first_row, bias_ptr, out_ptr, num_rows, num_out,
     BLOCK_N: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     SWIGLU: tl.constexpr, GELU: tl.constexpr,
 ):  # fmt: skip
@@ -207,14 +240,12 @@ def _finish(
     if SWIGLU:
         gate, up = sums.reshape(size, 2, ROWS).permute(0, 2, 1).split()
         sums = opened(gate, GELU) * up
-    columns = tile * size + tl.arange(0, size)
-    rows = first_row + tl.arange(0, ROWS)
-    inside = (columns < num_out)[:, None] & (rows < num_rows)[None, :]
     if BIAS:
+        columns = tile * size + tl.arange(0, size)
         sums += tl.load(bias_ptr + columns, columns < num_out, 0.0).to(tl.float32)[:, None]
-    at = columns[:, None] + rows[None, :].to(tl.int64) * num_out
     if RESIDUAL:
-        sums += tl.load(residual_ptr + at, inside, 0.0).to(tl.float32)
+        sums += residual.to(tl.float32)
+    at, inside = _places(tile, first_row, num_rows, num_out, size, ROWS)
     tl.store(out_ptr + at, sums.to(out_ptr.dtype.element_ty), inside)
 
 

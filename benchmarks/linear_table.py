@@ -3,7 +3,7 @@
 FILE is the output of `python -m benchmarks.kernels linear_sweep --json FILE` or `wide_sweep`;
 figures of a later file replace earlier ones. A case's entry is its fastest variant, or None if that
 is the library. With `--fp8` first it reads the output of `fp8_sweep` and prints a new
-`tuned_fp8.py`, with `--fp8 --onto` that of a sweep of few sizes, and keeps all other entries.
+`tuned_fp8.py`. With `--onto` (behind `--fp8`) entries of sizes that were not measured stay.
 """
 
 import json
@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from kernels.linear import tuned_fp8
+from kernels.linear import tuned, tuned_fp8
 from kernels.linear.choose import TUNED_ROWS, TUNED_ROWS_FP8
 
 HEAD = '''"""Measured configurations{what}: exceptions to the rule of `choose`.
@@ -36,9 +36,10 @@ def main() -> None:
     is_fp8 = sys.argv[1:2] == ["--fp8"]
     entries: dict[tuple[str, int, int, int], tuple[str, float]] = {}
     machine = ""
-    is_onto = sys.argv[2:3] == ["--onto"]
+    is_onto = sys.argv[1 + is_fp8 :][:1] == ["--onto"]
     if is_onto:
-        for op, rows, num_weight_rows, depth, config, time_us in _KNOWN.findall(_known_text()):
+        known = _KNOWN.findall(_known_text(is_fp8=is_fp8))
+        for op, rows, num_weight_rows, depth, config, time_us in known:
             entries[op, int(rows), int(num_weight_rows), int(depth)] = config, float(time_us)
     for path in sys.argv[1 + is_fp8 + is_onto :]:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -59,8 +60,8 @@ def main() -> None:
     print("}")
 
 
-def _known_text() -> str:
-    return Path(tuned_fp8.__file__).read_text(encoding="utf-8")
+def _known_text(*, is_fp8: bool) -> str:
+    return Path((tuned_fp8 if is_fp8 else tuned).__file__).read_text(encoding="utf-8")
 
 
 def _key(case: str) -> tuple[str, int, int, int]:

@@ -6,7 +6,7 @@ benchmarks.linear_table --fp8 --onto FILE > kernels/linear/tuned_fp8.py`: entrie
 stay. The first variant of a case is what serves without it; `--case T=64` measures those rows only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -35,6 +35,7 @@ _TILES = {
 """Groups and splits."""
 
 _TILES_OF_MANY = ((2, 1), (3, 1))
+_MOST_DEEP_ROWS = 64
 _MANY = 2**15
 """Weight rows that are many tiles for each multiprocessor."""
 
@@ -57,14 +58,21 @@ def cases(device: torch.device) -> Iterator[Case]:
             if num_rows > MAX_WIDE_ROWS:
                 configs += [Wide(3, 1, band=band) for band in _BANDS]
             else:
-                configs += [*_wides(op, num_weight_rows), *_halves(op, num_rows)]
+                wides = [*_wides(op, num_weight_rows)]
+                configs += [*wides, *_deeper(wides, num_rows), *_halves(op, num_rows)]
             yield case(*size, configs, device, peers=False)
 
 
-def _wides(op: Op, num_weight_rows: int) -> Iterator[Config]:
+def _wides(op: Op, num_weight_rows: int) -> Iterator[Wide]:
     is_many = num_weight_rows > _MANY and op is not Op.NORM_SWIGLU
     for groups, splits in _TILES_OF_MANY if is_many else _TILES[op]:
         yield Wide(groups, splits, reads_once=splits > 1)
+
+
+def _deeper(wides: Sequence[Wide], num_rows: int) -> Iterator[Config]:
+    """With more of the weight on its way ahead of the product."""
+    if num_rows <= _MOST_DEEP_ROWS:
+        yield from [wide._replace(stages=20) for wide in wides if wide.groups == 1]
 
 
 def _halves(op: Op, num_rows: int) -> Iterator[Config]:

@@ -2,8 +2,7 @@
 winners of `linear_sweep`.
 
 `python -m benchmarks.kernels wide_sweep --jobs 16 --json FILE`; see `linear_sweep` for the table.
-`--case "4096 T=2"` and `--case "12288 T=2"` measure 208 and 256 rows of the 8B only, in half a
-minute each.
+`rows_sweep` measures few configurations of the 8B in half a minute.
 """
 
 from collections.abc import Iterator
@@ -20,14 +19,6 @@ _FEWEST_ROWS = 4
 _CLUSTERS = ((1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 1), (3, 3))
 """Groups and splits. At most 30 clusters of 4 programs fit on an H200 at once."""
 
-_CLUSTERS_OF_HALVES = ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2))
-"""The same where a tile has half of the rows: fewer programs read all of x, 96 or 128 of them the
-whole weight. By count 11 to 14 us less of an 8B's layer at 208 and 256 rows, all but gates and
-ups."""
-
-_HALVED_ROWS = 128
-_HALVED_DEPTH = 4096
-
 
 def cases(device: torch.device) -> Iterator[Case]:
     """Every candidate of every shape from 4 rows on; none off CUDA."""
@@ -43,7 +34,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         }
         for num_rows in TUNED_ROWS:
             if num_rows >= _FEWEST_ROWS:
-                configs = [*sorted(known), *_wides(op), *_halves(op, num_rows, depth)]
+                configs = [*sorted(known), *_wides(op)]
                 yield case(op, num_rows, num_weight_rows, depth, configs, device)
 
 
@@ -51,10 +42,3 @@ def _wides(op: Op) -> Iterator[Config]:
     for groups, splits in _CLUSTERS:
         if op is not Op.NORM_SWIGLU or splits == 1:
             yield Wide(groups, splits, reads_once=splits > 1)
-
-
-def _halves(op: Op, num_rows: int, depth: int) -> Iterator[Config]:
-    if op is Op.NORM_SWIGLU or num_rows < _HALVED_ROWS or depth < _HALVED_DEPTH:
-        return
-    for groups, splits in _CLUSTERS_OF_HALVES:
-        yield Wide(groups, splits, band=2, rows=-(-num_rows // 32) * 16)

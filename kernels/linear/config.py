@@ -73,7 +73,8 @@ class Wide(NamedTuple):
     `splits` programs of a cluster share the columns of a tile and add up in their order. With
     `reads_once` a weight may leave the cache first. More rows than a tile's take a `band`: so many
     tiles of rows are multiplied side by side. With `rows` a tile has at most so many, and all tiles
-    as many of them.
+    as many of them. Up to `stages` tiles of columns are on their way at once, as far as shared
+    memory holds them; the weight's part of these is asked for before the kernel ahead has ended.
     """
 
     groups: int
@@ -81,6 +82,7 @@ class Wide(NamedTuple):
     reads_once: bool = False
     band: int = 0
     rows: int = 0
+    stages: int = 8
 
     def tile_rows(self, num_rows: int) -> int:
         """Rows of x in a tile, a multiple of 16: with `rows` 128 a tile of 208 has 112."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = 64
 _BARRIER_BYTES: Final = 16
-_MAX_STAGES: Final = 8
 
 _MOST_ROWS_OF_THREE_GROUPS: Final = 192
 """In one instruction of a program of 512 threads, each of which begins with 128 registers."""
@@ -146,7 +145,7 @@ def constants_of(
     config: Wide, tile_rows: int, *, has_residual: bool, swiglu: bool, is_fp8: bool = False
 ) -> dict[str, int]:
     """The kernel's macros."""
-    stages = min(_MAX_STAGES, SHARED_BYTES // _stage_bytes(config.groups, tile_rows))
+    stages = min(config.stages, SHARED_BYTES // _stage_bytes(config.groups, tile_rows))
     fetching, multiplying = _REGISTERS[config.groups]
     return {
         "GROUPS": config.groups, "ROWS": tile_rows, "STAGES": stages, "SPLITS": config.splits,

@@ -1,0 +1,58 @@
+"""Compares what serves an 8B's products of 8 to 256 rows with new configurations of
+`kernels.linear.wide`, in half a minute.
+
+`python -m benchmarks.kernels rows_sweep --jobs 15 --json FILE`, then `python -m
+benchmarks.linear_table --onto FILE > kernels/linear/tuned.py`: entries of other sizes stay. The
+first variant of a case is what serves now. 8 rows have no entry: `_FEW_STAGES` in
+`kernels.linear.choose` says how deep they are.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.kernels.case import Case
+from benchmarks.kernels.linear import LAYERS, case
+from kernels.linear.choose import Op, choose
+from kernels.linear.config import Config, Wide
+
+_SMALL_DEPTH = 3072
+"""The 0.6B's products are over before their programs have begun well."""
+
+_HEAD_ROWS = 2**15
+_DEEP_STAGES = 20
+_MOST_DEEP_ROWS = 128
+"""More rows fill shared memory with 8 stages or fewer."""
+
+_HALVES = ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2))
+"""Groups and splits where a tile has half of the rows: fewer programs read all of x, 96 or 128 of
+them the whole weight. By count 11 to 14 us less of a layer at 208 and 256 rows, all but gates and
+ups.
+"""
+_FEWEST_HALVED_ROWS = 128
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """All but the head; none off CUDA."""
+    if device.type != "cuda":
+        return
+    for op, num_weight_rows, depth in LAYERS:
+        if depth <= _SMALL_DEPTH or num_weight_rows > _HEAD_ROWS:
+            continue
+        for num_rows in (8, 64, 128, 160, 208, 256):
+            usual = choose(op, num_rows, num_weight_rows, depth, torch.bfloat16, has_wide=True)
+            configs = [] if usual is None else [usual]
+            configs += [*_deeper(usual, num_rows), *_halves(op, num_rows)]
+            yield case(op, num_rows, num_weight_rows, depth, configs, device)
+
+
+def _deeper(usual: Config | None, num_rows: int) -> Iterator[Config]:
+    """The same with all the stages that shared memory holds."""
+    if isinstance(usual, Wide) and usual.groups < 3 and num_rows <= _MOST_DEEP_ROWS:
+        yield usual._replace(stages=_DEEP_STAGES)
+
+
+def _halves(op: Op, num_rows: int) -> Iterator[Config]:
+    if op is not Op.NORM_SWIGLU and num_rows >= _FEWEST_HALVED_ROWS:
+        for groups, splits in _HALVES:
+            yield Wide(groups, splits, band=2, rows=-(-num_rows // 32) * 16)

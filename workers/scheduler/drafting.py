@@ -40,26 +40,26 @@ class Proposer(Protocol):
         """What operators see."""
 
     def num_to_draft(self, num_sequences: int, room: int) -> int:
-        """How many drafts the card is to make behind the sampled tokens of each of so many running
-        sequences, for the step after the next, which may verify `room` of them; 0 for none.
+        """How many drafts the card makes in the next step, behind the token that it samples for
+        each of `num_sequences`. The step after that may verify `room` of them in all.
         """
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
-        """A sequence runs. `token_ids` grow while it does, and must not be changed. Others may
-        learn those from `shared_from` on when it is over; None: none of them.
+        """A sequence runs. `token_ids` grow meanwhile, and must not be changed. Other sequences may
+        draft from those from `shared_from` on once it is over; None: from none of them.
         """
 
     def end(self, seq: int) -> None:
         """The sequence is over; its tokens do not change any more."""
 
     def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
-        """What is asked for behind each of the chunks of the next step, whose sequences have
-        started: perhaps no drafts. And whether the drafter takes that step in.
+        """The chunks of the next step, some of them without the drafts that they ask for, and
+        whether the drafter takes that step in. Their sequences have started.
         """
 
     def waits(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether to wait for the step in flight, whose tokens are not known, because drafts behind
-        them should pay.
+        """Whether to plan no step before the tokens of the one in flight are known, because drafts
+        behind them should pay.
         """
 
     def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
@@ -68,12 +68,12 @@ class Proposer(Protocol):
     def propose_ahead(
         self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
-        """The same before it is known how many drafts the step in flight accepts, which has some or
-        makes some; none, to wait for it.
+        """Drafts before it is known how many of its own the step in flight accepts; none: wait for
+        it. That step has or makes drafts.
         """
 
     def learn(self, plan: StepPlan, result: StepResult) -> None:
-        """What became of a step, in the order of the plans."""
+        """The result of a step; they come in the order of the plans."""
 
     def took(
         self,
@@ -84,14 +84,14 @@ class Proposer(Protocol):
         is_ahead: bool,
         drafting: DraftTiming,
     ) -> None:
-        """It is so long from the result before this step's to its own, of `num_tokens`, `drafting`
-        among it. A step that `is_ahead` was launched before that result was there.
+        """A step gave `num_tokens`, `seconds` after the result of the step before it; `drafting` is
+        a part of them. A step that `is_ahead` was launched before that earlier result was there.
         """
 
 
 def candidates_of(queues: Queues) -> list[Candidate]:
-    """The running sequences that decode; nothing is computed from the last token that there may be,
-    so no draft stands there.
+    """The running sequences that decode. No draft stands at a sequence's last possible token,
+    because nothing is computed from that.
     """
     return [
         Candidate(sequence.seq, sequence.max_due - 1 - sequence.num_planned)
@@ -101,8 +101,8 @@ def candidates_of(queues: Queues) -> list[Candidate]:
 
 
 class Ahead(NamedTuple):
-    """Drafts of a step that is planned before the step in flight is known, and how far its
-    sequences may move. Without drafts it is not planned.
+    """Drafts of a step that is planned before the result of the step in flight is known, and by how
+    many accepted drafts of that its sequences may move. Without drafts no step is planned.
     """
 
     drafts: Mapping[int, tuple[int, ...]]
@@ -115,8 +115,8 @@ WAITS: Final = Ahead({}, {})
 def drafts_ahead(
     proposer: Proposer, in_flight: StepPlan, queues: Queues, blocks: BlockManager, room: int
 ) -> Ahead:
-    """What can be planned behind a step with drafts: decodes alone, whose draw reads no tokens, if
-    there are blocks for all that may be accepted.
+    """The drafts of a step behind one with drafts: of decodes alone, whose draw reads no tokens,
+    and where there are blocks for all drafts that may be accepted.
     """
     running = queues.running.values()
     if queues.waiting or blocks.states is not None:
@@ -143,8 +143,8 @@ def with_drafts(
     queues: Queues,
     blocks: BlockManager,
 ) -> list[Chunk]:
-    """`chunks` of decodes that carry their drafts, up to the first that a grammar refuses, and as
-    far as free blocks hold them: no sequence loses blocks to another one's drafts.
+    """The `chunks` of decodes with their drafts, up to the first draft that a grammar refuses, and
+    as far as free blocks hold them: no sequence loses blocks to another one's drafts.
     """
     return [
         _carrying(chunk, drafts[chunk.seq], queues, blocks) if chunk.seq in drafts else chunk
@@ -155,7 +155,7 @@ def with_drafts(
 def _carrying(chunk: Chunk, own: tuple[int, ...], queues: Queues, blocks: BlockManager) -> Chunk:
     sequence, end = queues.running[chunk.seq], chunk.start + chunk.length + chunk.may_move
     table = sequence.table
-    # Those on the card are not known yet: the runner looks at them.
+    # Drafts on the card are not known here: the runner asks the grammar about them.
     if sequence.grammar is not None and own[0] != ON_CARD:
         grammar = cast("Grammar", sequence.grammar)
         own = own[: grammar.num_allowed(sequence.token_ids[sequence.num_prompt :], own)]
@@ -170,8 +170,8 @@ def _carrying(chunk: Chunk, own: tuple[int, ...], queues: Queues, blocks: BlockM
 def to_draft(
     chunks: Sequence[Chunk], depth: int, queues: Queues, blocks: BlockManager, window: int
 ) -> list[Chunk]:
-    """`chunks`, of which those that sample have `depth` drafts made behind them, if there are
-    blocks for all of these within the `window`, and if one of them may be verified.
+    """The `chunks`; those that sample ask for `depth` drafts behind them, where blocks within the
+    `window` hold these and at least one of them may be verified.
     """
     return [
         _drafting(chunk, depth, queues, blocks, window)
@@ -187,7 +187,7 @@ def _drafting(chunk: Chunk, depth: int, queues: Queues, blocks: BlockManager, wi
         return chunk
     anchor = chunk.start + chunk.may_move + chunk.num_rows  # if all drafts are accepted
     end = anchor + depth + 1
-    # Behind the last token that it may have, too: the drafter writes there.
+    # The drafter writes its keys and values behind the sequence's last possible token, too.
     if end > window or not _grow(sequence.table, end, queues, blocks):
         return chunk
     block_ids = sequence.table.ids or sequence.table.freeze()
@@ -195,8 +195,8 @@ def _drafting(chunk: Chunk, depth: int, queues: Queues, blocks: BlockManager, wi
 
 
 def _grow(table: BlockTable, num_tokens: int, queues: Queues, blocks: BlockManager) -> bool:
-    """Whether `table` holds so many tokens. A block stays free for each running sequence: drafts
-    must not cost one of them its own.
+    """Whether `table` now holds `num_tokens`. One block stays free for each running sequence, so
+    that drafts preempt none of them.
     """
     num_new = blocks.num_needed(num_tokens) - len(table.block_ids)
     if num_new > 0 and blocks.num_free - num_new < len(queues.running):

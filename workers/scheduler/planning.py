@@ -45,8 +45,9 @@ def choose(
     moves: Mapping[int, int],
 ) -> StepChoice:
     """The chunks of the next step; blocks are allocated and queues moved accordingly. Decodes carry
-    `drafts`, and behind the tokens that the step samples the card makes `draft_depth` of them.
-    Those of sequences in `moves` may move so far; then there are blocks for them, and no prompts.
+    `drafts`, and the card makes `draft_depth` more behind the tokens that the step samples.
+    `moves` says by how many accepted drafts of the step in flight each sequence may move: then all
+    are decodes, and have the blocks for it.
     """
     chunks: list[Chunk] = []
     prefills, num_preempted = _decode(queues, blocks, chunks)
@@ -54,8 +55,8 @@ def choose(
         chunks = [structs.replace(chunk, may_move=moves[chunk.seq]) for chunk in chunks]
     if drafts:
         chunks = with_drafts(chunks, drafts, queues, blocks)
-    # A preempted sequence is the head now, and the step in flight may still compute it: it starts
-    # again in a plan that is made when that step is committed and all its tokens are known.
+    # A preempted sequence is at the head of the queue now, and the step in flight may still compute
+    # it: it starts again once that step is committed and all its tokens are known.
     may_start = num_preempted == 0 and len(queues.waiting) > 0
     started: list[SequenceStart] = []
     if prefills or may_start:

@@ -1,7 +1,7 @@
 """How many drafts the card makes behind a step, perhaps none.
 
-Owns what draft passes take, the choice of one depth for all sequences of a step, and when a depth
-is tried that does not seem to pay, so that it is known if it ever does. Must not know which of the
+Owns the times of draft passes, the choice of one depth for all sequences of a step, and when a
+depth that does not seem to pay is tried, to measure whether it does. Must not know which of the
 drafts are verified (`policy.py`), nor the network.
 
 A step without a draft pass takes its rows in all the same, so there is nothing to catch up with
@@ -25,16 +25,17 @@ DEPTHS: Final = (1, 2, 3, 4, 5, 7, 10, 15)
 """Depths that are chosen from: few, because a card captures each pass for each of them."""
 
 _TRIAL_EVERY: Final = 96
-"""Steps without drafts behind which there is a trial."""
+"""After so many steps without drafts comes a trial."""
 
 _DEEPER_EVERY: Final = 64
-"""Among so many steps with drafts one has more of them than seem to pay."""
+"""One of so many steps with drafts has the next greater depth than the one that seems best."""
 
 _BARE_EVERY: Final = 192
 _MOST_BARE_EVERY: Final = 8 * _BARE_EVERY
 _BARE_STEPS: Final = 4
-"""Among so many steps with drafts so many without, ever fewer while those with drafts are faster:
-the first verifies the last drafts, and the next one waits for its tokens."""
+"""After `_BARE_EVERY` steps with drafts come `_BARE_STEPS` without, to measure those; twice as many
+each time, up to `_MOST_BARE_EVERY`. The first of them verifies the last drafts, and the second
+waits for its tokens."""
 
 _STAYS: Final = 1.01
 """Another depth must promise so many times the pace of the last one."""
@@ -67,9 +68,9 @@ class DraftTimes:
         self._by_depth[depth].add(num_sequences, seconds)
 
     def seconds(self, num_sequences: int, depth: int) -> float:
-        """Between two known depths and from none on in proportion, which is too little for a
-        network that drafts all at once: so fewer drafts are tried, and then they are known. Beyond
-        the deepest as long for each draft as up to there. 0 while nothing is known.
+        """The expected time: between known depths, and below the first, in proportion; beyond the
+        deepest by its time for each draft. That is too little for a network that drafts all at
+        once, so lesser depths are tried and then known. 0 while nothing is known.
         """
         below, below_s = 0, 0.0
         for known in self._depths:

@@ -30,10 +30,10 @@ _FIRST_RATES: Final = (0.2, 0.4, 0.55, 0.65, 0.75, 0.82, 0.88, 0.92, 0.95, 0.97)
 
 _FIRST_TRIES: Final = 8.0
 _MEMORY: Final = 1000.0
-"""Tries by which a rate is decided: at twice as many all count half."""
+"""Drafts after which older ones count half."""
 
 _OWN_TRIES: Final = 4.0
-"""Drafts that a sequence's own luck must outweigh."""
+"""Drafts of its own after which a sequence's luck weighs as much as everyone's."""
 
 _LEAST_FACTOR: Final = 0.05
 _MOST_FACTOR: Final = 1.25
@@ -41,8 +41,8 @@ MOST_CHANCE: Final = 0.995
 
 
 class Offer(NamedTuple):
-    """Drafts for a sequence. `chances`: that a draft is right, if all before it are. `shares` and
-    `lengths` are those of the places that it follows, where it comes from a match.
+    """Drafts for a sequence. `chances`: that a draft is right, if all before it are. Of drafts from
+    a match, `shares` of its places have that token, and `lengths` index the length of the match.
     """
 
     seq: int
@@ -92,10 +92,15 @@ def behind(match: Match, most: int) -> tuple[list[int], list[float]]:
 
 
 class Rate(NamedTuple):
-    """So many drafts were right of so many expected, in shares."""
+    """`right` of `tried` drafts. Both are sums whose older parts count less."""
 
     right: float
     tried: float
+
+    def with_more(self, right: float, tried: float, memory: float) -> Rate:
+        """With more drafts; the old ones are halved beyond twice `memory` of them."""
+        kept = 0.5 if self.tried > 2 * memory else 1.0
+        return Rate(kept * self.right + right, kept * self.tried + tried)
 
 
 @final
@@ -143,16 +148,11 @@ class MatchOdds:
         rates, expected = self._rates[offer.source], 0.0
         for place, length in enumerate(offer.lengths[: num_right + 1]):
             is_right, share = place < num_right, offer.shares[place]
-            old = rates[length]
-            kept = 0.5 if old.tried > 2 * _MEMORY else 1.0
-            rates[length] = Rate(kept * old.right + is_right, kept * old.tried + share)
+            rates[length] = rates[length].with_more(is_right, share, _MEMORY)
             expected += offer.chances[place]
         luck = self._luck.get(offer.seq, Rate(0.0, 0.0))
-        kept = 0.5 if luck.tried > 8 * _OWN_TRIES else 1.0
-        factor = self._factor(offer.seq)
-        self._luck[offer.seq] = Rate(
-            kept * luck.right + num_right, kept * luck.tried + expected / factor
-        )
+        expected /= self._factor(offer.seq)
+        self._luck[offer.seq] = luck.with_more(num_right, expected, 4 * _OWN_TRIES)
 
     def _factor(self, seq: int) -> float:
         luck = self._luck.get(seq)

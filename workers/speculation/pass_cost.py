@@ -75,9 +75,9 @@ class TimeTable:
         self._known[at] = self._decide(seen)
 
     def seconds(self, rows: int) -> float | None:
-        """How long a pass of so many rows should take: as measured; between two known sizes as if
-        time rose ever steeper, for what seems good is tried and then known; beyond the largest a
-        little more. None while nothing is known.
+        """The expected time of a pass of so many rows: as measured; between two known sizes on a
+        parabola below the straight line, and beyond the largest a little more, because a size that
+        seems fast is tried and then known. None while nothing is known.
         """
         places = self._places
         if not places:
@@ -97,13 +97,13 @@ class TimeTable:
         return self._known[low] + share * share * (self._known[high] - self._known[low])
 
     def least_seconds(self, rows: int) -> float | None:
-        """How long it takes at the least: as a smaller size that was measured."""
+        """The least time of so many rows: that of the next smaller size that was measured."""
         at, places = self._index(rows), self._places
         right = bisect_left(places, at + 1)
         return self._known[places[max(0, right - 1)]] if places else None
 
     def num_seen(self, rows: int) -> int:
-        """How many of the last passes of so many rows decide, the earlier engine's among them."""
+        """How many of the last passes of so many rows are kept, with the earlier engine's."""
         return len(self._seen.get(self._index(rows), ()))
 
     def spans(self, rows: int) -> bool:

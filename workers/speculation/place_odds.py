@@ -13,14 +13,14 @@ _FIRST_RATE: Final = 0.7
 _FIRST_TRIES: Final = 8.0
 _MEMORY: Final = 200.0
 FADED_TRIES: Final = 24.0
-"""As so many drafts of a place counts what was learned before a change."""
+"""What was learned of a place before a change counts as so many drafts."""
 
 _CHANGE: Final = 4.0
-"""Standard deviations by which the accepted drafts of late differ from those expected, if texts
-have changed."""
+"""Texts have changed where the accepted drafts differ from the expected ones by so many standard
+deviations."""
 
 _LATE: Final = 60.0
-"""Variance of what is looked at for that: some hundred drafts."""
+"""The variance after which that comparison begins anew: some hundred drafts."""
 
 _OWN_TRIES: Final = 8.0
 _LEAST_FACTOR: Final = 0.2
@@ -48,7 +48,7 @@ class PlaceOdds:
         return list(self._rates)
 
     def fade(self, tries: float) -> None:
-        """Let what was learned count as so many tries of each place at the most."""
+        """Let what was learned of a place count as `tries` drafts at most."""
         self._rates = [
             Rate(one.right * tries / one.tried, tries) if one.tried > tries else one
             for one in self._rates
@@ -67,19 +67,17 @@ class PlaceOdds:
         return [min(MOST_CHANCE, factor * one.right / one.tried) for one in self._rates[:depth]]
 
     def learn(self, seq: int, num_drafts: int, num_right: int) -> None:
-        """Of so many drafts the first so many were accepted."""
+        """The first `num_right` of `num_drafts` drafts were accepted."""
         expected = variance = 0.0
         for place in range(min(num_drafts, num_right + 1)):
             old = self._rates[place]
-            kept = 0.5 if old.tried > 2 * _MEMORY else 1.0
             rate = old.right / old.tried
             expected += rate
             variance += rate * (1.0 - rate)
-            self._rates[place] = Rate(kept * old.right + (place < num_right), kept * old.tried + 1)
+            self._rates[place] = old.with_more(place < num_right, 1.0, _MEMORY)
         self._notice(num_right - expected, variance)
         luck = self._luck.get(seq, Rate(0.0, 0.0))
-        kept = 0.5 if luck.tried > 8 * _OWN_TRIES else 1.0
-        luck = Rate(kept * luck.right + num_right, kept * luck.tried + expected)
+        luck = luck.with_more(num_right, expected, 4 * _OWN_TRIES)
         factor = (luck.right + _OWN_TRIES) / (luck.tried + _OWN_TRIES)
         factor = min(_MOST_FACTOR, max(_LEAST_FACTOR, factor))
         self._luck[seq] = luck
@@ -87,7 +85,7 @@ class PlaceOdds:
         self._factors[seq] = factor
 
     def _notice(self, surprise: float, variance: float) -> None:
-        """Forget faster if drafts are not any more as good as they were."""
+        """Forget faster where drafts have become better or worse than expected."""
         self._surprise += surprise
         self._variance += variance
         if self._surprise**2 > _CHANGE**2 * (1.0 + self._variance):

@@ -1,7 +1,7 @@
 """Whether a step drafts, and how much: what is expected, compared with what was measured.
 
-Owns the measured times of passes, the choice among offers, and when something is tried that does
-not seem to pay, so that it is known if it ever does. Must not know where drafts come from.
+Owns the measured times of passes, the choice among offers, and when drafts that do not seem to pay
+are tried, to measure whether they do. Must not know where drafts come from.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ from workers.speculation.depth import Choice, choose_depths
 from workers.speculation.pass_cost import TimeTable
 
 MARGIN: Final = 1.02
-"""Drafts must promise so many times the pace of none before steps wait for their tokens: chances
-and times are estimates."""
+"""Steps wait for their tokens only where drafts promise so many times the pace of none: chances and
+times are estimates."""
 
 _BARE_EVERY: Final = 192
 _BARE_STEPS: Final = 3
-"""Among so many passes with drafts so many without, to know what they take: of the first the time
-begins behind one with drafts, so it is not counted."""
+"""After `_BARE_EVERY` passes with drafts come `_BARE_STEPS` without, to measure those. The first is
+not counted, because its time begins behind one with drafts."""
 
 _TRIAL_EVERY: Final = 96
-"""Steps without drafts, though there were offers, behind which one verifies some."""
+"""After so many steps that had offers and verified none, one verifies some."""
 
 _EXPLORES_EVERY: Final = 32
-"""Among so many steps with drafts one hopes for the best of sizes that were never measured, up to
-twice the usual number of drafts."""
+"""One of so many steps with drafts takes sizes that were never measured for as fast as they can be,
+up to twice the usual number of drafts."""
 
 _TRUST: Final = 2
-"""A step may have so many times the rows of the largest one that was measured: what its drafts take
-is found out by doubling."""
+"""A step may have so many times the rows of the largest one that was measured, so larger steps are
+measured by doubling."""
 
 _FEW: Final = 8
 """Drafts of a trial, or of a quarter of the sequences if they are many."""
 
 _MOST_PAUSE: Final = 16
-"""Steps for which offers are not looked at any more, after many looks in vain."""
+"""The most steps for which offers are not looked at, after many that held none that pays."""
 
 _HOPE_WEIGHT: Final = 0.1
 _LEAST_HOPE: Final = 0.1
-"""Of what offers promise before a token is known, the share that they promise behind it."""
+"""The gain of offers behind a token that is not known yet, as a share of the gain before it: the
+weight of a new observation, and the least share."""
 
 _BARE_SEEN: Final = 3
 """Steps without drafts that a host measures before it drafts, for as many sequences."""
@@ -111,7 +112,7 @@ class Policy:
         return choice.num_drafts > 0
 
     def found(self, choice: Choice) -> None:
-        """What was chosen when the tokens were known that `wants` had waited for."""
+        """What was chosen once the tokens that `wants` waited for were known."""
         if self._hoped > 0.0:
             share = min(1.0, choice.gain / self._hoped)
             self._hope = max(_LEAST_HOPE, self._hope + _HOPE_WEIGHT * (share - self._hope))
@@ -147,7 +148,7 @@ class Policy:
         return choose_depths(chances, num_sequences, room, worst_s, seconds, sizes)
 
     def knows_bare(self, num_sequences: int) -> bool:
-        """Whether it was measured well enough what so many take without drafts."""
+        """Whether steps of so many sequences without drafts were measured often enough."""
         if not self._parts_bare:
             return True
         num_seen = self.ahead.num_seen(num_sequences)

@@ -23,15 +23,17 @@ from workers.speculation.sources import Source
 from workers.speculation.taking_in import Expense, TakingIn
 
 _MOST_UNVERIFIED: Final = 4
-"""Steps in a row whose drafts are all left aside; then they are verified all the same, or it would
-never be known that they have become better."""
+"""Steps in a row whose drafts are not verified because they do not pay. The next ones are verified
+all the same, to measure whether they have become better."""
 
 _LEAST_S: Final = 1e-6
-"""Of a step without its draft pass, which is measured by another clock."""
+"""The least time of a step less its draft pass: the two are measured by different clocks."""
 
-_MOST_DISAPPOINTING: Final = 0.5
+_LEAST_OF_PROMISED: Final = 0.5
+"""The share of the promised drafts of a pass under which there is a warning."""
+
 _JUDGED_BEHIND: Final = 500
-"""First drafts of passes that were verified before a drafter is called bad."""
+"""First drafts that must have been verified before a drafter is judged."""
 
 _ANY_ROOM: Final = 4096
 """Drafts that a step might have, before its other chunks are known."""
@@ -88,7 +90,7 @@ class Speculation:
             return self._depth
         if self.draft_depth is None or (self.taking_in is not None and self.taking_in.sleeps):
             return 0
-        # As if all were taken in, for then they will be: those that are not end, and new ones are.
+        # As if all were taken in: those that are not will end, and the new ones are.
         return self.draft_depth.choose(num_sequences, room)
 
     def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
@@ -104,11 +106,11 @@ class Speculation:
         return [_asked(chunk, taking) for chunk in chunks], takes
 
     def warning(self) -> str:
-        """That far fewer drafts are accepted than was promised; empty if that is not known."""
+        """A sentence where far fewer drafts are accepted than was promised; else empty."""
         if self.promised is None or self.counters.verified[0] < _JUDGED_BEHIND:
             return ""
         length = self.source.expected_length()
-        if length is None or length - 1 >= _MOST_DISAPPOINTING * (self.promised - 1):
+        if length is None or length - 1 >= _LEAST_OF_PROMISED * (self.promised - 1):
             return ""
         return (
             f"{length:.2f} tokens a pass are expected of full depth, and its card promises "
@@ -142,7 +144,9 @@ class Speculation:
         self._offers.pop(seq, None)
 
     def waits(self, candidates: Sequence[Candidate]) -> bool:
-        """See `Proposer`. Offers behind the token in flight should be as good as those before."""
+        """See `Proposer`. The offers of the known tokens stand for those behind the token in
+        flight.
+        """
         self._had_offers = False
         if not candidates or not (self.policy.looks() or self._depth):
             return False
@@ -168,7 +172,7 @@ class Speculation:
     def propose_ahead(
         self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
-        """See `Proposer`. What is tried or measured waits: it is judged step by step."""
+        """See `Proposer`. Trials and measurements do not run ahead: each is judged by its step."""
         is_steady = self.draft_depth is None or self.draft_depth.mode is Mode.DRAFTING
         if not (self.source.drafts_behind and is_steady):
             return {}
@@ -214,27 +218,27 @@ class Speculation:
     ) -> None:
         """See `Proposer`."""
         num_sequences, num_rows = len(plan.chunks), sum([chunk.num_rows for chunk in plan.chunks])
+        verifies = num_rows > num_sequences
         has_prompts = any(chunk.length != 1 for chunk in plan.chunks)
         if self.draft_depth is not None:
             self._pass_took(drafting, num_rows, seconds, has_prompts=has_prompts)
         if has_prompts:
             return
         verify_s = max(_LEAST_S, seconds - drafting.seconds)
-        # Those that verify take equally long ahead and not, but for the host.
-        verifies = num_rows > num_sequences
+        # Steps that verify take as long ahead as not, but for the host.
         is_bare = not verifies and not drafting.depth
         self.policy.took(num_rows, verify_s, is_ahead=is_ahead and not verifies, is_bare=is_bare)
         bare_s = self.policy.ahead.seconds(num_sequences)
-        if bare_s is None or not (num_rows > num_sequences or drafting.depth):
+        if bare_s is None or is_bare:
             return
         self.counters.took(seconds, bare_s * num_tokens / num_sequences)
-        if num_rows > num_sequences and self.draft_depth is not None:
+        if verifies and self.draft_depth is not None:
             self.draft_depth.verified(num_sequences, num_tokens, seconds)
 
     def _pass_took(
         self, drafting: DraftTiming, num_rows: int, seconds: float, *, has_prompts: bool
     ) -> None:
-        """A draft pass over so many rows, in a step of so many `seconds`."""
+        """A draft pass over `num_rows` rows, in a step of `seconds`."""
         assert self.draft_depth is not None
         times, taking = self.draft_depth.times, self.taking_in
         if drafting.depth and not (has_prompts and taking is not None):
@@ -242,13 +246,13 @@ class Speculation:
         if taking is None:
             return
         taking.took(seconds, drafting.seconds)
-        # A pass takes its time without prompts, too; before there was one it is not known.
+        # Less what a pass without prompts takes, which is 0 until one was measured.
         bare_s = times.seconds(max(1, drafting.num_sequences), max(1, drafting.depth))
         if has_prompts and drafting.seconds and bare_s:
             taking.took_prompt(num_rows, drafting.seconds - bare_s)
 
     def _drafted(self, depth: int) -> None:
-        """So many drafts are there for each sequence now."""
+        """Each sequence has `depth` drafts now."""
         self._last_depth = depth
         self._is_trial = False
         if self.draft_depth is not None:
@@ -274,7 +278,7 @@ class Speculation:
 
 
 def _asked(chunk: Chunk, taking: TakingIn) -> Chunk:
-    """Without drafts behind a sequence that is not taken in."""
+    """The chunk, without drafts behind it if its sequence is not taken in."""
     if not chunk.num_to_draft or taking.is_awake(chunk.seq):
         return chunk
     return msgspec.structs.replace(chunk, num_to_draft=0)

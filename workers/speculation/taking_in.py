@@ -1,12 +1,12 @@
-"""Which sequences a drafter takes in, where taking them in costs time that an answer must earn.
+"""Which sequences a drafter takes in, on a host, where that costs time.
 
-Owns what is known of that cost, of the length of answers, and of blocks that were computed while
-the drafter slept. Must not know a step's depth, nor where drafts come from.
+Owns the measured cost of prompts, the length of answers, and which blocks were computed without the
+drafter. Must not know a step's depth, nor where drafts come from.
 
-A drafter is given every row of a sequence or none from some step on: behind a gap its drafts are
-worse (an MTP head's first is right 0.6 of the times instead of 0.9). So it sleeps for a sequence
-from its start, where the answer should be too short for the prompt, and from the step on in which
-it is put to sleep, for the rest of its life.
+To take a sequence in is to give the drafter every row of it. Behind a gap its drafts are worse (an
+MTP head's first is right 0.6 of the times instead of 0.9), so a sequence is taken in from its start
+on or never, and once it is left out it stays so. The drafter is awake for the sequences that are
+taken in and asleep for the others.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from typing import Final, NamedTuple, final
 from workers.scheduler import Chunk
 
 FIRST_ANSWER: Final = 64.0
-"""Tokens of an answer before any has ended."""
+"""The assumed tokens of an answer before any has ended."""
 
 _MEMORY: Final = 16.0
-"""Answers, and prompts, by which their mean is decided."""
+"""Observations after which older ones count half: answers, and prompts of 256 rows."""
 
 _BESIDE: Final = 1.5
 """A prompt's rows cost so many times the drafter's own pass, where the target must compute its last
 layer for all of them: of herma-tiny on a Xeon 1.55."""
 
 _TRIAL_SHARE: Final = 0.005
-"""Of all time what trials may take: sequences that are taken in though that does not seem to pay,
-so that it is known if it ever does."""
+"""The share of all time that trials may take: sequences that are taken in although that does not
+seem to pay, to measure whether it does."""
 
 _TRIAL_EVERY: Final = 8
-"""Sequences among which one is such a trial, at most."""
+"""At most one of so many sequences is a trial."""
 
 _LATELY_S: Final = 300.0
-"""What trials took is compared with so much time, or twice of it."""
+"""The share of trials is taken over the last 300 to 600 s."""
 
 _DOZES_AFTER: Final = 8
-"""Steps without drafts, because they do not pay, until it sleeps for all that run."""
+"""Steps in a row in which drafts do not pay, after which all running sequences are left out."""
 
 
 class Mean(NamedTuple):
-    """Of so many, all alike."""
+    """The mean of a `number` of observations with this `total`; older ones count less."""
 
     total: float = 0.0
     number: float = 0.0
 
     def value(self, first: float) -> float:
-        """`first` where there were none."""
+        """The mean, or `first` without observations."""
         return self.total / self.number if self.number else first
 
     def with_more(self, total: float, number: float, memory: float) -> Mean:
-        """As many more, of this sum."""
+        """With more observations; the old ones are halved beyond twice `memory` of them."""
         kept = 0.5 if self.number > 2 * memory else 1.0
         return Mean(kept * self.total + total, kept * self.number + number)
 
 
 class Expense(NamedTuple):
-    """What is learned: the tokens of answers, and the seconds of rows of prompts."""
+    """What is learned: tokens of an answer, and seconds that a prompt's row costs."""
 
     answers: Mean = Mean()
     rows: Mean = Mean()
@@ -65,14 +65,14 @@ class Expense(NamedTuple):
 
 @final
 class TakingIn:
-    """It is awake for the sequences that are taken in. Blocks hold `block_size` tokens."""
+    """Decides for each new sequence, and remembers it. Blocks hold `block_size` tokens."""
 
     def __init__(self, block_size: int, expense: Expense | None = None) -> None:
         self.expense = expense or Expense()
         self.pays = True
-        """Whether it paid for the last sequence that was decided of."""
+        """Whether the last sequence decided on should earn its cost."""
         self.is_trial = False
-        """Whether the last one is taken in all the same."""
+        """Whether the last sequence decided on is taken in as a trial."""
         self._block_size = block_size
         self._new: dict[int, int] = {}
         self._awake: set[int] = set()
@@ -86,16 +86,16 @@ class TakingIn:
 
     @property
     def has_new(self) -> bool:
-        """Whether there are sequences to decide of."""
+        """Whether there are sequences to decide on."""
         return bool(self._new)
 
     @property
     def sleeps(self) -> bool:
-        """Whether it is awake for no sequence, and hardly will be for the next one."""
+        """Whether no sequence is taken in, and the next one is expected not to be."""
         return not self._awake and not self.pays
 
     def start(self, seq: int, num_tokens: int) -> None:
-        """A sequence starts, of which so many tokens are known."""
+        """A sequence starts with `num_tokens` known tokens."""
         self._new[seq] = num_tokens
 
     def end(self, seq: int) -> None:
@@ -108,14 +108,14 @@ class TakingIn:
             self.expense = self.expense._replace(answers=answers)
 
     def answered(self, num_tokens: Mapping[int, int]) -> None:
-        """So many tokens more, by sequence."""
+        """Each sequence's answer grew by `num_tokens`."""
         lengths = self._lengths
         for seq, more in num_tokens.items():
             lengths[seq] = lengths.get(seq, 0) + more
 
     def decide(self, chunks: Sequence[Chunk], saved_s: float | None) -> None:
-        """Of the sequences that start with these chunks. A token takes `saved_s` less with drafts;
-        None: that is not known.
+        """Decide on the sequences that start with these chunks. With drafts a token takes `saved_s`
+        less; None where that was not measured.
         """
         self.is_trial = False
         for chunk in chunks:
@@ -124,12 +124,12 @@ class TakingIn:
                 self._decide(chunk.seq, num_tokens - chunk.start, saved_s)
 
     def is_awake(self, seq: int) -> bool:
-        """Whether it is taken in."""
+        """Whether the sequence is taken in."""
         return seq in self._awake
 
     def planned(self, chunks: Sequence[Chunk], *, is_resting: bool) -> bool:
-        """Whether to take in a step of these chunks; then all of them, for that costs as much.
-        `is_resting`: drafts do not pay now.
+        """Whether the drafter takes in a step of these chunks: all of them if any, because a pass
+        over some costs as much. `is_resting`: drafts do not pay now.
         """
         self._num_dozing = self._num_dozing + 1 if is_resting else 0
         if self._num_dozing >= _DOZES_AFTER:
@@ -146,7 +146,7 @@ class TakingIn:
         return takes
 
     def took(self, seconds: float, drafting_s: float) -> None:
-        """A step took so long, `drafting_s` of it the drafter."""
+        """A step took `seconds`, of which the drafter took `drafting_s`."""
         self._total_s += seconds
         if self._trials:
             self._spent_s += drafting_s
@@ -154,7 +154,7 @@ class TakingIn:
             self._total_s, self._spent_s = 0.5 * self._total_s, 0.5 * self._spent_s
 
     def took_prompt(self, num_rows: int, seconds: float) -> None:
-        """So many rows of prompts were taken in, in a pass of so long."""
+        """A draft pass took `seconds` longer for `num_rows` rows of prompts."""
         rows = self.expense.rows
         more = rows.with_more(max(0.0, seconds), num_rows, 256.0 * _MEMORY)
         self.expense = self.expense._replace(rows=more)
@@ -181,7 +181,7 @@ class TakingIn:
         return is_due and self._spent_s + cost_s <= _TRIAL_SHARE * self._total_s
 
     def _is_whole(self, chunk: Chunk) -> bool:
-        """Whether all that was found in the cache was taken in."""
+        """Whether the drafter has taken in the whole prefix that was found in the cache."""
         return not self._missed or self._missed.isdisjoint(
             chunk.block_ids[: -(-chunk.start // self._block_size)]
         )

@@ -34,9 +34,10 @@ _SIZES: Final = {"8B": (4096, 6144, 4096, 12288), "27B": (5120, 16384, 6144, 174
 _ROWS: Final = {
     "int4_rows": None,
     "8 warps": Int4Rows(8, 4, 4),
+    "8 warps, 8 MiB": Int4Rows(8, 4, 4, ahead_mb=8),
+    "8 warps, 16 MiB": Int4Rows(8, 4, 4, ahead_mb=16),
+    "8 warps, 24 MiB": Int4Rows(8, 4, 4, ahead_mb=24),
     "8 warps, 3 blocks": Int4Rows(8, 4, 3),
-    "8 warps, 264 ahead": Int4Rows(8, 4, 4, ahead=264),
-    "8 warps, 528 ahead": Int4Rows(8, 4, 4, ahead=528),
     "16 warps": Int4Rows(16, 4, 2),
     "16 warps, 2 at once": Int4Rows(16, 2, 2),
 }
@@ -63,7 +64,7 @@ def _by_tiles(num_rows: int, weight: Int4Weight) -> Int4Tiles:
 
 
 def _by_rows(config: Int4Rows | None, _: int, weight: Int4Weight) -> Int4Rows:
-    return config or int4_choose.chosen_rows(weight.shape[0])
+    return config or int4_choose.chosen_rows(*weight.shape)
 
 
 def _mixed_choice(num_rows: int, weight: Int4Weight) -> Int4Rows | Int4Tiles:
@@ -107,15 +108,21 @@ def _layer(
     tokens: tuple[Tensor, ...],
 ) -> Tensor:
     rows = mix(_product(choose, x, weights[0], {"norm": norms[0], "eps": EPS}), *tokens)
-    x = _product(choose, rows, weights[1], {"residual": x})
+    x = _product(choose, rows, weights[1], {"residual": x}, ahead=weights[2])
     given = {"norm": norms[1], "eps": EPS, "swiglu": True}
     return _product(choose, _product(choose, x, weights[2], given), weights[3], {"residual": x})
 
 
-def _product(choose: Choose, x: Tensor, weight: Int4Weight, given: dict[str, Any]) -> Tensor:
+def _product(
+    choose: Choose,
+    x: Tensor,
+    weight: Int4Weight,
+    given: dict[str, Any],
+    ahead: Int4Weight | None = None,
+) -> Tensor:
     config = choose(x.shape[0], weight)
     if isinstance(config, Int4Rows):
-        return int4_rows.product(x, weight, config, **given)
+        return int4_rows.product(x, weight, config, **given, ahead=ahead)
     return int4_tiles.product(x, weight, config, **given)
 
 

@@ -63,8 +63,6 @@ _CANDIDATES = {
 _ROWS = (
     Int4Rows(8, 4, 4),
     Int4Rows(8, 4, 3),
-    Int4Rows(8, 4, 4, ahead=264),
-    Int4Rows(8, 4, 4, ahead=528),
     Int4Rows(16, 4, 2),
     Int4Rows(16, 2, 2),
     Int4Rows(4, 8, 4),

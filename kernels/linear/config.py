@@ -128,14 +128,14 @@ class Int4Rows(NamedTuple):
     """16 weight rows in 4 bits by up to four rows of x; each of `warps` takes every so manieth 128
     columns, `at_once` of them on their way.
 
-    A multiprocessor shall hold `blocks` programs, as far as registers go. Each asks for the words
-    of the program `ahead` of it as far as the L2 cache; 0: for none.
+    A multiprocessor shall hold `blocks` programs, as far as registers go. They ask for `ahead_mb`
+    MiB of the next weight as far as the L2 cache.
     """
 
     warps: int
     at_once: int
     blocks: int
-    ahead: int = 0
+    ahead_mb: int = 0
 
 
 Config = Gemv | Skinny | Wide

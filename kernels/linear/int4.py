@@ -54,8 +54,11 @@ def product(
     swiglu: bool = False,
     is_gelu: bool = False,
     invariant: bool = False,
+    ahead: Int4Weight | None = None,
 ) -> Tensor:
-    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; may overwrite `residual`."""
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; may overwrite `residual`. `ahead`
+    are the gates and ups that are multiplied next.
+    """
     kernel = choose(
         x.shape[0],
         has_tiles=int4_tiles.suits(x, weight) and int4_verdict.serves(x.device, x.dtype),
@@ -77,7 +80,7 @@ def product(
                 "norm": norm, "eps": eps, "bias": bias, "residual": residual, "swiglu": swiglu,
                 "is_gelu": is_gelu,
             }  # fmt: skip
-            return _in_cuda(x, weight, given, invariant=invariant)
+            return _in_cuda(x, weight, given, ahead, invariant=invariant)
         case Kernel.GEMV:
             return int4_gemv.int4_gemv(
                 x, weight, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu,
@@ -92,7 +95,14 @@ def product(
             return widened(x, weight, bias, residual, swiglu=swiglu, is_gelu=is_gelu)
 
 
-def _in_cuda(x: Tensor, weight: Int4Weight, given: dict[str, Any], *, invariant: bool) -> Tensor:
+def _in_cuda(
+    x: Tensor,
+    weight: Int4Weight,
+    given: dict[str, Any],
+    ahead: Int4Weight | None,
+    *,
+    invariant: bool,
+) -> Tensor:
     """`product`, with the rest of its operands, of rows in the weight's order."""
     num_weight_rows, depth = weight.shape
     if not invariant and int4_verdict.has_rows(x.device, x.dtype):
@@ -100,8 +110,8 @@ def _in_cuda(x: Tensor, weight: Int4Weight, given: dict[str, Any], *, invariant:
         if int4_rows.suits(
             x, weight, has_norm=has_norm, has_residual=has_residual, swiglu=given["swiglu"]
         ):
-            few = int4_choose.chosen_rows(num_weight_rows)
-            return int4_rows.product(x, weight, few, **given)
+            few = int4_choose.chosen_rows(num_weight_rows, depth)
+            return int4_rows.product(x, weight, few, **given, ahead=ahead)
     has_wgmma = x.dtype == weight.scales.dtype and int4_verdict.has_wgmma(x.device, x.dtype)
     config = int4_choose.chosen(
         x.shape[0], num_weight_rows, depth, group=weight.group, invariant=invariant,

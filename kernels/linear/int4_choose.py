@@ -101,10 +101,13 @@ _FIXED_US: Final = (0.0, 4.0, 4.5, 4.5)
 _AT_ONCE: Final = (0, 132, 132, 105)
 """Programs, one on a multiprocessor; both by how many share columns."""
 
-_ROWS: Final = (Int4Rows(16, 4, 2), Int4Rows(8, 4, 4))
-"""By `int4_rows`: where two programs on a multiprocessor have all weight rows, and where not. **By
-calculation**; `int4_chain` has the others.
+_ROWS: Final = Int4Rows(8, 4, 4, ahead_mb=16)
+"""By `int4_rows`, by calculation (`int4_chain` has others). Registers for four programs on a
+multiprocessor leave room for those of the kernel ahead; 16 MiB are what the memory brings in the 4
+us of the attention of short contexts.
 """
+_DEEP_ROWS: Final = Int4Rows(16, 4, 2)
+"""The same of many columns, where two programs on a multiprocessor have all weight rows."""
 
 _INVARIANT: Final = Int4Tiles(4, 1, 1, 8, 1, 4, 1)
 """Its rows of x are as many as there are: each sum is added up in the same order."""
@@ -150,10 +153,11 @@ def chosen(
     return _shared(config, programs, _MULTIPROCESSORS * at_once, depth)
 
 
-def chosen_rows(num_weight_rows: int) -> Int4Rows:
+def chosen_rows(num_weight_rows: int, depth: int) -> Int4Rows:
     """How few rows are multiplied by `int4_rows`."""
     programs = -(-num_weight_rows // TILE)
-    return _ROWS[0] if programs <= 2 * _MULTIPROCESSORS else _ROWS[1]
+    is_deep = depth > _DEEP_COLUMNS and programs <= 2 * _MULTIPROCESSORS
+    return _DEEP_ROWS if is_deep else _ROWS
 
 
 def _measured(num_rows: int, num_weight_rows: int, depth: int, group: int) -> Int4Tiles | None:

@@ -7,7 +7,6 @@
 //   WARPS    each takes every so manieth chunk of 128 columns
 //   AT_ONCE  chunks of a warp that are on their way at once
 //   BLOCKS   programs that a multiprocessor shall hold, as far as registers go
-//   AHEAD    the words of so many programs further on are asked for as far as the L2 cache; 0: none
 //   ROWS     of x, in shared memory; the last one repeats where there are fewer
 //   DEPTH, GROUP   columns of the weight, and of those that share a scale: multiples of 128
 //   HALF, SCALE_HALF, ZEROS, NORM, BIAS, RESIDUAL, SWIGLU, GELU   as in `int4_tiles.cu`
@@ -58,8 +57,13 @@ __device__ __forceinline__ u64 read_once() {
   return policy;
 }
 
-__device__ __forceinline__ void ask_for(const u32* from, u32 bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+// As far as the L2 cache, which keeps it for the kernel behind.
+__device__ __forceinline__ void ask_for(const char* from, u32 bytes) {
+  asm volatile(
+      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_last.b64 policy, 1.0;\n"
+      "cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, policy;\n}" ::"l"(from),
+      "r"(bytes)
+      : "memory");
 }
 
 __device__ __forceinline__ u32 word_of(const uint4& v, int w) {
@@ -90,8 +94,8 @@ __device__ __forceinline__ int weight_row(int row, int tile, int num_out) {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     int4_rows(const u32* __restrict__ words, const u16* __restrict__ scales,
               const u8* __restrict__ zeros, const u16* x, const u16* __restrict__ norm,
-              const u16* __restrict__ bias, const u16* residual, u16* out, int num_rows,
-              int num_out, int eps_bits) {
+              const u16* __restrict__ bias, const u16* residual, const char* next, u16* out,
+              int num_rows, int num_out, int eps_bits, int next_bytes, int next_half) {
   extern __shared__ __align__(1024) char memory[];
   uint4* const staged_x = (uint4*)memory;
   uint4* const staged_norm = staged_x + ROWS * X_PITCH;
@@ -121,10 +125,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
       high[i] = load_words(high_at + i * WARPS * 16, policy);
     }
   }
-  if (AHEAD && thread == 0 && (tile + AHEAD + 1) * FEATURES <= num_out) {
-    const long next = (long)(tile + AHEAD) * FEATURES;
-    ask_for(words + next * (DEPTH / 8), FEATURES * (DEPTH / 2));
-    if (SWIGLU) ask_for(words + (num_out + next) * (DEPTH / 8), FEATURES * (DEPTH / 2));
+  // The memory is idle until the kernel ahead has ended: each program asks for its share of the
+  // gates and ups that are multiplied next.
+  if (next_bytes > 0 && thread == 0) {
+    ask_for(next + (long)tile * next_bytes, next_bytes);
+    ask_for(next + next_half + (long)tile * next_bytes, next_bytes);
   }
   // Scales by fours, each in the place of its word, with zero points behind.
   for (int four = thread; four < FOURS; four += THREADS) {

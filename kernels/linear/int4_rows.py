@@ -71,9 +71,10 @@ def product(
     residual: Tensor | None = None,
     swiglu: bool = False,
     is_gelu: bool = False,
+    ahead: Int4Weight | None = None,
 ) -> Tensor:
     """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K], its columns as the
-    weight stores them -> [T, N] or [T, N / 2].
+    weight stores them -> [T, N] or [T, N / 2]. Of gates and ups `ahead` the first are asked for.
 
     Ask `suits`, and with `norm` `int4_tiles.fuses_norm`, first. The result is the same every time.
     Raises `CompileError` and `DriverError`.
@@ -94,14 +95,18 @@ def product(
 
     if x.data_ptr() % ALIGNED:
         x = x.clone()
-    operands = (weight.words, weight.scales, weight.zeros, x, norm, bias, residual)
+    next_words = None if ahead is None else ahead.words
+    operands = (weight.words, weight.scales, weight.zeros, x, norm, bias, residual, next_words)
+    programs = -(-num_out * (1 + swiglu) // TILE)
+    next_half = 0 if next_words is None else next_words.nbytes // 2
+    next_bytes = share_of(config.ahead_mb << 19, next_half, programs)
     launch(
         _loaded(tuple(constants.items()), x.get_device()),
-        -(-num_out * (1 + swiglu) // TILE),
+        programs,
         torch.cuda.current_stream(x.device).cuda_stream,
         (),
         (*[x if part is None else part for part in operands], out),
-        (num_rows, num_out, struct.unpack("i", struct.pack("f", eps))[0]),
+        (num_rows, num_out, _bits(eps), next_bytes, next_half),
     )
     return out
 
@@ -125,7 +130,7 @@ def constants_of(
     each = -(-depth // (CHUNK * config.warps))
     return {
         "WARPS": config.warps, "AT_ONCE": min(config.at_once, each), "BLOCKS": config.blocks,
-        "AHEAD": config.ahead, "ROWS": held_rows, "DEPTH": depth, "GROUP": CHUNK,
+        "ROWS": held_rows, "DEPTH": depth, "GROUP": CHUNK,
         "HALF": int(is_half), "SCALE_HALF": int(is_scale_half), "ZEROS": int(has_zeros),
         "NORM": int(has_norm), "BIAS": int(has_bias), "RESIDUAL": int(has_residual),
         "SWIGLU": int(swiglu), "GELU": int(is_gelu),
@@ -139,6 +144,15 @@ def shared_bytes(constants: Mapping[str, int]) -> int:
     x = 16 * (rows * (units + 4) + units * constants["NORM"])
     scales = TILE * (4 * (groups | 1) + 3 * groups)
     return x + scales + 4 * rows * (warps * (TILE + 1) + TILE)
+
+
+def share_of(wanted_bytes: int, num_bytes: int, programs: int) -> int:
+    """What each program asks for of so many bytes, of which all want `wanted_bytes` at most."""
+    return min(wanted_bytes, num_bytes) // (programs * ALIGNED) * ALIGNED
+
+
+def _bits(value: float) -> int:
+    return int(struct.unpack("i", struct.pack("f", value))[0])
 
 
 def _held(num_rows: int) -> int:

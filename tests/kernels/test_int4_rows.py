@@ -5,6 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernels.int4 import Int4Weight, dequantise
 from kernels.linear import int4, int4_check, int4_choose, int4_rows, int4_tiles, int4_verdict
@@ -13,7 +15,7 @@ from kernels.linear.int4_check import CheckedProduct, Inputs
 from kernels.recorder import record_launches
 
 META = torch.device("meta")
-CONFIGS = [Int4Rows(8, 4, 4), Int4Rows(16, 4, 2, ahead=3), Int4Rows(4, 8, 3), Int4Rows(8, 2, 2)]
+CONFIGS = [Int4Rows(8, 4, 4), Int4Rows(16, 4, 2), Int4Rows(4, 8, 3), Int4Rows(8, 2, 2)]
 
 _IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 
@@ -44,15 +46,28 @@ def test_it_suits_few_rows_of_whole_chunks(monkeypatch: pytest.MonkeyPatch) -> N
     assert not suits(drawn(1, 48, 4096), swiglu=True, has_residual=True)
 
 
-@pytest.mark.parametrize(("num_weight_rows", "warps"), [(4096, 16), (4224, 16), (4232, 8)])
-def test_few_programs_have_more_warps(num_weight_rows: int, warps: int) -> None:
+@pytest.mark.parametrize(
+    ("num_weight_rows", "depth", "warps"),
+    [(4096, 4096, 8), (4096, 12288, 16), (4224, 12288, 16), (4232, 12288, 8)],
+)
+def test_few_programs_of_many_columns_have_more_warps(
+    num_weight_rows: int, depth: int, warps: int
+) -> None:
     """As long as two on each of 132 multiprocessors have all rows."""
-    assert int4_choose.chosen_rows(num_weight_rows).warps == warps
+    assert int4_choose.chosen_rows(num_weight_rows, depth).warps == warps
 
 
 def test_no_more_chunks_are_on_their_way_than_there_are() -> None:
     assert int4_rows.constants_of(Int4Rows(8, 4, 4), 1, 2048)["AT_ONCE"] == 2
     assert int4_rows.constants_of(Int4Rows(8, 4, 4), 1, 12288)["AT_ONCE"] == 4
+
+
+@given(wanted=st.integers(0, 2**26), size=st.integers(0, 2**26), programs=st.integers(1, 3000))
+def test_what_is_asked_for_lies_within_the_weight(wanted: int, size: int, programs: int) -> None:
+    """By whole pieces of 16 bytes, all but one such piece of each program."""
+    share = int4_rows.share_of(wanted, size, programs)
+    assert share % 16 == 0
+    assert min(wanted, size) - 16 * programs < share * programs <= min(wanted, size)
 
 
 def test_it_multiplies_few_rows_where_it_was_found_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,13 +106,30 @@ class TestOnHopper:
             inputs = int4_check.drawn(case, dtype)
             exact = int4_check.exact(case, inputs)
             x, weight = inputs.x.cuda(), inputs.weight.to(torch.device("cuda"))
-            given = {
+            others = {
                 name: part.cuda() if isinstance(part, torch.Tensor) else part
                 for name, part in inputs.given.items()
             }
-            out = int4_rows.product(x, weight, config, **given)
+            out = int4_rows.product(x, weight, config, **others)
             assert int4_check.fault_of(out.cpu(), exact) == ""
-            assert torch.equal(out, int4_rows.product(x, weight, config, **given))
+            assert torch.equal(out, int4_rows.product(x, weight, config, **others))
+
+    @pytest.mark.parametrize("ahead_mb", [1, 16, 4096])
+    def test_what_is_multiplied_next_changes_nothing(self, ahead_mb: int) -> None:
+        """It is asked for, all of it at most, and left as it is."""
+        drawn = int4_check.drawn(CheckedProduct(1, 1000, 1024, 128, "zeros"), torch.bfloat16)
+        weight: Int4Weight = drawn.weight.to(torch.device("cuda"))
+        for num_weight_rows in (16, 1234):
+            ahead = Int4Weight(
+                torch.zeros(num_weight_rows, 128, dtype=torch.int32, device="cuda"),
+                torch.ones(num_weight_rows, 8, dtype=torch.bfloat16, device="cuda"),
+                None,
+            )
+            x, config = drawn.x.cuda(), Int4Rows(8, 4, 4, ahead_mb)
+            out = int4_rows.product(x, weight, config, ahead=ahead)
+            torch.cuda.synchronize()
+            assert not ahead.words.any()
+            assert torch.equal(out, int4_rows.product(x, weight, config))
 
     def test_an_order_of_columns(self) -> None:
         """Rows are brought into it first."""

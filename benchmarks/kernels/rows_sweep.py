@@ -1,5 +1,5 @@
 """Compares what serves an 8B's products of 8 to 256 rows with new configurations of
-`kernels.linear.wide`, in half a minute.
+`kernels.linear.wide`, and gates and ups of 512 and 1,024 rows with the library, in half a minute.
 
 `python -m benchmarks.kernels rows_sweep --jobs 15 --json FILE`, then `python -m
 benchmarks.linear_table --onto FILE > kernels/linear/tuned.py`: entries of other sizes stay. The
@@ -41,9 +41,12 @@ def cases(device: torch.device) -> Iterator[Case]:
             continue
         for num_rows in (8, 64, 128, 160, 208, 256):
             usual = choose(op, num_rows, num_weight_rows, depth, torch.bfloat16, has_wide=True)
-            configs = [] if usual is None else [usual]
+            configs: list[Config] = [] if usual is None else [usual]
             configs += [*_deeper(usual, num_rows), *_halves(op, num_rows)]
             yield case(op, num_rows, num_weight_rows, depth, configs, device)
+    for num_rows in (512, 1024):
+        configs = [Wide(3, 1, band=band) for band in (8, 2)]
+        yield case(Op.NORM_SWIGLU, num_rows, 24576, 4096, configs, device)
 
 
 def _deeper(usual: Config | None, num_rows: int) -> Iterator[Config]:

@@ -41,14 +41,14 @@ _MANY = 2**15
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """The layers of an 8B by decodes and drafts, what a drafter has besides, and 64 rows of a 27B;
-    none off CUDA.
+    """The layers of an 8B by decodes and drafts, what a drafter has besides, and 64 sequences of
+    a 27B; none off CUDA.
     """
     if device.type != "cuda":
         return
     sizes = [(shape, (16, 64, 128, 192, 256)) for shape in SHAPES if shape[2] > _SMALL_DEPTH]
     sizes += [(shape, (128,)) for shape in _DRAFTED]
-    sizes += [(shape, (64,)) for shape in SHAPES_27B]
+    sizes += [(shape, (64, 192)) for shape in SHAPES_27B[:4]]  # decodes; and two drafts of each
     sizes += [(_GATES, (1024, 4096))]  # drafts of 64 sequences, and prompts
     for (op, num_weight_rows, depth), all_rows in sizes:
         for num_rows in all_rows:

@@ -25,7 +25,7 @@ from workers.scheduler.drafting import Proposer, candidates_of, drafts_ahead
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
 from workers.scheduler.plan import NO_MOVES, StepPlan, StepResult
-from workers.scheduler.planning import choose
+from workers.scheduler.planning import StepChoice, choose
 from workers.scheduler.prompt_budget import LEAST_TOKENS
 from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Ending, Key, Sequence
@@ -190,14 +190,9 @@ class Scheduler:
             return None
         ended, self._ended = self._ended, []
         self._num_steps += 1
-        chunks = choice.chunks
-        takes_in = True
+        chunks, takes_in = choice.chunks, True
         if self._proposer is not None:
-            for start in choice.started:
-                sequence = self._queues.running[start.seq]
-                if not sequence.embeds:
-                    begin = None if sequence.is_private else sequence.num_cached
-                    self._proposer.start(start.seq, sequence.token_ids, begin)
+            self._show_started(self._proposer, choice)
             chunks, takes_in = self._proposer.take_in(chunks)
         swap = self._blocks.swap
         plan = StepPlan(
@@ -207,6 +202,14 @@ class Scheduler:
         )
         in_flight.append(plan)
         return plan
+
+    def _show_started(self, proposer: Proposer, choice: StepChoice) -> None:
+        """Show the proposer the sequences that start; embeddings have no tokens to draft."""
+        for start in choice.started:
+            sequence = self._queues.running[start.seq]
+            if not sequence.embeds:
+                shared_from = None if sequence.is_private else sequence.num_cached
+                proposer.start(start.seq, sequence.token_ids, shared_from)
 
     def commit(self, plan: StepPlan, result: StepResult) -> tuple[Outgoing, ...]:
         """Take the result of `plan`: acceptances, one `Tokens` per link, endings, block events.

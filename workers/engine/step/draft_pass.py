@@ -27,7 +27,7 @@ from workers.engine.step.sampler import Picked
 from workers.scheduler import Chunk, DraftTiming
 
 PlanRows: TypeAlias = Callable[[Sequence[Chunk], Tensor, int], AttentionPlan | PagedPlan]
-"""Of these sequences' chunks so many rows each, from these positions int64 [S] on."""
+"""Plans so many rows for each of these chunks' sequences, from these positions, int64 [S], on."""
 
 
 class StepRows(NamedTuple):
@@ -87,23 +87,25 @@ class DraftPass:
         return self._drafter.cuts_anew
 
     def take_timing(self) -> Callable[[], DraftTiming]:
-        """How long the pass took that drafted behind the last step, on a host also one that only
-        took rows in, to be called when it is over; of none if there was none.
+        """The time of the draft pass behind the last step, on a host also of one that only took
+        rows in: a function to call when the pass is over. Without a pass all of it is 0.
         """
         timing, self._timing = self._timing, DraftTiming
         return timing
 
     def begin(self) -> None:
-        """On a host: what is done from now on is for the drafter, and its time counts."""
+        """On a host: the drafter's time begins here, ahead of what `draft` does."""
         self._begin = self._clock()
 
     def keep_in_place(self, num_rows: int) -> None:
-        """Keep what up to so many rows leave at fixed addresses, which captured steps write to."""
+        """Take the room at fixed addresses in which captured steps of up to `num_rows` rows leave
+        what the drafter reads.
+        """
         self._room = self._new(num_rows)
         self._num_in_place = num_rows
 
     def kept(self, num_rows: int) -> Kept:
-        """What so many rows left or will leave: in place, if there is room."""
+        """What a step of `num_rows` rows leaves: in place, if there is room."""
         if num_rows > self._num_in_place:
             return self._new(num_rows)
         return Kept(*[None if one is None else one[:num_rows] for one in self._room])
@@ -121,7 +123,7 @@ class DraftPass:
         last_rows: Tensor | None,
         states: StateStep | None = None,
     ) -> tuple[Tensor, Kept]:
-        """As `Network.forward` of the `last_rows`, None: all, and what is kept of all."""
+        """As `Network.forward` of `last_rows` (None: all rows), and what is kept of all rows."""
         kept = self.kept(hidden.shape[0])
         taps = None if kept.taps is None else Taps(self._drafter.taps, kept.taps)
         rows = None if self._reads_last else last_rows
@@ -149,7 +151,7 @@ class DraftPass:
         sampling: Sequence[Chunk],
         plan_rows: PlanRows,
     ) -> tuple[Sequence[Chunk], Drafted]:
-        """The chunks of `sampling` with `num_to_draft`, all the same, and what was drafted."""
+        """The chunks of `sampling` that ask for drafts, all for as many, and what was drafted."""
         chosen = [index for index, chunk in enumerate(sampling) if chunk.num_to_draft]
         chunks = [sampling[index] for index in chosen]
         device, own = picked.ids.device, anchor_rows(picked)
@@ -180,7 +182,7 @@ class DraftPass:
         return chunks, replace(drafted, ids=drafted.ids.clamp(0, self._model.config.vocab_size - 1))
 
     def _mark(self, device: torch.device) -> torch.cuda.Event | float:
-        """A moment: on a card that in which it has computed what was launched so far."""
+        """This moment; on a card the moment in which it has computed what was launched so far."""
         if device.type != "cuda":
             return self._clock()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -188,7 +190,7 @@ class DraftPass:
         return event
 
     def _next_ids(self, rows: StepRows, picked: Picked) -> Tensor:
-        """The tokens behind the rows; those of a drafter that needs none are any."""
+        """The tokens behind the rows; for a drafter that reads none, any tokens."""
         if rows.following is None:
             return rows.token_ids
         return rows.following.index_copy(0, rows.last_rows, picked.ids.clamp(min=0))

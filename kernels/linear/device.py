@@ -101,7 +101,9 @@ def product(
     swiglu: bool = False,
     is_gelu: bool = False,
 ) -> Tensor:
-    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; a new tensor [T, N]."""
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; a new tensor [T, N]. Weights may
+    be on their way before what is ahead of a norm's own kernel has ended.
+    """
     if isinstance(config, Gemv):
         return gemv(
             x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu,
@@ -111,9 +113,9 @@ def product(
         if bias is not None or is_gelu:
             raise ValueError(f"{config} has neither biases nor gelu")
         if isinstance(weight, Fp8Weight):
-            values, scales = quantize_rows(x, norm, eps)
+            values, scales = quantize_rows(x, norm, eps, is_early=True)
             return wide(values, weight, config, residual=residual, swiglu=swiglu, x_scales=scales)
-        x = x if norm is None else rms_norm(x, norm, eps)
+        x = x if norm is None else rms_norm(x, norm, eps, is_early=True)
         if not is_aligned(x, residual):  # only invariant products come here so
             x, residual = x.clone(), None if residual is None else residual.clone()
         return wide(x, weight, config, residual=residual, swiglu=swiglu)
@@ -125,7 +127,7 @@ def product(
         )  # fmt: skip
     # In `skinny` the unscaled row is rounded: in float16 it may not fit.
     if norm is not None and (x.dtype == torch.float16 or not config.fuses_norm):
-        x, norm = rms_norm(x, norm, eps), None
+        x, norm = rms_norm(x, norm, eps, is_early=True), None
     return skinny(
         x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu,
         is_gelu=is_gelu,

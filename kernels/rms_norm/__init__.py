@@ -12,19 +12,20 @@ from kernels.rms_norm import reference
 __all__ = ["norm_add", "rms_norm"]
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, is_early: bool = False) -> Tensor:
     """`weight * x / rms(x)` over the last dimension (Zhang and Sennrich, 2019).
 
     x [..., D] of any float dtype; weight [D], or [H, D] for x [..., H, D] (one weight per head).
     The mean square is taken in float32 and the normalised value rounded to x's dtype before the
     weight, as the published Qwen3 models were trained. The weight may be float32 beside an x of 16
-    bits. Raises `ValueError`.
+    bits. With `is_early` the kernel behind may start before the one ahead has ended: until its own
+    wait it must read only what no kernel of the step writes. Raises `ValueError`.
     """
     _check(x, weight)
     if uses_triton(x):
         from kernels.rms_norm import kernel
 
-        return kernel.rms_norm(x, weight, eps)
+        return kernel.rms_norm(x, weight, eps, is_early=is_early)
     return reference.rms_norm(x, weight, eps)
 
 

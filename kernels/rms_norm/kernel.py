@@ -25,8 +25,11 @@ def _rms_norm_kernel(
     eps,
     BLOCK: tl.constexpr,
     ADDS: tl.constexpr,
+    EARLY: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    if PDL and EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < num_columns
@@ -34,7 +37,8 @@ def _rms_norm_kernel(
     weight = tl.load(weight_ptr + weight_at, mask=inside, other=0.0).to(tl.float32)
     if PDL:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        if not EARLY:
+            tl.extra.cuda.gdc_launch_dependents()
     at = row * num_columns + columns
     dtype = out_ptr.dtype.element_ty
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
@@ -48,11 +52,13 @@ def _rms_norm_kernel(
     tl.store(out_ptr + at, normed.to(dtype), mask=inside)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, *, num_warps: int | None = None) -> Tensor:
+def rms_norm(
+    x: Tensor, weight: Tensor, eps: float, *, num_warps: int | None = None, is_early: bool = False
+) -> Tensor:
     """See `kernels.rms_norm.rms_norm`; weight has the last or the last two dimensions of x."""
     x = x.contiguous()
     out = x.new_empty(x.shape)
-    _launch(x, x, weight, out, eps, num_warps, adds=False)
+    _launch(x, x, weight, out, eps, num_warps, adds=False, is_early=is_early)
     return out
 
 
@@ -75,12 +81,14 @@ def _launch(
     num_warps: int | None,
     *,
     adds: bool,
+    is_early: bool = False,
 ) -> None:
     numbers = x.numel()
     if not numbers:
         return
     num_columns = x.shape[-1]
-    launch = _launch_of(x.device, num_columns, weight.numel() // num_columns, eps, num_warps, adds)
+    given = weight.numel() // num_columns, eps, num_warps, adds, is_early
+    launch = _launch_of(x.device, num_columns, *given)
     launch((numbers // num_columns, 1, 1), (x, residual, weight.contiguous(), out))
 
 
@@ -92,6 +100,7 @@ def _launch_of(
     eps: float,
     num_warps: int | None,
     adds: bool,
+    is_early: bool,
 ) -> Launch:
     block = triton.next_power_of_2(num_columns)
     pdl = has_pdl(device)
@@ -103,6 +112,7 @@ def _launch_of(
             "eps": eps,
             "BLOCK": block,
             "ADDS": adds,
+            "EARLY": is_early,
             "PDL": pdl,
         },
         num_warps=num_warps or max(1, min(8, block // 512)),

@@ -26,7 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
         return gateway_command.run_command(arguments)
     if arguments.action == "http":
         from benchmarks.http import command as http_command
+        from herma.processes import gateway_url
 
+        if arguments.url is None:
+            arguments.url = [f"{gateway_url(None)}/v1"]
         return http_command.run_command(arguments)
     if arguments.action == "quality":
         from benchmarks.quality import command as quality_command

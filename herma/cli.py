@@ -391,7 +391,7 @@ def _add_usage(commands: Commands) -> None:
 
 def _add_hermes(commands: Commands) -> None:
     hermes = add_command(commands, "hermes", "print Hermes Agent's configuration for this gateway")
-    hermes.add_argument("--url", default="http://127.0.0.1:8080/v1", help="of the running gateway")
+    hermes.add_argument("--url", help="of the gateway; default: the one on this host")
     hermes.add_argument("--model", metavar="ID", help="Hermes' default; else the first one listed")
     hermes.add_argument(
         "--key-env", metavar="NAME", help="the environment variable that holds the API key"

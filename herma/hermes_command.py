@@ -18,6 +18,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 
+from herma.processes import gateway_url
 from protocol.errors import HermaError
 
 TIMEOUT_S: Final = 10
@@ -65,7 +66,7 @@ _Reply = TypeVar("_Reply", _Model, _Models)
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the block. Raises `HermaError` if no gateway answers or the model is not served."""
-    gateway = _Gateway(_base_url(arguments.url), arguments.key_env)
+    gateway = _Gateway(_base_url(gateway_url(arguments.url)), arguments.key_env)
     models = gateway.models()
     default = models[0] if arguments.model is None else gateway.model(arguments.model)
     print(_block(gateway, models, default), end="")

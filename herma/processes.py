@@ -25,6 +25,7 @@ from protocol.errors import ConfigError, HermaError
 from protocol.leftovers import owner_of, runtime_dir, sweep
 
 _ANSWER_S: Final = 3.0
+_USUAL_URL: Final = "http://127.0.0.1:8080"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,21 @@ def gateways() -> Iterator[Gateway]:
     for path, pid in _sockets(GATEWAY_SOCKET):
         answer = _status(path)
         yield Gateway(path, pid, answer if isinstance(answer, GatewayStatus) else None)
+
+
+def gateway_url(given: str | None) -> str:
+    """The URL of the gateway on this host, without /v1, unless one is given. Raises `ConfigError`
+    for several.
+    """
+    if given is not None:
+        return given
+    found = {one.status.url for one in gateways() if one.status is not None}
+    if len(found) > 1:
+        raise ConfigError(f"several gateways run here, name one with --url: {', '.join(found)}")
+    url = found.pop() if found else _USUAL_URL
+    for everywhere in ("0.0.0.0", "[::]"):  # noqa: S104 - where it listens, not where we do
+        url = url.replace(f"//{everywhere}:", "//127.0.0.1:")
+    return url
 
 
 def supervisor_pids(names: Collection[str]) -> list[int]:

@@ -12,18 +12,17 @@ from typing import Final
 
 import trio
 
-from herma.processes import gateways
+from herma.processes import gateway_url
 from herma.top import GatewayPage, Shown, View, admin_key, as_plain, draw, follow
 from herma.top.text import ASCII_MARKS, Marks
-from protocol.errors import ConfigError, HermaError
+from protocol.errors import HermaError
 
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
 _PIPE_COLUMNS: Final = 120
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the gateway until q, or once. Raises `HermaError` if it does not answer us."""
-    page = GatewayPage(_url(arguments.url), admin_key(arguments.key_env, os.environ))
+    page = GatewayPage(gateway_url(arguments.url), admin_key(arguments.key_env, os.environ))
     try:
         with closing(page):
             trio.run(_show, page, arguments)
@@ -47,19 +46,6 @@ async def _show(page: GatewayPage, arguments: argparse.Namespace) -> None:
     shown = Shown.of(state)
     assert shown.overview is not None
     sys.stdout.write(as_plain(draw(shown.overview, shown.samples, shown.events, view)))
-
-
-def _url(given: str | None) -> str:
-    """That of the gateway on this host, unless one is given. Raises `ConfigError` for several."""
-    if given is not None:
-        return given
-    found = {one.status.url for one in gateways() if one.status is not None}
-    if len(found) > 1:
-        raise ConfigError(f"several gateways run here, name one with --url: {', '.join(found)}")
-    url = found.pop() if found else DEFAULT_URL
-    for everywhere in ("0.0.0.0", "[::]"):  # noqa: S104 - where it listens, not where we do
-        url = url.replace(f"//{everywhere}:", "//127.0.0.1:")
-    return url
 
 
 def _columns() -> int:

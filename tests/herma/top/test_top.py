@@ -20,7 +20,7 @@ import trio
 from config import KeyConfig, hash_api_key
 from gateway.dashboard import State
 from gateway.http.routes import edge_app
-from herma import top_command
+from herma import processes
 from herma.cli import main
 from herma.processes import Gateway
 from herma.top import GatewayPage, Shown, View, follow
@@ -153,15 +153,15 @@ def test_the_gateway_of_this_host_is_found(monkeypatch: pytest.MonkeyPatch) -> N
         ]
 
     def found(*urls: str) -> str:
-        monkeypatch.setattr(top_command, "gateways", lambda: running(*urls))
-        return top_command._url(None)
+        monkeypatch.setattr(processes, "gateways", lambda: running(*urls))
+        return processes.gateway_url(None)
 
-    assert found() == top_command.DEFAULT_URL
+    assert found() == "http://127.0.0.1:8080"
     assert found("http://0.0.0.0:81", "http://0.0.0.0:81") == "http://127.0.0.1:81"
     assert found("https://[::]:82") == "https://127.0.0.1:82"
     with pytest.raises(ConfigError, match="--url"):
         found("http://127.0.0.1:81", "http://127.0.0.1:82")
-    assert top_command._url("http://box:9") == "http://box:9"
+    assert processes.gateway_url("http://box:9") == "http://box:9"
 
 
 async def test_a_pipe_is_told_what_to_do_and_a_weak_key_is_refused() -> None:

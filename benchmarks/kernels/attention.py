@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,14 +15,16 @@ from benchmarks.kernels.case import Case, Variant, within
 from kernels.attention import ExtendSegment, PagedPlan, PrefillWork, library, reference
 from kernels.attention.config import EXTEND_CONFIG, DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import decode
+from kernels.attention.plan import Scope
 from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares
-from kernels.attention.work import prefill_work, to_device
+from kernels.attention.work import prefill_work, segment_bucket, to_device
 from kernels.attention.write import qk_norm_rope_write
 
 EPS = 1e-6
 DIM, KV, BLOCK_SIZE = 128, 8, 32
 HEADS = {"0.6B": 16, "8B": 32}
+SCOPE = Scope(DIM**-0.5)
 MULTIPROCESSORS = 132
 TOLERANCE = 1.5e-2
 EXPECTED_ROWS = 128
@@ -105,6 +108,8 @@ def cases(device: torch.device) -> Iterator[Case]:
             if model == "8B" or name in SMALL_MODEL_CASES:
                 yield _prefill_case(model, name, start, length, device)
         yield _write_case(model, 8192, device)
+    for num_seqs in (8, 32, 64):
+        yield _verify_case(num_seqs, device)
     for name, contexts in DECODES:
         if name in FLOAT8_CASES:
             yield _decode_case("8B", f"{name} float8", contexts, device, torch.float8_e4m3fn)
@@ -232,7 +237,9 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
 
     def expected(queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
         parts = [
-            reference.attend_rows(rows, keys, values, start + EXPECTED_ROWS * number, tables[0])
+            reference.attend_rows(
+                rows, keys, values, start + EXPECTED_ROWS * number, tables[0], SCOPE
+            )
             for number, rows in enumerate(queries.split(EXPECTED_ROWS))
         ]
         return torch.cat(parts).flatten(1)
@@ -246,6 +253,49 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
         expected=expected,
         moved_bytes=2 * DIM * (2 * KV * (start + length) + 2 * heads * length),
         flops=4 * heads * DIM * seen,
+        accept=within(TOLERANCE),
+    )
+
+
+def _verify_case(num_seqs: int, device: torch.device) -> Case:
+    """Drafts of an 8B's sequences, 16 rows of each behind 400 tokens, laid out for a graph."""
+    heads, start, length = HEADS["8B"], 400, 16
+    segments = [ExtendSegment(row * length, length, start, row) for row in range(num_seqs)]
+    num_rows = num_seqs * length
+    nothing = torch.empty(0, dtype=torch.int32, device=device)
+
+    def make() -> tuple[Tensor, ...]:
+        contexts = [start + length] * num_seqs
+        return normal(num_rows, heads, DIM, device=device), *paged(contexts, device)
+
+    @cache
+    def work() -> PrefillWork:
+        bucket = segment_bucket(num_rows, num_seqs, heads, KV, EXTEND_CONFIG, longest=length)
+        words = np.zeros(bucket.num_words, np.int32)
+        bucket.lay_out(segments, 0, words)
+        return bucket.work(torch.from_numpy(words).to(device))
+
+    def run(queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+        out = queries.new_empty(num_rows, heads * DIM)
+        plan = PagedPlan(nothing, nothing, tables, 0, tuple(segments))
+        prefill(queries, keys, values, plan, work(), EXTEND_CONFIG, out)
+        return out
+
+    def expected(queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+        parts = [
+            reference.attend_rows(rows, keys, values, start, table, SCOPE)
+            for rows, table in zip(queries.split(length), tables, strict=True)
+        ]
+        return torch.cat(parts).flatten(1)
+
+    tokens = num_seqs * (start + length)
+    return Case(
+        name=f"verify 8B {num_seqs} x 16",
+        make=make,
+        variants=[Variant(OURS, run)],
+        expected=expected,
+        moved_bytes=4 * DIM * (KV * tokens + heads * num_rows),
+        flops=4 * heads * DIM * length * tokens,
         accept=within(TOLERANCE),
     )
 

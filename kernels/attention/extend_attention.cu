@@ -300,6 +300,26 @@ __device__ __forceinline__ void attend_item(const Memory& at, const Work& work, 
   if (arrives) arrive(at.values_empty + 8 * before);
 }
 
+// A group of whose rows the item has none takes its turns, and frees what the other one has read:
+// 16 rows of 4 heads, a sequence's drafts, are half of a tile.
+__device__ __forceinline__ void skip_item(const Memory& at, const Work& work, int own) {
+  const bool arrives = threadIdx.x % 128 == 0;
+  const int ragged = (work.item.end - work.item.begin) % TILE;
+  wait(at.queries_full + 8 * work.place(), work.parity());
+  for (int i = 0; i < work.tiles; ++i) {
+    const int n = work.tiles_before + i, stage = n % STAGES, parity = (n / STAGES) & 1;
+    wait(at.keys_full + 8 * stage, parity);
+    meet(TURN + own);
+    pass(TURN + 1 - own);
+    if (arrives) arrive(at.keys_empty + 8 * stage);
+    wait(at.values_full + 8 * stage, parity);
+    if (i == 0 && ragged)
+      clear_values(at.values + stage * TILE_BYTES, ragged, threadIdx.x % 256);
+    if (arrives) arrive(at.values_empty + 8 * stage);
+  }
+  if (arrives) arrive(at.queries_empty + 8 * work.place());
+}
+
 __device__ __forceinline__ void store(const Work& work, int own, const float (&mixed)[64],
                                       const Rows& rows, u32* out, float* partial, float* lse,
                                       int first_row) {
@@ -358,6 +378,10 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     asm volatile("griddepcontrol.wait;" ::: "memory");
     if (group == 1) pass(TURN);
     while (work.next()) {
+      if (group * 64 >= work.item.num_rows * G) {
+        skip_item(at, work, group);
+        continue;
+      }
       float mixed[64];
       Rows rows;
       attend_item(at, work, group, mixed, rows);

@@ -14,6 +14,7 @@ from typing import Final
 
 from config import (
     BUILTIN_PREFIX,
+    DUMMY_PREFIX,
     TEXT_ENGINE,
     Config,
     GatewayConfig,
@@ -68,6 +69,11 @@ def missing_models(config: Config) -> Iterator[str]:
             yield (
                 f"worker `{worker.name}`: there is no directory {worker.model} on this host, and "
                 f"the {worker.engine} engine needs its tokenizer"
+            )
+        elif worker.model.startswith(DUMMY_PREFIX):
+            yield (
+                f"worker `{worker.name}`: {worker.model} is a shape for `herma plan` and `herma "
+                "bench`, without a tokenizer to serve it by"
             )
         elif not is_hub_id(worker.model):
             yield (

@@ -112,7 +112,9 @@ class HttpBench:
                 clients[endpoint.name] = client
                 await self._calibrate(client)
             cells = ", ".join(cell.name for cell in plan.cells)
-            self._print_line(f"{plan.num_turns} turns in {plan.rounds} rounds: {cells}; warming up")
+            self._print_line(
+                f"turns: {plan.num_turns}, rounds: {plan.rounds}, cells: {cells}; warming up"
+            )
             for cell in plan.cells:
                 for client in clients.values():
                     await self._warm_up(client, cell)

@@ -110,7 +110,10 @@ def _serve(channel: EngineChannel) -> None:
         proposer=speculation,
         swap=swap,
     )
-    for line in start_table(runner.facts, config.serves, config.max_gap_ms, report.seconds(), use):
+    drafting = None if speculation is None else config.drafting
+    for line in start_table(
+        runner.facts, config.serves, config.max_gap_ms, report.seconds(), use, drafting
+    ):
         print(line, file=sys.stderr)
     sys.stderr.flush()
     status.phase = ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from config import SpeculationConfig
 from protocol.messages import INVARIANT, EngineFacts
 
 _GIB: Final = 2**30
@@ -41,6 +42,7 @@ def start_table(
     max_gap_ms: float | None,
     seconds: Sequence[tuple[str, float]],
     use: DeviceUse | None,
+    drafting: SpeculationConfig | None = None,
 ) -> list[str]:
     """Two aligned columns, a line each. `seconds` are the phases of the start, in order."""
     mode = ", invariant" if INVARIANT in facts.capabilities else ""
@@ -62,6 +64,10 @@ def start_table(
     rows.append(("window", f"{facts.context_length:,} tokens"))
     gap = "" if max_gap_ms is None else f", gaps of about {max_gap_ms:g} ms beside prompts"
     rows.append(("budget", f"{facts.token_budget:,} tokens a step{gap}"))
+    if drafting is not None:
+        depth = drafting.depth
+        how_many = "as many as pay" if depth == "adaptive" else f"{depth} at a time"
+        rows.append(("drafts", f"by {drafting.drafter}, {how_many}"))
     if use is not None:
         rows.append(("graphs", _graphs(use)))
         if use.step_bytes:

@@ -1,7 +1,9 @@
 """The table at the end of a start: every row, aligned, for a card, a CPU and no model at all."""
 
+import pytest
 from msgspec.structs import replace
 
+from config import SpeculationConfig
 from protocol.messages import EngineFacts
 from tests.fakes.fleet import facts
 from workers.loop.heartbeat import PhaseClock
@@ -41,6 +43,18 @@ def test_a_cpu_has_no_graphs() -> None:
 def test_what_a_start_goes_on_without_has_a_row() -> None:
     lines = start_table(CARD, "m", None, (), USE._replace(trouble="4-bit products: Triton's"))
     assert lines[-2] == "trouble       4-bit products: Triton's"
+
+
+@pytest.mark.parametrize(
+    ("drafting", "row"),
+    [
+        (SpeculationConfig(), "drafts        by suffix, as many as pay"),
+        (SpeculationConfig("/d/mtp", 2), "drafts        by /d/mtp, 2 at a time"),
+    ],
+)
+def test_a_drafter_has_a_row(drafting: SpeculationConfig, row: str) -> None:
+    """So that a setting is seen to have taken effect."""
+    assert row in start_table(CARD, "m", None, (), USE, drafting)
 
 
 def test_an_engine_without_a_model_has_no_weights() -> None:

@@ -21,8 +21,7 @@ _SMALL_DEPTH = 3072
 
 _HEAD_ROWS = 2**15
 _DEEP_STAGES = 20
-_MOST_DEEP_ROWS = 128
-"""More rows fill shared memory with 8 stages or fewer."""
+_MOST_READ_ROWS = 128
 
 _HALVES = ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2))
 """Groups and splits where a tile has half of the rows: fewer programs read all of x, 96 or 128 of
@@ -42,17 +41,22 @@ def cases(device: torch.device) -> Iterator[Case]:
         for num_rows in (8, 64, 128, 160, 208, 256):
             usual = choose(op, num_rows, num_weight_rows, depth, torch.bfloat16, has_wide=True)
             configs: list[Config] = [] if usual is None else [usual]
-            configs += [*_deeper(usual, num_rows), *_halves(op, num_rows)]
+            configs += [*_faster(usual, num_rows), *_halves(op, num_rows)]
             yield case(op, num_rows, num_weight_rows, depth, configs, device)
     for num_rows in (512, 1024):
         configs = [Wide(3, 1, band=band) for band in (8, 2)]
         yield case(Op.NORM_SWIGLU, num_rows, 24576, 4096, configs, device)
 
 
-def _deeper(usual: Config | None, num_rows: int) -> Iterator[Config]:
-    """The same with all the stages that shared memory holds."""
-    if isinstance(usual, Wide) and usual.groups < 3 and num_rows <= _MOST_DEEP_ROWS:
-        yield usual._replace(stages=_DEEP_STAGES)
+def _faster(usual: Config | None, num_rows: int) -> Iterator[Config]:
+    """The same, bound by reading the weight, with longer reads of it, and with all the stages that
+    shared memory holds.
+    """
+    if isinstance(usual, Wide) and num_rows <= _MOST_READ_ROWS:
+        yield usual._replace(cached_bytes=256)
+        if usual.groups < 3:
+            yield usual._replace(stages=_DEEP_STAGES)
+            yield usual._replace(stages=_DEEP_STAGES, cached_bytes=256)
 
 
 def _halves(op: Op, num_rows: int) -> Iterator[Config]:

@@ -18,6 +18,10 @@ from torch import Tensor
 COLUMNS: Final = 64
 """Columns of bfloat16 in one tile of a map: 128 bytes, swizzled for the tensor cores."""
 
+_PROMOTIONS: Final = {
+    128: driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+    256: driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+}
 _KEPT_MAPS: Final = 8192
 _KEPT_CONFIGS: Final = 1024
 
@@ -56,11 +60,14 @@ def load(cubin: bytes, name: str, num_threads: int, shared_bytes: int, device: i
 
 
 @lru_cache(_KEPT_MAPS)
-def tile_map(address: int, num_rows: int, depth: int, box_rows: int) -> Any:  # noqa: ANN401
+def tile_map(
+    address: int, num_rows: int, depth: int, box_rows: int, cached_bytes: int = 128
+) -> Any:  # noqa: ANN401
     """How bfloat16 [num_rows, depth] at `address`, a multiple of 16, is read in tiles of `box_rows`
     rows by `COLUMNS`; zeros behind its end. It does not depend on the content, so it stays valid.
+    The L2 cache takes `cached_bytes` at once, 128 or 256.
     """
-    return _map(address, (depth, num_rows), (box_rows,))
+    return _map(address, (depth, num_rows), (box_rows,), cached_bytes=cached_bytes)
 
 
 @lru_cache(_KEPT_MAPS)
@@ -81,7 +88,12 @@ def blocks_map(address: int, num_rows: int, depth: int, box_rows: int, box_block
 
 
 def _map(
-    address: int, sizes: Sequence[int], box: Sequence[int], strides: Sequence[int] | None = None
+    address: int,
+    sizes: Sequence[int],
+    box: Sequence[int],
+    strides: Sequence[int] | None = None,
+    *,
+    cached_bytes: int = 128,
 ) -> Any:  # noqa: ANN401
     """`sizes` from the innermost on, `strides` in bytes, of contiguous memory if not given; `box`
     without the innermost.
@@ -98,7 +110,7 @@ def _map(
         [narrow(1)] * len(sizes),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        _PROMOTIONS[cached_bytes],
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     return _done(result, f"map {tuple(sizes)} at {address:#x} in tiles of {tuple(box)}")

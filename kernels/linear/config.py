@@ -75,6 +75,7 @@ class Wide(NamedTuple):
     tiles of rows are multiplied side by side. With `rows` a tile has at most so many, and all tiles
     as many of them. Up to `stages` tiles of columns are on their way at once, as far as shared
     memory holds them; the weight's part of these is asked for before the kernel ahead has ended.
+    The cache takes `cached_bytes` of a weight's row at once, 128 or 256: a tile has 128 of them.
     """
 
     groups: int
@@ -83,6 +84,7 @@ class Wide(NamedTuple):
     band: int = 0
     rows: int = 0
     stages: int = 8
+    cached_bytes: int = 128
 
     def tile_rows(self, num_rows: int) -> int:
         """Rows of x in a tile, a multiple of 16: with `rows` 128 a tile of 208 has 112."""

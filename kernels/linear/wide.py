@@ -116,7 +116,7 @@ def wide(
         tiles * config.splits,
         torch.cuda.current_stream(x.device).cuda_stream,
         (
-            tile_map(values.data_ptr(), weight.shape[0], depth, features),
+            tile_map(values.data_ptr(), weight.shape[0], depth, features, config.cached_bytes),
             tile_map(x.data_ptr(), num_rows, depth, tile_rows),
         ),
         (

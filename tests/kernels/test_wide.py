@@ -19,6 +19,7 @@ from tests.fakes.uninterpreted import run_uninterpreted
 CONFIGS = [
     *(Wide(1, 1), Wide(1, 2, reads_once=True), Wide(2, 1), Wide(2, 2, reads_once=True)),
     *(Wide(2, 3), Wide(3, 1), Wide(3, 3, reads_once=True), Wide(1, 2, stages=20)),
+    Wide(2, 1, cached_bytes=256),
 ]
 ROWS = range(16, MAX_WIDE_ROWS + 1, 16)
 

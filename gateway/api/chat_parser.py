@@ -373,7 +373,8 @@ def _tool_name(tool: dict[str, Any], where: str) -> str:
         raise invalid(f"{where}.type", f"'{where}.type' must be 'function'.")
     function = tool.get("function")
     if not isinstance(function, dict):
-        raise invalid(f"{where}.function", f"'{where}.function' must be an object.")
+        text = f"'{where}.function' must be an object with 'name' and 'parameters'."
+        raise invalid(f"{where}.function", text)
     name = function.get("name")
     if not isinstance(name, str) or not name:
         raise invalid(f"{where}.function.name", f"'{where}.function.name' must be a string.")

@@ -47,6 +47,15 @@ _HALF_A_PAIR: Final = (
     "The body is not valid JSON: a \\u escape of a surrogate pair stands without its other half."
 )
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")
+_TYPES: Final = re.compile(r"`([^`]*)`")
+_JSON_TYPES: Final = {
+    "array": "an array",
+    "bool": "a boolean",
+    "float": "a number",
+    "int": "an integer",
+    "object": "an object",
+    "str": "a string",
+}
 
 _LARGE_BYTES: Final = 4096
 _tools: Final = ToolSchemas()
@@ -374,7 +383,12 @@ def typed_body(raw: dict[str, Any], kind: type[Body]) -> Body:
         if missing:
             param = f"{param}.{missing[1]}" if param else missing[1]
             raise invalid(param, f"'{param}' is missing.") from error
-        raise invalid(param, f"{label(param)}: {text.replace('`', '')}.") from error
+        raise invalid(param, f"{label(param)}: {_TYPES.sub(_in_json, text)}.") from error
+
+
+def _in_json(types: re.Match[str]) -> str:
+    """The types that msgspec names as Python does, in words of JSON."""
+    return " or ".join([_JSON_TYPES.get(each, each) for each in types[1].split(" | ")])
 
 
 def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)

@@ -1,9 +1,12 @@
 """What is wrong with a body that is no JSON."""
 
+from typing import Any
+
 import pytest
 
+from gateway.api.chat_parser import ChatBody
 from gateway.api.errors import ApiError
-from gateway.api.request import decode_object
+from gateway.api.request import decode_object, typed_body
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,20 @@ def test_a_body_that_is_cut_is_called_so(body: bytes) -> None:
 def test_pairs_and_written_out_escapes_are_text() -> None:
     """Only a half that is one is refused."""
     assert decode_object(rb'{"a":"\ud83d\ude00 \\ud800"}') == {"a": "\U0001f600 \\ud800"}
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ({"model": 5}, "'model': Expected a string, got an integer."),
+        ({"messages": []}, "'messages': Expected an array of length >= 1."),
+        ({"temperature": "hot"}, "'temperature': Expected a number or null, got a string."),
+        ({"stream": 1}, "'stream': Expected a boolean or null, got an integer."),
+    ],
+)
+def test_types_are_named_as_json_does(field: dict[str, Any], said: str) -> None:
+    """Clients are written in many languages."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **field}
+    with pytest.raises(ApiError) as caught:
+        typed_body(body, ChatBody)
+    assert str(caught.value) == said

@@ -200,7 +200,9 @@ def _advance_kernel(
             row = tl.where(is_new, new + at, folded + at).to(tl.int64)
             z_at = rows_ptr + tl.where(is_new, row, 0) * ROW + C + head * V + values
             z = tl.load(z_at, has_value & is_new, 0.0).to(tl.float32)
+            # All at once: behind the update each would be another way to the L2 cache.
             key = tl.load(query_at + row * C + HK * K, has_key, 0.0)
+            query = tl.load(query_at + row * C, has_key & is_new, 0.0)
             value = tl.load(value_at + row * C, has_value, 0.0)
             scale_at = scales_ptr + row * 2 * HV + head
             beta, kept = tl.load(scale_at), tl.load(scale_at + HV)
@@ -214,7 +216,6 @@ def _advance_kernel(
                 own_at = state_ptr + slot * STATE + head * K * V
                 tl.store(own_at + keys[:, None] * V + values[None, :], held, inside)
             if is_new:
-                query = tl.load(query_at + row * C, has_key, 0.0)
                 read = tl.sum(held * query[:, None], 0)
                 out = gated(read[None, :], z[None, :], weight[None, :], eps, V, ROUNDS, dtype)
                 out_at = out_ptr + row * HV * V + head * V + values

@@ -3,8 +3,8 @@
 
 `python -m benchmarks.kernels rows_sweep --jobs 15 --json FILE`, then `python -m
 benchmarks.linear_table --onto FILE > kernels/linear/tuned.py`: entries of other sizes stay. The
-first variant of a case is what serves now. 8 rows have no entry: `_FEW_STAGES` in
-`kernels.linear.choose` says how deep they are.
+first variant of a case is what serves now. 8 rows have no entry: `_FEW` in
+`kernels.linear.choose` is theirs.
 """
 
 from collections.abc import Iterator

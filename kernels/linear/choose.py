@@ -52,10 +52,10 @@ _PADDED_WEIGHTS: Final = 2**24
 with all products of a layer by the wide kernel took 4.28 ms where those of `tuned` took 4.51
 (`python -m benchmarks.engine.modes`, H200), though its attention was the slower one."""
 
-_FEW_STAGES: Final = 8
-"""Tiles of columns on their way for so few rows. All that shared memory holds, 22 of 64 weight
-rows, would be 17 to 23 MB of weights ahead of a product instead of 6 to 8, which a card brings in 2
-us: `python -m benchmarks.kernels rows_sweep --case T=8` measures 20."""
+_FEW: Final = Wide(1, 1, reads_once=True)
+"""All but the tiles for so few rows. With the 20 stages that shared memory holds of 64 weight rows,
+17 MB of weights would be on their way ahead of a product instead of 6 to 8, which a card brings in
+2 us: `python -m benchmarks.kernels rows_sweep --case T=8` measures that, and longer reads."""
 
 _WIDE_WEIGHTS: Final = 2**23
 """A product of 3 million weights is over before its programs have begun well."""
@@ -179,14 +179,13 @@ def of_few_rows(op: Op, num_weight_rows: int) -> Wide:
     """
     splits = (1,) if op is Op.NORM_SWIGLU else (1, 2, 3)
     found = {
-        Wide(groups, split, reads_once=True, stages=_FEW_STAGES): split
-        * -(-num_weight_rows // (64 * groups))
+        _FEW._replace(groups=groups, splits=split): split * -(-num_weight_rows // (64 * groups))
         for split in splits
         for groups in (1, 2, 3)
     }
     fitting = {config: programs for config, programs in found.items() if programs <= _SMS}
     if not fitting:
-        return Wide(3, 1, reads_once=True, stages=_FEW_STAGES)
+        return _FEW._replace(groups=3)
     return max(fitting, key=lambda config: fitting[config])
 
 

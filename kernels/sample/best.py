@@ -23,9 +23,9 @@ def _ground(top):
     return tl.where(tl.abs(top) == float("inf"), 0.0, top)
 
 
-@triton.jit(do_not_specialize=["vocab_size", "num_tiles"])
+@triton.jit(do_not_specialize=["num_tiles"])
 def _tiles_kernel(
-    logits_ptr, tops_ptr, ids_ptr, sums_ptr, vocab_size, num_tiles, TILE: tl.constexpr,
+    logits_ptr, tops_ptr, ids_ptr, sums_ptr, num_tiles, vocab_size, TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     tile, row = tl.program_id(0), tl.program_id(1)
@@ -77,16 +77,18 @@ def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
         return ids, probabilities
     tops, sums = (logits.new_empty((num_rows, num_tiles), dtype=torch.float32) for _ in range(2))
     places = logits.new_empty((num_rows, num_tiles), dtype=torch.int32)
-    by_tile, by_row = _launches(logits.device, triton.next_power_of_2(num_tiles))
+    by_tile, by_row = _launches(logits.device, vocab_size, triton.next_power_of_2(num_tiles))
     parts = tops, places, sums
-    by_tile((num_tiles, num_rows, 1), (logits, *parts), (vocab_size, num_tiles))
+    by_tile((num_tiles, num_rows, 1), (logits, *parts), (num_tiles,))
     by_row((num_rows, 1, 1), (*parts, ids, probabilities), (num_tiles,))
     return ids, probabilities
 
 
 @cache
-def _launches(device: torch.device, tiles: int) -> tuple[Launch, Launch]:
+def _launches(device: torch.device, vocab_size: int, tiles: int) -> tuple[Launch, Launch]:
+    """For one vocabulary: where it is a multiple of 16, logits are read eight at once."""
     pdl = has_pdl(device)
     options = {"num_warps": _NUM_WARPS, "launch_pdl": pdl}
-    by_tile = Launch(_tiles_kernel, {"TILE": _TILE, "PDL": pdl}, **options)
+    constants = {"vocab_size": vocab_size, "TILE": _TILE, "PDL": pdl}
+    by_tile = Launch(_tiles_kernel, constants, **options)
     return by_tile, Launch(_rows_kernel, {"TILES": tiles, "PDL": pdl}, **options)

@@ -32,16 +32,16 @@ _SIZES: Final = {"8B": (4096, 6144, 4096, 12288), "27B": (5120, 16384, 6144, 174
 """Hidden, the first product's rows, the mixer's, the inner ones."""
 
 _ROWS: Final = {
-    "int4_rows": None,
-    "8 warps": Int4Rows(8, 4, 4),
-    "8 warps, 8 MiB": Int4Rows(8, 4, 4, ahead_mb=8),
-    "8 warps, 16 MiB": Int4Rows(8, 4, 4, ahead_mb=16),
-    "8 warps, 24 MiB": Int4Rows(8, 4, 4, ahead_mb=24),
-    "8 warps, 3 blocks": Int4Rows(8, 4, 3),
-    "16 warps": Int4Rows(16, 4, 2),
-    "16 warps, 2 at once": Int4Rows(16, 2, 2),
+    "int4_rows": {},
+    "0 MiB ahead": {"ahead_mb": 0},
+    "8 MiB ahead": {"ahead_mb": 8},
+    "24 MiB ahead": {"ahead_mb": 24},
+    "1 tile": {"tiles": 1},
+    "3 tiles": {"tiles": 3},
+    "16 warps": {"warps": 16, "at_once": 2, "blocks": 2},
+    "8 warps": {"warps": 8, "at_once": 4, "blocks": 4},
 }
-"""None: the choice."""
+"""What differs from the choice."""
 
 Choose = Callable[[int, Int4Weight], Int4Rows | Int4Tiles]
 """(rows of x, a weight) -> how they are multiplied."""
@@ -63,14 +63,14 @@ def _by_tiles(num_rows: int, weight: Int4Weight) -> Int4Tiles:
     return int4_choose.chosen(num_rows, *weight.shape, has_wgmma=True)
 
 
-def _by_rows(config: Int4Rows | None, _: int, weight: Int4Weight) -> Int4Rows:
-    return config or int4_choose.chosen_rows(*weight.shape)
+def _by_rows(changes: dict[str, int], _: int, weight: Int4Weight) -> Int4Rows:
+    return int4_choose.chosen_rows(*weight.shape)._replace(**changes)
 
 
 def _mixed_choice(num_rows: int, weight: Int4Weight) -> Int4Rows | Int4Tiles:
     """By rows what no tile fills: gates and ups stay with tiles."""
     is_large = weight.shape[0] > 4 * weight.shape[1]
-    return _by_tiles(num_rows, weight) if is_large else _by_rows(None, num_rows, weight)
+    return _by_tiles(num_rows, weight) if is_large else _by_rows({}, num_rows, weight)
 
 
 def _case(model: str, num_rows: int, device: torch.device) -> Case:
@@ -86,7 +86,7 @@ def _case(model: str, num_rows: int, device: torch.device) -> Case:
 
     choices: dict[str, Choose] = {"int4_tiles": _by_tiles}
     if num_rows <= int4_rows.MAX_ROWS:
-        choices |= {name: partial(_by_rows, config) for name, config in _ROWS.items()}
+        choices |= {name: partial(_by_rows, changes) for name, changes in _ROWS.items()}
         choices["int4_rows, gates by tiles"] = _mixed_choice
     return Case(
         name=f"layer {model} T={num_rows} int4",

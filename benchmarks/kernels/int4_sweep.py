@@ -1,7 +1,8 @@
 """Finds the best tiles of `kernels.linear.int4_tiles` for the shapes of `int4`.
 
 `python -m benchmarks.kernels int4_sweep --jobs 15 --json FILE`; the best of each case is printed.
-The tables of `kernels.linear.int4_choose` follow from it. 40 s on an H200 with 16 cores.
+The tables of `kernels.linear.int4_choose` follow from it. Some 60 s on an H200 with 16
+cores; `--case "T=1 "` or `--case "T=16 "` alone 25 s.
 """
 
 from collections.abc import Iterator
@@ -33,6 +34,13 @@ _CANDIDATES = {
         Int4Tiles(2, 2, 2, 2, 1, 4, 2, turns=2),
         Int4Tiles(2, 2, 2, 2, 1, 6, 1, turns=3),
         Int4Tiles(1, 4, 2, 2, 1, 6, 2, turns=3),
+        Int4Tiles(2, 2, 2, 2, 1, 8, 1, turns=4),
+        Int4Tiles(2, 2, 2, 2, 1, 12, 1, turns=6),
+        Int4Tiles(4, 2, 2, 2, 1, 6, 1, turns=2),
+        Int4Tiles(4, 2, 3, 2, 1, 4, 1, turns=2),
+        Int4Tiles(6, 2, 2, 2, 1, 4, 1, turns=2),
+        Int4Tiles(12, 2, 1, 2, 1, 4, 1),
+        Int4Tiles(9, 2, 2, 2, 1, 3, 1),
         Int4Tiles(3, 2, 3, 2, 1, 3, 2, early=True),
         Int4Tiles(2, 2, 3, 2, 1, 2, 3, early=True),
         Int4Tiles(8, 1, 1, 2, 1, 6, 1, early=True, wgmma=True),
@@ -62,7 +70,10 @@ _CANDIDATES = {
 
 _ROWS = (
     Int4Rows(8, 4, 4),
-    Int4Rows(8, 4, 3),
+    Int4Rows(8, 4, 4, tiles=2),
+    Int4Rows(8, 4, 4, tiles=3),
+    Int4Rows(8, 4, 3, tiles=4),
+    Int4Rows(8, 5, 3, tiles=2),
     Int4Rows(16, 4, 2),
     Int4Rows(16, 2, 2),
     Int4Rows(4, 8, 4),

@@ -104,10 +104,10 @@ WGMMA_PRODUCTS: Final = (
 ROWS_PRODUCTS: Final = (
     CheckedProduct(1, 200, 2304, 128, "zeros norm", config=Int4Rows(8, 4, 4)),
     CheckedProduct(1, 136, 8192, 128, "zeros residual", config=Int4Rows(16, 4, 2)),
-    CheckedProduct(1, 400, 2560, 128, "zeros norm swiglu", config=Int4Rows(8, 4, 4)),
+    CheckedProduct(1, 400, 5120, 128, "zeros norm swiglu", config=Int4Rows(8, 5, 3, tiles=2)),
     CheckedProduct(3, 200, 5120, 128, "bias", config=Int4Rows(8, 4, 4)),
-    CheckedProduct(2, 272, 1024, 128, "swiglu gelu", config=Int4Rows(16, 4, 2)),
-    CheckedProduct(4, 1024, 1024, 128, "zeros", num_times=8, config=Int4Rows(8, 4, 4)),
+    CheckedProduct(2, 272, 4096, 128, "swiglu gelu", config=Int4Rows(8, 4, 4, tiles=3)),
+    CheckedProduct(4, 1024, 1024, 128, "zeros", num_times=8, config=Int4Rows(8, 4, 4, tiles=2)),
 )
 """By `int4_rows`: where these are wrong, and no others, `int4_tiles` multiplies few rows too."""
 

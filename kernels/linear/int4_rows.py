@@ -82,6 +82,8 @@ def product(
     num_rows, depth = x.shape
     num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
     out = x.new_empty(num_rows, num_out)
+    if num_out * (1 + swiglu) % TILE:
+        config = config._replace(tiles=1)
     constants = constants_of(
         config, _held(num_rows), depth, is_half=x.dtype == torch.float16,
         is_scale_half=weight.scales.dtype == torch.float16, has_zeros=weight.zeros is not None,
@@ -97,7 +99,7 @@ def product(
         x = x.clone()
     next_words = None if ahead is None else ahead.words
     operands = (weight.words, weight.scales, weight.zeros, x, norm, bias, residual, next_words)
-    programs = -(-num_out * (1 + swiglu) // TILE)
+    programs = -(-num_out * (1 + swiglu) // (TILE * constants["TILES"]))
     next_half = 0 if next_words is None else next_words.nbytes // 2
     next_bytes = share_of(config.ahead_mb << 19, next_half, programs)
     launch(
@@ -128,8 +130,11 @@ def constants_of(
 ) -> Mapping[str, int]:
     """The kernel's macros."""
     each = -(-depth // (CHUNK * config.warps))
+    at_once = min(config.at_once, each)
+    is_even = depth % (CHUNK * config.warps * at_once) == 0 and not has_residual
     return {
-        "WARPS": config.warps, "AT_ONCE": min(config.at_once, each), "BLOCKS": config.blocks,
+        "WARPS": config.warps, "AT_ONCE": at_once, "BLOCKS": config.blocks,
+        "TILES": config.tiles if is_even else 1,
         "ROWS": held_rows, "DEPTH": depth, "GROUP": CHUNK,
         "HALF": int(is_half), "SCALE_HALF": int(is_scale_half), "ZEROS": int(has_zeros),
         "NORM": int(has_norm), "BIAS": int(has_bias), "RESIDUAL": int(has_residual),
@@ -140,10 +145,10 @@ def constants_of(
 def shared_bytes(constants: Mapping[str, int]) -> int:
     """What a program takes: x, the norm, its scales twice, what its warps found, a residual."""
     units, groups = constants["DEPTH"] // 8, constants["DEPTH"] // constants["GROUP"]
-    rows, warps = constants["ROWS"], constants["WARPS"]
+    rows, warps, tiles = constants["ROWS"], constants["WARPS"], constants["TILES"]
     x = 16 * (rows * (units + 4) + units * constants["NORM"])
-    scales = TILE * (4 * (groups | 1) + 3 * groups)
-    return x + scales + 4 * rows * (warps * (TILE + 1) + TILE)
+    scales = tiles * TILE * (4 * (groups | 1) + 3 * groups)
+    return x + scales + 4 * rows * (warps * (TILE * min(tiles, 2) + 1) + TILE)
 
 
 def share_of(wanted_bytes: int, num_bytes: int, programs: int) -> int:

@@ -15,7 +15,10 @@ from kernels.linear.int4_check import CheckedProduct, Inputs
 from kernels.recorder import record_launches
 
 META = torch.device("meta")
-CONFIGS = [Int4Rows(8, 4, 4), Int4Rows(16, 4, 2), Int4Rows(4, 8, 3), Int4Rows(8, 2, 2)]
+CONFIGS = [
+    Int4Rows(8, 4, 4), Int4Rows(16, 4, 2), Int4Rows(4, 8, 3), Int4Rows(8, 5, 3, tiles=3),
+    Int4Rows(8, 2, 2, tiles=2),
+]  # fmt: skip
 
 _IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 
@@ -55,6 +58,21 @@ def test_few_programs_of_many_columns_have_more_warps(
 ) -> None:
     """As long as two on each of 132 multiprocessors have all rows."""
     assert int4_choose.chosen_rows(num_weight_rows, depth).warps == warps
+
+
+@pytest.mark.parametrize(
+    ("num_weight_rows", "depth", "tiles"),
+    [(6144, 4096, 1), (24576, 4096, 2), (8192, 5120, 1), (34816, 5120, 2), (16384, 5120, 2)],
+)
+def test_more_programs_than_run_at_once_take_two_tiles(
+    num_weight_rows: int, depth: int, tiles: int
+) -> None:
+    """Where warps divide the columns evenly; no residual is loaded for several."""
+    config = int4_choose.chosen_rows(num_weight_rows, depth)
+    macros = int4_rows.constants_of(config, 1, depth, has_norm=True)
+    assert config.tiles == macros["TILES"] == tiles
+    assert int4_rows.constants_of(config, 1, depth, has_residual=True)["TILES"] == 1
+    assert int4_rows.constants_of(config, 1, depth + 128)["TILES"] == 1
 
 
 def test_no_more_chunks_are_on_their_way_than_there_are() -> None:

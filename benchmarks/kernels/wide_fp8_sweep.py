@@ -70,9 +70,13 @@ def _wides(op: Op, num_weight_rows: int) -> Iterator[Wide]:
 
 
 def _deeper(wides: Sequence[Wide], num_rows: int) -> Iterator[Config]:
-    """With more of the weight on its way ahead of the product."""
-    if num_rows <= _MOST_DEEP_ROWS:
-        yield from [wide._replace(stages=20) for wide in wides if wide.groups == 1]
+    """With more of the weight on its way ahead of the product, and longer reads of it."""
+    for wide in wides:
+        if wide.groups == 1 and num_rows <= _MOST_DEEP_ROWS:
+            yield wide._replace(stages=20)
+            yield wide._replace(stages=20, cached_bytes=256)
+        elif wide.groups > 2 and num_rows <= 2 * _MOST_DEEP_ROWS:
+            yield wide._replace(cached_bytes=256)
 
 
 def _halves(op: Op, num_rows: int) -> Iterator[Config]:

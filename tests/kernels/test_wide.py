@@ -194,7 +194,7 @@ class TestOnHopper:
         out = wide(x, weight, Wide(3, 1, band=4), swiglu=True)
         assert _close(out, functional.silu(gate) * up)
 
-    @pytest.mark.parametrize(("config", "num_rows"), list(product(CONFIGS, [1, 77, 160, 256])))
+    @pytest.mark.parametrize(("config", "num_rows"), list(product(CONFIGS, [77, 256])))
     def test_eight_bits(self, config: Wide, num_rows: int) -> None:
         """Tensor cores add up 8-bit floats with fewer bits; answers are written over NaN."""
         for num_weight_rows, depth in ((4, 128), (388, 128 * 5), (1024, 128 * 33)):

@@ -114,7 +114,7 @@ def _add_bench_gateway(actions: Commands) -> None:
         "--tests",
         default="all",
         metavar="LIST",
-        help="names by commas: smoke, streams, burst, leak",
+        help="names by commas; smoke: a short run; an unknown name lists them",
     )
     gateway.add_argument(
         "--runs",

@@ -94,7 +94,9 @@ class Client:
         except trio.TooSlowError as error:
             raise NoAnswer(f"{where}: no answer in {self._options.patience_s:g} s") from error
         except HttpError as error:
-            raise NoAnswer(f"{where}: {error}") from error
+            raise NoAnswer(
+                f"{where}: {error}; start a server there, or name one with --url"
+            ) from error
         except (msgspec.DecodeError, LookupError, TypeError) as error:
             raise NoAnswer(f"{where} lists no model: {_start_of(body)}") from error
 

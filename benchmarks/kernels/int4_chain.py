@@ -43,6 +43,13 @@ _ROWS: Final = {
 }
 """What differs from the choice."""
 
+_GATES: Final = {
+    "gates by 24 warps of 1": Int4Tiles(12, 2, 1, 2, 1, 4, 1),
+    "gates by 24 warps of 2": Int4Tiles(6, 2, 2, 2, 1, 4, 1, turns=2),
+    "gates by 16 warps of 3": Int4Tiles(4, 2, 3, 2, 1, 4, 1, turns=2),
+}
+"""Of 16 rows, in tiles of 192 weight rows: a third as many programs read x."""
+
 Choose = Callable[[int, Int4Weight], Int4Rows | Int4Tiles]
 """(rows of x, a weight) -> how they are multiplied."""
 
@@ -67,10 +74,17 @@ def _by_rows(changes: dict[str, int], _: int, weight: Int4Weight) -> Int4Rows:
     return int4_choose.chosen_rows(*weight.shape)._replace(**changes)
 
 
+def _is_gates(weight: Int4Weight) -> bool:
+    return weight.shape[0] > 4 * weight.shape[1]
+
+
 def _mixed_choice(num_rows: int, weight: Int4Weight) -> Int4Rows | Int4Tiles:
-    """By rows what no tile fills: gates and ups stay with tiles."""
-    is_large = weight.shape[0] > 4 * weight.shape[1]
-    return _by_tiles(num_rows, weight) if is_large else _by_rows({}, num_rows, weight)
+    """Gates and ups by tiles, the others by rows."""
+    return (_by_tiles if _is_gates(weight) else partial(_by_rows, {}))(num_rows, weight)
+
+
+def _with_gates(config: Int4Tiles, num_rows: int, weight: Int4Weight) -> Int4Tiles:
+    return config if _is_gates(weight) else _by_tiles(num_rows, weight)
 
 
 def _case(model: str, num_rows: int, device: torch.device) -> Case:
@@ -88,6 +102,8 @@ def _case(model: str, num_rows: int, device: torch.device) -> Case:
     if num_rows <= int4_rows.MAX_ROWS:
         choices |= {name: partial(_by_rows, changes) for name, changes in _ROWS.items()}
         choices["int4_rows, gates by tiles"] = _mixed_choice
+    elif num_rows == 16:
+        choices |= {name: partial(_with_gates, config) for name, config in _GATES.items()}
     return Case(
         name=f"layer {model} T={num_rows} int4",
         make=make,

@@ -38,17 +38,35 @@ class StreamTiles(NamedTuple):
 
 
 @triton.jit
+def _taps(conv_ptr, columns, inside, WIDTH: tl.constexpr):
+    """What a column's rows are multiplied with, float32, oldest first. Four in bfloat16 are one
+    word: it is large enough to be on its way beside the next state.
+    """
+    found = ()
+    if WIDTH == 4 and conv_ptr.dtype.element_ty == tl.bfloat16:
+        words = tl.load(conv_ptr.to(tl.pointer_type(tl.int64)) + columns, inside, 0)
+        for tap in tl.static_range(WIDTH):
+            high = (words >> (16 * tap)).to(tl.int32) << 16
+            found += (high.to(tl.float32, bitcast=True),)  # type: ignore[assignment]
+    else:
+        for tap in tl.static_range(WIDTH):
+            found += (tl.load(conv_ptr + columns * WIDTH + tap, inside, 0.0).to(tl.float32),)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
 def _convolved(
-    row_at, tail_at, conv_at, inside, held, C: tl.constexpr, WIDTH: tl.constexpr,
+    at, inside, held, rows_ptr, tails_ptr, conv_ptr, C: tl.constexpr, WIDTH: tl.constexpr,
     dtype: tl.constexpr,
 ):  # fmt: skip
     """Columns behind the convolution, rounded as rows are, and their tail's next numbers."""
-    x = tl.load(row_at, inside, 0.0)
-    sums = x.to(tl.float32) * tl.load(conv_at + WIDTH - 1, inside, 0.0).to(tl.float32)
+    taps = _taps(conv_ptr, at, inside, WIDTH)
+    x = tl.load(rows_ptr + at, inside, 0.0)
+    sums = x.to(tl.float32) * taps[WIDTH - 1]
     tail = ()
     for back in tl.static_range(WIDTH - 1):
-        old = tl.load(tail_at + back * C, held, 0.0)
-        sums += old.to(tl.float32) * tl.load(conv_at + back, inside, 0.0).to(tl.float32)
+        old = tl.load(tails_ptr + back * C + at, held, 0.0)
+        sums += old.to(tl.float32) * taps[back]
         if back > 0:
             tail += (old,)  # type: ignore[assignment]
     tail += (x,)  # type: ignore[assignment]
@@ -67,9 +85,7 @@ def _unit_and_moved(
     dtype: tl.constexpr,
 ):  # fmt: skip
     """A head's query or key, of length 1; its tail moves on."""
-    x, tail = _convolved(
-        rows_ptr + at, tails_ptr + at, conv_ptr + at * WIDTH, has_key, held, C, WIDTH, dtype
-    )
+    x, tail = _convolved(at, has_key, held, rows_ptr, tails_ptr, conv_ptr, C, WIDTH, dtype)
     x *= tl.rsqrt(tl.sum(x * x, 0) + 1e-6)
     # All threads have what they read of the tail: the sum was added up across them.
     _moved(tails_ptr + at, tail, has_key, C)
@@ -77,36 +93,48 @@ def _unit_and_moved(
 
 
 @triton.jit
-def _opened(
-    read, scale, at, own_at, has_value, z_ptr, norm_ptr, out_ptr, ROUNDS: tl.constexpr
+def _factors(
+    first, values, own, is_whole, z_ptr, norm_ptr, V: tl.constexpr, SHARES: tl.constexpr
 ):  # fmt: skip
-    """As `gated`, of some of a head's numbers: those at `own_at` of a row, `at` of the head."""
-    dtype: tl.constexpr = out_ptr.dtype.element_ty
-    z = tl.load(z_ptr + own_at, has_value, 0.0).to(tl.float32)
-    weight = tl.load(norm_ptr + at, has_value, 0.0).to(tl.float32)
+    """What numbers of a head are multiplied with behind their norm, of both its parts: weights and
+    z. Only where it is whole, but ahead of the sums.
+    """
+    at = first + values
+    inside, has_first = (at < V) & is_whole, (values < V) & is_whole & (SHARES > 1)
+    weight = tl.load(norm_ptr + at, inside, 0.0).to(tl.float32)
+    z = tl.load(z_ptr + own * V + at, inside, 0.0).to(tl.float32)
+    first_weight = tl.load(norm_ptr + values, has_first, 0.0).to(tl.float32)
+    first_z = tl.load(z_ptr + own * V + values, has_first, 0.0).to(tl.float32)
+    return weight, z, first_weight, first_z
+
+
+@triton.jit
+def _opened(read, scale, weight, z, dtype: tl.constexpr, ROUNDS: tl.constexpr):
+    """As `gated`, of some of a head's numbers."""
     weighed = (read * scale).to(dtype).to(tl.float32) * weight
     if ROUNDS:
         weighed = weighed.to(dtype).to(tl.float32)
-    tl.store(out_ptr + own_at, (weighed * z * sigmoid(z)).to(dtype), has_value)
+    return (weighed * z * sigmoid(z)).to(dtype)
 
 
 @triton.jit
 def _normed(
-    before, read, head, part, values, z_ptr, norm_ptr, out_ptr, eps, V: tl.constexpr,
-    BLOCK_V: tl.constexpr, SHARES: tl.constexpr, ROUNDS: tl.constexpr,
+    before, read, factors, is_whole, at, out_ptr, eps, V: tl.constexpr, BLOCK_V: tl.constexpr,
+    SHARES: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
-    """What is read of a head, when all of it is."""
-    if SHARES == 1:
-        scale = tl.rsqrt(tl.sum(read * read, 0) / V + eps)
-        own_at = head * V + values
-        _opened(read, scale, values, own_at, values < V, z_ptr, norm_ptr, out_ptr, ROUNDS)
-    elif part % 2 == 1:
-        scale = tl.rsqrt(tl.sum(before * before + read * read, 0) / V + eps)
-        own_at = head * V + values
-        _opened(before, scale, values, own_at, values < V, z_ptr, norm_ptr, out_ptr, ROUNDS)
-        values += BLOCK_V
-        own_at = head * V + values
-        _opened(read, scale, values, own_at, values < V, z_ptr, norm_ptr, out_ptr, ROUNDS)
+    """What is read of a head, when all of it is, to `out_ptr`."""
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    if is_whole:
+        squares = tl.sum(read * read, 0)
+        if SHARES > 1:
+            squares += tl.sum(before * before, 0)
+        scale = tl.rsqrt(squares / V + eps)
+        out = _opened(read, scale, factors[0], factors[1], dtype, ROUNDS)
+        tl.store(out_ptr + at, out, at < V)
+        if SHARES > 1:
+            low = at - BLOCK_V
+            out = _opened(before, scale, factors[2], factors[3], dtype, ROUNDS)
+            tl.store(out_ptr + low, out, low < V)
 
 
 @triton.jit
@@ -171,11 +199,11 @@ def _streamed_kernel(
         has_value, part_at = first + values < V, own * K * V + first
         inside = has_key[:, None] & has_value[None, :]
         held = tl.load(state_ptr + part_at, is_begun if IS_EVEN else inside & is_begun, 0.0)
+        is_whole = first + BLOCK_V >= V
+        factors = _factors(first, values, head + own, is_whole, rows_ptr + C, norm_ptr, V, SHARES)
         value_at = 2 * HK * K + (head + own) * V + first + values
-        value, tail = _convolved(
-            rows_ptr + value_at, tails_ptr + value_at, conv_ptr + value_at * WIDTH, has_value,
-            has_value & is_begun, C, WIDTH, dtype,
-        )  # fmt: skip
+        goes_on = has_value & is_begun
+        value, tail = _convolved(value_at, has_value, goes_on, *given[2:], C, WIDTH, dtype)
         kept, beta = _kept_and_beta(gates_ptr, decay_ptr, dt_bias_ptr, own, head + own, HV)
         held *= kept
         # S^T q before the update, which adds u (k . q).
@@ -187,10 +215,8 @@ def _streamed_kernel(
         # Sums across the warps are behind all that was read of the tail. A barrier of its own would
         # keep the compiler from having the next state on its way.
         _moved(tails_ptr + value_at, tail, has_value, C)
-        _normed(
-            before, read, head + own, part, values, rows_ptr + C, norm_ptr, out_ptr, eps, V,
-            BLOCK_V, SHARES, ROUNDS,
-        )  # fmt: skip
+        own_ptr, at = out_ptr + (head + own) * V, first + values
+        _normed(before, read, factors, is_whole, at, own_ptr, eps, V, BLOCK_V, SHARES, ROUNDS)
         before = read
     if start < 0:
         _blank(out_ptr, head, values, group, V, BLOCK_V)

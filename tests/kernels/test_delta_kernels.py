@@ -211,6 +211,22 @@ def test_decodes_are_those_of_the_reference(
 
 
 @pytest.mark.usefixtures("poisoned")
+def test_four_taps_in_16_bits_are_one_word(device: torch.device) -> None:
+    """As sequences of an engine have them; what that rounds is allowed."""
+    exact, found = layer(3), layer(3, dtype=torch.bfloat16)
+    for start in (0, 1):
+        rows, gates = drawn_rows(2, start, dtype=torch.bfloat16)
+        plan = plan_spans([Span(start, 1, 2), Span(start, 1, 0)], torch.device("cpu"))
+        wide = rows.float(), gates.float()
+        expected = plain.mix(*wide, exact.weights, EPS, exact.state, plan, SIZES)
+        out, state = stepped(found, rows, gates, plan, device, StreamTiles())
+        found = found._replace(state=state)
+        assert distance(out, expected) < 3e-2
+        for slot in (0, 2):
+            assert distance(state.matrices[slot], exact.state.matrices[slot]) < 3e-2
+
+
+@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("width", [40, 1500])
 def test_gates_may_be_their_product(width: int, device: torch.device) -> None:
     """Of one part of the columns, or of several, the last of them not full."""

@@ -45,7 +45,8 @@ async def _show(page: GatewayPage, arguments: argparse.Namespace) -> None:
         return
     shown = Shown.of(state)
     assert shown.overview is not None
-    sys.stdout.write(as_plain(draw(shown.overview, shown.samples, shown.events, view)))
+    lines = draw(shown.overview, list(shown.samples), list(shown.events), view)
+    sys.stdout.write(as_plain(lines))
 
 
 def _columns() -> int:

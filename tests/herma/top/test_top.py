@@ -58,6 +58,9 @@ async def test_once_prints_plain_text_and_json_what_the_gateway_says() -> None:
         assert "\x1b" not in text
         assert text.count("\nbox-") == 15
         assert max(map(len, text.splitlines())) <= 100
+        wide = await top("--url", url, "--once", PYTHONIOENCODING="utf-8", COLUMNS="180")
+        assert wide.returncode == 0, wide.stderr
+        assert "  LOG" in wide.stdout.decode()
         plain = await top("--url", url, "--once", PYTHONIOENCODING="ascii")
         assert plain.stdout.isascii()
         assert b"###" in plain.stdout

@@ -134,7 +134,11 @@ def _choose(
     has_wide: bool = False,
 ) -> Config | None:
     rows = _tuned_rows(num_rows, is_fp8=is_fp8)
-    found = (TUNED_FP8 if is_fp8 else TUNED).get((op.value, rows, num_weight_rows, depth), _UNKNOWN)
+    table = TUNED_FP8 if is_fp8 else TUNED
+    # Two and four rows that were not measured are padded to 16.
+    padded = max(rows, _ROWS_AT_ONCE) if rows > 1 else 1
+    keys = [(op.value, size, num_weight_rows, depth) for size in (rows, padded)]
+    found = next((table[key] for key in keys if key in table), _UNKNOWN)
     if found is _UNKNOWN or (isinstance(found, Wide) and not has_wide):
         # In 8 bits only what was measured is left to it.
         by_rule = has_wide and not is_fp8

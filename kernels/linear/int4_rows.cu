@@ -140,6 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     ask_for(next + next_half + (long)blockIdx.x * next_bytes, next_bytes);
   }
   // Scales by fours, each in the place of its word, with zero points behind.
+#pragma unroll 1
   for (int i = thread; i < ALL_FOURS; i += THREADS) {
     const int four = i % FOURS, begin = first + i / FOURS * FEATURES, row = 4 * four / ALL_GROUPS;
     if (begin + row % FEATURES / 8 * 8 >= num_out) continue;
@@ -149,9 +150,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (ZEROS) copy<4>(raw_zeros + i, zeros + at);
   }
   if (NORM) {
+#pragma unroll 1
     for (int unit = thread; unit < UNITS; unit += THREADS)
       copy<16>(staged_norm + unit, (const uint4*)norm + unit);
   }
+  asm volatile("cp.async.commit_group;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #pragma unroll
   for (int row = 0; row < ROWS; ++row) {
@@ -165,8 +168,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int row = min(thread / TILE, num_rows - 1), feature = min(first + thread % TILE, num_out - 1);
     others[thread] = wide(residual[(long)row * num_out + feature], HALF);
   }
-  asm volatile("cp.async.wait_all;" ::: "memory");
-  // Each thread goes on with what it copied.
+  asm volatile("cp.async.commit_group;" ::: "memory");
+  // Each thread goes on with what it copied; x is on its way meanwhile.
+  asm volatile("cp.async.wait_group 1;" ::: "memory");
+#pragma unroll 1
   for (int four = thread; four < ALL_FOURS; four += THREADS) {
     const uint2 pairs = raw_scales[four];
     const u32 points = ZEROS ? raw_zeros[four] : 0x08080808;
@@ -178,6 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
       kept[row * KEPT_PITCH + group] = kept_word(scale, points >> (8 * i));
     }
   }
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
   if (NORM) {
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {

@@ -55,41 +55,48 @@ def _taps(conv_ptr, columns, inside, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _convolved(
-    at, inside, held, rows_ptr, tails_ptr, conv_ptr, C: tl.constexpr, WIDTH: tl.constexpr,
-    dtype: tl.constexpr,
+def _asked(
+    at, inside, held, rows_ptr, tails_ptr, conv_ptr, C: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Columns behind the convolution, rounded as rows are, and their tail's next numbers."""
+    """A column's rows, oldest first, and what they are multiplied with."""
     taps = _taps(conv_ptr, at, inside, WIDTH)
-    x = tl.load(rows_ptr + at, inside, 0.0)
-    sums = x.to(tl.float32) * taps[WIDTH - 1]
-    tail = ()
+    rows = ()
     for back in tl.static_range(WIDTH - 1):
-        old = tl.load(tails_ptr + back * C + at, held, 0.0)
-        sums += old.to(tl.float32) * taps[back]
-        if back > 0:
-            tail += (old,)  # type: ignore[assignment]
-    tail += (x,)  # type: ignore[assignment]
-    return (sums * sigmoid(sums)).to(dtype).to(tl.float32), tail
+        rows += (tl.load(tails_ptr + back * C + at, held, 0.0),)  # type: ignore[assignment]
+    rows += (tl.load(rows_ptr + at, inside, 0.0),)  # type: ignore[assignment]
+    return rows, taps
 
 
 @triton.jit
-def _moved(tail_at, tail, inside, C: tl.constexpr):
-    for back in tl.static_range(len(tail)):
-        tl.store(tail_at + back * C, tail[back], inside)
+def _convolved(asked, WIDTH: tl.constexpr, dtype: tl.constexpr):
+    """Rounded as rows are."""
+    sums = asked[0][WIDTH - 1].to(tl.float32) * asked[1][WIDTH - 1]
+    for back in tl.static_range(WIDTH - 1):
+        sums += asked[0][back].to(tl.float32) * asked[1][back]
+    return (sums * sigmoid(sums)).to(dtype).to(tl.float32)
 
 
 @triton.jit
-def _unit_and_moved(
-    at, has_key, held, rows_ptr, tails_ptr, conv_ptr, C: tl.constexpr, WIDTH: tl.constexpr,
-    dtype: tl.constexpr,
+def _moved(tail_at, asked, inside, C: tl.constexpr, WIDTH: tl.constexpr):
+    for back in tl.static_range(WIDTH - 1):
+        tl.store(tail_at + back * C, asked[0][back + 1], inside)
+
+
+@triton.jit
+def _query_and_key(
+    at, inside, held, rows_ptr, tails_ptr, conv_ptr, C: tl.constexpr, WIDTH: tl.constexpr,
+    BEHIND: tl.constexpr, K: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    """A head's query or key, of length 1; its tail moves on."""
-    x, tail = _convolved(at, has_key, held, rows_ptr, tails_ptr, conv_ptr, C, WIDTH, dtype)
-    x *= tl.rsqrt(tl.sum(x * x, 0) + 1e-6)
-    # All threads have what they read of the tail: the sum was added up across them.
-    _moved(tails_ptr + at, tail, has_key, C)
-    return x
+    """A head's, of length 1 but for the query's scale, and their product; tails move on."""
+    given = inside, held, rows_ptr, tails_ptr, conv_ptr
+    first, second = _asked(at, *given, C, WIDTH), _asked(at + BEHIND, *given, C, WIDTH)
+    query, key = _convolved(first, WIDTH, dtype), _convolved(second, WIDTH, dtype)
+    query *= tl.rsqrt(tl.sum(query * query, 0) + 1e-6) * (K**-0.5)
+    key *= tl.rsqrt(tl.sum(key * key, 0) + 1e-6)
+    # All threads have what they read of the tails: sums were added up across them.
+    _moved(tails_ptr + at, first, inside, C, WIDTH)
+    _moved(tails_ptr + at + BEHIND, second, inside, C, WIDTH)
+    return query, key, tl.sum(query * key, 0)
 
 
 @triton.jit
@@ -189,9 +196,7 @@ def _streamed_kernel(
     within = keys[:, None] * V + values[None, :]
     state_ptr, stored_ptr = state_ptr + within, stored_ptr + within
     given = has_key, has_key & is_begun, rows_ptr, tails_ptr, conv_ptr
-    query = _unit_and_moved(query_at, *given, C, WIDTH, dtype) * (K**-0.5)
-    key = _unit_and_moved(query_at + HK * K, *given, C, WIDTH, dtype)
-    both = tl.sum(query * key, 0)
+    query, key, both = _query_and_key(query_at, *given, C, WIDTH, HK * K, K, dtype)
     before = tl.zeros([BLOCK_V], tl.float32)
     # Padding has no parts: nothing moves.
     for part in tl.range(0, tl.where(start >= 0, group * SHARES, 0), num_stages=STAGES):
@@ -203,7 +208,8 @@ def _streamed_kernel(
         factors = _factors(first, values, head + own, is_whole, rows_ptr + C, norm_ptr, V, SHARES)
         value_at = 2 * HK * K + (head + own) * V + first + values
         goes_on = has_value & is_begun
-        value, tail = _convolved(value_at, has_value, goes_on, *given[2:], C, WIDTH, dtype)
+        asked = _asked(value_at, has_value, goes_on, *given[2:], C, WIDTH)
+        value = _convolved(asked, WIDTH, dtype)
         kept, beta = _kept_and_beta(gates_ptr, decay_ptr, dt_bias_ptr, own, head + own, HV)
         held *= kept
         # S^T q before the update, which adds u (k . q).
@@ -214,7 +220,7 @@ def _streamed_kernel(
         read = (read + update * both).to(dtype).to(tl.float32)
         # Sums across the warps are behind all that was read of the tail. A barrier of its own would
         # keep the compiler from having the next state on its way.
-        _moved(tails_ptr + value_at, tail, has_value, C)
+        _moved(tails_ptr + value_at, asked, has_value, C, WIDTH)
         own_ptr, at = out_ptr + (head + own) * V, first + values
         _normed(before, read, factors, is_whole, at, own_ptr, eps, V, BLOCK_V, SHARES, ROUNDS)
         before = read

@@ -44,11 +44,11 @@ _ROWS: Final = {
 """What differs from the choice."""
 
 _GATES: Final = {
-    "gates by 24 warps of 1": Int4Tiles(12, 2, 1, 2, 1, 4, 1),
+    "gates by three programs of 4 warps": Int4Tiles(2, 2, 2, 2, 1, 4, 3),
     "gates by 24 warps of 2": Int4Tiles(6, 2, 2, 2, 1, 4, 1, turns=2),
     "gates by 16 warps of 3": Int4Tiles(4, 2, 3, 2, 1, 4, 1, turns=2),
 }
-"""Of 16 rows, in tiles of 192 weight rows: a third as many programs read x."""
+"""Of 16 rows; the choice has one program of 24 warps with 192 weight rows on a multiprocessor."""
 
 Choose = Callable[[int, Int4Weight], Int4Rows | Int4Tiles]
 """(rows of x, a weight) -> how they are multiplied."""

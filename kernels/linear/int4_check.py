@@ -82,6 +82,7 @@ PRODUCTS: Final = (
         1, 200, 4352, 128, "zeros residual", config=Int4Tiles(2, 2, 2, 1, 4, 6, 2, turns=2)
     ),  # clusters whose programs have an odd number of steps
     CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
+    CheckedProduct(16, 400, 2304, 128, "zeros norm swiglu", config=Int4Tiles(12, 2, 1, 2, 1, 4, 1)),
     CheckedProduct(
         16, 136, 2304, 128, "zeros norm", config=Int4Tiles(2, 2, 2, 2, 1, 6, 1, turns=3)
     ),

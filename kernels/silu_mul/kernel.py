@@ -42,8 +42,9 @@ def _sigmoid_mul_kernel(x_ptr, gate_ptr, numbers, BLOCK: tl.constexpr, PDL: tl.c
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < numbers
     if PDL:
-        tl.extra.cuda.gdc_wait()
+        # The product behind has its first weights on their way before this one may begin.
         tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     gate = tl.load(gate_ptr + at, mask=inside, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
     dtype = x_ptr.dtype.element_ty

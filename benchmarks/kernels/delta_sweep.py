@@ -90,7 +90,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield replace(case, variants=[_variant([1] * num, tiles, device) for tiles in _STEP_TILES])
     for num in (1, 2):
         yield _with_product(num, device)
-    for num in (32, 64):
+    for num in (32, 64, 192):
         given = Op.NORM_LINEAR, num, 2 * SIZES.num_value_heads, _WIDTH
         yield linear_case(*given, _GATES, device)
 

@@ -221,14 +221,14 @@ def rule(
     """The configuration of a shape without a measurement."""
     if has_wide and num_rows > _NARROW_ROWS and num_weight_rows * depth >= _WIDE_WEIGHTS:
         return _wide(op, num_weight_rows)
+    if num_weight_rows <= _FEW_WEIGHT_ROWS and num_rows > _ROWS_AT_ONCE and not is_fp8:
+        return _narrow(num_rows, depth)
     if num_rows > (MAX_TILE_ROWS if is_fp8 else MAX_ROWS):
         return None
     if num_rows == 1 and depth <= _MAX_GEMV_DEPTH:
         return _gemv(op, num_weight_rows, depth, is_fp8=is_fp8)
     if is_fp8:
         return _of_eight_bits(num_rows, num_weight_rows, depth)
-    if num_weight_rows <= _FEW_WEIGHT_ROWS and num_rows > _ROWS_AT_ONCE:
-        return _narrow(depth)
     return _skinny(num_rows, num_weight_rows, depth)
 
 
@@ -253,14 +253,16 @@ def _gemv(op: Op, num_weight_rows: int, depth: int, *, is_fp8: bool) -> Gemv:
     return Gemv(block_n, num_warps * 256, num_warps)
 
 
-def _narrow(depth: int) -> Skinny:
+def _narrow(num_rows: int, depth: int) -> Skinny:
     """Four tiles of columns, which are on their way at once, and 16 rows of x: of 64 rows, 96
     weight rows and 5,120 columns 80 programs, where `_skinny` makes 16 of ten tiles each, of whose
-    sums the last has to read four times as many.
+    sums the last has to read four times as many. Of more rows 32, so that all run at once; the
+    library takes a kernel for the norm, one for the product and one for its sums.
     """
     block_k, num_stages = 128, 4
     splits = even_splits(depth, block_k, -(-depth // (num_stages * block_k)))
-    return Skinny(64, block_k, splits, 4, num_stages, block_rows=_ROWS_AT_ONCE)
+    block_rows = _ROWS_AT_ONCE if num_rows <= MAX_ROWS else 2 * _ROWS_AT_ONCE
+    return Skinny(64, block_k, splits, 4, num_stages, block_rows=block_rows)
 
 
 def _skinny(num_rows: int, num_weight_rows: int, depth: int, *, is_fp8: bool = False) -> Skinny:

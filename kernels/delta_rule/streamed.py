@@ -178,7 +178,7 @@ def _streamed_kernel(
     STAGES: tl.constexpr, IS_EVEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     group: tl.constexpr = HV // HK
-    span, key_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    key_head, span = tl.program_id(0), tl.program_id(1).to(tl.int64)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     start, slot = tl.load(starts_ptr + span), tl.load(slots_ptr + span).to(tl.int64)
     # The slot again, for the compiler: addresses that wait for the store would take registers.
@@ -246,7 +246,7 @@ def streamed(
     rounds = weights.norm.dtype == rows.dtype
     launch = _launch(rows.device, sizes, strides, weights.conv.shape[1], eps, rounds, tiles)
     launch(
-        (plan.num_decodes, sizes.num_key_heads, 1),
+        (sizes.num_key_heads, plan.num_decodes, 1),  # heads of a slot, which lie side by side
         (
             *(rows, gates, weights.conv, weights.decay, weights.dt_bias, weights.norm),
             *(state.matrices, state.tails, plan.starts, plan.slots, out),

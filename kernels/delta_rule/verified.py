@@ -176,7 +176,7 @@ def _advance_kernel(
     K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     ROUNDS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    span, head = tl.program_id(0), tl.program_id(1)
+    head, span = tl.program_id(0), tl.program_id(1)
     start = tl.load(starts_ptr + span)
     if start >= 0:
         num_folds = tl.load(folds_ptr + span)
@@ -256,7 +256,7 @@ def verify(
         (num_rows,),
     )
     advance(
-        (num_spans, sizes.num_value_heads, 1),
+        (sizes.num_value_heads, num_spans, 1),  # heads of a slot, which lie side by side
         (mixed, scales, rows, weights.norm, state.matrices, *places, out),
         (num_rows,),
     )

@@ -147,8 +147,9 @@ def _beside(now: Overview, events: Sequence[EventRow], view: View, room: int | N
         for title, items in _lists(now, marks)
         if items
     ]
-    log = _Section([(Piece("LOG", "bold"),), *log_lines(events[-100:], marks)], 3, 1.0)
-    right = _stacked([*lists, log], len(left) if room is None else room)
+    shown_events = events if room is None else events[-100:]
+    log = _Section([(Piece("LOG", "bold"),), *log_lines(shown_events, marks)], 3, 1.0)
+    right = _stacked([*lists, log], room)
     lines = []
     for at in range(max(len(left), len(right))):
         main = left[at] if at < len(left) else ()

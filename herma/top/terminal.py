@@ -5,6 +5,7 @@ frame shows.
 """
 
 import os
+import re
 import signal
 import sys
 import termios
@@ -26,6 +27,10 @@ _CLOSE: Final = "\x1b[?25h\x1b[?1049l"
 _HOME: Final = "\x1b[H"
 _TO_END_OF_LINE: Final = "\x1b[K"
 _TO_END: Final = "\x1b[J"
+
+_SHIFT_TAB: Final = b"\x1b[Z"
+_KEY: Final = re.compile(rb"\x1b\[[0-9;]*[@-~]|.", re.DOTALL)
+"""One key of those that one read may bring: over a slow line several come at once."""
 
 PAUSE_S: Final = 0.2
 """Five frames a second at most: a slow ssh keeps up."""
@@ -130,14 +135,18 @@ class _Screen:
         keyboard = sys.stdin.fileno()
         while True:
             await trio.lowlevel.wait_readable(keyboard)
-            keys = os.read(keyboard, 64)
-            if not keys or keys in {b"q", b"Q", b"\x04"}:
+            if not (read := os.read(keyboard, 64)):
                 return
-            if keys in {b"\t", b"\x1b[Z"}:
-                step = 1 if keys == b"\t" else -1
-                part = PARTS[(PARTS.index(self._view.part) + step) % len(PARTS)]
-                self._view = self._view._replace(part=part)
-                self._news.set()
+            for key in _KEY.findall(read):
+                if key in {b"q", b"Q", b"\x04"}:
+                    return
+                if key in {b"\t", _SHIFT_TAB}:
+                    self._turn(1 if key == b"\t" else -1)
+
+    def _turn(self, step: int) -> None:
+        part = PARTS[(PARTS.index(self._view.part) + step) % len(PARTS)]
+        self._view = self._view._replace(part=part)
+        self._news.set()
 
     def _draw(self) -> None:
         overview = self._shown.overview

@@ -26,6 +26,7 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     Raises `ConfigError` for a missing file of the gateway and for any wrong file.
     """
     yield from _gateway_keys(config)
+    _check_certificate(config)
     _check_signing_key(config, environ)
     yield from _ledger(config, environ)
     yield from _shared_limits(config.ledger)
@@ -48,6 +49,15 @@ def _gateway_keys(config: Config) -> Iterator[str]:
         raise ConfigError(f"[gateway] curve_secret_file: {error}") from error
     if not gateway.curve_worker_keys:
         yield "[gateway] curve_secret_file is set, but no curve_worker_keys: no worker can connect"
+
+
+def _check_certificate(config: Config) -> None:
+    gateway = config.gateway
+    if gateway.tls_certificate_file is None or gateway.tls_key_file is None:
+        return
+    from gateway.http.server import Certificates
+
+    Certificates(gateway.tls_certificate_file, gateway.tls_key_file)
 
 
 def _check_signing_key(config: Config, environ: Mapping[str, str]) -> None:

@@ -39,7 +39,9 @@ def current_program(words: Sequence[str], environ: Mapping[str, str], prefix: Pa
     """The program to become; None to stay. `prefix` is the environment of this process."""
     if HELD in environ or command_of(words) in STAY:
         return None
-    with suppress(ConfigError):  # without a home there are no versions
+    # Without a home, or a state directory that can be read, there are no versions: the command
+    # itself says what it lacks.
+    with suppress(ConfigError, OSError):
         return installation_of(HERMA, environ).program_instead_of(prefix)
     return None
 

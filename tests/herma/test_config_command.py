@@ -9,6 +9,7 @@ import pytest
 from herma.config_command import run
 from protocol.errors import ConfigError
 from protocol.transport import write_curve_pair
+from tests.fakes.certificates import Authority
 
 HEAD = '[gateway]\nworker_bind = "ipc://{folder}/workers"\n[ledger]\npath = "{folder}/l.sqlite"\n'
 MODEL = '[[models]]\nname = "m"\n'
@@ -109,6 +110,16 @@ def test_the_gateways_keys_are_read(checked: Checked) -> None:
     (checked.folder / "gateway.key").chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         checked.notes(text)
+
+
+def test_the_certificate_is_read(checked: Checked) -> None:
+    """The gateway would refuse to start without it, or with the key of another one."""
+    files = 'tls_certificate_file = "{folder}/own.pem"\ntls_key_file = "{folder}/own.key"\n'
+    text = HEAD.replace("[gateway]\n", f"[gateway]\n{files}")
+    with pytest.raises(ConfigError, match=r"tls_certificate_file.*own\.pem"):
+        checked.notes(text)
+    Authority(checked.folder).issue(checked.folder / "own.pem", checked.folder / "own.key")
+    checked.notes(text)
 
 
 def test_the_signing_key_is_read(checked: Checked) -> None:

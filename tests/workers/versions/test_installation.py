@@ -63,6 +63,12 @@ def herma(tmp_path: Path) -> Installation:
     return installation
 
 
+def test_a_state_directory_that_is_none_holds_no_versions(tmp_path: Path) -> None:
+    """Each command then says itself what it lacks."""
+    (tmp_path / "file").touch()
+    assert current_program(["up"], {"XDG_STATE_HOME": str(tmp_path / "file")}, tmp_path) is None
+
+
 def test_a_program_of_another_version_becomes_the_current_one(
     herma: Installation, tmp_path: Path
 ) -> None:

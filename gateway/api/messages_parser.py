@@ -361,11 +361,7 @@ def _is_ours(tool: dict[str, Any]) -> bool:
 
 def _tool(given: dict[str, Any], at: int) -> dict[str, Any]:
     """A tool of the chat API."""
-    try:
-        tool = msgspec.convert(given, ToolParam)
-    except msgspec.ValidationError as error:
-        where = f"tools[{at}]"
-        raise invalid(where, f"'{where}': {str(error).replace('`', '')}.") from error
+    tool = typed_body(given, ToolParam, f"tools[{at}]")
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description

@@ -372,13 +372,15 @@ def decode_object(body: bytes) -> dict[str, Any]:
     return raw
 
 
-def typed_body(raw: dict[str, Any], kind: type[Body]) -> Body:
-    """`raw` as a `kind`. Raises `ApiError` 400 that names the first field that does not fit."""
+def typed_body(raw: dict[str, Any], kind: type[Body], where: str = "") -> Body:
+    """`raw`, which is the body or stands at `where` in it, as a `kind`. Raises `ApiError` 400 that
+    names the first field that does not fit.
+    """
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
-        param = path.rstrip("`").lstrip(".") or None
+        param = (where + path.rstrip("`")).lstrip(".") or None
         missing = _MISSING.search(text)
         if missing:
             param = f"{param}.{missing[1]}" if param else missing[1]
@@ -388,7 +390,8 @@ def typed_body(raw: dict[str, Any], kind: type[Body]) -> Body:
 
 def _in_json(types: re.Match[str]) -> str:
     """The types that msgspec names as Python does, in words of JSON."""
-    return " or ".join([_JSON_TYPES.get(each, each) for each in types[1].split(" | ")])
+    *firsts, last = [_JSON_TYPES.get(each, each) for each in types[1].split(" | ")]
+    return f"{', '.join(firsts)} or {last}" if firsts else last
 
 
 def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)

@@ -185,7 +185,7 @@ def test_unknown_fields_and_blocks_are_ignored() -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-        ({"tools": [{"description": "no name"}]}, "tools[0]"),
+        ({"tools": [{"description": "no name"}]}, "tools[0].name"),
         ({"tools": [TOOL], "tool_choice": {"type": "maybe"}}, "tool_choice.type"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "y"}}, "tool_choice"),
         ({"temperature": "hot"}, "temperature"),

@@ -38,6 +38,7 @@ def test_pairs_and_written_out_escapes_are_text() -> None:
         ({"model": 5}, "'model': Expected a string, got an integer."),
         ({"messages": []}, "'messages': Expected an array of length >= 1."),
         ({"temperature": "hot"}, "'temperature': Expected a number or null, got a string."),
+        ({"stop": 5}, "'stop': Expected a string, an array or null, got an integer."),
         ({"stream": 1}, "'stream': Expected a boolean or null, got an integer."),
     ],
 )

@@ -8,6 +8,7 @@ from config.defaults import (
     builtin_models,
     is_hub_id,
     no_builtin,
+    no_model,
     profiles,
 )
 from config.environment import (
@@ -92,6 +93,7 @@ __all__ = [
     "ledger_path",
     "load_config",
     "no_builtin",
+    "no_model",
     "parse_config",
     "profiles",
     "provider_api_key",

@@ -81,16 +81,19 @@ def no_builtin(model: str) -> str:
     return f"model {model!r} does not exist: the built-in ones are {', '.join(builtin_models())}"
 
 
+def no_model(model: str) -> str:
+    """The error for a `model` that is nothing that a worker can load."""
+    known = ", ".join(builtin_models())
+    return (
+        f"model {model!r} is neither a directory, nor a hub id such as Qwen/Qwen3-0.6B, nor built "
+        f"in: {known}"
+    )
+
+
 def names_nothing(model: str) -> str | None:
     """The error if no machine can have `model`, else None."""
     if model in builtin_models():
         return None
     if model.startswith(BUILTIN_PREFIX):
         return no_builtin(model)
-    if not model or _SCHEME.match(model):
-        known = ", ".join(builtin_models())
-        return (
-            f"model {model!r} is neither a directory, nor a hub id such as Qwen/Qwen3-0.6B, "
-            f"nor built in: {known}"
-        )
-    return None
+    return no_model(model) if not model or _SCHEME.match(model) else None

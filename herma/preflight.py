@@ -21,6 +21,7 @@ from config import (
     WorkerConfig,
     builtin_models,
     is_hub_id,
+    no_model,
     provider_api_key,
     secret_of,
 )
@@ -76,10 +77,7 @@ def missing_models(config: Config) -> Iterator[str]:
                 "bench`, without a tokenizer to serve it by"
             )
         elif not is_hub_id(worker.model):
-            yield (
-                f"worker `{worker.name}`: there is no directory {worker.model} on this host, nor "
-                f"is it a hub id such as Qwen/Qwen3-0.6B or built in: {', '.join(builtin_models())}"
-            )
+            yield f"worker `{worker.name}`: on this host {no_model(worker.model)}"
 
 
 def check_aliases(config: Config) -> None:

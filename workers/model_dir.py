@@ -21,6 +21,7 @@ from config import (
     builtin_models,
     is_hub_id,
     no_builtin,
+    no_model,
 )
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES
@@ -152,10 +153,7 @@ def local_dir(model: str) -> Path | None:
         return path.resolve()
     if is_hub_id(model):
         return None
-    raise ConfigError(
-        f"model {model!r} is neither a directory, nor a hub id such as Qwen/Qwen3-0.6B, nor built "
-        f"in: {', '.join(builtin_models())}"
-    )
+    raise ConfigError(no_model(model))
 
 
 def builtin_dir(model: str) -> Path:

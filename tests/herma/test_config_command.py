@@ -67,7 +67,7 @@ def test_existing_files_need_no_note(checked: Checked) -> None:
 def test_a_missing_model_is_noted(checked: Checked, model: str) -> None:
     """A relative path too, and one in the home of an unknown user."""
     (note,) = checked.notes(HEAD + WORKER, model=model)
-    assert note.startswith(f"worker `w`: there is no directory {model} on this host, nor is it a")
+    assert note.startswith(f"worker `w`: on this host model '{model}' is neither a directory, ")
 
 
 def test_an_engine_without_weights_asks_no_hub(checked: Checked) -> None:

@@ -83,7 +83,7 @@ def largest_plans(facts: EngineFacts) -> Iterator[StepPlan]:
 
 
 def _long_segments(facts: EngineFacts, num_rows: int) -> Iterator[tuple[int, int]]:
-    """As few chunks of so many rows as a window allows."""
+    """`num_rows` rows in as few chunks as a window allows: where each begins, and its length."""
     longest = facts.context_length - 1
     for begin in range(0, num_rows, longest):
         length = min(longest, num_rows - begin)

@@ -124,8 +124,8 @@ def engine_facts(
     max_seqs: int | None = None,
     snapshots: int = 0,
 ) -> EngineFacts:
-    """The facts of an engine with so many blocks of keys and values, which keeps `snapshots` states
-    of prefixes if its model has any. `max_seqs` None follows from the blocks.
+    """The facts of an engine with `num_blocks` blocks of keys and values and, if its model has
+    states, `snapshots` of them for prefixes. `max_seqs` None follows from the blocks.
     """
     kv_tokens = num_blocks * config.block_size
     return EngineFacts(
@@ -145,14 +145,14 @@ def engine_facts(
 
 
 def sequences(config: WorkerConfig, kv_tokens: int, device: torch.device) -> int:
-    """How many an engine with so many tokens of keys and values takes at once."""
+    """How many sequences an engine with `kv_tokens` of keys and values takes at once."""
     return most_sequences(config.max_seqs, kv_tokens, _most_seqs(device))
 
 
 def states(
     config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device, room: int
 ) -> StateMemory | None:
-    """The states for which there is memory in a room of so many bytes; None for a model without."""
+    """The states that fit into `room` bytes beside keys and values; None for a model without."""
     if not shape.delta_rules:
         return None
     each = shape.state_bytes(dtype.itemsize)

@@ -64,8 +64,8 @@ def warm_up_plans(
 
 
 def draft_plans(facts: EngineFacts, depth: int) -> Iterator[StepPlan]:
-    """For each size of captured draft passes so many imagined sequences, whose prompts are drafted
-    behind, then the drafts verified and drafted behind again, and their end.
+    """For each size of captured draft passes that number of imagined sequences: drafts behind their
+    prompts, the verification of these with drafts behind it, and the sequences' end.
     """
     length = _PROMPTS[-1]
     num_blocks = -(-(length + 2 * depth + 2) // facts.block_size)

@@ -28,14 +28,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     It fits if `contains` occurs and `matches` (a regular expression) is found in the last user
     text, or in the whole prompt with `where = "prompt"`; without either it fits every prompt.
-    `times`: for so many answers of one engine start, then never again.
+    `times`: for the first `times` answers of one engine start, then never again.
 
     `answer` is what the model would write, with its own marks around reasoning and calls. It begins
     after `wait_s` and comes in chunks of `chunk_tokens`, `token_ms` for each token. Then it ends
     (`finish = "stop"`), begins again until the limit of the request ("length"), fails ("error") or
     never goes on ("hang").
 
-    `die` ends the engine process when so many tokens of an answer are out (`die_after_tokens`): by
+    `die` ends the engine process when `die_after_tokens` tokens of an answer are out: by
     SIGKILL, with the exit code 1, or by hanging until the supervisor kills it. It happens in the
     first `die_starts` starts of an engine, and not to a sequence that is past that token already.
     """

@@ -101,18 +101,18 @@ class Concurrency:
         )
 
     def ended(self, num_outputs: int) -> None:
-        """A sequence that had started is over, after so many tokens."""
+        """A sequence that had started is over, with `num_outputs` tokens."""
         self._num_answers += 1
         self._output += max(_WEIGHT, 1 / self._num_answers) * (num_outputs - self._output)
         self._caution = max(1.0, _LOWER * self._caution)
 
     def preempted(self) -> None:
-        """Blocks ran out: answers become longer than was thought."""
+        """Blocks ran out: answers are longer than expected."""
         self._caution = min(_MOST_CAUTION, _RAISE * self._caution)
 
     def started(self, num_starts: int, num_blocks: int) -> None:
-        """So many sequences took so many free blocks, those that they share with others counted
-        once.
+        """`num_starts` sequences took `num_blocks` free blocks; blocks that they share with others
+        count once.
         """
         for _ in range(num_starts):
             self._num_starts += 1

@@ -65,8 +65,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     `samples`, the next token is sampled from the logits of the last position, and one behind each
     draft; otherwise nothing is sampled, and there are no drafts. `num_to_draft`: how many drafts
     the card makes behind the token that follows the accepted ones; the blocks cover those too.
-    `may_move`: it begins as many positions later as the step before accepts drafts of its sequence,
-    at most so many; the blocks cover them.
+    `may_move`: it begins one position later for each draft of its sequence that the step before
+    accepts, at most `may_move` later; the blocks cover that.
 
     Of a model with recurrent layers, a chunk at 0 begins with no state, one that `restores` with
     that in this slot of the prefixes', any other with that behind the chunk before. It `saves` the

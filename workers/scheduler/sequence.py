@@ -62,8 +62,8 @@ class Sequence:
 
     Of a model with recurrent layers, `saves` are the positions of the prompt at which the state is
     saved, `saves_at` is the next one of the answer, and `restores` is the slot with which the next
-    chunk begins. `verified`: when so many tokens as the second were planned, the state was that
-    behind the first, because drafts stood between. One that was preempted may be `swapped` out.
+    chunk begins. `verified` (p, n): when n tokens were planned, the state was that behind p tokens,
+    because drafts stood between. One that was preempted may be `swapped` out.
 
     One that `embeds` ends where another one would sample its first token. The text of one that
     `is_private` is for no other.

@@ -81,8 +81,8 @@ class StepCost:
         )
 
     def decode_s(self, num_decodes: int) -> float:
-        """A step of so many decodes alone; of the nearest number that was measured, first the
-        smaller ones. Without decodes it is what a step takes at least.
+        """Seconds of a step of `num_decodes` decodes alone: of the nearest number that was
+        measured, a smaller one first. Of 0 decodes it is the least time of a step.
         """
         known = self._decode_s
         size = num_decodes.bit_length()
@@ -105,7 +105,7 @@ class StepCost:
         return 2 * seconds / root if root > 0 else math.inf
 
     def add(self, chunks: Sequence[Chunk], num_prompt: int, duration_s: float) -> None:
-        """A step took so long; `num_prompt` of its tokens are in chunks of more than one."""
+        """A step took `duration_s`; `num_prompt` of its tokens are in chunks of more than one."""
         if num_prompt:
             self._add_prompts(chunks, duration_s)
             return

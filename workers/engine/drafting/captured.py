@@ -46,7 +46,7 @@ class Blocks(NamedTuple):
 
 
 class _Size(NamedTuple):
-    """What a graph is captured for: rows at these addresses, so many sequences and drafts."""
+    """What a graph is captured for: addresses of rows, and numbers of sequences and drafts."""
 
     kept: int
     positions: int
@@ -56,7 +56,7 @@ class _Size(NamedTuple):
 
 
 Pass: TypeAlias = Callable[[Taken, Blocks, int], Drafted]
-"""Takes in rows, and drafts behind `Blocks` so many tokens, perhaps none."""
+"""Takes in rows, and drafts that many tokens behind `Blocks`, perhaps none."""
 
 
 @final
@@ -154,7 +154,7 @@ class CapturedDrafts:
         return self._ids
 
     def _fill(self, num_seqs: int, blocks: Blocks | None, plan: PagedPlan) -> None:
-        """The inputs of so many sequences: those of `blocks`, then none."""
+        """Fill the inputs of `num_seqs` sequences: those of `blocks`, then padding."""
         count = 0 if blocks is None else blocks.anchors.shape[0]
         if count < num_seqs:
             anchors, positions, table_rows, rows = [part[count:num_seqs] for part in self._held]

@@ -36,7 +36,7 @@ class DraftStep:
 
     `rows` int64 [S] are those whose logits gave the `anchors` int64 [S], which stand at
     `anchor_positions` int64 [S] and are not computed yet. `plan_rows(num_rows, offset)` is the
-    attention of so many rows of each sequence from its anchor's position + `offset` on, one
+    attention of `num_rows` rows of each sequence from its anchor's position + `offset` on, one
     sequence after the other; the sequences hold blocks for the positions up to anchor + `depth`.
     `in_place`: what is `kept` and what a paged `plan` consists of lie where they lay in the last
     step of as many rows, so a graph may read them.
@@ -58,7 +58,7 @@ class DraftStep:
 
     @property
     def kept(self) -> Tensor | None:
-        """What there is of each row: its taps, else `hidden`."""
+        """The rows' taps, or `hidden` of a drafter without taps."""
         return self.hidden if self.taps is None else self.taps
 
 
@@ -100,7 +100,7 @@ class Drafter(Protocol):
         """
 
     def take_cache(self, num_blocks: int, block_size: int) -> None:
-        """Take memory for keys and values of so many blocks, the dummy among them."""
+        """Take memory for the keys and values of `num_blocks` blocks, the dummy among them."""
 
     def draft(self, step: DraftStep) -> Drafted:
         """Take in the rows of a step and draft behind it; waits for nothing. Called in the order of

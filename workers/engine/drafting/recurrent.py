@@ -25,7 +25,7 @@ MAX_DEPTH = 15
 """Drafts behind one another; of published heads hardly more than three are accepted."""
 
 PlanRow: TypeAlias = Callable[[int], AttentionPlan | PagedPlan]
-"""A row of each sequence, so many behind its anchor's position."""
+"""Plans one row of each sequence, at that distance behind its anchor's position."""
 
 
 class Cell(Protocol):
@@ -141,7 +141,7 @@ class RecurrentDrafter:
         return self._drafted(out, depth, plan_row)
 
     def _drafted(self, out: Tensor, depth: int, plan_row: PlanRow) -> Drafted:
-        """So many drafts behind the rows whose outputs these are."""
+        """`depth` drafts behind the rows whose outputs are `out`."""
         cell = self._cell
         ids: list[Tensor] = []
         confidence: list[Tensor] = []

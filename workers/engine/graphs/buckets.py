@@ -36,13 +36,13 @@ host too), in which it does 600 TFLOP/s. A bucket beyond it could cost a step mo
 most of it is padding."""
 
 _FP8_SHARE: Final = 3
-"""So many weights in 8 bits count as one in 16: their rows are quantised in launches of their own,
-25 ms for 36 layers of which the card needs 8 (550 rows of an 8B, one H200), and twice as many are
-multiplied in a time."""
+"""Three weights in 8 bits count as one in 16: twice as many are multiplied in a time, but their
+rows are quantised in launches of their own, 25 ms for 36 layers of which the card needs 8 (550 rows
+of an 8B, one H200)."""
 
 _GRAIN: Final = 16
-"""Rows of segments that a small budget leaves of a bucket are rounded up to these: kernels multiply
-so many at once."""
+"""Rows of segments that a small budget leaves of a bucket are rounded up to a multiple of 16, which
+kernels multiply at once."""
 
 
 _VERIFIED_ROWS: Final = (
@@ -161,7 +161,7 @@ def _is_needed(
 def _largest_step(
     bucket: GraphBucket, num_decodes: int, max_seqs: int, token_budget: int
 ) -> GraphBucket:
-    """The largest step with so many decodes that fits into the bucket."""
+    """The largest step with `num_decodes` decodes that fits into the bucket."""
     segment_rows = min(bucket.segment_rows, token_budget - num_decodes)
     num_segments = min(bucket.num_segments, max_seqs - num_decodes, segment_rows // 2)
     return GraphBucket(num_decodes, segment_rows if num_segments else 0, num_segments)

@@ -28,13 +28,13 @@ but for what the step itself writes and memory that the pool has taken.
 """
 
 Hold: TypeAlias = Callable[[int], AbstractContextManager[None]]
-"""Takes so many bytes for the time of a `with`. Raises `torch.OutOfMemoryError`."""
+"""Holds that many bytes during a `with`. Raises `torch.OutOfMemoryError`."""
 
 
 def sparing(capture: Capture, num_bytes: int, hold: Hold) -> Capture:
-    """`capture`, which leaves so many bytes to steps that are launched kernel by kernel. It replays
-    the step once: what the driver takes for a graph when it first runs is taken here, or a step
-    would run out of it, again and again, with however few chunks it is repeated.
+    """`capture`, which leaves `num_bytes` to steps that are launched kernel by kernel. It replays
+    the step once, because the driver takes memory for a graph when that first runs: later a step
+    would run out of memory there, with however few chunks it is repeated.
     """
 
     def capture_beside(step: Callable[[], Tensor]) -> Replay:

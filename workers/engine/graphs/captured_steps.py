@@ -80,8 +80,8 @@ class Graphs:
         return True
 
     def for_decodes(self, num_rows: int, kind: Kind, *, shares: bool = False) -> Decode:
-        """The graph that will serve so many, or that of as many rows if none can. Where none that
-        `shares` is captured, one that does not is faster than launches.
+        """The graph that serves `num_rows` decodes, or the one that would if there is none. Where
+        none that `shares` is captured, one that does not is faster than launches.
         """
         if self._capture is None:
             return Decode(num_rows, kind, shares)

@@ -49,7 +49,7 @@ class Choice:
 class Forecast:
     """Bytes, and what fits into the rest of the card: tokens of keys and values, the window, and
     how many sequences of a whole window at once. `missing_bytes`: what one window lacks.
-    `state_bytes` are those of one recurrent state; so many `snapshots` of prefixes are kept.
+    `state_bytes` are those of one recurrent state, `snapshots` the number of prefixes with one.
     """
 
     weights_bytes: int
@@ -66,7 +66,7 @@ class Forecast:
 
 
 def forecast(config: ModelConfig, card_bytes: int, choice: Choice, block_size: int) -> Forecast:
-    """What an engine on a card of so many bytes would find."""
+    """What an engine on a card of `card_bytes` would find."""
     weights, token = weights_bytes(config, choice.weights), kv_token_bytes(config, choice)
     step, graphs = step_bytes(config, choice.token_budget), graphs_bytes(config)
     room = card_bytes - CONTEXT_BYTES - weights

@@ -53,7 +53,7 @@ class ConfigFile:
         return ConfigFile(self.path, {})
 
     def numbers(self, key: str, count: int) -> tuple[float, ...]:
-        """A list of so many positive numbers."""
+        """A list of `count` positive numbers."""
         value = self.raw.get(key)
         if not isinstance(value, list) or len(value) != count:
             raise self.error(f"{key} is no list of {count} numbers: fetch it again")
@@ -61,7 +61,7 @@ class ConfigFile:
         return tuple([items.number(name) for name in items.raw])
 
     def words(self, key: str, count: int, known: Collection[str]) -> tuple[str, ...] | None:
-        """A list of so many words, all known; None if the key is not there."""
+        """The first `count` words of a list, all `known`; None if the key is not there."""
         value = self.raw.get(key)
         if value is None:
             return None

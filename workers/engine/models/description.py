@@ -211,7 +211,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         return sum([4 * rule.matrix_numbers + item_bytes * rule.tail_numbers for rule in rules])
 
     def ring_bytes(self, item_bytes: int, num_rows: int) -> int:
-        """What so many rows of one sequence take that may be taken back, in all layers."""
+        """Bytes of one sequence's ring of `num_rows` rows that may be taken back, in all layers."""
         rules = self.delta_rules
         numbers = sum([rule.sizes.columns + 2 * rule.num_value_heads for rule in rules])
         return item_bytes * num_rows * numbers

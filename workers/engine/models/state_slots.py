@@ -92,8 +92,8 @@ class Stop(NamedTuple):
 def rings_of(
     config: ModelConfig, num_slots: int, num_rows: int, place: Place, dtype: torch.dtype
 ) -> tuple[DeltaRing, ...]:
-    """Of each layer that has states, for so many rows of a sequence that may be taken back; filled
-    with NaN as states are.
+    """A ring for each layer that has states, of `num_rows` rows of a sequence that may be taken
+    back; filled with NaN, as states are.
     """
     nan, held = float("nan"), (num_slots, num_rows)
     return tuple(

@@ -19,8 +19,9 @@ from workers.supervisor.restart_policy import MAX_FAILED_STARTS
 _SIGNAL_BASE: Final = 128
 _KILLED: Final = _SIGNAL_BASE + signal.SIGKILL
 
+DOWNLOAD_PHASE: Final = "download"
 LOADING_PHASES: Final = frozenset(
-    ("download", "weights", "memory", "warm-up", "compile", "health probe")
+    (DOWNLOAD_PHASE, "weights", "memory", "warm-up", "compile", "health probe")
 )
 """From the first of them on, a failure may be the machine's; before, only the configuration was
 looked at, and the next try would say the same.

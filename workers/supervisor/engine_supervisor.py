@@ -30,7 +30,14 @@ from protocol.errors import ConfigError
 from protocol.leftovers import engine_folders, make_scratch, remove, sweep
 from protocol.messages import INVARIANT, FaultKind
 from workers.ipc import AnswerProbe
-from workers.supervisor.diagnosis import Ending, count_oom_kills, diagnose, fault_cause, last_log
+from workers.supervisor.diagnosis import (
+    DOWNLOAD_PHASE,
+    Ending,
+    count_oom_kills,
+    diagnose,
+    fault_cause,
+    last_log,
+)
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.frame_relay import FrameRelay
@@ -368,7 +375,8 @@ class EngineSupervisor:
         now = trio.current_time()
         # A version on trial is tried once.
         is_permanent = diagnosis.is_permanent or self.hold.is_on
-        delay_s = self._policy.exited(now, is_permanent=is_permanent)
+        is_outside = diagnosis.kind == "driver" or ending.phase == DOWNLOAD_PHASE
+        delay_s = self._policy.exited(now, is_permanent=is_permanent, is_outside=is_outside)
         if self.hold.is_on:
             delay_s = None  # also one that was ready before
         if self._config.rank:

@@ -10,6 +10,9 @@ FIRST_DELAY_S: Final = 0.1
 MAX_DELAY_S: Final = 30.0
 HEALTHY_AFTER_S: Final = 60.0
 MAX_FAILED_STARTS: Final = 5
+OUTSIDE_DELAY_S: Final = 10.0
+"""The least delay behind a failed start whose cause may pass by itself: five tries span 90 s, and a
+boot may load a driver or reach a network later than it starts us."""
 
 
 class RestartPolicy:
@@ -40,12 +43,18 @@ class RestartPolicy:
         self._ready_at = now
         self._failed_starts = 0
 
-    def exited(self, now: float, *, is_permanent: bool = False) -> float | None:
-        """How many seconds to wait before the next start; None: start no more."""
+    def exited(
+        self, now: float, *, is_permanent: bool = False, is_outside: bool = False
+    ) -> float | None:
+        """How many seconds to wait before the next start; None: start no more. `is_outside`: the
+        cause is not the engine's, and may pass.
+        """
         if self._ready_at is None:
             self._failed_starts += 1
             if is_permanent or self._failed_starts >= MAX_FAILED_STARTS:
                 return None
+            if is_outside:
+                self._delay_s = max(self._delay_s, OUTSIDE_DELAY_S)
         elif now - self._ready_at >= HEALTHY_AFTER_S:
             self._delay_s = self._first_delay_s
         self._ready_at = None

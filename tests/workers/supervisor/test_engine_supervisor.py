@@ -42,12 +42,14 @@ class _AskedAtDeath(RestartPolicy):
         super().ready(now)
         self.is_ready.set()
 
-    def exited(self, now: float, *, is_permanent: bool = False) -> float | None:
+    def exited(
+        self, now: float, *, is_permanent: bool = False, is_outside: bool = False
+    ) -> float | None:
         assert is_permanent
         assert self.supervisor is not None
         self._mood.set()
         self.promised = self.supervisor.restart(_CONFIG, force=False)
-        return super().exited(now, is_permanent=is_permanent)
+        return super().exited(now, is_permanent=is_permanent, is_outside=is_outside)
 
 
 async def test_a_restart_asked_for_while_the_engine_dies_is_no_end(tmp_path: Path) -> None:

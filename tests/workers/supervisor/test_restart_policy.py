@@ -38,6 +38,16 @@ def test_five_failed_starts_in_a_row_end_the_restarts() -> None:
     assert policy.failed_starts == 5
 
 
+def test_a_cause_outside_gets_time_to_pass() -> None:
+    """A driver that a boot still loads. An engine that was ready restarts as ever."""
+    policy = RestartPolicy()
+    delays = [policy.exited(0.0, is_outside=True) for _ in range(5)]
+    assert delays == [10.0, 20.0, 30.0, 30.0, None]
+    policy.reset()
+    policy.ready(0.0)
+    assert policy.exited(1.0, is_outside=True) == pytest.approx(0.1)
+
+
 def test_a_permanent_cause_ends_the_first_failed_start() -> None:
     """And a reset, once it is corrected, gives all tries back."""
     policy = RestartPolicy()

@@ -350,8 +350,10 @@ _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1
 """Colours and cursor movements (ECMA-48): of no use in a log, and harmful on a terminal."""
 
 
-def fault_cause(diagnosis: Diagnosis, *, worker: str, failed_starts: int, stops: bool) -> str:
-    """What happened, what to do, and whether there will be another try."""
+def fault_cause(
+    diagnosis: Diagnosis, *, worker: str, failed_starts: int, stops: bool, next_s: float = 0.0
+) -> str:
+    """What happened, what to do, and whether there will be another try, in `next_s` seconds."""
     text = one_line(diagnosis.cause)
     if diagnosis.remedy:
         text += f"; {diagnosis.remedy}"
@@ -362,7 +364,8 @@ def fault_cause(diagnosis: Diagnosis, *, worker: str, failed_starts: int, stops:
             f"correct the cause, then `herma worker restart {worker}`"
         )
     elif failed_starts:
-        text += f" (failed start {failed_starts} of {MAX_FAILED_STARTS})"
+        wait = f"; the next in {next_s:.0f} s" if next_s >= 1.0 else ""
+        text += f" (failed start {failed_starts} of {MAX_FAILED_STARTS}{wait})"
     return text
 
 

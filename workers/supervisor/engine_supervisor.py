@@ -383,7 +383,7 @@ class EngineSupervisor:
             delay_s = 0.0  # its head counts the tries of all
         if delay_s is None and self._wake.is_set():
             delay_s = 0.0  # a restart that was requested meanwhile overrides the end
-        self._report_death(relay, ending, is_final=delay_s is None)
+        self._report_death(relay, ending, is_final=delay_s is None, next_s=delay_s or 0.0)
         if delay_s is None:
             self._state = "stopped"
             relay.engine_stops()
@@ -496,7 +496,9 @@ class EngineSupervisor:
         if self._group is not None:
             self._group.ready()
 
-    def _report_death(self, relay: FrameRelay, ending: Ending, *, is_final: bool) -> None:
+    def _report_death(
+        self, relay: FrameRelay, ending: Ending, *, is_final: bool, next_s: float = 0.0
+    ) -> None:
         """Report why the engine is gone: to the log, to the gateways and to later status requests.
         A death that was reported before its exit code was known is reported to the gateways again
         only if no other start follows.
@@ -507,6 +509,7 @@ class EngineSupervisor:
             worker=self._config.name,
             failed_starts=self._policy.failed_starts,
             stops=is_final,
+            next_s=next_s,
         )
         lines, now = last_log(ending.last_lines), trio.current_time()
         self._log.info_unless_shared(f"engine start {relay.epoch} is gone: {cause}")

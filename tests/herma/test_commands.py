@@ -127,7 +127,7 @@ def test_config_check_notes_what_this_host_lacks(tmp_path: Path) -> None:
     assert done.returncode == 0
     notes = [line for line in done.stdout.splitlines() if line.startswith("  note ")]
     assert len(notes) == 2, done.stdout
-    assert "/m on this host" in notes[0]
+    assert "on this host model '/m'" in notes[0]
     assert "`n`" in notes[1]
 
 

@@ -38,8 +38,9 @@ _LONG: Final = Wide(3, 1, reads_once=False, band=8)
 a kernel that reads them once more (decision 0016)."""
 
 _LONG_FP8: Final[Wide | None] = None
-"""The same in 8 bits. By count `_LONG` takes as long as the library's product and saves the kernel
-behind it; `python -m benchmarks.kernels wide_fp8_sweep --case swiglu` measures that on a card."""
+"""The same in 8 bits: of an 8B's gates and ups with SwiGLU, `_LONG` takes 163 us of 1,024 rows
+where the library takes 168, but 686 of 4,096 where it takes 629 (`python -m benchmarks.kernels
+wide_fp8_sweep --case swiglu`, H200)."""
 
 _NARROW_ROWS: Final = 32
 
@@ -52,10 +53,12 @@ _PADDED_WEIGHTS: Final = 2**24
 with all products of a layer by the wide kernel took 4.28 ms where those of `tuned` took 4.51
 (`python -m benchmarks.engine.modes`, H200), though its attention was the slower one."""
 
-_FEW: Final = Wide(1, 1, reads_once=True)
-"""All but the tiles for so few rows. With the 20 stages that shared memory holds of 64 weight rows,
-17 MB of weights would be on their way ahead of a product instead of 6 to 8, which a card brings in
-2 us: `python -m benchmarks.kernels rows_sweep --case T=8` measures that, and longer reads."""
+_FEW: Final = Wide(1, 1, reads_once=True, stages=20)
+"""All but the tiles for so few rows. With as many stages as shared memory holds, up to 17 MB of
+weights are on their way ahead of a product: 3 to 6 % less of 8 rows than with 8 stages, but for the
+tiles of gates and ups (`python -m benchmarks.kernels rows_sweep --case T=8`, H200)."""
+
+_FEW_OF_MANY: Final = Wide(3, 1, reads_once=True)
 
 _WIDE_WEIGHTS: Final = 2**23
 """A product of 3 million weights is over before its programs have begun well."""
@@ -189,7 +192,7 @@ def of_few_rows(op: Op, num_weight_rows: int) -> Wide:
     }
     fitting = {config: programs for config, programs in found.items() if programs <= _SMS}
     if not fitting:
-        return _FEW._replace(groups=3)
+        return _FEW_OF_MANY
     return max(fitting, key=lambda config: fitting[config])
 
 

@@ -61,33 +61,33 @@ TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {
     ("norm_linear", 4, 6144, 4096): Skinny(128, 128, 5, 8, 3),  # 17.8 us
     ("norm_linear", 16, 6144, 4096): Skinny(64, 256, 1, 4, 3, False),  # 15.9 us
     ("norm_linear", 32, 6144, 4096): Skinny(64, 128, 2, 4, 4, False),  # 17.4 us
-    ("norm_linear", 64, 6144, 4096): Wide(2, 2, True),  # 16.7 us
-    ("norm_linear", 128, 6144, 4096): Wide(2, 2, True),  # 19.3 us
-    ("norm_linear", 256, 6144, 4096): None,  # 24.4 us
+    ("norm_linear", 64, 6144, 4096): Wide(2, 2, True, 0, 0, 20),  # 16.2 us
+    ("norm_linear", 128, 6144, 4096): Wide(2, 2, True, 0, 0, 20),  # 18.6 us
+    ("norm_linear", 256, 6144, 4096): None,  # 24.6 us
     ("linear_add", 1, 4096, 4096): Gemv(2, 1024, 4),  # 9.1 us
     ("linear_add", 2, 4096, 4096): Gemv(4, 1024, 4),  # 11.1 us
     ("linear_add", 4, 4096, 4096): Skinny(64, 128, 4, 4, 4),  # 11.6 us
     ("linear_add", 16, 4096, 4096): Skinny(64, 256, 2, 4, 3),  # 11.1 us
     ("linear_add", 32, 4096, 4096): Skinny(64, 128, 2, 4, 4),  # 12.3 us
-    ("linear_add", 64, 4096, 4096): Wide(1, 2, True),  # 10.8 us
-    ("linear_add", 128, 4096, 4096): Wide(1, 2, True),  # 12.7 us
-    ("linear_add", 256, 4096, 4096): None,  # 18.4 us
+    ("linear_add", 64, 4096, 4096): Wide(1, 2, True, 0, 0, 20),  # 10.6 us
+    ("linear_add", 128, 4096, 4096): Wide(1, 2, True),  # 12.4 us
+    ("linear_add", 256, 4096, 4096): None,  # 17.6 us
     ("norm_swiglu", 1, 24576, 4096): Gemv(4, 1024, 4),  # 45.5 us
     ("norm_swiglu", 2, 24576, 4096): None,  # 52.8 us
     ("norm_swiglu", 4, 24576, 4096): None,  # 53.1 us
     ("norm_swiglu", 16, 24576, 4096): Skinny(64, 128, 1, 4, 3, False),  # 49.9 us
     ("norm_swiglu", 32, 24576, 4096): Skinny(64, 128, 1, 4, 3, False),  # 50.7 us
-    ("norm_swiglu", 64, 24576, 4096): Wide(3, 1),  # 51.8 us
-    ("norm_swiglu", 128, 24576, 4096): Wide(3, 1),  # 55.4 us
-    ("norm_swiglu", 256, 24576, 4096): Wide(3, 1),  # 78.0 us
+    ("norm_swiglu", 64, 24576, 4096): Wide(3, 1),  # 50.8 us
+    ("norm_swiglu", 128, 24576, 4096): Wide(3, 1),  # 53.8 us
+    ("norm_swiglu", 256, 24576, 4096): Wide(3, 1),  # 80.4 us
     ("linear_add", 1, 4096, 12288): Gemv(2, 2048, 8),  # 23.6 us
     ("linear_add", 2, 4096, 12288): Skinny(64, 128, 4, 4, 4),  # 28.1 us
     ("linear_add", 4, 4096, 12288): Skinny(64, 256, 2, 4, 3),  # 28.0 us
     ("linear_add", 16, 4096, 12288): Skinny(64, 128, 4, 4, 4),  # 27.1 us
     ("linear_add", 32, 4096, 12288): Skinny(64, 128, 4, 4, 4),  # 28.7 us
-    ("linear_add", 64, 4096, 12288): Wide(1, 2, True),  # 26.3 us
-    ("linear_add", 128, 4096, 12288): Wide(1, 2, True),  # 29.8 us
-    ("linear_add", 256, 4096, 12288): Wide(1, 2, True),  # 43.2 us
+    ("linear_add", 64, 4096, 12288): Wide(1, 2, True, 0, 0, 20),  # 25.8 us
+    ("linear_add", 128, 4096, 12288): Wide(1, 2, True, 0, 0, 8, 256),  # 29.1 us
+    ("linear_add", 256, 4096, 12288): None,  # 43.3 us
     ("norm_linear", 1, 151936, 4096): Gemv(8, 1024, 4),  # 272.6 us
     ("norm_linear", 2, 151936, 4096): Skinny(128, 128, 1, 8, 3),  # 286.8 us
     ("norm_linear", 4, 151936, 4096): Skinny(128, 128, 1, 8, 3),  # 285.9 us
@@ -106,14 +106,14 @@ TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {
     ("linear_add", 208, 1024, 3072): None,  # 8.0 us
     ("norm_linear", 160, 151936, 1024): None,  # 97.3 us
     ("norm_linear", 208, 151936, 1024): None,  # 107.1 us
-    ("norm_linear", 160, 6144, 4096): Wide(2, 2, True),  # 20.0 us
-    ("norm_linear", 208, 6144, 4096): Wide(2, 2, True),  # 24.0 us
-    ("linear_add", 160, 4096, 4096): Wide(1, 2, True),  # 13.4 us
-    ("linear_add", 208, 4096, 4096): Wide(1, 2, True),  # 15.2 us
-    ("norm_swiglu", 160, 24576, 4096): Wide(3, 1),  # 58.4 us
-    ("norm_swiglu", 208, 24576, 4096): Wide(3, 1),  # 65.4 us
+    ("norm_linear", 160, 6144, 4096): Wide(2, 2, True),  # 19.6 us
+    ("norm_linear", 208, 6144, 4096): Wide(2, 2, True),  # 23.7 us
+    ("linear_add", 160, 4096, 4096): Wide(1, 2, True),  # 13.3 us
+    ("linear_add", 208, 4096, 4096): Wide(1, 2, True),  # 14.9 us
+    ("norm_swiglu", 160, 24576, 4096): Wide(3, 1),  # 56.7 us
+    ("norm_swiglu", 208, 24576, 4096): Wide(3, 1),  # 64.7 us
     ("linear_add", 160, 4096, 12288): Wide(2, 3, True),  # 31.4 us
-    ("linear_add", 208, 4096, 12288): Wide(1, 2, True),  # 36.0 us
+    ("linear_add", 208, 4096, 12288): Wide(1, 2, True),  # 36.2 us
     ("norm_linear", 160, 151936, 4096): None,  # 327.5 us
     ("norm_linear", 208, 151936, 4096): None,  # 370.9 us
 }

@@ -7,7 +7,7 @@ Measured on NVIDIA H200, torch 2.11.0+cu130, triton 3.6.0.
 
 from typing import Final
 
-from kernels.linear.config import Config, Gemv, Skinny
+from kernels.linear.config import Config, Gemv, Skinny, Wide
 
 TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {
     ("norm_linear", 1, 4096, 1024): Gemv(4, 1024, 4),  # 2.5 us
@@ -49,49 +49,55 @@ TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {
     ("norm_linear", 1, 6144, 4096): Gemv(4, 1024, 4),  # 8.2 us
     ("norm_linear", 2, 6144, 4096): Skinny(128, 256, 2, 8, 3, True, 32768, True),  # 11.1 us
     ("norm_linear", 4, 6144, 4096): Skinny(128, 256, 2, 8, 3, True, 32768, True),  # 10.7 us
-    ("norm_linear", 16, 6144, 4096): Skinny(64, 512, 1, 4, 3, True, 32768, True),  # 9.8 us
+    ("norm_linear", 16, 6144, 4096): Wide(2, 2, True),  # 8.7 us
     ("norm_linear", 32, 6144, 4096): Skinny(64, 128, 2, 4, 4, True, 32768, True),  # 11.2 us
-    ("norm_linear", 64, 6144, 4096): Skinny(64, 256, 2, 4, 3, True, 32768, True),  # 12.9 us
-    ("norm_linear", 128, 6144, 4096): Skinny(128, 256, 2, 8, 3, True, 32768, True),  # 16.7 us
-    ("norm_linear", 192, 6144, 4096): None,  # 17.6 us
+    ("norm_linear", 64, 6144, 4096): Wide(2, 2, True),  # 10.1 us
+    ("norm_linear", 128, 6144, 4096): Wide(2, 2, True),  # 12.8 us
+    ("norm_linear", 192, 6144, 4096): Wide(2, 2, True),  # 16.5 us
     ("norm_linear", 256, 6144, 4096): Skinny(128, 128, 1, 8, 4, True, 32768, True),  # 16.4 us
     ("linear_add", 1, 4096, 4096): Gemv(4, 512, 2),  # 5.7 us
     ("linear_add", 2, 4096, 4096): Gemv(4, 1024, 4),  # 8.8 us
     ("linear_add", 4, 4096, 4096): Skinny(64, 512, 2, 4, 3, True, 32768, True),  # 8.8 us
-    ("linear_add", 16, 4096, 4096): Skinny(64, 512, 2, 4, 3, True, 32768, True),  # 8.6 us
+    ("linear_add", 16, 4096, 4096): Wide(2, 2, True),  # 6.8 us
     ("linear_add", 32, 4096, 4096): Skinny(64, 256, 3, 4, 3, True, 32768, True),  # 9.9 us
-    ("linear_add", 64, 4096, 4096): Skinny(64, 128, 3, 4, 4, True, 32768, True),  # 11.5 us
-    ("linear_add", 128, 4096, 4096): Skinny(128, 256, 2, 8, 3, True, 32768, True),  # 15.6 us
-    ("linear_add", 192, 4096, 4096): None,  # 19.2 us
-    ("linear_add", 256, 4096, 4096): Skinny(128, 256, 2, 8, 3, True, 32768, True),  # 17.7 us
+    ("linear_add", 64, 4096, 4096): Wide(2, 2, True),  # 8.2 us
+    ("linear_add", 128, 4096, 4096): Wide(1, 2, True),  # 10.7 us
+    ("linear_add", 192, 4096, 4096): Wide(2, 3, True),  # 14.2 us
+    ("linear_add", 256, 4096, 4096): Wide(2, 2, False, 2, 128),  # 16.7 us
     ("norm_swiglu", 1, 24576, 4096): Gemv(4, 1024, 4),  # 24.7 us
     ("norm_swiglu", 2, 24576, 4096): Skinny(128, 256, 1, 8, 3, True, 32768, True),  # 29.6 us
     ("norm_swiglu", 4, 24576, 4096): Skinny(128, 256, 1, 8, 3, True, 32768, True),  # 29.4 us
-    ("norm_swiglu", 16, 24576, 4096): Skinny(64, 256, 1, 4, 3, True, 32768, True),  # 27.7 us
+    ("norm_swiglu", 16, 24576, 4096): Wide(3, 1),  # 25.7 us
     ("norm_swiglu", 32, 24576, 4096): Skinny(64, 256, 1, 4, 3, True, 32768, True),  # 28.7 us
-    ("norm_swiglu", 64, 24576, 4096): Skinny(64, 128, 1, 4, 4, True, 32768, True),  # 30.0 us
-    ("norm_swiglu", 128, 24576, 4096): Skinny(64, 128, 1, 4, 4, True, 32768, True),  # 37.9 us
-    ("norm_swiglu", 192, 24576, 4096): None,  # 57.8 us
-    ("norm_swiglu", 256, 24576, 4096): None,  # 51.8 us
+    ("norm_swiglu", 64, 24576, 4096): Skinny(64, 128, 1, 4, 4, True, 32768, True),  # 29.0 us
+    ("norm_swiglu", 128, 24576, 4096): Wide(3, 1, False, 0, 0, 8, 256),  # 33.6 us
+    ("norm_swiglu", 192, 24576, 4096): Wide(3, 1),  # 36.9 us
+    ("norm_swiglu", 256, 24576, 4096): Wide(3, 1),  # 44.7 us
     ("linear_add", 1, 4096, 12288): Gemv(2, 2048, 8),  # 13.6 us
     ("linear_add", 2, 4096, 12288): Skinny(64, 512, 2, 4, 3, True, 32768, True),  # 17.6 us
     ("linear_add", 4, 4096, 12288): Skinny(64, 512, 2, 4, 3, True, 32768, True),  # 17.6 us
-    ("linear_add", 16, 4096, 12288): Skinny(64, 512, 2, 4, 3, True, 32768, True),  # 17.8 us
+    ("linear_add", 16, 4096, 12288): Wide(2, 3, True),  # 14.8 us
     ("linear_add", 32, 4096, 12288): Skinny(64, 256, 3, 4, 3, True, 32768, True),  # 18.8 us
-    ("linear_add", 64, 4096, 12288): Skinny(64, 256, 4, 4, 3, True, 32768, True),  # 20.8 us
-    ("linear_add", 128, 4096, 12288): Skinny(128, 256, 4, 8, 3, True, 32768, True),  # 26.5 us
-    ("linear_add", 192, 4096, 12288): None,  # 39.1 us
-    ("linear_add", 256, 4096, 12288): Skinny(128, 256, 2, 8, 3, True, 32768, True),  # 32.3 us
+    ("linear_add", 64, 4096, 12288): Wide(1, 2, True, 0, 0, 20),  # 16.4 us
+    ("linear_add", 128, 4096, 12288): Wide(1, 2, True),  # 20.2 us
+    ("linear_add", 192, 4096, 12288): Wide(2, 3, True),  # 24.2 us
+    ("linear_add", 256, 4096, 12288): Wide(1, 2, True),  # 30.0 us
     ("norm_linear", 1, 16384, 5120): Gemv(4, 1024, 4),  # 20.2 us
     ("linear_add", 1, 5120, 6144): Gemv(4, 2048, 8),  # 9.2 us
     ("norm_swiglu", 1, 34816, 5120): Gemv(4, 1024, 4),  # 40.8 us
     ("linear_add", 1, 5120, 17408): Gemv(2, 2048, 8),  # 21.8 us
     ("norm_linear", 1, 8192, 5120): Gemv(4, 1024, 4),  # 11.8 us
     ("norm_linear", 1, 6144, 5120): Gemv(4, 1024, 4),  # 9.4 us
-    ("norm_linear", 64, 16384, 5120): Skinny(64, 256, 1, 4, 3, True, 32768, True),  # 25.2 us
-    ("linear_add", 64, 5120, 6144): Skinny(64, 256, 3, 4, 3, True, 32768, True),  # 15.1 us
-    ("norm_swiglu", 64, 34816, 5120): Skinny(128, 128, 1, 8, 3, True, 32768, True),  # 49.9 us
-    ("linear_add", 64, 5120, 17408): Skinny(64, 256, 3, 4, 3, True, 32768, True),  # 31.5 us
+    ("norm_linear", 64, 16384, 5120): Skinny(64, 256, 1, 4, 3, True, 32768, True),  # 25.3 us
+    ("linear_add", 64, 5120, 6144): Wide(2, 2, True),  # 12.2 us
+    ("norm_swiglu", 64, 34816, 5120): Wide(3, 1),  # 49.5 us
+    ("linear_add", 64, 5120, 17408): Wide(3, 3, True),  # 29.9 us
     ("norm_linear", 64, 8192, 5120): Skinny(64, 256, 2, 4, 3, True, 32768, True),  # 17.4 us
     ("norm_linear", 64, 6144, 5120): Skinny(64, 256, 2, 4, 3, True, 32768, True),  # 14.4 us
+    ("norm_linear", 128, 10240, 4096): None,  # 18.7 us
+    ("norm_linear", 128, 151936, 4096): None,  # 165.6 us
+    ("norm_linear", 192, 16384, 5120): Wide(2, 1),  # 34.3 us
+    ("linear_add", 192, 5120, 6144): Wide(3, 2, False, 2, 96),  # 20.1 us
+    ("norm_swiglu", 192, 34816, 5120): Wide(3, 1),  # 80.9 us
+    ("linear_add", 192, 5120, 17408): Wide(3, 3, True),  # 42.5 us
 }

@@ -179,7 +179,9 @@ def test_entries_agree_with_their_definitions(
     """What the entries choose is right; on the CPU that is the reference."""
     for parts in ("bias", "norm bias", "swiglu", "residual bias"):
         problem = Problem(num_rows, 256, 272, dtype, parts, scales)
-        problem.check(problem.enter(device), TOLERANCE[torch.bfloat16] if num_rows < 64 else 0.1)
+        # On a card rows are quantised too, where they have tiles.
+        rounds = num_rows >= 64 or (device.type == "cuda" and scales == "row" and num_rows > 1)
+        problem.check(problem.enter(device), 0.1 if rounds else TOLERANCE[torch.bfloat16])
 
 
 @pytest.mark.gpu

@@ -6,8 +6,9 @@ there.
 """
 
 from math import prod
-from os import sysconf
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
 from typing import Any, Final
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -17,9 +18,6 @@ from workers.engine.memory.budget import MemoryRoom
 
 ALIGNMENT: Final = 256
 """Bytes; a tensor begins at a multiple."""
-
-_PAGE: Final = sysconf("SC_PAGE_SIZE")
-"""Bytes. The driver locks whole pages, and none twice: the region shares no page."""
 
 
 class HostPool:
@@ -36,17 +34,22 @@ class HostPool:
             )
         self.num_bytes = num_bytes
         self._num_taken = 0
-        self._is_locked = locks and num_bytes > 0
-        # torch's own page-locked memory comes in powers of two, up to twice what is asked for.
-        region = torch.empty(-(-num_bytes // _PAGE) * _PAGE + _PAGE, dtype=torch.uint8)
-        self._region = region[-region.data_ptr() % _PAGE :][:num_bytes]
-        if self._is_locked:
-            status = int(_cudart().cudaHostRegister(self._region.data_ptr(), num_bytes, 0))
+        self._unlock: finalize[..., HostPool] | None = None
+        # Whole pages of its own: the driver locks no page twice. torch's own page-locked memory
+        # comes in powers of two, up to twice what is asked for.
+        pages = mmap(-1, max(PAGESIZE, num_bytes), MAP_PRIVATE | MAP_ANONYMOUS)
+        self._region = torch.frombuffer(pages, dtype=torch.uint8, count=max(1, num_bytes))
+        if locks and num_bytes > 0:
+            at = self._region.data_ptr()
+            status = int(_cudart().cudaHostRegister(at, num_bytes, 0))
             if status != 0:
                 raise ConfigError(
                     f"host_bytes = {num_bytes}: the driver cannot lock so much memory (error "
                     f"{status}): lower it, or raise the limit of locked memory (ulimit -l)"
                 )
+            # Never outlives the region: what the system maps there next would be copied wrongly.
+            self._unlock = finalize(self, _unlock, at)
+            self._unlock.atexit = False
 
     def __repr__(self) -> str:
         return f"<HostPool {self._num_taken} of {self.num_bytes} bytes>"
@@ -68,9 +71,12 @@ class HostPool:
 
     def close(self) -> None:
         """Unlock the region, which no copy may use any more."""
-        if self._is_locked:
-            self._is_locked = False
-            _cudart().cudaHostUnregister(self._region.data_ptr())
+        if self._unlock is not None:
+            self._unlock()
+
+
+def _unlock(at: int) -> None:
+    _cudart().cudaHostUnregister(at)
 
 
 def _cudart() -> Any:  # noqa: ANN401 - torch does not type it

@@ -86,7 +86,7 @@ def test_a_card_copies_to_and_from_it_in_order() -> None:
     """Without the host waiting in between; the memory is exactly as large as was asked for."""
     pool = HostPool(3 * 2**20, ROOM, locks=True)
     kept = pool.tensor((2**19,), torch.float32)
-    assert kept.is_pinned()
+    assert kept.is_pinned(), "torch asks for the first byte of a region, which is locked"
     found = torch.zeros(2**19, device="cuda")
     for number in range(20):
         kept.copy_(torch.full((2**19,), float(number), device="cuda"), non_blocking=True)

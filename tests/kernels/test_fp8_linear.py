@@ -10,7 +10,7 @@ from kernels import linear as entries
 from kernels.fp8 import Fp8Weight, quantize_rows, quantize_weight
 from kernels.linear import library
 from kernels.linear.choose import MAX_BLOCKED_ROWS, TUNED_ROWS_FP8, Op, choose, even_splits, rule
-from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
+from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny, Wide
 from kernels.linear.device import product
 from kernels.linear.skinny import skinny
 from kernels.linear.tuned_fp8 import TUNED
@@ -233,10 +233,12 @@ def test_configurations_fit_the_card() -> None:
         for num_weight_rows, depth in [(6144, 4096), (34816, 5120), (5120, 17408), (256, 768)]:
             for rows in TUNED_ROWS_FP8:
                 config = rule(op, rows, num_weight_rows, depth, is_fp8=True)
-                assert isinstance(config, Gemv) or config is None or config.quantises
+                assert isinstance(config, Gemv | None) or config.quantises
                 if config is not None:
                     chosen.append((rows, depth, config))
     for rows, depth, config in chosen:
+        if isinstance(config, Wide):
+            continue  # it cuts its stages to the card's memory itself
         if isinstance(config, Gemv):
             assert rows <= 4
             assert config.block_n * depth / (config.num_warps * 32 * 4) <= 128

@@ -67,7 +67,8 @@ def test_where_it_does_not_run_the_rule_chooses() -> None:
     assert isinstance(choose(Op.NORM_SWIGLU, 8192, *shape[1:], has_wide=True), Wide)
     assert isinstance(choose(Op.NORM_SWIGLU, 1000, *shape[1:], has_wide=True), Wide)
     assert choose(Op.NORM_SWIGLU, 300, *shape[1:], has_wide=True) is None
-    assert choose(Op.LINEAR_ADD, 8, 4096, 12288, torch.bfloat16, has_wide=True) == Wide(1, 2, True)
+    eight = choose(Op.LINEAR_ADD, 8, 4096, 12288, torch.bfloat16, has_wide=True)
+    assert eight == Wide(1, 2, reads_once=True, stages=20)
     assert isinstance(choose(Op.LINEAR_ADD, 8, 4096, 12288, torch.bfloat16), Skinny)
     for rows, size in ((4, 4096), (17, 4096), (8, 151936)):
         assert not isinstance(

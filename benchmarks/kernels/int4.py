@@ -16,17 +16,9 @@ from torch import Tensor
 from benchmarks.kernels.case import Case, Variant, within
 from benchmarks.kernels.linear import EPS, written
 from kernels.int4 import PER_WORD, Int4Weight, dequantise
-from kernels.linear import (
-    check_int4,
-    int4,
-    int4_rows,
-    int4_tiles,
-    linear_add,
-    norm_linear,
-    norm_swiglu,
-)
+from kernels.linear import check_int4, int4, int4_tiles, linear_add, norm_linear, norm_swiglu
 from kernels.linear.choose import Op
-from kernels.linear.config import Int4Rows, Int4Tiles
+from kernels.linear.config import Int4Tiles
 from kernels.rms_norm import rms_norm
 
 LAYERS = [
@@ -66,7 +58,7 @@ def case(
     num_rows: int,
     num_weight_rows: int,
     depth: int,
-    configs: Sequence[Int4Tiles | Int4Rows | None],
+    configs: Sequence[Int4Tiles | None],
     device: torch.device,
     *,
     has_peer: bool = False,
@@ -111,7 +103,7 @@ def drawn(num_rows: int, depth: int, dtype: torch.dtype, device: torch.device) -
 
 def _ours(
     op: Op,
-    config: Int4Tiles | Int4Rows | None,
+    config: Int4Tiles | None,
     x: Tensor,
     weight: Int4Weight,
     other: Tensor,
@@ -124,8 +116,6 @@ def _ours(
         return int4.product(x, weight, **given)
     if op is not Op.LINEAR_ADD and not int4_tiles.fuses_norm(x, other):
         x, given["norm"] = rms_norm(x, other, EPS), None
-    if isinstance(config, Int4Rows):
-        return int4_rows.product(x, weight, config, **given)
     return int4_tiles.product(x, weight, config, **given)
 
 

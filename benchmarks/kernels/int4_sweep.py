@@ -12,7 +12,7 @@ import torch
 from benchmarks.kernels.case import Case
 from benchmarks.kernels.int4 import LAYERS, case
 from kernels.linear import int4_choose, int4_tiles
-from kernels.linear.config import Int4Rows, Int4Tiles
+from kernels.linear.config import Int4Tiles
 
 _CANDIDATES = {
     1: (
@@ -68,18 +68,6 @@ _CANDIDATES = {
 }
 """By rows of x; of the last the choice and the widened weight alone."""
 
-_ROWS = (
-    Int4Rows(8, 4, 4),
-    Int4Rows(8, 4, 4, tiles=2),
-    Int4Rows(8, 4, 4, tiles=3),
-    Int4Rows(8, 4, 3, tiles=4),
-    Int4Rows(8, 5, 3, tiles=2),
-    Int4Rows(16, 4, 2),
-    Int4Rows(16, 2, 2),
-    Int4Rows(4, 8, 4),
-)
-"""Of a single row, by `int4_rows`."""
-
 _MULTIPROCESSORS = 132
 _FEWEST, _MOST = 96, 560
 """Programs, before their columns are shared."""
@@ -96,11 +84,9 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield case(op, num_rows, num_weight_rows, depth, configs, device)
 
 
-def _candidates(num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Int4Tiles | Int4Rows]:
+def _candidates(num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Int4Tiles]:
     """Each alone if that makes programs enough, and with as many splits as fill the card."""
     yield int4_choose.chosen(num_rows, num_weight_rows, depth, has_wgmma=True)
-    if num_rows == 1:
-        yield from _ROWS
     for tile in _CANDIDATES[num_rows]:
         if not int4_tiles.fits(tile._replace(splits=3), depth, _GROUP):
             continue

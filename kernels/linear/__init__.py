@@ -111,10 +111,8 @@ def linear_add(
     bias: Tensor | None = None,
     *,
     invariant: bool = False,
-    ahead: Weight | None = None,
 ) -> Tensor:
     """`residual + x W^T + bias`; residual [T, N]. May overwrite `residual`: use the result only.
-    `ahead` are gates and ups that `norm_swiglu` reads next: a kernel may bring them to the cache.
 
     The reference rounds the product before the sum; the kernels round the sum only.
     """
@@ -122,8 +120,7 @@ def linear_add(
     if uses_triton(x):
         from kernels.linear import device
 
-        words = ahead if isinstance(ahead, Int4Weight) else None
-        return device.linear_add(x, of_rows(weight, x), residual, bias, invariant, words)
+        return device.linear_add(x, of_rows(weight, x), residual, bias, invariant)
     return reference.linear_add(x, weight, residual, bias, invariant)
 
 

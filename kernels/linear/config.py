@@ -126,20 +126,4 @@ class Int4Tiles(NamedTuple):
         return 16 * self.m_tiles * self.warps_m
 
 
-class Int4Rows(NamedTuple):
-    """16 weight rows in 4 bits by up to four rows of x; each of `warps` takes every so manieth 128
-    columns, `at_once` of them on their way.
-
-    A multiprocessor shall hold `blocks` programs, as far as registers go. A program takes `tiles`
-    of 16 rows one behind the other, where warps divide the columns evenly. Programs ask for
-    `ahead_mb` MiB of the next weight as far as the L2 cache.
-    """
-
-    warps: int
-    at_once: int
-    blocks: int
-    ahead_mb: int = 0
-    tiles: int = 1
-
-
 Config = Gemv | Skinny | Wide

@@ -76,13 +76,10 @@ def linear_add(
     residual: Tensor,
     bias: Tensor | None,
     invariant: bool = False,
-    ahead: Int4Weight | None = None,
 ) -> Tensor:
     """See `kernels.linear.linear_add`."""
     if isinstance(weight, Int4Weight):
-        return int4.product(
-            x, weight, residual=residual, bias=bias, invariant=invariant, ahead=ahead
-        )
+        return int4.product(x, weight, residual=residual, bias=bias, invariant=invariant)
     config = _chosen(Op.LINEAR_ADD, x, weight, bias, residual, invariant=invariant)
     if config is None:
         return library.linear_add(x, weight, residual, bias)

@@ -4,20 +4,11 @@ Owns the rule. Must not know layers.
 """
 
 from enum import StrEnum
-from typing import Any
 
 from torch import Tensor
 
 from kernels.int4 import Int4Weight, dequantise
-from kernels.linear import (
-    int4_choose,
-    int4_gemv,
-    int4_rows,
-    int4_skinny,
-    int4_tiles,
-    int4_verdict,
-    library,
-)
+from kernels.linear import int4_choose, int4_gemv, int4_skinny, int4_tiles, int4_verdict, library
 from kernels.rms_norm import rms_norm
 
 
@@ -54,11 +45,9 @@ def product(
     swiglu: bool = False,
     is_gelu: bool = False,
     invariant: bool = False,
-    ahead: Int4Weight | None = None,
 ) -> Tensor:
-    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; may overwrite `residual`. `ahead`
-    are the gates and ups that are multiplied next.
-    """
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; may overwrite `residual`."""
+    has_wgmma = x.dtype == weight.scales.dtype and int4_verdict.has_wgmma(x.device, x.dtype)
     kernel = choose(
         x.shape[0],
         has_tiles=int4_tiles.suits(x, weight) and int4_verdict.serves(x.device, x.dtype),
@@ -76,11 +65,15 @@ def product(
         x = x.index_select(1, weight.order)
     match kernel:
         case Kernel.TILES:
-            given = {
-                "norm": norm, "eps": eps, "bias": bias, "residual": residual, "swiglu": swiglu,
-                "is_gelu": is_gelu,
-            }  # fmt: skip
-            return _in_cuda(x, weight, given, ahead, invariant=invariant)
+            num_weight_rows, depth = weight.shape
+            config = int4_choose.chosen(
+                x.shape[0], num_weight_rows, depth, group=weight.group, invariant=invariant,
+                has_wgmma=has_wgmma,
+            )  # fmt: skip
+            return int4_tiles.product(
+                x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual,
+                swiglu=swiglu, is_gelu=is_gelu,
+            )  # fmt: skip
         case Kernel.GEMV:
             return int4_gemv.int4_gemv(
                 x, weight, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu,
@@ -93,31 +86,6 @@ def product(
             )  # fmt: skip
         case Kernel.WIDENED:
             return widened(x, weight, bias, residual, swiglu=swiglu, is_gelu=is_gelu)
-
-
-def _in_cuda(
-    x: Tensor,
-    weight: Int4Weight,
-    given: dict[str, Any],
-    ahead: Int4Weight | None,
-    *,
-    invariant: bool,
-) -> Tensor:
-    """`product`, with the rest of its operands, of rows in the weight's order."""
-    num_weight_rows, depth = weight.shape
-    if not invariant and int4_verdict.has_rows(x.device, x.dtype):
-        has_residual, has_norm = given["residual"] is not None, given["norm"] is not None
-        if int4_rows.suits(
-            x, weight, has_norm=has_norm, has_residual=has_residual, swiglu=given["swiglu"]
-        ):
-            few = int4_choose.chosen_rows(num_weight_rows, depth)
-            return int4_rows.product(x, weight, few, **given, ahead=ahead)
-    has_wgmma = x.dtype == weight.scales.dtype and int4_verdict.has_wgmma(x.device, x.dtype)
-    config = int4_choose.chosen(
-        x.shape[0], num_weight_rows, depth, group=weight.group, invariant=invariant,
-        has_wgmma=has_wgmma,
-    )  # fmt: skip
-    return int4_tiles.product(x, weight, config, **given)
 
 
 def widened(

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.int4 import Int4Weight, dequantise, packed
-from kernels.linear import int4_choose, int4_rows, int4_tiles
-from kernels.linear.config import Int4Rows, Int4Tiles
+from kernels.linear import int4_choose, int4_tiles
+from kernels.linear.config import Int4Tiles
 
 Product = Callable[..., Tensor]
-"""As `int4_tiles.product` and `int4_rows.product`."""
+"""As `int4_tiles.product`."""
 
 EPS: Final = 1e-6
 
@@ -53,7 +53,7 @@ class CheckedProduct(NamedTuple):
     group: int
     parts: str = ""
     num_times: int = 1
-    config: Int4Tiles | Int4Rows | None = None
+    config: Int4Tiles | None = None
 
     def has(self, part: str) -> bool:
         """Whether `parts` names it."""
@@ -82,7 +82,6 @@ PRODUCTS: Final = (
         1, 200, 4352, 128, "zeros residual", config=Int4Tiles(2, 2, 2, 1, 4, 6, 2, turns=2)
     ),  # clusters whose programs have an odd number of steps
     CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
-    CheckedProduct(16, 400, 2304, 128, "zeros norm swiglu", config=Int4Tiles(12, 2, 1, 2, 1, 4, 1)),
     CheckedProduct(
         16, 136, 2304, 128, "zeros norm", config=Int4Tiles(2, 2, 2, 2, 1, 6, 1, turns=3)
     ),
@@ -100,17 +99,6 @@ WGMMA_PRODUCTS: Final = (
     CheckedProduct(128, 392, 2304, 128, "zeros residual", config=_grouped(12, 1, 16, 4)),
 )
 """By warp groups, in bfloat16: where these are wrong, and no others, warps multiply alone."""
-
-
-ROWS_PRODUCTS: Final = (
-    CheckedProduct(1, 200, 2304, 128, "zeros norm", config=Int4Rows(8, 4, 4)),
-    CheckedProduct(1, 136, 8192, 128, "zeros residual", config=Int4Rows(16, 4, 2)),
-    CheckedProduct(1, 400, 5120, 128, "zeros norm swiglu", config=Int4Rows(8, 5, 3, tiles=2)),
-    CheckedProduct(3, 200, 5120, 128, "bias", config=Int4Rows(8, 4, 4)),
-    CheckedProduct(2, 272, 4096, 128, "swiglu gelu", config=Int4Rows(8, 4, 4, tiles=3)),
-    CheckedProduct(4, 1024, 1024, 128, "zeros", num_times=8, config=Int4Rows(8, 4, 4, tiles=2)),
-)
-"""By `int4_rows`: where these are wrong, and no others, `int4_tiles` multiplies few rows too."""
 
 
 class Inputs(NamedTuple):
@@ -152,8 +140,6 @@ def record(dtype: torch.dtype) -> None:
     """Launch all on the pretended device (`kernels.recorder`)."""
     for case in (*PRODUCTS, *(WGMMA_PRODUCTS if dtype == torch.bfloat16 else ())):
         launched(case, drawn(case, dtype, torch.device("meta")), int4_tiles.product)
-    for case in ROWS_PRODUCTS:
-        launched(case, drawn(case, dtype, torch.device("meta")), int4_rows.product)
 
 
 def launched(case: CheckedProduct, inputs: Inputs, product: Product) -> Tensor:

@@ -13,8 +13,7 @@ from functools import cache
 from itertools import product
 from typing import Final
 
-from kernels.linear.config import Int4Rows, Int4Tiles
-from kernels.linear.int4_rows import CHUNK, TILE
+from kernels.linear.config import Int4Tiles
 from kernels.linear.int4_tiles import COLUMNS, fits
 
 _MULTIPROCESSORS: Final = 132
@@ -72,11 +71,6 @@ and of 128 rows of x only two stages fit.
 """
 
 _MEASURED: Final = {
-    16: {  # by calculation: see below
-        (24576, 4096): Int4Tiles(12, 2, 1, 2, 1, 4, 1),
-        (34816, 5120): Int4Tiles(9, 2, 2, 2, 1, 3, 1),
-        (16384, 5120): Int4Tiles(4, 2, 2, 2, 1, 6, 1, turns=2),
-    },
     32: {
         (5120, 6144): _grouped(12, 1, 4, 4), (5120, 17408): _grouped(12, 1, 4, 4),
         (34816, 5120): Int4Tiles(2, 2, 2, 4, 1, 4, 2), (6144, 4096): Int4Tiles(2, 2, 2, 4, 1, 4, 2),
@@ -92,13 +86,7 @@ _MEASURED: Final = {
         (5120, 17408): _grouped(12, 1, 16, 4),
     },
 }  # fmt: skip
-"""The best of the sweep where the rules find others, by most rows of x: weight rows and columns.
-
-Those of 16 rows were not measured. What is took 26 us per MB that a multiprocessor reads, x (8 KB
-of a step of 256 columns) as well as words, however it was cut up: the L2 cache's rate. One program
-on each with as many weight rows as that takes reads x once: 16 us instead of 22, 26 instead of 38,
-15 instead of 19.
-"""
+"""The best of the sweep where the rules find others, by most rows of x: weight rows and columns."""
 
 _LEAST_GROUPED: Final = 17
 """Rows of x. The norm of fewer is in the product, where warps multiply alone."""
@@ -109,22 +97,8 @@ make the numbers.
 _CACHE_BYTES_PER_US: Final = 7e6
 """Of the L2 cache, from which each program reads all rows of x."""
 _FIXED_US: Final = (0.0, 4.0, 4.5, 4.5)
-_AT_ONCE: Final = (0, 132, 132, 105)
+_AT_ONCE: Final = (0, 132, 132, 120)
 """Programs, one on a multiprocessor; both by how many share columns."""
-
-_ROWS: Final = Int4Rows(8, 4, 4, ahead_mb=16)
-"""By `int4_rows`, by calculation (`int4_chain` has others). Registers for four programs on a
-multiprocessor leave room for those of the kernel ahead; 16 MiB are what the memory brings in the 4
-us of the attention of short contexts.
-"""
-_FIVE_ROWS: Final = Int4Rows(8, 5, 3, ahead_mb=16)
-"""The same of 5,120 columns, five chunks of each warp."""
-_MOST_ALONE: Final = 4 * _MULTIPROCESSORS
-"""Programs that run at once: of more each takes two tiles, so that x and its norm, 16 KB beside 32
-of words, cross from the L2 cache half as often; it brings some 5 MB per us.
-"""
-_DEEP_ROWS: Final = Int4Rows(16, 4, 2)
-"""The same of many columns, where two programs on a multiprocessor have all weight rows."""
 
 _INVARIANT: Final = Int4Tiles(4, 1, 1, 8, 1, 4, 1)
 """Its rows of x are as many as there are: each sum is added up in the same order."""
@@ -168,15 +142,6 @@ def chosen(
     if eights == 8 and programs > _MULTIPROCESSORS:
         return _LARGE
     return _shared(config, programs, _MULTIPROCESSORS * at_once, depth)
-
-
-def chosen_rows(num_weight_rows: int, depth: int) -> Int4Rows:
-    """How few rows are multiplied by `int4_rows`."""
-    programs = -(-num_weight_rows // TILE)
-    if depth > _DEEP_COLUMNS and programs <= 2 * _MULTIPROCESSORS:
-        return _DEEP_ROWS
-    config = _FIVE_ROWS if depth == _FIVE_ROWS.warps * _FIVE_ROWS.at_once * CHUNK else _ROWS
-    return config._replace(tiles=2 if programs > _MOST_ALONE else 1)
 
 
 def _measured(num_rows: int, num_weight_rows: int, depth: int, group: int) -> Int4Tiles | None:

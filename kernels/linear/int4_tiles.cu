@@ -21,13 +21,16 @@
 //
 // The weight is the product's left side. A word holds eight columns of 32: the quarter of the
 // fragment that its lane needs for two steps of 16 columns (`kernels/int4/weight.py`), so that
-// `ldmatrix` of words gives fragments.
+// `ldmatrix` of words gives fragments. A number's bits under a fixed exponent are 128 + q (1024 + q
+// in float16); less 128 + z that is q - z, exactly.
 
 #include "hopper.h"
-#include "int4_numbers.h"
 #if WGMMA
 #include "products.h"
 #endif
+
+typedef unsigned short u16;
+typedef unsigned char u8;
 
 constexpr int COLUMNS = 256;
 constexpr int TILE = 16 * MT * WARPS_M;
@@ -52,6 +55,15 @@ constexpr int PITCH = TILE + 4;
 // Columns of a step that one warp takes, and those of it that share a scale.
 constexpr int SLICE = COLUMNS / WARPS_K;
 constexpr int SEGMENT = GROUP < SLICE ? GROUP : SLICE;
+constexpr u32 NIBBLES = 0x000F000F;
+constexpr u32 EXPONENTS = HALF ? 0x64006400 : 0x43004300;
+// Of x, as instructions name it.
+#if HALF
+#define KIND "f16"
+#else
+#define KIND "bf16"
+#endif
+
 __device__ __forceinline__ void fetch_line(u32 to, const void* from, u32 barrier, u32 bytes) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -64,6 +76,49 @@ __device__ __forceinline__ void load_tiles(u32 (&v)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(address));
+}
+
+__device__ __forceinline__ void multiply(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
+                                         u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." KIND "." KIND
+      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ u32 less(u32 a, u32 b) {
+  u32 v;
+  asm("sub.rn." KIND "x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+  return v;
+}
+
+__device__ __forceinline__ u32 times(u32 a, u32 b) {
+  u32 v;
+  asm("mul.rn." KIND "x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+  return v;
+}
+
+// Two numbers q - z of a word, nibbles `pair` and `pair + 4`, EARLY times their scale. `zeros` are
+// 128 + z, `factors` the scale, twice each.
+__device__ __forceinline__ u32 pair_of(u32 word, int pair, u32 zeros, u32 factors) {
+  u32 v;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;"
+      : "=r"(v)
+      : "r"(word >> (4 * pair)), "n"(NIBBLES), "n"(EXPONENTS));
+  return EARLY ? times(less(v, zeros), factors) : less(v, zeros);
+}
+
+__device__ __forceinline__ float wide(u16 bits, bool is_half) {
+  float v;
+  if (is_half) asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits));
+  else v = __uint_as_float((u32)bits << 16);
+  return v;
+}
+
+__device__ __forceinline__ u16 narrow(float v) {
+  u16 bits;
+  asm("cvt.rn." KIND ".f32 %0, %1;" : "=h"(bits) : "f"(v));
+  return bits;
 }
 
 // A float at the same place of a program of the cluster.
@@ -90,10 +145,21 @@ __device__ __forceinline__ float gathered(u32 address, u32 next) {
   return v;
 }
 
+// silu, or gelu in its tanh form: v * sigmoid(y).
+__device__ __forceinline__ float opened(float v) {
+  const float y = GELU ? 1.5957691216057308f * (v + 0.044715f * v * v * v) : v;
+  return __fdividef(v, 1.0f + __expf(-y));
+}
+
 __device__ __forceinline__ int weight_row(int row, int tile, int num_out) {
   const int inner = SWIGLU ? row % FEATURES : row;
   const int feature = min(tile * FEATURES + inner, num_out - 1);
   return SWIGLU && row >= FEATURES ? num_out + feature : feature;
+}
+
+// The low bits of each.
+__device__ __forceinline__ u32 kept_word(u32 scale, u32 zero) {
+  return (scale << 16) | ((EXPONENTS & 0xFFFF) + (zero & 0xFF));
 }
 
 extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster_dims__(SPLITS, 1, 1)

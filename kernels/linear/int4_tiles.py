@@ -52,19 +52,13 @@ _MAX_GROUPS: Final = 256
 HALVES: Final = (torch.float16, torch.bfloat16)
 
 
-NUMBERS: Final = {
-    "int4_numbers.h": Path(__file__).with_name("int4_numbers.h").read_text(encoding="utf-8")
-}
-"""What all kernels of 4-bit products include, by name."""
-
-
 def _products(constants: Mapping[str, int]) -> dict[str, str]:
     """`multiply_group` adds 64 weight rows by all of x, 16 columns deep, without waiting.
 
     `wait_made` waits for all products but those asked for last, whose left sides were `made`.
     """
     if not constants["WGMMA"]:
-        return {**header(), **NUMBERS}
+        return header()
     count = 4 * constants["NT"]
     sums, made = f"float (&sums)[{count}]", "u32 (&{0})[16]"
     held = [f'"+f"(sums[{number}])' for number in range(count)]
@@ -78,7 +72,7 @@ def _products(constants: Mapping[str, int]) -> dict[str, str]:
         ),
     }
     lines = [f"__device__ __forceinline__ void {f} {{{body}\n}}\n" for f, body in bodies.items()]
-    return {**header(), **NUMBERS, "products.h": "\n".join(lines)}
+    return {**header(), "products.h": "\n".join(lines)}
 
 
 def _waits(left: int, held: list[str]) -> str:

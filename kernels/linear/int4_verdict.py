@@ -23,7 +23,7 @@ from triton.runtime.cache import get_cache_manager
 
 from kernels.cuda.hopper import header, runs_on
 from kernels.cuda.source import compiler_version
-from kernels.linear import int4_check, int4_rows, int4_tiles
+from kernels.linear import int4_check, int4_tiles
 
 _LONGEST_S: Final = 10.0
 """A thousand times what a product of the check takes."""
@@ -37,14 +37,13 @@ class CardBroken(Exception):
 
 class Verdict(NamedTuple):
     """Whether `int4_tiles` serves a device, and a line for people. `is_fault`: it should have, with
-    all that goes with it. `has_wgmma`: its warp groups serve too, `has_rows`: `int4_rows`.
+    all its ways to multiply. `has_wgmma`: that of warp groups serves too.
     """
 
     serves: bool
     text: str
     is_fault: bool = False
     has_wgmma: bool = False
-    has_rows: bool = False
 
 
 _verdicts: dict[tuple[torch.device, torch.dtype], Verdict] = {}
@@ -73,14 +72,6 @@ def has_wgmma(device: torch.device, dtype: torch.dtype) -> bool:
     return verdict is not None and verdict.has_wgmma
 
 
-def has_rows(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `int4_rows` multiplies few rows; see `serves`."""
-    if device.type == "meta":
-        return True
-    verdict = _verdicts.get((device, dtype))
-    return verdict is not None and verdict.has_rows
-
-
 def check(device: torch.device, dtype: torch.dtype) -> Verdict:
     """Find out, once in a process, outside of captures; on the pretended device only the launches
     of a check are recorded. Raises `CardBroken`.
@@ -107,22 +98,14 @@ def _verdict(device: torch.device, dtype: torch.dtype) -> Verdict:
         return Verdict(True, "4-bit products: int4_tiles, as far as is known ahead")
     begun_at = time.perf_counter()
     settle = partial(wait_for, device)
-    run = partial(int4_check.first_fault, device=device, dtype=dtype, settle=settle)
+    run = partial(int4_check.first_fault, int4_tiles.product, device, dtype, settle)
     mark = mark_of(device)
-    verdict = judge(mark, partial(run, int4_tiles.product))
-    if verdict.serves:
-        # Marks of their own: what never ends is left out alone next time.
-        found = judge(
-            mark.with_name(f"{mark.name}_rows"),
-            partial(run, int4_rows.product, cases=int4_check.ROWS_PRODUCTS),
-        )
-        verdict = with_part(verdict, found, "int4_rows")._replace(has_rows=found.serves)
+    verdict = judge(mark, run)
     if verdict.serves and dtype == torch.bfloat16:
-        found = judge(
-            mark.with_name(f"{mark.name}_wgmma"),
-            partial(run, int4_tiles.product, cases=int4_check.WGMMA_PRODUCTS),
-        )
-        verdict = with_part(verdict, found, "warp groups")._replace(has_wgmma=found.serves)
+        # A mark of its own: warp groups that never end are left out alone next time.
+        own = mark.with_name(f"{mark.name}_wgmma")
+        grouped = judge(own, partial(run, int4_check.WGMMA_PRODUCTS))
+        verdict = with_wgmma(verdict, grouped)
     return verdict._replace(text=f"{verdict.text} ({time.perf_counter() - begun_at:.1f} s)")
 
 
@@ -145,12 +128,12 @@ def judge(mark: Path, run: Callable[[], str]) -> Verdict:
     return Verdict(True, "4-bit products: int4_tiles, which was right here")
 
 
-def with_part(verdict: Verdict, part: Verdict, name: str) -> Verdict:
-    """That of the kernel with that of a part which it can do without."""
-    if part.serves:
-        return verdict
-    why = part.text.partition("int4_tiles: ")[2]
-    text = f"{verdict.text}, without {name}, which are wrong here: {why}"
+def with_wgmma(verdict: Verdict, grouped: Verdict) -> Verdict:
+    """That of the kernel with that of its warp groups, which many rows can do without."""
+    if grouped.serves:
+        return verdict._replace(has_wgmma=True)
+    why = grouped.text.partition("int4_tiles: ")[2]
+    text = f"4-bit products: int4_tiles, without warp groups, which are wrong here: {why}"
     return verdict._replace(text=text, is_fault=True)
 
 
@@ -159,12 +142,8 @@ def mark_of(device: torch.device) -> Path:
     from kernels.cuda.driver import version
 
     card = str(torch.cuda.get_device_properties(device))
-    sources = [
-        Path(file).with_suffix(".cu").read_text(encoding="utf-8")
-        for file in (int4_tiles.__file__, int4_rows.__file__)
-    ]
-    headers = [*header().values(), *int4_tiles.NUMBERS.values()]
-    parts = [card, str(version()), compiler_version(), *sources, *headers]
+    source = Path(int4_tiles.__file__).with_suffix(".cu").read_text(encoding="utf-8")
+    parts = [card, str(version()), compiler_version(), source, *header().values()]
     key = sha256("\0".join(parts).encode()).hexdigest()
     return Path(get_cache_manager(key).cache_dir) / "int4_check"
 

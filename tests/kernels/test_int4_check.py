@@ -16,20 +16,13 @@ from kernels.linear import (
     int4_check,
     int4_choose,
     int4_gemv,
-    int4_rows,
     int4_skinny,
     int4_tiles,
     int4_verdict,
 )
-from kernels.linear.config import Int4Rows, Int4Tiles
+from kernels.linear.config import Int4Tiles
 from kernels.linear.int4 import Kernel
-from kernels.linear.int4_check import (
-    PRODUCTS,
-    ROWS_PRODUCTS,
-    WGMMA_PRODUCTS,
-    CheckedProduct,
-    Inputs,
-)
+from kernels.linear.int4_check import PRODUCTS, WGMMA_PRODUCTS, CheckedProduct, Inputs
 from kernels.linear.int4_verdict import CardBroken
 
 CPU = torch.device("cpu")
@@ -41,9 +34,7 @@ Spoil = Callable[[Tensor], Tensor]
 def double(spoil: Spoil = lambda out: out) -> Callable[..., Tensor]:
     """The product as a card has it, rounded once, then spoilt."""
 
-    def product(
-        x: Tensor, weight: Int4Weight, config: Int4Tiles | Int4Rows, **given: Any
-    ) -> Tensor:
+    def product(x: Tensor, weight: Int4Weight, config: Int4Tiles, **given: Any) -> Tensor:
         parts = "swiglu" if given.get("swiglu") else ""
         case = CheckedProduct(*x.shape, 0, 0, parts)
         return spoil(int4_check.exact(case, Inputs(x, weight, given)).to(x.dtype))
@@ -199,11 +190,6 @@ def test_warp_groups_that_broke_the_device_are_left_out_alone(
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
     monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
     monkeypatch.setattr(int4_tiles, "product", product)
-    monkeypatch.setattr(
-        int4_rows,
-        "product",
-        lambda x, *rest, **given: x if x.is_meta else double()(x, *rest, **given),
-    )
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
     with pytest.raises(CardBroken):
         int4_verdict.check(CPU, torch.bfloat16)
@@ -227,14 +213,13 @@ def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -
     monkeypatch.setattr(int4_verdict, "runs_on", lambda _: True)
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
     monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
-    for kernel in (int4_tiles, int4_rows):
-        monkeypatch.setattr(kernel, "product", product)
+    monkeypatch.setattr(int4_tiles, "product", product)
     for _ in range(2):
         assert int4_verdict.check(CPU, torch.bfloat16).serves
         assert int4_verdict.check(CPU, torch.float16).is_fault
         assert int4_verdict.check(CPU, torch.float32) == int4_verdict.verdict_on(CPU, torch.float32)
-    # Three chains of eight, and the first one that is wrong.
-    num_right = len(PRODUCTS) + 3 * 7 + len(ROWS_PRODUCTS) + len(WGMMA_PRODUCTS)
+    # Two chains of eight, and the first one that is wrong.
+    num_right = len(PRODUCTS) + 2 * 7 + len(WGMMA_PRODUCTS)
     assert calls == [torch.bfloat16] * num_right + [torch.float16]
     assert int4_verdict.has_wgmma(CPU, torch.bfloat16)
     assert not int4_verdict.has_wgmma(CPU, torch.float16)
@@ -242,39 +227,25 @@ def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -
     assert served == [True, False, False]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ("wgmma", "without warp groups, which are wrong here: 64 rows, 392 x 2304"),
-        ("rows", "without int4_rows, which are wrong here: 1 rows, 200 x 2304"),
-    ],
-)
-def test_wrong_parts_are_left_out_alone(
-    wrong: str, words: str, monkeypatch: pytest.MonkeyPatch, mark: Path
-) -> None:
+def test_wrong_warp_groups_are_left_out_alone(monkeypatch: pytest.MonkeyPatch, mark: Path) -> None:
     """The kernel serves, and people hear of it."""
 
-    def product(
-        x: Tensor, weight: Int4Weight, config: Int4Tiles | Int4Rows, **given: Any
-    ) -> Tensor:
+    def product(x: Tensor, weight: Int4Weight, config: Int4Tiles, **given: Any) -> Tensor:
         if x.is_meta:
             return x
-        part = "rows" if isinstance(config, Int4Rows) else "wgmma" if config.wgmma else ""
-        spoil: Spoil = torch.zeros_like if part == wrong else lambda out: out
-        return double(spoil)(x, weight, config, **given)
+        return double(torch.zeros_like if config.wgmma else lambda out: out)(
+            x, weight, config, **given
+        )
 
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
     monkeypatch.setattr(int4_verdict, "runs_on", lambda _: True)
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
     monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
-    for kernel in (int4_tiles, int4_rows):
-        monkeypatch.setattr(kernel, "product", product)
+    monkeypatch.setattr(int4_tiles, "product", product)
     verdict = int4_verdict.check(CPU, torch.bfloat16)
-    assert (verdict.serves, verdict.is_fault) == (True, True)
-    assert (verdict.has_wgmma, verdict.has_rows) == (wrong != "wgmma", wrong != "rows")
-    assert words in verdict.text
-    assert int4_verdict.has_wgmma(CPU, torch.bfloat16) == verdict.has_wgmma
-    assert int4_verdict.has_rows(CPU, torch.bfloat16) == verdict.has_rows
+    assert (verdict.serves, verdict.is_fault, verdict.has_wgmma) == (True, True, False)
+    assert "without warp groups, which are wrong here: 64 rows, 392 x 2304" in verdict.text
+    assert not int4_verdict.has_wgmma(CPU, torch.bfloat16)
 
 
 class Event:

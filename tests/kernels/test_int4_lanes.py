@@ -108,39 +108,6 @@ def test_lanes_meet_their_columns(own_m: int, block64: int) -> None:
     assert np.array_equal(found, weights @ x[8 * n : 8 * n + 8, columns].numpy().T)
 
 
-@pytest.mark.parametrize("num_rows", [1, 3])
-def test_lanes_meet_their_columns_in_registers(num_rows: int) -> None:
-    """One chunk of `int4_rows.cu`: 16 weight rows, 128 columns; the last row of x repeats.
-
-    Lane t of four has 16 bytes of words of 32 columns that follow each other; x lies as
-    [eighth e][lane t][8], so that its 16 bytes are those columns' of step e.
-    """
-    generator = torch.Generator().manual_seed(11)
-    numbers = torch.randint(0, 16, (16, 128), generator=generator)
-    x = torch.randint(-8, 8, (num_rows, 128), generator=generator).float()
-    words = packed(numbers, 128).numpy().view(np.uint32)
-    units = x.bfloat16().view(torch.int16).numpy().view(np.uint32).reshape(num_rows, 16, 4)
-    staged = np.empty_like(units)
-    for unit in range(16):
-        staged[:, unit % 4 * 4 + unit // 4 % 4] = units[:, unit]
-    zero, found = 5, np.zeros((16, 8))
-    low = np.array([words[lane // 4, 4 * (lane % 4) :][:4] for lane in LANES])
-    high = np.array([words[8 + lane // 4, 4 * (lane % 4) :][:4] for lane in LANES])
-    own = [(min(lane // 4, num_rows - 1), lane % 4) for lane in LANES]
-    for half in range(2):
-        first, second = (
-            np.array([staged[row, 8 * half + behind + place] for row, place in own])
-            for behind in (0, 4)
-        )
-        for w in range(4):
-            sides = [(side, 2 * half + step) for step in range(2) for side in (low, high)]
-            a = np.stack([pair_of(side[:, w], pair, zero) for side, pair in sides], axis=1)
-            found += multiply(a, np.stack([first[:, w], second[:, w]], axis=1))
-    exact = (numbers.numpy() - zero) @ x.numpy().T
-    assert np.array_equal(found[:, :num_rows], exact)
-    assert np.array_equal(found[:, num_rows:], np.repeat(exact[:, -1:], 8 - num_rows, axis=1))
-
-
 def test_squares_are_a_diagonal() -> None:
     """Of the product of a fragment of x with itself: lane 4 q + q / 2 has that of row q."""
     x = torch.randint(-8, 8, (8, 16), generator=torch.Generator().manual_seed(3)).float()

@@ -136,9 +136,7 @@ class Network:
                 if rows.shape[0] == 0:
                     return hidden[:0]
                 mixed, hidden = mixed.index_select(0, rows), hidden.index_select(0, rows)
-            hidden = self._added(
-                hidden, mixed, layer.out, layer.out_bias, layer.mixer_out_norm, layer.gate_up
-            )
+            hidden = self._added(hidden, mixed, layer.out, layer.out_bias, layer.mixer_out_norm)
             gated = norm_swiglu(
                 hidden, layer.mlp_norm, eps, layer.gate_up, is_gelu=self._is_gelu[index],
                 invariant=invariant,
@@ -205,16 +203,10 @@ class Network:
         return mixed
 
     def _added(
-        self,
-        hidden: Tensor,
-        x: Tensor,
-        weight: Weight,
-        bias: Tensor | None,
-        norm: Tensor | None,
-        ahead: Weight | None = None,
+        self, hidden: Tensor, x: Tensor, weight: Weight, bias: Tensor | None, norm: Tensor | None
     ) -> Tensor:
-        """`hidden` with the product of x, or with what a norm makes of it; `ahead` is read next."""
+        """`hidden` with the product of x, or with what a norm makes of it."""
         if norm is None:
-            return linear_add(x, weight, hidden, bias, invariant=self.invariant, ahead=ahead)
+            return linear_add(x, weight, hidden, bias, invariant=self.invariant)
         branch = linear(x, weight, bias, invariant=self.invariant)
         return norm_add(branch, norm, self.config.rms_norm_eps, hidden)

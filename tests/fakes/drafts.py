@@ -126,8 +126,11 @@ class HostDrafts:
 class CardDrafts(HostDrafts):
     """A `Proposer` of all that the card drafts."""
 
-    def __init__(self, depth: int, vary: bool = False) -> None:
-        """`vary`: any number up to `depth` behind each step, often none."""
+    def __init__(self, depth: int, vary: bool = False, *, sleeps: bool = True) -> None:
+        """`vary`: any number up to `depth` behind each step, often none; a drafter of a host then
+        leaves out three steps of ten if it `sleeps`.
+        """
+        self._sleeps = sleeps and vary
         super().__init__((), depth, Mood.RIGHT, vary)
         self.num_ahead = 0
         self._waiting = random.Random(depth)
@@ -149,7 +152,7 @@ class CardDrafts(HostDrafts):
 
     def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
         """All steps, or any."""
-        return chunks, not self._vary or self._rng.random() < 0.7
+        return chunks, not self._sleeps or self._rng.random() < 0.7
 
     def waits(self, candidates: Sequence[Candidate]) -> bool:
         """Not where nothing is drafted."""

@@ -148,11 +148,12 @@ class Policy:
         return choose_depths(chances, num_sequences, room, worst_s, seconds, sizes)
 
     def knows_bare(self, num_sequences: int) -> bool:
-        """Whether steps of so many sequences without drafts were measured often enough."""
-        if not self._parts_bare:
-            return True
+        """Whether steps of so many sequences without drafts were measured often enough, or those of
+        fewer and of more: beyond the largest number a guess decides nothing.
+        """
         num_seen = self.ahead.num_seen(num_sequences)
-        return num_seen >= _BARE_SEEN or (not num_seen and self.ahead.spans(num_sequences))
+        least = _BARE_SEEN if self._parts_bare else 1
+        return num_seen >= least or (not num_seen and self.ahead.spans(num_sequences))
 
     def trusted_room(self, num_sequences: int) -> int:
         """How many drafts a step of so many sequences may verify by what was measured so far."""

@@ -199,7 +199,7 @@ def test_drafts_behind_steps_without_drafts_know_these(
     """Steps run ahead where none are made, and their rows are taken in all the same."""
     texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
     drafting, watched, naive = _watching(name, runner, texts, tmp_path, on_card=on_card)
-    proposer = CardDrafts(DEPTH, vary=True)
+    proposer = CardDrafts(DEPTH, vary=True, sleeps=False)
     drive = Drive(drafting, proposer=proposer, looks_ahead=on_card, token_budget=40)
     assert serve(drive, asked) == expected
     while drafting.prepare(pending_only=True):

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 from urllib.parse import urlsplit
 
-from config.defaults import names_nothing, profiles
+from config.defaults import names_no_drafter, names_nothing, profiles
 from config.links import link_mistakes
 from config.mistakes import Mistake, Place
 from config.model import (
@@ -163,6 +163,9 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
             )
         elif (why := names_nothing(worker.model)) is not None:
             yield Mistake(("workers", at, "model"), f"worker `{worker.name}`: {why}")
+        drafting = worker.drafting
+        if drafting is not None and (why := names_no_drafter(drafting.drafter)) is not None:
+            yield Mistake(("workers", at, "speculation"), f"worker `{worker.name}`: {why}")
         if models and worker.serves not in models:
             yield Mistake(
                 ("workers", at, "serves"),

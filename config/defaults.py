@@ -13,11 +13,21 @@ from typing import Final
 
 import msgspec
 
-from config.model import NAME_IN_WORDS, Config, ModelConfig, Name, WorkerConfig
+from config.model import (
+    INDEX_DRAFTERS,
+    NAME_IN_WORDS,
+    Config,
+    ModelConfig,
+    Name,
+    WorkerConfig,
+)
 from protocol.errors import ConfigError
 
 BUILTIN_MODEL: Final = "herma-tiny"
 BUILTIN_PREFIX: Final = "builtin:"
+_DRAFTERS: Final = "drafters"
+"""Folders in the directory of a built-in model, each a drafter for it."""
+
 DEFAULT_PROFILE: Final = "balanced"
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -71,6 +81,16 @@ def builtin_models() -> dict[str, Path]:
     }
 
 
+@functools.cache
+def builtin_drafters() -> dict[str, Path]:
+    """The directories of the drafters that come with Herma, by name: builtin:herma-tiny/mtp."""
+    return {
+        f"{model}/{path.name}": path
+        for model, home in builtin_models().items()
+        for path in sorted((home / _DRAFTERS).glob("*/"))
+    }
+
+
 def is_hub_id(model: str) -> bool:
     """Whether `model` has the form Qwen/Qwen3-0.6B, which a directory may have as well."""
     return _HUB_ID.fullmatch(model) is not None
@@ -88,6 +108,19 @@ def no_model(model: str) -> str:
         f"model {model!r} is neither a directory, nor a hub id such as Qwen/Qwen3-0.6B, nor built "
         f"in: {known}"
     )
+
+
+def no_drafter(drafter: str) -> str:
+    """The error for a `drafter` that is nothing that a worker can load."""
+    known = ", ".join((*INDEX_DRAFTERS, *builtin_drafters()))
+    return f"drafter {drafter!r} is neither a directory, nor a hub id, nor one of {known}"
+
+
+def names_no_drafter(drafter: str) -> str | None:
+    """The error if no machine can have `drafter`, else None."""
+    if drafter in builtin_drafters() or not _SCHEME.match(drafter):
+        return None
+    return no_drafter(drafter)
 
 
 def names_nothing(model: str) -> str | None:

@@ -442,8 +442,8 @@ class WorkerConfig(_Table, frozen=True):
     network's dtype. `prefill` "fp8" multiplies steps of 257 rows and more in 8 bits, with a second
     form of a 16-bit checkpoint's weights, half as large again. `invariant`: a sequence's tokens
     depend on nothing but its prompt, its parameters and its seed, on every worker of that kind of
-    device. `speculation` "auto" drafts where that pays, by the head that comes with a built-in
-    model, else from earlier text; it changes no sampling.
+    device. `speculation` "auto" drafts where that pays, by the MTP head in the checkpoint or of a
+    built-in model, else from earlier text; it changes no sampling.
     `stall_s`: a start without progress for this time has failed. `prepare` is cleared before each
     start: the page cache, and segments in /dev/shm that no process uses. `owns_gpu`: what still
     holds memory of `device` between two starts is a leftover, and is ended. Workers of one `group`
@@ -541,7 +541,7 @@ class WorkerConfig(_Table, frozen=True):
 
     @property
     def drafting(self) -> SpeculationConfig | None:
-        """How the engine drafts, if it does."""
+        """How the engine drafts, if it does; with "auto" a head of the checkpoint goes first."""
         if isinstance(self.speculation, SpeculationConfig):
             return self.speculation
         if self.speculation == "off":

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from config import Config, LimitsConfig, PriceConfig, load_config
+from config import INDEX_DRAFTERS, Config, LimitsConfig, PriceConfig, WorkerConfig, load_config
 from herma.config_files import look_at_files
 from herma.preflight import check_aliases, check_providers, unserved_models
 
@@ -41,7 +41,7 @@ def _summary(path: Path, config: Config) -> str:
         window = worker.context_length or f"at most {worker.max_context}"
         gap = "" if worker.max_gap_ms is None else f", gaps of {worker.max_gap_ms:g} ms"
         max_seqs = worker.max_seqs or "by memory"
-        drafts = "" if worker.drafting is None else f", drafts by {worker.drafting.drafter}"
+        drafts = _drafts(worker)
         limits = f"max_seqs {max_seqs}, token_budget {worker.token_budget}{gap}, context {window}"
         limits += drafts
         lines.append(f"  worker    {worker.name}: {worker.model} as {worker.serves} ({limits})")
@@ -53,6 +53,15 @@ def _summary(path: Path, config: Config) -> str:
         admin = " (admin)" if key.admin else ""
         lines.append(f"  key       {key.name}{admin}{_limits(key.limits, currency)}")
     return "\n".join(lines)
+
+
+def _drafts(worker: WorkerConfig) -> str:
+    """Whether a checkpoint has an MTP head is known where its worker runs."""
+    if worker.drafting is None:
+        return ""
+    name = worker.drafting.drafter
+    has_choice = worker.speculation == "auto" and name in INDEX_DRAFTERS
+    return f", drafts by {f'an MTP head, else {name}' if has_choice else name}"
 
 
 def _price(price: PriceConfig | None, currency: str) -> str:

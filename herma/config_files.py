@@ -1,7 +1,8 @@
 """Checks the files that a configuration names on this host.
 
-A wrong file is an error, and so is a missing file of the gateway. A worker's missing file is only a
-note, because the worker may run on another host. Must not write anything.
+A wrong file is an error, and so are a missing file of the gateway and a missing drafter where the
+model is. A worker's other missing files are only notes, because the worker may run on another host.
+Must not write anything.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,12 +12,19 @@ from pathlib import Path
 from config import (
     Config,
     LedgerConfig,
+    builtin_models,
     clear_password,
     ledger_path,
     responses_path,
     signing_key_path,
 )
-from herma.preflight import check_script, found, launch_problems, missing_models
+from herma.preflight import (
+    check_script,
+    found,
+    launch_problems,
+    missing_drafters,
+    missing_models,
+)
 from protocol.errors import ConfigError
 
 
@@ -33,6 +41,7 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     if config.gateway.responses.path is not None:
         _check_place(responses_path(config, environ), "[gateway.responses] path")
     yield from missing_models(config)
+    yield from _drafters(config)
     yield from launch_problems(config, environ)
     yield from _worker_files(config)
 
@@ -107,6 +116,15 @@ def _check_place(path: Path, setting: str) -> None:
         raise ConfigError(f"{setting} {path} is a directory; name a file in it")
     if not above.is_dir():
         raise ConfigError(f"{setting} {path} is impossible: {above} is a file, not a directory")
+
+
+def _drafters(config: Config) -> Iterator[str]:
+    """Where a worker's model is, it runs, and its drafter must be."""
+    for worker, problem in missing_drafters(config):
+        path = found(worker.model)
+        if worker.model in builtin_models() or (path is not None and path.is_dir()):
+            raise ConfigError(f"{problem}; correct its `speculation`")
+        yield problem
 
 
 def _worker_files(config: Config) -> Iterator[str]:

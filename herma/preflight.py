@@ -15,12 +15,15 @@ from typing import Final
 from config import (
     BUILTIN_PREFIX,
     DUMMY_PREFIX,
+    INDEX_DRAFTERS,
     TEXT_ENGINE,
     Config,
     GatewayConfig,
     WorkerConfig,
+    builtin_drafters,
     builtin_models,
     is_hub_id,
+    no_drafter,
     no_model,
     provider_api_key,
     secret_of,
@@ -37,6 +40,8 @@ def check_host(config: Config, environ: Mapping[str, str]) -> None:
     check_providers(config, environ)
     for problem in missing_models(config):
         raise ConfigError(f"{problem}; correct its `model`")
+    for _, problem in missing_drafters(config):
+        raise ConfigError(f"{problem}; correct its `speculation`")
     check_aliases(config)
     for worker in config.workers:
         check_script(worker)
@@ -78,6 +83,17 @@ def missing_models(config: Config) -> Iterator[str]:
             )
         elif not is_hub_id(worker.model):
             yield f"worker `{worker.name}`: on this host {no_model(worker.model)}"
+
+
+def missing_drafters(config: Config) -> Iterator[tuple[WorkerConfig, str]]:
+    """Each worker whose drafter is not on this host, with one line."""
+    for worker in config.workers:
+        chosen = worker.drafting
+        if chosen is None or chosen.drafter in (*INDEX_DRAFTERS, *builtin_drafters()):
+            continue
+        path = found(chosen.drafter)
+        if (path is None or not path.is_dir()) and not is_hub_id(chosen.drafter):
+            yield worker, f"worker `{worker.name}`: on this host {no_drafter(chosen.drafter)}"
 
 
 def check_aliases(config: Config) -> None:

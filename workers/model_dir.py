@@ -18,9 +18,11 @@ from config import (
     BUILTIN_PREFIX,
     DUMMY_PREFIX,
     WorkerConfig,
+    builtin_drafters,
     builtin_models,
     is_hub_id,
     no_builtin,
+    no_drafter,
     no_model,
 )
 from protocol.errors import ConfigError
@@ -41,9 +43,6 @@ MODEL_FILES: Final = (
     "tokenizer_config.json",
 )
 """What a gateway needs of a model."""
-
-_DRAFTERS: Final = "drafters"
-"""Folders in the directory of a built-in model, each a drafter for it."""
 
 MAX_MODEL_FILES_BYTES: Final = 32 * 2**20
 
@@ -140,12 +139,24 @@ def _tables(raw: dict[str, Any]) -> list[dict[str, Any]]:
     return [raw, text] if isinstance(text, dict) else [raw]
 
 
+def drafter_dir(drafter: str) -> Path | None:
+    """As `local_dir`, of a drafter."""
+    if (found := builtin_drafters().get(drafter)) is not None:
+        return found
+    path = Path(drafter).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if is_hub_id(drafter):
+        return None
+    raise ConfigError(no_drafter(drafter))
+
+
 def local_dir(model: str) -> Path | None:
-    """The directory of a built-in model or drafter, a dummy's shape or a path; None for the id of a
-    model of the hub. Raises `ConfigError` for anything else.
+    """The directory of a built-in model, a dummy's shape or a path; None for the id of a model of
+    the hub. Raises `ConfigError` for anything else.
     """
     if model.startswith(BUILTIN_PREFIX):
-        return _builtin_drafter_dir(model) if "/" in model else builtin_dir(model)
+        return builtin_dir(model)
     if model.startswith(DUMMY_PREFIX):
         return dummy_dir(model)
     path = Path(model).expanduser()
@@ -161,17 +172,6 @@ def builtin_dir(model: str) -> Path:
     if (found := builtin_models().get(model)) is None:
         raise ConfigError(no_builtin(model))
     return found
-
-
-def _builtin_drafter_dir(name: str) -> Path:
-    """The directory of a drafter that comes with a built-in model: `builtin:herma-tiny/mtp`."""
-    model, _, drafter = name.partition("/")
-    found = {path.name: path for path in (builtin_dir(model) / _DRAFTERS).glob("*/")}
-    if drafter not in found:
-        raise ConfigError(
-            f"drafter {name!r} does not exist: {model} has {', '.join(sorted(found))}"
-        )
-    return found[drafter]
 
 
 def engine_model_dir(config: WorkerConfig) -> Path:

@@ -37,7 +37,7 @@ from workers.engine.models.model_config import read_model_config
 from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
-from workers.model_dir import CONFIG_NAME, dummy_names, local_dir
+from workers.model_dir import CONFIG_NAME, drafter_dir, dummy_names, local_dir
 from workers.scheduler import Proposer
 
 _NAME: Final = "speculation"
@@ -208,7 +208,7 @@ def _drafter(arguments: argparse.Namespace, runner: Runner) -> Drafter | None:
         fp8 = drafts_in_fp8(model) if arguments.drafter_fp8 is None else arguments.drafter_fp8
         drafter = dummy_drafter(arguments.drafter, model, window, fp8=fp8)
     else:
-        path = local_dir(arguments.drafter)
+        path = drafter_dir(arguments.drafter)
         if path is None:
             raise ConfigError(f"--drafter {arguments.drafter}: no such directory")
         drafter = load_drafter(path, model, window, fp8=arguments.drafter_fp8)

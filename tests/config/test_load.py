@@ -241,6 +241,16 @@ def test_a_model_that_no_machine_can_have_is_refused(model: str, says: str) -> N
         parse_config(text, "x")
 
 
+@pytest.mark.parametrize("drafter", ["builtin:herma-tiny", "builtin:herma-tiny/eagle", "hf:a/b"])
+def test_a_drafter_that_no_machine_can_have_is_refused(drafter: str) -> None:
+    """Of those that are built in the line names all."""
+    speculation = f'speculation = {{ drafter = "{drafter}" }}'
+    text = TWO.replace('model = "/models/m"', f'model = "/models/m"\n{speculation}')
+    says = f"^x:20: worker `w`: drafter '{drafter}' is .* one of .*builtin:herma-tiny/mtp"
+    with pytest.raises(ConfigError, match=says):
+        parse_config(text, "x")
+
+
 @pytest.mark.parametrize(
     "model", ["builtin:herma-tiny", "a/b", "a", "./a:b", "/a:b", "~/a:b", "a b"]
 )

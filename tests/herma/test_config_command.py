@@ -70,6 +70,25 @@ def test_a_missing_model_is_noted(checked: Checked, model: str) -> None:
     assert note.startswith(f"worker `w`: on this host model '{model}' is neither a directory, ")
 
 
+@pytest.mark.parametrize("drafter", ["/none", "ngrm", "~nobody-at-all/m"])
+def test_a_missing_drafter_is_refused_where_the_model_is(checked: Checked, drafter: str) -> None:
+    """That host runs the worker. Where the model is elsewhere, its drafter may be there too."""
+    text = f'{HEAD}{WORKER}speculation = {{{{ drafter = "{drafter}" }}}}'
+    for model in (str(checked.folder), "builtin:herma-tiny"):
+        with pytest.raises(ConfigError, match=f"worker `w`: on this host drafter '{drafter}' is "):
+            checked.notes(text, model=model)
+    assert len(checked.notes(text, model="/models/elsewhere")) == 2
+    (note,) = checked.notes(text, model="Qwen/Qwen3-0.6B")
+    assert "nor one of ngram, suffix, builtin:herma-tiny/mtp" in note
+
+
+@pytest.mark.parametrize("drafter", ["suffix", "builtin:herma-tiny/mtp", "{folder}", "z-lab/draft"])
+def test_a_drafter_that_can_be_is_taken(checked: Checked, drafter: str) -> None:
+    """From earlier text, built in, a directory, an id of the hub."""
+    text = f'{HEAD}{WORKER}speculation = {{{{ drafter = "{drafter}" }}}}'
+    assert checked.notes(text) == []
+
+
 def test_an_engine_without_weights_asks_no_hub(checked: Checked) -> None:
     """It takes a tokenizer from a directory."""
     (note,) = checked.notes(f'{HEAD}{WORKER}engine = "synthetic"', model="Qwen/Qwen3-0.6B")

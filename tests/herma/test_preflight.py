@@ -9,7 +9,7 @@ import pytest
 
 from config import GatewayConfig, parse_config
 from gateway.http.server.serving import listen
-from herma.preflight import check_process_ports, claim_port, launch_problems
+from herma.preflight import check_host, check_process_ports, claim_port, launch_problems
 from protocol.errors import ConfigError
 from tests.fakes.ports import free_ports
 
@@ -60,6 +60,14 @@ def test_a_port_of_a_further_process_is_looked_at_too(key: str) -> None:
         with pytest.raises(ConfigError, match=rf"port {port + 1} .*\[gateway\] {key}"):
             check_process_ports(gateway)
         check_process_ports(msgspec.structs.replace(gateway, processes=1))
+
+
+def test_a_start_without_its_drafter_is_refused() -> None:
+    """All workers of the file start on this host."""
+    text = '[[workers]]\nname = "w"\nmodel = "builtin:herma-tiny"\nserves = "m"\n'
+    config = parse_config(f'{text}speculation = {{ drafter = "/none" }}', "f")
+    with pytest.raises(ConfigError, match=r"^worker `w`: .* drafter '/none' .* `speculation`$"):
+        check_host(config, {})
 
 
 def test_what_a_launched_engine_needs_is_looked_for(tmp_path: Path) -> None:

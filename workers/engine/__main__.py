@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 from setproctitle import setproctitle
 
-from config import EXTERNAL_ENGINES, WorkerConfig
+from config import EXTERNAL_ENGINES, SpeculationConfig, WorkerConfig
 from protocol.errors import ConfigError, WireError
 from protocol.messages import ENFORCES_GRAMMARS
 from protocol.signals import die_with_parent
@@ -98,7 +98,7 @@ def _serve(channel: EngineChannel) -> None:
         return
     runner, inbox, largest, use, swap = _load(config, report, channel, start.epoch)
     compiler = _compiler(runner, report)
-    speculation, record = _speculation(config, runner)
+    speculation, record, drafting = _speculation(config, runner)
     scheduler = scheduler_for(
         runner,
         config.serves,
@@ -110,7 +110,6 @@ def _serve(channel: EngineChannel) -> None:
         proposer=speculation,
         swap=swap,
     )
-    drafting = None if speculation is None else config.drafting
     for line in start_table(
         runner.facts, config.serves, config.max_gap_ms, report.seconds(), use, drafting
     ):
@@ -166,17 +165,17 @@ def _load(
 
 def _speculation(
     config: WorkerConfig, runner: Runner[Any]
-) -> tuple[Proposer | None, DraftRecord | None]:
-    """What gives decodes drafts, and where it keeps what they brought; a native engine verifies
-    them.
+) -> tuple[Proposer | None, DraftRecord | None, SpeculationConfig | None]:
+    """What gives decodes drafts, where it keeps what they brought, and how that is set; a native
+    engine verifies them.
     """
     if config.engine != "native" or config.drafting is None:
-        return None, None
+        return None, None, None
     from workers.engine import runner as native
-    from workers.engine.speculating import kept_speculation
+    from workers.engine.speculating import drafting_of, kept_speculation
 
     assert isinstance(runner, native.Runner)
-    return kept_speculation(config, runner, os.environ)
+    return *kept_speculation(config, runner, os.environ), drafting_of(config, runner)
 
 
 def _compiler(runner: Runner[Any], report: Reporter) -> GrammarCompiler | None:

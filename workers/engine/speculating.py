@@ -15,7 +15,7 @@ from config import INDEX_DRAFTERS, SpeculationConfig, WorkerConfig
 from workers.engine.draft_record import DraftRecord, Origin
 from workers.engine.drafting.description import promised_length
 from workers.engine.runner import Runner
-from workers.model_dir import local_dir
+from workers.model_dir import drafter_dir
 from workers.speculation import (
     FINE_SIZES,
     NUM_TEXT_SOURCES,
@@ -35,6 +35,14 @@ from workers.speculation import (
 _NGRAM: Final = INDEX_DRAFTERS[0]
 
 
+def drafting_of(config: WorkerConfig, runner: Runner) -> SpeculationConfig | None:
+    """How this engine drafts; with "auto" by the model's own head, if its start has found one."""
+    chosen = config.drafting
+    if chosen is None or runner.drafter is None or chosen.drafter not in INDEX_DRAFTERS:
+        return chosen
+    return SpeculationConfig(config.model)
+
+
 def speculation_for(
     config: WorkerConfig, runner: Runner, fit: Fit | None = None
 ) -> Speculation | None:
@@ -42,7 +50,7 @@ def speculation_for(
     `fit` of an earlier one.
     """
     fit = fit or Fit()
-    chosen = config.drafting
+    chosen = drafting_of(config, runner)
     if chosen is None:
         return None
     depth = None if chosen.depth == "adaptive" else chosen.depth
@@ -78,7 +86,7 @@ def kept_speculation(
     """As `speculation_for`, going on from what an earlier engine has kept; and where this one keeps
     what it learns.
     """
-    chosen = config.drafting
+    chosen = drafting_of(config, runner)
     if chosen is None:
         return None, None
     device = runner.model.device
@@ -96,5 +104,5 @@ def _promised(chosen: SpeculationConfig) -> float | None:
     """By the configuration, or by what `training.drafters` wrote into its config.json."""
     if chosen.promised is not None:
         return chosen.promised
-    path = local_dir(chosen.drafter)
+    path = drafter_dir(chosen.drafter)
     return None if path is None else promised_length(path)

@@ -18,7 +18,7 @@ from protocol.errors import ConfigError
 from workers.engine.compile.compile_ahead import CompileAhead
 from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cache
 from workers.engine.drafting.drafter import Drafter
-from workers.engine.drafting.load import load_drafter
+from workers.engine.drafting.load import has_own_head, load_drafter
 from workers.engine.load.checkpoint import Report
 from workers.engine.memory.budget import MemoryRoom, host_room, num_processors
 from workers.engine.memory.host_pool import HostPool
@@ -45,7 +45,7 @@ from workers.engine.settings import (
 )
 from workers.engine.step.swaps import HostRoom
 from workers.engine.warm_up import warm_up
-from workers.model_dir import local_dir
+from workers.model_dir import drafter_dir, local_dir
 
 _SMALL_BYTES: Final = 64 * 2**20
 """A model whose layers fit into a processor's cache gains nothing from threads, and threads of
@@ -81,13 +81,11 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
         model = Network(shape, weights, window(config, shape), invariant=config.invariant)
-        drafter = _drafter(config, model, report)
-        with _phase(report, "memory", "measuring room for keys and values"):
-            found = room(device)
-            kept = states(config, shape, dtype, device, found.num_bytes)
-            sizes = _num_blocks(config, model, model_dir, found, kept, drafter)
-            num_blocks, spare_bytes, step_bytes = sizes
-            cache = _take_caches(config, model, num_blocks, drafter)
+        drafter, kept, sizes = _divide(
+            config, model, model_dir, _drafter(config, model, model_dir, report), report
+        )
+        num_blocks, spare_bytes, step_bytes = sizes
+        cache = _take_caches(config, model, num_blocks, drafter)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -133,14 +131,69 @@ def _load(
     return weights
 
 
-def _drafter(config: WorkerConfig, model: Network, report: Report) -> Drafter | None:
-    """The drafting network of the configuration, if it names one. Raises `ConfigError`."""
+def _drafter(
+    config: WorkerConfig, model: Network, model_dir: Path, report: Report
+) -> Drafter | None:
+    """The drafting network of the configuration, if it names one, or with "auto" the checkpoint's
+    own head. Raises `ConfigError`.
+    """
     chosen = config.drafting
-    if chosen is None or chosen.drafter in INDEX_DRAFTERS:
+    if chosen is None:
         return None
-    path = find_model(chosen.drafter, report)
-    with _phase(report, "load", f"drafter {chosen.drafter}"):
-        return load_drafter(path, model, window(config, model.config))
+    if chosen.drafter not in INDEX_DRAFTERS:
+        path = drafter_dir(chosen.drafter) or _fetched(chosen.drafter, report)
+        with _phase(report, "load", f"drafter {chosen.drafter}"):
+            return load_drafter(path, model, window(config, model.config))
+    return _own_head(config, model, model_dir, report) if config.speculation == "auto" else None
+
+
+def _own_head(
+    config: WorkerConfig, model: Network, model_dir: Path, report: Report
+) -> Drafter | None:
+    """The MTP head of the model's checkpoint. One that cannot be used keeps no worker from serving:
+    it is left out, and the log says why.
+    """
+    try:
+        if config.model.startswith(DUMMY_PREFIX) or not has_own_head(model_dir):
+            return None
+        with _phase(report, "load", "the checkpoint's MTP head"):
+            return load_drafter(model_dir, model, window(config, model.config))
+    except ConfigError as error:
+        _leave_out(error)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _leave_out("its weights do not fit beside the model's")
+    return None
+
+
+def _leave_out(why: object) -> None:
+    line = f'speculation = "auto": drafts come from earlier text, not from an MTP head: {why}'
+    print(line, file=sys.stderr, flush=True)
+
+
+def _divide(
+    config: WorkerConfig,
+    model: Network,
+    model_dir: Path,
+    drafter: Drafter | None,
+    report: Report,
+) -> tuple[Drafter | None, StateMemory | None, tuple[int, int, int]]:
+    """The drafter, the states, and as `_num_blocks`. A drafter that "auto" has found is left out
+    where it would take what the configuration asks for. Raises `ConfigError`.
+    """
+    device, dtype = model.device, model.weights.embedding.dtype
+    while True:
+        with _phase(report, "memory", "measuring room for keys and values"):
+            found = room(device)
+            kept = states(config, model.config, dtype, device, found.num_bytes)
+            try:
+                return drafter, kept, _num_blocks(config, model, model_dir, found, kept, drafter)
+            except ConfigError as error:
+                if drafter is None or config.speculation != "auto":
+                    raise
+                _leave_out(f"beside it {error}")
+        drafter = None  # its weights have no other owner: the next reading finds their memory free
 
 
 def _num_blocks(
@@ -227,9 +280,10 @@ def _phase(report: Report, phase: str, detail: str) -> Iterator[None]:
 
 def find_model(model: str, report: Report) -> Path:
     """The directory of a model, fetched from the hub if need be. Raises `ConfigError`."""
-    path = local_dir(model)
-    if path is not None:
-        return path
+    return local_dir(model) or _fetched(model, report)
+
+
+def _fetched(model: str, report: Report) -> Path:
     # Its HTTP client takes 0.3 s to import, and most starts need none.
     from workers.engine.load.hub import fetch_model  # noqa: PLC0415
 

@@ -21,7 +21,7 @@ from kernels.linear import Weight, check_int4
 from kernels.recorder import RecordedKernel, record_launches
 from protocol.sampling import SamplingParams
 from workers.engine.compile.shapes_only import ShapesOnly
-from workers.engine.drafting.description import MtpShape, read_drafter
+from workers.engine.drafting.description import MtpShape, names_head, read_drafter
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.dummy import drawn_drafter
 from workers.engine.drafting.recurrent import RecurrentDrafter
@@ -45,7 +45,7 @@ from workers.engine.settings import (
 )
 from workers.engine.step.masks import AnyToken
 from workers.engine.warm_up import DRAFTS, draft_plans, prepare_first, warm_up_plans
-from workers.model_dir import local_dir
+from workers.model_dir import drafter_dir
 from workers.speculation import depths_up_to
 
 _NOWHERE: Final = torch.device("meta")
@@ -101,7 +101,7 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
             bare.launch(plan)
         yield list(recorded.values())[known:]
         known = len(recorded)
-        if (drafter := _drafter(config, shape, model)) is not None:
+        if (drafter := _drafter(config, shape, model, model_dir)) is not None:
             drafting_runner = _runner(config, model, model_dir, drafter)
             # One at a time: what a full block takes is needed first.
             for depth in reversed(_depths(config, drafter)):
@@ -125,12 +125,11 @@ def _model(config: WorkerConfig, shape: ModelConfig) -> Network:
     return Network(few, weights, window(config, few), invariant=config.invariant)
 
 
-def _drafter(config: WorkerConfig, shape: ModelConfig, model: Network) -> Drafter | None:
-    """The one that the configuration names, if its directory is here already."""
-    chosen = config.drafting
-    if chosen is None or chosen.drafter in INDEX_DRAFTERS:
-        return None
-    path = local_dir(chosen.drafter)
+def _drafter(
+    config: WorkerConfig, shape: ModelConfig, model: Network, model_dir: Path
+) -> Drafter | None:
+    """The one that the engine will have, if its directory is here already."""
+    path = _drafter_dir(config, model_dir)
     if path is None:
         return None
     drafter = read_drafter(path, shape)
@@ -139,6 +138,15 @@ def _drafter(config: WorkerConfig, shape: ModelConfig, model: Network) -> Drafte
         drafter = msgspec.structs.replace(drafter, taps=(0,) * len(drafter.taps))
     fp8 = model.weights.embedding.dtype == torch.bfloat16 and has_fp8(_NOWHERE)
     return drawn_drafter(drafter, model, window(config, model.config), fp8=fp8)
+
+
+def _drafter_dir(config: WorkerConfig, model_dir: Path) -> Path | None:
+    chosen = config.drafting
+    if chosen is None:
+        return None
+    if chosen.drafter not in INDEX_DRAFTERS:
+        return drafter_dir(chosen.drafter)
+    return model_dir if config.speculation == "auto" and names_head(model_dir) else None
 
 
 def _depths(config: WorkerConfig, drafter: Drafter) -> tuple[int, ...]:

@@ -31,6 +31,8 @@ _REFUSED: Final = (
 _DEFAULTS: Final = {"attention_value_scale": 1.0, "output_multiplier": 1.0}
 """The same by numbers."""
 
+_HEAD_LAYERS: Final = "mtp_num_hidden_layers"
+
 
 class Convolution(msgspec.Struct, frozen=True):
     """Of DFlash 2: a channel mixes its value with those of the rows before it, `size` rows in all;
@@ -107,14 +109,25 @@ def read_drafter(path: Path, target: ModelConfig) -> Shape:
         return _dflash(file, target)
     if "Eagle3" in names or "eagle_config" in file.raw:
         return _eagle3(file, target)
-    text = file.table("text_config")
-    text = text if text.raw else file
-    if text.raw.get("mtp_num_hidden_layers"):
+    text = _text(file)
+    if text.raw.get(_HEAD_LAYERS):
         return _mtp(file, text, target)
     raise file.error(
         f"{names or 'no architecture'} is no drafter that we know: take a DFlash, an EAGLE-3, or a "
         "checkpoint with an MTP head"
     )
+
+
+def names_head(path: Path) -> bool:
+    """Whether the config.json in the directory `path` names an MTP head."""
+    file = ConfigFile(path / CONFIG_NAME, read_json(path / CONFIG_NAME))
+    return bool(_text(file).raw.get(_HEAD_LAYERS))
+
+
+def _text(file: ConfigFile) -> ConfigFile:
+    """The part of the file of the language model."""
+    text = file.table("text_config")
+    return text if text.raw else file
 
 
 def promised_length(path: Path) -> float | None:
@@ -269,6 +282,6 @@ def _mtp(file: ConfigFile, text: ConfigFile, target: ModelConfig) -> MtpShape:
     plain = [i for i, each in enumerate(mixers) if isinstance(each, Attention) and not each.window]
     if not plain:
         raise text.lacks("an MTP head whose layers have windows")
-    if (count := text.count("mtp_num_hidden_layers")) != 1:
-        raise text.lacks(f"mtp_num_hidden_layers = {count}")
+    if (count := text.count(_HEAD_LAYERS)) != 1:
+        raise text.lacks(f"{_HEAD_LAYERS} = {count}")
     return MtpShape(network=described.with_layers(plain[-1:]))

@@ -8,12 +8,14 @@ from pathlib import Path
 import torch
 
 from kernels.choose import has_fp8
-from workers.engine.drafting.description import DFlashShape, MtpShape, read_drafter
+from protocol.errors import ConfigError
+from workers.engine.drafting.description import DFlashShape, MtpShape, names_head, read_drafter
 from workers.engine.drafting.dflash import DFlash, read_dflash
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.eagle3 import Eagle3Cell, read_eagle3
-from workers.engine.drafting.mtp import MtpCell, read_mtp
+from workers.engine.drafting.mtp import PREFIX, MtpCell, read_mtp
 from workers.engine.drafting.recurrent import RecurrentDrafter
+from workers.engine.load.checkpoint import Checkpoint
 from workers.engine.models.network import Network
 
 
@@ -33,6 +35,18 @@ def load_drafter(path: Path, target: Network, window: int, *, fp8: bool | None =
         return RecurrentDrafter(MtpCell(shape, weights, target, window, fp8=fp8), target)
     cell = Eagle3Cell(shape, read_eagle3(path, shape, target), target, window)
     return RecurrentDrafter(cell, target)
+
+
+def has_own_head(model_dir: Path) -> bool:
+    """Whether the model's checkpoint has an MTP head by its config.json. Raises `ConfigError` if
+    the tensors are missing: transformers leaves them out where it saves a model.
+    """
+    if not names_head(model_dir):
+        return False
+    with Checkpoint(model_dir) as checkpoint:
+        if any(name.startswith(PREFIX) for name in checkpoint.names):
+            return True
+    raise ConfigError(f"{model_dir} has no tensors {PREFIX}*, though its config.json names a head")
 
 
 def drafts_in_fp8(target: Network) -> bool:

@@ -19,7 +19,7 @@ from workers.engine.drafting.load import load_drafter
 from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
-from workers.model_dir import local_dir
+from workers.model_dir import drafter_dir
 from workers.speculation import Expense, Fit, Mean
 
 MODEL = "builtin:herma-tiny"
@@ -54,7 +54,7 @@ def _serve(drive: Drive, load: Load) -> list[list[int]]:
 
 def _with_drafter(kind: str, runner: Runner) -> tuple[Runner, Path]:
     """One that drafts by the model's own drafter of that kind, and the drafter's directory."""
-    path = local_dir(f"{MODEL}/{kind}")
+    path = drafter_dir(f"{MODEL}/{kind}")
     assert path is not None
     drafter = load_drafter(path, runner.model, 2048)
     drafter.take_cache(runner.cache.num_blocks + 1, runner.cache.block_size)
@@ -106,7 +106,9 @@ def _takes_in(drive: Drive, load: Load, expected: list[list[int]]) -> set[bool]:
 
 def test_a_name_that_there_is_not_is_said() -> None:
     """With those that there are; drafters are no models."""
-    with pytest.raises(ConfigError, match=r"herma-tiny/other' does not exist: .* has mtp$"):
-        local_dir(f"{MODEL}/other")
+    with pytest.raises(
+        ConfigError, match=r"herma-tiny/other' is neither .* builtin:herma-tiny/mtp$"
+    ):
+        drafter_dir(f"{MODEL}/other")
     assert list(builtin_models()) == [MODEL]
-    assert isinstance(local_dir(f"{MODEL}/mtp"), Path)
+    assert isinstance(drafter_dir(f"{MODEL}/mtp"), Path)

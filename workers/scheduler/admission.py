@@ -27,10 +27,11 @@ _root_digest: Final = lru_cache(maxsize=1024)(root_digest)
 class SchedulerLimits:
     """What the engine can hold.
 
-    `max_seqs` sequences and `token_budget` tokens per step; sequences of `context_length` tokens;
-    `max_waiting` more wait in the intake queue. `vocab_size` None takes any token id. Prompts may
-    keep decodes waiting for about `max_gap_s` per token. `enforces_grammars`: the engine has a
-    compiler for them. Embeddings of its model have `embedding_size` numbers, 0: it gives none.
+    A step has at most `max_seqs` sequences and `token_budget` tokens. A sequence has at most
+    `context_length` tokens. `max_waiting` more sequences wait in the intake queue. `vocab_size`
+    None accepts any token id. Prompts may make decodes wait for about `max_gap_s` per token.
+    `enforces_grammars`: the engine has a compiler for grammars. `embedding_size` is that of the
+    model's embeddings, 0 if it gives none.
     """
 
     max_seqs: int

@@ -81,8 +81,9 @@ Digests: TypeAlias = Callable[[BlockDigest, Iterable[bytes]], list[BlockDigest]]
 
 
 class PrefixHit(NamedTuple):
-    """The cached blocks at the start of a sequence; no sequence holds `num_free` of them. Further
-    blocks up to `num_matched` are cached too, but there is no state behind them.
+    """The cached blocks from which a sequence can begin; no sequence holds `num_free` of them.
+    `num_matched` leading blocks are cached: more than `block_ids` where the model keeps recurrent
+    states and none is saved behind the rest.
     """
 
     block_ids: tuple[int, ...]
@@ -94,12 +95,12 @@ class PrefixHit(NamedTuple):
 class BlockManager:
     """`num_blocks` blocks of `block_size` tokens.
 
-    `planned` are blocks that a holder will compute. With `states`, those of prefixes, a sequence
-    can begin only behind one of them: cached blocks beyond it are no hit. With `swap` what a
-    sequence loses is kept in the host's memory.
+    `planned` are blocks that their holders will compute. `states` are given for a model with
+    recurrent layers: a sequence can begin only from a saved state, so cached blocks beyond the
+    deepest one are no hit. `swap` keeps in the host's memory what a preempted sequence loses.
 
-    A thousand blocks of a long prompt wait here for their first token and give way to the next
-    when it has come: what is done to several blocks is one loop, without a call for each.
+    A long prompt has a thousand blocks, whose handling delays its first token and the next step. So
+    methods take many blocks and loop over them without a call for each.
     """
 
     def __init__(
@@ -150,7 +151,8 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def match(self, table: BlockTable, token_ids: array[int]) -> PrefixHit:
-        """The longest cached prefix of `token_ids`, but for the last token: one must be computed.
+        """The longest cached prefix of `token_ids` without the last token, which must be computed
+        to sample the next.
 
         Changes nothing except that `table` remembers the digests. Token ids are compared, so a
         hash collision ends the prefix.
@@ -170,8 +172,8 @@ class BlockManager:
         return PrefixHit(hit, num_free, num_equal)
 
     def can_admit(self, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
-        """Whether `num_tokens` tokens fit beside what is held, leaving `reserve` blocks free, or
-        more if `expect` says so. The first table may have all blocks.
+        """Whether a table of `num_tokens` tokens fits and leaves `reserve` blocks free, or as many
+        as `expect` has named if that is more. While no table holds blocks, one may take them all.
         """
         num_free = len(self._free)
         if num_free < self.num_blocks:
@@ -180,8 +182,8 @@ class BlockManager:
         return num_new + hit.num_free + reserve <= num_free
 
     def expect(self, growth: int, each: int) -> None:
-        """The tables that hold blocks, and the next one to be admitted, should need `growth` more
-        than they have then; every further one `each` more.
+        """Set how many blocks `can_admit` leaves free: `growth` for the tables that hold blocks and
+        the next one to be admitted, and `each` more for every one after that.
         """
         self._growth, self._growth_each = growth, each
 
@@ -192,8 +194,8 @@ class BlockManager:
         return taken
 
     def admit(self, table: BlockTable, hit: PrefixHit, num_tokens: int) -> None:
-        """Let an empty `table` hold `hit`, from a `match` just made, and blocks for the rest, whose
-        computation is announced. Ask `can_admit` first.
+        """Let an empty `table` hold the blocks of `hit`, from a `match` just made, and new ones up
+        to `num_tokens` tokens. Announces the new full blocks as planned. Ask `can_admit` first.
         """
         self._hold(hit.block_ids)
         num_new = self.num_needed(num_tokens) - len(hit.block_ids)
@@ -207,7 +209,9 @@ class BlockManager:
             self.planned.announce(table, num_full, self._found_at_once)
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
-        """Make `table` hold `num_tokens` tokens; False, and nothing changed, if none are free."""
+        """Make `table` hold `num_tokens` tokens; False, with nothing changed, if too few blocks are
+        free.
+        """
         num_new = self.num_needed(num_tokens) - len(table.block_ids)
         if num_new > len(self._free):
             return False
@@ -233,8 +237,8 @@ class BlockManager:
             self.planned.withdraw(table)
 
     def name(self, table: BlockTable, token_ids: array[int], num_tokens: int) -> None:
-        """Have `table` know the digests of the full blocks of the first `num_tokens` tokens, as far
-        as these are there.
+        """Add to `table` the digests of the full blocks of the first `num_tokens` of `token_ids`,
+        or of all ids if there are fewer.
         """
         first, size = len(table.digests), self.block_size
         end = min(num_tokens, len(token_ids)) // size
@@ -243,7 +247,9 @@ class BlockManager:
         )
 
     def release(self, table: BlockTable) -> None:
-        """Take back all blocks of `table`, tail first. Cached ones can be found until reuse."""
+        """Take back all blocks of `table`, tail first. Cached ones can be found until they are
+        reused.
+        """
         self.planned.withdraw(table)
         self._let_go(table.clear()[::-1])
 
@@ -252,7 +258,9 @@ class BlockManager:
         return self._events.take()
 
     def snapshot(self) -> BlocksSnapshot:
-        """All digests of the prefix cache. Take the events first, else old ones follow it."""
+        """All digests of the prefix cache. Call `take_events` first: events from before the
+        snapshot must not follow it.
+        """
         states = () if self.states is None else self.states.pool.saved
         return self._events.snapshot(self._by_digest, states)
 
@@ -265,11 +273,15 @@ class BlockManager:
 
     @property
     def _found_at_once(self) -> Container[BlockDigest]:
-        """Blocks without waiting sequences: cached ones, unless it is their states that count."""
+        """Blocks that no sequence waits for: the cached ones. In a model with recurrent states none
+        are, because sequences wait for the states behind cached blocks.
+        """
         return self._by_digest if self.states is None else ()
 
     def _store_block(self, table: BlockTable, index: int, block: bytes) -> bool:
-        """False for a block whose digest is that of another one."""
+        """Put one block into the cache, or hold its cached twin instead. False if another content
+        has the same digest.
+        """
         digest = table.digests[index]
         parent = table.block_ids[index - 1] if index else table.root
         twin = self._by_digest.get(digest)
@@ -311,7 +323,7 @@ class BlockManager:
         self._free.remove(taken)
 
     def _allocate(self, count: int) -> list[int]:
-        """The blocks that are reused next, each of them held once."""
+        """Take `count` free blocks, each held once, and evict what they cached."""
         block_ids = [self._free.pop() for _ in range(count)]
         for block_id in block_ids:
             evicted = self._cached[block_id]
@@ -337,7 +349,9 @@ class BlockManager:
 
 
 def _num_equal(these: tuple[object, ...], those: tuple[object, ...]) -> int:
-    """How many of `these` lead `those`. At once, for all or nothing: else digests have collided."""
+    """How many leading items of `these` equal those of `those`. All of them, unless digests have
+    collided, so one comparison of the whole comes first.
+    """
     if these == those[: len(these)]:
         return len(these)
     return list(map(ne, these, those)).index(True)

@@ -13,13 +13,16 @@ from protocol.ids import BlockDigest
 class BlockTable:
     """Block i holds the keys and values of tokens [i * block_size, (i + 1) * block_size).
 
-    `digests` are those of the leading full blocks, as far as they were needed: tokens are only
-    ever appended, so they stay true after a preemption. `num_stored` leading blocks are in the
-    prefix cache; the next ones, before `num_announced`, come when they are computed, and another
-    sequence waits for those before `num_awaited`; for the states behind so many blocks as
-    `awaited_states` names, where a model has states. `is_cacheable` ends at a hash collision: what
-    follows would hang below another sequence's block. `ids` are the `block_ids` as a tuple, if it
-    was asked for since they changed.
+    - `digests` are those of leading full blocks, as many as were needed so far. Tokens are only
+      appended, so they stay true after a preemption.
+    - `num_stored` leading blocks are in the prefix cache.
+    - `num_announced`: the blocks before this index will be stored when they are computed.
+    - `num_awaited`: another sequence waits for the blocks before this index.
+    - `awaited_states`: in a model with recurrent states, other sequences wait for the states behind
+      these numbers of blocks.
+    - `is_cacheable` becomes False at a hash collision: the blocks behind it would have another
+      sequence's block as their parent.
+    - `ids` are the `block_ids` as a tuple, or None if they changed since `freeze`.
     """
 
     __slots__ = (

@@ -68,8 +68,8 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
             if ending is not None:
                 ended.append((sequence, ending))
         table = sequence.table
-        # A table without blocks: the sequence was preempted after the plan was made. Their new
-        # owner overwrites what the step wrote.
+        # A sequence that was preempted after the plan was made holds no blocks. Their next owner
+        # overwrites what this step wrote.
         if end // block_size > table.num_stored and table.block_ids:
             blocks.store(table, sequence.token_ids, end)
         _settle(chunk, sequence, blocks)
@@ -82,22 +82,24 @@ def _settle(chunk: Chunk, sequence: Sequence | None, blocks: BlockManager) -> No
 
 
 def _end(sequence: Sequence, chunk: Chunk) -> int:
-    """Behind its last token that is no draft; one that may move began with the last one known."""
+    """The position behind the chunk's last token that is no draft. A chunk that may move ended with
+    the last token that is known now.
+    """
     return len(sequence.token_ids) if chunk.may_move else chunk.start + chunk.length
 
 
 def _num_computed(sequence: Sequence, chunk: Chunk, end: int, answer: Sampled | None) -> int:
-    """How many leading positions hold keys and values of the sequence's tokens now; counts those of
-    accepted drafts, behind `end`, as planned.
+    """How many leading positions hold the keys and values of the sequence's tokens now. Counts
+    accepted drafts, which lie behind `end`, as planned.
     """
     num_ids = 1 if answer is None else len(answer.ids)
     if num_ids == 0:
         return end - 1  # without a token the last position is computed again
     if not chunk.drafts or not sequence.table.block_ids:
         return end
-    # If the next chunk is planned it has moved on with them.
+    # The next chunk, if it is planned already, moves on by the accepted drafts.
     num_ahead = sequence.num_planned - end
-    # A sequence that stopped among them has no more tokens.
+    # A sequence that stopped within them keeps fewer tokens.
     end = min(end + num_ids - 1, len(sequence.token_ids))
     sequence.num_planned = end + num_ahead
     sequence.num_due = min(len(sequence.token_ids) + num_ahead, sequence.max_due)
@@ -119,8 +121,8 @@ def _embedding(sequence: Sequence, values: bytes | None) -> Outgoing:
 def _sample(
     sequence: Sequence, chunk: Chunk, end: int, answer: Sampled | None
 ) -> tuple[TokenItem | None, Ending | None]:
-    """What to send of `answer`, and the end of the sequence if it is one. The chunk without its
-    drafts ended at `end`.
+    """What to send of `answer`, and the ending of the sequence if this is its last answer. `end` is
+    that of `_end`.
     """
     if answer is None:
         raise ValueError(f"the runner did not answer for sequence {chunk.seq}")

@@ -1,12 +1,13 @@
 """How many sequences an engine takes at once.
 
-Owns the ceiling that a start chooses from the memory for keys and values, and the estimates that
-follow while the engine serves: how long answers become, how much a new sequence takes, how many
-have a place. Must not know blocks' numbers, plans or devices: counts in, counts out.
+Owns the ceiling, which an engine's start derives from the memory for keys and values, and the
+estimates made while it serves: how long answers become, how much a new sequence takes, how many
+sequences have a place. Must not know blocks' numbers, plans or devices: counts in, counts out.
 
-A sequence is started only if its answer should fit too, beside those of the running ones: blocks
-that run out cost the latest sequence all that it has computed. Lengths are not known in advance, so
-a preemption raises the estimate at once, and each sequence that ends lowers it a little again.
+A sequence starts only if its answer should fit beside those of the running ones: when blocks run
+out, the latest sequence loses all that it has computed. The lengths of answers are not known in
+advance, so a preemption raises the estimate at once, and each sequence that ends lowers it a little
+again.
 """
 
 from collections.abc import Iterable
@@ -17,31 +18,33 @@ CARD_SEQS: Final = 256
 """On a card: the largest batch that CUDA graphs and the sampler's tables are measured with."""
 
 CPU_SEQS: Final = 16
-"""On a CPU, where a step takes the longer the more rows it has."""
+"""On a CPU, where the time of a step grows with its rows."""
 
 _LEAST_TOKENS: Final = 512
-"""A short chat: a ceiling at which each sequence finds less is never reached, but the logits of so
-many rows would take memory from keys and values."""
+"""Tokens of a short chat. A ceiling that leaves each sequence fewer would never be reached, but the
+logits of so many rows would take memory from keys and values."""
 
 _LEAST_SEQS: Final = 4
 
 USUAL_OUTPUTS: Final = 512
-"""Tokens of an answer, before any has ended: as the gateways assume."""
+"""Tokens of an answer before any has ended; gateways assume the same."""
 
 _WEIGHT: Final = 0.05
-"""Of a new length, once there are twenty."""
+"""The weight of a new observation in a mean, once there are twenty."""
 
 _OUTLIVED: Final = 0.25
-"""Of the usual length, or of what an answer has already, is to come at least: what has outlived the
-mean goes on, and the first to end were the shortest."""
+"""At least this share of the usual length, or of the answer's tokens so far if these are more, is
+expected to come: an answer that is longer than the mean usually goes on, and the answers that ended
+first, which made the mean, were the shortest."""
 
 _MEAN_SHARE: Final = 0.5
-"""Of an answer's length are held on average over its life."""
+"""The share of an answer's final length that its sequence holds on average over its life."""
 
 _RAISE: Final = 1.25
 _LOWER: Final = 0.95
 _MOST_CAUTION: Final = 2.0
-"""One preemption is forgotten after five ends, many in a row after fourteen."""
+"""Factors of the estimated length: a preemption multiplies it by `_RAISE`, each sequence that ends
+by `_LOWER`. One preemption is forgotten after five ends, many in a row after fourteen."""
 
 
 def most_sequences(wanted: int | None, kv_tokens: int, ceiling: int) -> int:
@@ -54,11 +57,12 @@ def most_sequences(wanted: int | None, kv_tokens: int, ceiling: int) -> int:
 
 
 def peak_growth(running: Iterable[tuple[int, int]]) -> int:
-    """How many more blocks sequences will need at most, each given by the blocks that it returns
-    when it ends and those that it still takes until then, all at one pace.
+    """The most additional blocks that sequences hold together at any time. Each is given by the
+    blocks that it returns when it ends, and those that it still takes until then; all grow at the
+    same pace.
 
-    Not the sum of what they take: when the longest ends, the others are gone long since. (The rule
-    of Gong et al., the past-future scheduler, ASPLOS 2025.)
+    This is less than the sum of what they take, because the short ones have returned their blocks
+    when the longest ends. (Gong et al., the past-future scheduler, ASPLOS 2025.)
     """
     num_held = peak = 0
     lives = sorted(running, key=itemgetter(1), reverse=True)
@@ -120,14 +124,14 @@ class Concurrency:
             self._own += weight * (num_blocks / num_starts - self._own)
 
     def tokens_left(self, num_outputs: int, max_outputs: int) -> int:
-        """How many tokens an answer of `num_outputs` so far should still get."""
+        """How many more tokens an answer with `num_outputs` tokens so far should get."""
         usual = self._caution * self._output
         left = max(usual - num_outputs, _OUTLIVED * max(usual, num_outputs))
         return max(0, min(max_outputs - num_outputs, round(left)))
 
     def revise(self, num_running: int, num_spare: int, block_size: int) -> int:
-        """Estimate the places anew, and return them: those that run, and as many as fit into
-        `num_spare` blocks, which the running ones should not need.
+        """Estimate the places anew, and return them: one for each running sequence, and as many as
+        fit into the `num_spare` blocks that the running ones should not need.
         """
         each = self._own + _MEAN_SHARE * self._caution * self._output / block_size
         fitting = num_running + int(max(0, num_spare) / max(1.0, each))

@@ -1,7 +1,7 @@
-"""Drafts in plans: which sequences may have some, and room for them.
+"""Drafts in plans: which sequences may have some, and the blocks for them.
 
-Owns the seam to what proposes drafts, and the chunks that carry them. Must not know where drafts
-come from, nor how many pay: that is the proposer's decision, within the room of a step.
+Owns the seam to the proposer of drafts, and the chunks that carry them. Must not know where drafts
+come from, nor how many pay: the proposer decides that, within the room of a step.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ class Proposer(Protocol):
         """What operators see."""
 
     def num_to_draft(self, num_sequences: int, room: int) -> int:
-        """How many drafts the card makes in the next step, behind the token that it samples for
-        each of `num_sequences`. The step after that may verify `room` of them in all.
+        """How many drafts the drafting network makes in the next step, behind the token that it
+        samples for each of `num_sequences`. The step after that verifies at most `room` in all.
         """
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
-        """A sequence runs. `token_ids` grow meanwhile, and must not be changed. Other sequences may
-        draft from those from `shared_from` on once it is over; None: from none of them.
+        """A sequence runs. Its `token_ids` grow while it runs; do not change them. When it is over,
+        other sequences may draft from its tokens from index `shared_from` on; None: from none.
         """
 
     def end(self, seq: int) -> None:
         """The sequence is over; its tokens do not change any more."""
 
     def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
-        """The chunks of the next step, some of them without the drafts that they ask for, and
-        whether the drafter takes that step in. Their sequences have started.
+        """The chunks of the next step, where the proposer may have cleared `num_to_draft`, and
+        whether a drafter on the host takes that step in. Their sequences have started.
         """
 
     def waits(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether to plan no step before the tokens of the one in flight are known, because drafts
+        """Whether the next plan should wait for the tokens of the step in flight, because drafts
         behind them should pay.
         """
 
@@ -68,12 +68,12 @@ class Proposer(Protocol):
     def propose_ahead(
         self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
-        """Drafts before it is known how many of its own the step in flight accepts; none: wait for
-        it. That step has or makes drafts.
+        """Drafts for a step that is planned before the result of `in_flight`, which has or makes
+        drafts, is known. None at all: wait for that result.
         """
 
     def learn(self, plan: StepPlan, result: StepResult) -> None:
-        """The result of a step; they come in the order of the plans."""
+        """Take the result of a step. Results come in the order of the plans."""
 
     def took(
         self,
@@ -84,8 +84,9 @@ class Proposer(Protocol):
         is_ahead: bool,
         drafting: DraftTiming,
     ) -> None:
-        """A step gave `num_tokens`, `seconds` after the result of the step before it; `drafting` is
-        a part of them. A step that `is_ahead` was launched before that earlier result was there.
+        """A step gave `num_tokens` tokens, `seconds` after the result of the step before it; these
+        include the time of the `drafting` pass. `is_ahead`: it was launched before that earlier
+        result was there.
         """
 
 
@@ -101,8 +102,9 @@ def candidates_of(queues: Queues) -> list[Candidate]:
 
 
 class Ahead(NamedTuple):
-    """Drafts of a step that is planned before the result of the step in flight is known, and by how
-    many accepted drafts of that its sequences may move. Without drafts no step is planned.
+    """For a step that is planned before the result of the step in flight: its drafts by sequence,
+    and by how many accepted drafts of the step in flight each sequence may move. Without drafts no
+    step is planned.
     """
 
     drafts: Mapping[int, tuple[int, ...]]
@@ -115,8 +117,9 @@ WAITS: Final = Ahead({}, {})
 def drafts_ahead(
     proposer: Proposer, in_flight: StepPlan, queues: Queues, blocks: BlockManager, room: int
 ) -> Ahead:
-    """The drafts of a step behind one with drafts: of decodes alone, whose draw reads no tokens,
-    and where there are blocks for all drafts that may be accepted.
+    """The drafts of a step that is planned while a step with drafts is in flight. `WAITS` unless
+    all sequences decode, none of their draws reads earlier tokens, the model keeps no recurrent
+    states, and there are blocks for all drafts that may be accepted.
     """
     running = queues.running.values()
     if queues.waiting or blocks.states is not None:
@@ -143,8 +146,8 @@ def with_drafts(
     queues: Queues,
     blocks: BlockManager,
 ) -> list[Chunk]:
-    """The `chunks` of decodes with their drafts, up to the first draft that a grammar refuses, and
-    as far as free blocks hold them: no sequence loses blocks to another one's drafts.
+    """The `chunks` of decodes with their drafts, cut at the first draft that a grammar refuses and
+    to what free blocks hold. No sequence is preempted for another one's drafts.
     """
     return [
         _carrying(chunk, drafts[chunk.seq], queues, blocks) if chunk.seq in drafts else chunk
@@ -170,8 +173,8 @@ def _carrying(chunk: Chunk, own: tuple[int, ...], queues: Queues, blocks: BlockM
 def to_draft(
     chunks: Sequence[Chunk], depth: int, queues: Queues, blocks: BlockManager, window: int
 ) -> list[Chunk]:
-    """The `chunks`; those that sample ask for `depth` drafts behind them, where blocks within the
-    `window` hold these and at least one of them may be verified.
+    """The `chunks`, where those that sample ask for `depth` drafts, if at least one of these may be
+    verified later and blocks within the `window` (tokens) hold them.
     """
     return [
         _drafting(chunk, depth, queues, blocks, window)
@@ -195,8 +198,8 @@ def _drafting(chunk: Chunk, depth: int, queues: Queues, blocks: BlockManager, wi
 
 
 def _grow(table: BlockTable, num_tokens: int, queues: Queues, blocks: BlockManager) -> bool:
-    """Whether `table` now holds `num_tokens`. One block stays free for each running sequence, so
-    that drafts preempt none of them.
+    """Try to make `table` hold `num_tokens` tokens; returns whether it does. One block stays free
+    for each running sequence, so that drafts preempt none of them.
     """
     num_new = blocks.num_needed(num_tokens) - len(table.block_ids)
     if num_new > 0 and blocks.num_free - num_new < len(queues.running):

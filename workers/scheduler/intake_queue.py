@@ -3,11 +3,11 @@
 Owns one line for each gateway, the bounds on the lines and the order of admission. Must not know
 when a place is free, blocks or clocks.
 
-Gateways that share an engine do not coordinate. In a single line in order of arrival the gateway
-that fills it first would keep it full: it resubmits first whenever a place frees, and a slow
-gateway would get none. So each has a line of its own, and a place goes to the gateway with the
-fewest admitted sequences; of equals, to the one whose last admission is longest ago. Each other
-gateway can overtake one without admitted sequences once at most. Nothing is reserved for absent
+Gateways that share an engine do not coordinate. In a single line the gateway that fills it first
+would keep it full: it resubmits first whenever a place becomes free, and a slow gateway would get
+none. So each gateway has a line of its own, and a place goes to the gateway with the fewest
+admitted sequences; of equals, to the one whose last admission is longest ago. A gateway without
+admitted sequences is overtaken by each other one at most once. Nothing is reserved for absent
 gateways, so a slow or dead one delays no other.
 """
 
@@ -46,8 +46,8 @@ class IntakeQueue:
         return [*self._lines.get(link, {}).values()]
 
     def has_room(self, link: int, num_admitted: Mapping[int, int]) -> bool:
-        """Whether one more of that link may wait here. A link that may not has others that wait or
-        run, whose end tells it when to submit again.
+        """Whether one more sequence of that link may wait here. A refused link always has other
+        sequences here or admitted; when one of them ends, it can submit again.
         """
         num_links = len({link, *num_admitted, *self._lines})
         num_own = len(self._lines.get(link, ()))

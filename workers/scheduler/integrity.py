@@ -19,7 +19,9 @@ class IntegrityError(HermaError):
 
 
 Parent = int | BlockDigest
-"""The block before, which is evicted later; the root digest before a first block."""
+"""Of a cached block: the id of the block before it, which is evicted later; of a first block the
+root digest.
+"""
 
 
 class CachedBlock(NamedTuple):

@@ -1,18 +1,19 @@
-"""What the scheduler has the runner compute, and what the runner answers.
+"""The messages between scheduler and runner: a plan of one step, and its result.
 
-Owns the frozen values that cross that seam once per step. Must not know how the choice was made
-nor how it is computed. The runner keeps the tokens of every sequence itself: those of its
-`SequenceStart`, then those it samples; preemption does not end that state.
+Owns the frozen values that cross that seam once per step. Must not know how the scheduler chooses
+nor how the runner computes. The runner keeps the tokens of every sequence itself: those of its
+`SequenceStart`, then those that it samples; preemption does not end that state.
 
-Steps take effect in the order of their plans, but the next plan may be made before the tokens of
-the last are known. It then names a token by its position only: the runner has sampled it. A
-sequence that ends with that unknown token leaves a stray chunk in the next plan. It is computed
-like any other, writes only where its sequence held blocks when it was planned, and is ignored.
+Steps take effect in the order of their plans, but the scheduler may make the next plan before it
+knows the tokens of the last step. Such a plan names a token by its position only; the runner knows
+the id. If a sequence ends with that unknown token, the next plan holds a stray chunk for it. The
+runner computes the stray chunk like any other, it writes only to blocks that its sequence held when
+the plan was made, and its result is ignored.
 
-A chunk may carry drafts: tokens that may follow, computed in the same step. Those that equal what
-is sampled at their positions are accepted, up to the first that does not, so a step may answer with
-several tokens. How many is known with its result. A chunk that is planned before begins behind one
-token, and the runner moves it on by as many as are accepted.
+A chunk may carry drafts: tokens that may follow, computed in the same step. A draft is accepted if
+it and all drafts before it equal the tokens sampled at their positions, so a step may answer with
+several tokens. Only its result says how many. A chunk that was planned before that result assumes
+one token; the runner moves it on by the number of accepted drafts.
 
 msgspec Structs, because 256 chunks and as many answers are made per step: 0.12 us each, where a
 frozen dataclass costs 0.57 us.
@@ -29,20 +30,20 @@ from protocol.messages import TokenLogprobs
 from protocol.sampling import SamplingParams
 
 ON_CARD: Final = -1
-"""In place of the id of a draft that the card holds."""
+"""Stands for a token id that only the card knows."""
 
 
 NO_SLOT: Final = -1
-"""No state is restored."""
+"""In place of a slot: no state is restored."""
 
 
 class SequenceStart(msgspec.Struct, frozen=True):
     """A sequence that the runner has not seen before; sent in the plan of its first chunk.
 
-    `token_ids` (u32) are the prompt and the outputs of earlier attempts; `num_prompt` of them
-    are prompt. The receiver may keep the array but must not change it. `grammar` is what the
-    engine's compiler made of that of the submission, for this sequence alone. `embeds` the prompt:
-    its embedding is wanted, of the first `dimensions` numbers, instead of a token.
+    `token_ids` (u32) are the prompt and the outputs of earlier attempts; the first `num_prompt` are
+    the prompt. The receiver may keep the array but must not change it. `grammar` is the compiled
+    grammar of the submission, used by this sequence alone. If it `embeds`, the result is the
+    embedding of the prompt, cut to `dimensions` numbers if given, instead of a token.
     """
 
     seq: int
@@ -59,20 +60,23 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Compute positions [start, start + length) of a sequence, and behind them its `drafts`: token
     ids, or `ON_CARD` for each.
 
-    `block_ids` cover every position of these, in order. They may differ from those
-    of the step before at any index: after a preemption, and when a block turns out to equal a
-    cached one and takes its place. While nothing changes, decodes come with the same tuple. If
-    `samples`, the next token is sampled from the logits of the last position, and one behind each
-    draft; otherwise nothing is sampled, and there are no drafts. `num_to_draft`: how many drafts
-    the card makes behind the token that follows the accepted ones; the blocks cover those too.
-    `may_move`: it begins one position later for each draft of its sequence that the step before
-    accepts, at most `may_move` later; the blocks cover that.
+    - `block_ids` cover all these positions, in order. They may differ from those of the step before
+      at any index: after a preemption, and when a block equals a cached one, which takes its place.
+      While nothing changes, decodes come with the same tuple.
+    - `samples`: a token is sampled from the logits of the last position, and one behind each draft.
+      Without it nothing is sampled, and there are no drafts.
+    - `num_to_draft`: how many drafts the drafting network makes for the next step, behind the last
+      token that this step samples. The blocks cover them too.
+    - `may_move`: the chunk begins one position later for each draft of its sequence that the step
+      before accepts, at most `may_move` positions. The blocks cover them too.
 
-    Of a model with recurrent layers, a chunk at 0 begins with no state, one that `restores` with
-    that in this slot of the prefixes', any other with that behind the chunk before. It `saves` the
-    states behind these positions, rising, in these slots. The last may be its end. The first may
-    be the end of the chunk before without the drafts that were accepted behind it, which go into
-    the state in this chunk: then it does not restore.
+    The other fields are for models with recurrent layers. A chunk at 0 begins without a state. A
+    chunk that `restores` begins with the state in that slot of the prefix states. Any other begins
+    with the state behind the chunk before it. `saves` are pairs (position, slot), positions rising:
+    the state behind that position is saved in that slot. The last position may be the chunk's end.
+    The first may be the end of the chunk before, if drafts behind that end were accepted: this
+    chunk folds them into the state, so the state without them is saved first. Such a chunk does not
+    restore.
     """
 
     seq: int
@@ -88,13 +92,14 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def num_rows(self) -> int:
-        """Positions that are computed."""
+        """Positions that are computed, drafts included."""
         return self.length + len(self.drafts)
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
-    """Keys and values of a sequence that was preempted, in these blocks of the card and of the
-    host; out of the card also its recurrent state, to a slot of the prefixes'.
+    """A copy of a preempted sequence's keys and values: block i of `block_ids` on the card from or
+    to block i of `host_ids`. A copy to the host also takes the recurrent state, to `slot` of the
+    prefix states, if the model has one.
     """
 
     seq: int
@@ -104,7 +109,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 
 class Moves(msgspec.Struct, frozen=True, gc=False):
-    """What moves before a step: first out of the card, then back."""
+    """The copies before a step: first those `out` to the host, then those `back` to the card."""
 
     out: tuple[Move, ...] = ()
     back: tuple[Move, ...] = ()
@@ -114,11 +119,11 @@ NO_MOVES: Final = Moves()
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """One forward pass, for one chunk per sequence at most.
+    """One forward pass, with at most one chunk per sequence.
 
-    `ended` names sequences whose runner state may go before it starts: neither this plan nor a
-    later one names them again. The plan before may, while it is in flight. A drafter on the host
-    takes the step in if it `takes_in`; one on a card takes in every step.
+    `ended` are sequences that neither this plan nor a later one names: the runner drops their state
+    before the step. The plan before may name them while it is in flight. `takes_in`: a drafter on
+    the host computes the rows of this step too; a drafter on a card computes those of every step.
     """
 
     step: int
@@ -130,12 +135,11 @@ class StepPlan(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):
-    """The new tokens of one sequence; `logprobs` is empty or one per id. No ids mean that the
-    token is not there yet: its position comes again in the next plan.
+    """The new tokens of one sequence; `logprobs` is empty or one per id. Without ids the token is
+    not there yet, and the next plan computes its position again.
 
-    Keys and values of accepted drafts, the leading ids behind which there is another one, are
-    computed. Those of other ids are not: the next chunk starts with them. If that
-    chunk is planned already, it counts on exactly one, or may move.
+    All ids but the last are accepted drafts, whose keys and values are computed. The next chunk
+    starts with the last id. If that chunk is planned already, it assumes one id, or `may_move`.
     """
 
     seq: int
@@ -144,9 +148,9 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
 
 
 class DraftTiming(NamedTuple):
-    """A pass that drafted behind `num_sequences`, `depth` tokens each, and the `seconds` that it
-    took, which are some of the step in whose result it stands. On a host also one of depth 0, which
-    only takes rows in.
+    """A pass of the drafter: `depth` drafts for each of `num_sequences` sequences. `seconds` are
+    part of the time of the step whose result holds it. On a host `depth` may be 0: the drafter took
+    the rows in and drafted nothing.
     """
 
     num_sequences: int = 0
@@ -158,14 +162,14 @@ NO_DRAFTING: Final = DraftTiming()
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """The outcome of a plan: one `Sampled` for each sampling chunk, unless the sequence failed, or
-    one of `embeddings` if it embeds.
+    """The outcome of a plan: for each sampling chunk a `Sampled`, or an entry of `embeddings`
+    (sequence, float32 bytes) if its sequence embeds. Failed sequences have none. Answers for
+    sequences that have ended meanwhile are ignored, and may be missing.
 
-    Answers for sequences that have ended meanwhile are ignored, and may be missing.
-
-    `failed` pairs a sequence with the reason (e.g. out of memory); it ends with an error. Those of
-    `ungrammatical` are among them: their grammar allows no token. `drafting` is the draft pass that
-    the time to this result covers: a card's behind the step before, a host's behind this one.
+    `failed` pairs a sequence with the reason (e.g. out of memory); it ends with an error. The
+    `ungrammatical` ones are among the failed: their grammar allows no token. `drafting` is the
+    draft pass within the time of this result: on a card the one behind the step before, on a host
+    the one behind this step.
     """
 
     step: int

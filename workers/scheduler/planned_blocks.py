@@ -1,13 +1,13 @@
 """Blocks that running sequences will compute, so that no other sequence needs to.
 
 Owns the digests that are under way, and the sequences that compute them. Must not know what is
-computed already, nor which sequences wait. Where prefixes need states, a block that is cached is
-computed again for the state behind it, and others wait for that.
+computed already, nor which sequences wait. In a model with recurrent states a sequence may compute
+cached blocks again for the state behind them; others wait for that state.
 
-A sequence announces the full blocks of its prompt when it starts. It is an announcement of work,
-not of content: a block can be read, and is reported to the gateways, when the step that computes it
-is committed. An announcement ends there, or when the sequence ends or loses its blocks, however
-that comes about; the sequences that waited then look again.
+A sequence announces the full blocks of its prompt when it starts. It announces work, not content: a
+block can be read, and is reported to the gateways, when the step that computes it is committed. The
+announcement ends then, or when the sequence ends or loses its blocks for any reason; sequences that
+waited for the block then look again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class PlannedBlocks:
         return digest in self._by_digest
 
     def announce(self, table: BlockTable, num_blocks: int, cached: Container[BlockDigest]) -> None:
-        """The holder of `table` will compute its blocks up to `num_blocks`. A block may be `cached`
-        behind one that is not only if digests have collided; no caller can rely on it.
+        """The holder of `table` will compute its blocks up to `num_blocks`; those that are `cached`
+        are not announced. (A block is cached behind one that is not only if digests collide.)
         """
         table.num_announced = num_blocks
         by_digest = self._by_digest
@@ -46,7 +46,7 @@ class PlannedBlocks:
                 by_digest.setdefault(digest, table)
 
     def computed(self, digests: Iterable[BlockDigest]) -> None:
-        """They can be found now, whichever sequence computed them."""
+        """These blocks are in the prefix cache now, whichever sequence computed them."""
         by_digest = self._by_digest
         if by_digest:
             for digest in digests:
@@ -64,8 +64,9 @@ class PlannedBlocks:
     def end_of_coming(
         self, digests: Sequence[BlockDigest], num_found: int, num_matched: int
     ) -> int:
-        """The number of leading blocks, the last of them under way, of which none beyond the
-        `num_matched` that are cached is missing; `num_found` if none behind those is under way.
+        """How many leading blocks a sequence can find if it waits. The first `num_matched` blocks
+        are cached; behind them it counts blocks under way until one is not. The last counted block
+        must be under way; the result is `num_found`, what it finds now, if there is none.
         """
         by_digest, end = self._by_digest, num_matched
         while end < len(digests) and digests[end] in by_digest:
@@ -77,7 +78,9 @@ class PlannedBlocks:
     def await_until(
         self, digests: Sequence[BlockDigest], num_blocks: int, *, needs_state: bool = False
     ) -> None:
-        """Somebody waits for the first `num_blocks` of `digests`; the last is under way."""
+        """A sequence waits for the first `num_blocks` of `digests`, the last of which is under way,
+        and for the state behind them if it `needs_state`.
+        """
         table = self._by_digest[digests[num_blocks - 1]]
         table.num_awaited = max(table.num_awaited, num_blocks)
         if needs_state:

@@ -1,12 +1,13 @@
-"""What the next step computes.
+"""The choice of what the next step computes.
 
-Owns the order of the choice: no prefill or decode phases. Running sequences that only decode take
-one token each; the prompts share what is left of the token budget, and of the time that decodes may
-wait. When blocks run out, the latest started sequence gives its blocks back and is computed again
-later (vLLM's `num_computed_tokens` scheduler). Must not know links, messages or a clock.
+Owns the order of the choice. There are no phases of prefill or decode: each running sequence that
+decodes takes one token, and prompts share the rest of the token budget and of the time that decodes
+may wait. When blocks run out, the sequence that started last gives its blocks back and is computed
+again later (as in vLLM's scheduler over `num_computed_tokens`). Must not know links, messages or a
+clock.
 
-A step may be planned while the one before is computed. Blocks that change hands in between are
-written by their old owner first, because steps take effect in order.
+A step may be planned while the one before is computed. If a block changes hands in between, its old
+owner writes to it first, because steps take effect in order.
 """
 
 from collections.abc import Mapping
@@ -44,10 +45,11 @@ def choose(
     draft_depth: int,
     moves: Mapping[int, int],
 ) -> StepChoice:
-    """The chunks of the next step; blocks are allocated and queues moved accordingly. Decodes carry
-    `drafts`, and the card makes `draft_depth` more behind the tokens that the step samples.
-    `moves` says by how many accepted drafts of the step in flight each sequence may move: then all
-    are decodes, and have the blocks for it.
+    """The chunks of the next step. Allocates their blocks and moves sequences between the queues.
+
+    Decodes carry `drafts` (by sequence) to verify. The drafting network makes `draft_depth` drafts
+    behind the tokens that the step samples. `moves` (by sequence) are the drafts of the step in
+    flight that may be accepted; if there are any, all running sequences decode and hold the blocks.
     """
     chunks: list[Chunk] = []
     prefills, num_preempted = _decode(queues, blocks, chunks)
@@ -55,8 +57,8 @@ def choose(
         chunks = [structs.replace(chunk, may_move=moves[chunk.seq]) for chunk in chunks]
     if drafts:
         chunks = with_drafts(chunks, drafts, queues, blocks)
-    # A preempted sequence is at the head of the queue now, and the step in flight may still compute
-    # it: it starts again once that step is committed and all its tokens are known.
+    # A preempted sequence is at the head of the queue now. The step in flight may still compute it,
+    # so it starts again only when that step is committed and all its tokens are known.
     may_start = num_preempted == 0 and len(queues.waiting) > 0
     started: list[SequenceStart] = []
     if prefills or may_start:
@@ -76,7 +78,7 @@ def _prompts(
     cost: StepCost,
     blocks: BlockManager,
 ) -> list[Chunk]:
-    """What prompts compute beside `decodes`."""
+    """The chunks of prompts beside `decodes`."""
     num_drafts = sum([len(chunk.drafts) for chunk in decodes])
     token_budget = limits.token_budget - num_drafts
     num_prompts = len(prefills) + starts.num_waiting
@@ -87,9 +89,9 @@ def _prompts(
 def _decode(
     queues: Queues, blocks: BlockManager, chunks: list[Chunk]
 ) -> tuple[list[Sequence], int]:
-    """Give every running sequence its blocks, oldest first, and one token if that is all it needs.
-
-    Appends to `chunks`; returns those that need more, and how many sequences were preempted.
+    """Give every running sequence its blocks, oldest first, and append a chunk of one token for
+    each that decodes. Returns the sequences that need more than one token, and the number of
+    sequences that were preempted.
     """
     block_size = blocks.block_size
     prefills: list[Sequence] = []
@@ -97,10 +99,10 @@ def _decode(
     num_preempted = 0
     for sequence in list(queues.running.values()):
         if num_preempted and sequence.seq not in queues.running:
-            break  # the latest are preempted first, so none that follows runs
+            break  # the latest are preempted first, so the rest of the list was preempted too
         start, end = sequence.num_planned, sequence.num_due
         if start == end:
-            continue  # the last token that it may have is being sampled
+            continue  # the step in flight samples its last possible token
         table = sequence.table
         if len(table.block_ids) * block_size < end:
             num_preempted += _make_room(queues, blocks, sequence)
@@ -110,7 +112,7 @@ def _decode(
         if end - start > 1:
             prefills.append(sequence)
             continue
-        # Most chunks of most steps are made here, so there is no call that they do not need.
+        # Most chunks of most steps are made here, so calls are kept to the necessary.
         chunks.append(Chunk(sequence.seq, start, 1, table.ids or table.freeze(), True))
         sequence.num_planned = end
         if end < sequence.max_due:
@@ -125,8 +127,9 @@ def _decode(
 def _save_along(
     chunks: list[Chunk], grown: list[Sequence], blocks: BlockManager, states: PrefixStates
 ) -> None:
-    """Save the states ahead of decodes that have come so far. States lie at the ends of blocks, so
-    these are among the sequences that have `grown` by a block.
+    """Let decodes that have reached a position to save (`Sequence.saves_at`) save their recurrent
+    state before they compute. Such positions are ends of blocks, so only sequences that have
+    `grown` by a block can have reached one.
     """
     due = {one.seq: one for one in grown if one.num_planned > one.saves_at}
     for index, chunk in enumerate(chunks) if due else ():
@@ -137,10 +140,11 @@ def _save_along(
 
 
 def _make_room(queues: Queues, blocks: BlockManager, sequence: Sequence) -> int:
-    """Blocks for all tokens of `sequence`, from later ones if need be, or it is preempted.
+    """Give `sequence` blocks for all its tokens. Preempts the sequences that started last until
+    there are enough, `sequence` itself in the end. Returns how many were preempted.
 
-    A step in flight may still write to what a preempted sequence gives back; the next owner's step
-    comes after it.
+    The step in flight may still write to blocks that a preempted sequence gives back. That is
+    harmless: steps of their next owner come after it.
     """
     num_preempted = 0
     while not blocks.grow(sequence.table, sequence.num_due):

@@ -1,6 +1,6 @@
-"""What the prompts of one step may take: tokens, and seconds if decodes wait for the step.
+"""The budget of the prompts of one step: tokens, and seconds if decodes wait for the step.
 
-Owns the remainder of both. Must not know sequences or their shares.
+Owns what is left of both. Must not know sequences or their shares.
 """
 
 from __future__ import annotations
@@ -11,35 +11,37 @@ from typing import Final, final
 from workers.scheduler.step_cost import StepCost
 
 LEAST_TOKENS: Final = 64
-"""The oldest prompt of a step gets so many whatever they cost, or as many as the token budget
-leaves it: it must go on. Up to some 180 more rows an 8B on an H200 reads its weights anyway."""
+"""The oldest prompt of a step gets so many tokens whatever they cost, if the token budget allows,
+so that it always goes on. For an 8B on an H200 up to some 180 more rows are almost free, because a
+step reads all weights anyway."""
 
 LEAST_SHARE: Final = 0.25
-"""Prompts may lengthen a step of decodes by this share of its time, even past the gap: many long
-decodes must not make the next conversation wait for minutes."""
+"""Prompts may lengthen a step of decodes by this share of its time, even beyond `max_gap_s`: many
+long decodes must not make the next conversation wait for minutes."""
 
 USUAL_SHARE: Final = 2.0
-"""Prompts take so many times as long as the decodes of their step, where the gap leaves that. More
-steps with prompts in them are fewer of decodes alone, which read the weights for one token each;
-below some 500 prompt tokens an 8B on an H200 reads them for its prompts' sake anyway."""
+"""Prompts take at most so many times as long as the decodes of their step, where `max_gap_s` allows
+it. So prompts spread over more steps, and fewer steps read all weights for decodes alone. Below
+some 500 prompt tokens the time of an 8B's step on an H200 is that of reading its weights anyway."""
 
 _PRESSURE: Final = 4.0
-"""A prompt for every decode makes the usual share so many times longer: a burst of 256 prompts had
-its median first token after 2.3 s without this, and after 0.9 s with steps that filled the gap."""
+"""The usual share grows by this times the number of prompts per decode. In a burst of 256 prompts
+the median first token came after 2.3 s without this, and after 0.9 s when steps filled the gap."""
 
 _LEAST_OF_GAP: Final = 0.5
-"""Few decodes are soon done: beside them a step lasts for this share of the gap at least, or a
-prompt would wait longer than they gain."""
+"""A step may last for this share of `max_gap_s` in any case. Steps of few decodes are so short that
+the usual share would delay a prompt by more than the decodes gain."""
 
 
 _TILES: Final = ((1024, 256), (128, 128))
-"""From so many rows on a step has a multiple of so many: products compute whole tiles of rows, and
-1,064 rows of an 8B's gates and ups take four waves of programs where 1,024 take three."""
+"""Pairs (rows, tile): a step of at least so many rows is cut to a multiple of the tile. Products
+compute whole tiles of rows, and 1,064 rows of an 8B's gates and ups take four waves of programs
+where 1,024 take three."""
 
 
 @final
 class PromptBudget:
-    """`tokens` and `seconds` that are left of a step."""
+    """The `tokens` and `seconds` that are left of a step for prompts."""
 
     __slots__ = ("_cost", "seconds", "tokens")
 
@@ -57,8 +59,9 @@ class PromptBudget:
         max_gap_s: float,
         cost: StepCost,
     ) -> PromptBudget:
-        """What `num_prompts` that are computed or wait may take beside `num_decodes`, which wait at
-        most `max_gap_s` for their next token, and usually less. Without decodes nothing waits.
+        """The budget of `num_prompts` prompts, running or waiting, beside `num_decodes` decodes,
+        which should wait at most `max_gap_s` for their next token. Without decodes the seconds are
+        unlimited.
         """
         tokens = token_budget - num_decodes
         if num_decodes == 0 or max_gap_s == math.inf:
@@ -79,8 +82,8 @@ class PromptBudget:
         return self.tokens <= 0 or self.seconds <= 0
 
     def fit(self, start: int, most: int, least: int = 0) -> int:
-        """How many of the next `most` tokens of a prompt fit behind its first `start`; those up to
-        `least` need not fit into the seconds.
+        """How many of a prompt's next `most` tokens, behind its first `start`, fit. The first
+        `least` of them need to fit only into the tokens, not into the seconds.
         """
         most = min(most, self.tokens)
         if self.seconds == math.inf or most <= 0:
@@ -100,7 +103,7 @@ class PromptBudget:
 
 
 def _whole_tiles(num_rows: int) -> int:
-    """The most rows up to `num_rows` that leave no tile in part empty."""
+    """The most rows, up to `num_rows`, that fill their last tile."""
     for least, tile in _TILES:
         if num_rows >= least:
             return num_rows // tile * tile

@@ -2,11 +2,11 @@
 
 Owns the shares. Must not know where the budget comes from, nor blocks.
 
-The oldest prompt in progress has half of the budget, so it always goes on. The other half is for
-those with fewer tokens left than it, the shortest first, those that wait included: many short
-prompts are not held up by a long one, and each is the oldest in the end. What remains is the
-oldest's again. A prompt that others wait for is as short as what they wait for. Two prompts of
-equal length run one after the other; side by side, the first would be done later and the second no
+The oldest prompt in progress gets half of the budget, so it always goes on. The other half goes to
+prompts with fewer tokens left, running or waiting, the shortest first. So a long prompt does not
+hold up many short ones, and every prompt becomes the oldest in the end. The rest goes to the oldest
+again. A prompt that others wait for counts as short as the part they wait for. Two prompts of equal
+length run one after the other: side by side the first would be done later, and the second no
 earlier.
 """
 
@@ -46,7 +46,7 @@ class _Shares:
         self._states = blocks.states
 
     def share_with_oldest(self, prefills: list[Sequence]) -> None:
-        """`prefills` and shorter ones that wait."""
+        """Share the budget among `prefills`, oldest first, and shorter prompts that wait."""
         oldest, budget = prefills[0], self._budget
         start, num_left = oldest.num_planned, _num_left(oldest)
         reserved = budget.half().fit(start, num_left, LEAST_TOKENS)
@@ -61,10 +61,10 @@ class _Shares:
                 self._go_on(sequence)
 
     def start_in_order(self) -> None:
-        """What no sequence in progress can use is for those that wait."""
+        """Give what no prompt in progress can use to those that wait, in order."""
         starts, budget = self._starts, self._budget
         while not budget.is_spent and (candidate := starts.candidate()) is not None:
-            # Somebody must go on, whatever it costs.
+            # At least one sequence of a step must go on, whatever it costs.
             least = 0 if self.chunks else LEAST_TOKENS
             length = budget.fit(candidate.num_cached, candidate.num_left, least)
             if length == 0:
@@ -73,8 +73,9 @@ class _Shares:
             self._add(starts.start(candidate), length)
 
     def _share_among_shorter(self, shorter: list[Sequence], num_oldest: int) -> None:
-        """The shortest first, of those in progress and the next that waits. One that waits and has
-        more than the `num_oldest` tokens of the oldest starts if the whole of it fits.
+        """Share among those in progress and those that wait, the shortest first. A waiting prompt
+        with at least as many tokens left as the oldest, `num_oldest`, starts only if all of it
+        fits.
         """
         starts, budget = self._starts, self._budget
         in_progress = deque(shorter)
@@ -91,13 +92,15 @@ class _Shares:
             self._go_on(sequence)
 
     def _num_urgent(self, sequence: Sequence) -> int:
-        """Its tokens left, or those that somebody waits for."""
+        """Its tokens left, or if other sequences wait for a part of its prompt, those up to the end
+        of that part.
+        """
         num_left = _num_left(sequence)
         awaited = sequence.table.num_awaited * self._block_size - sequence.num_planned
         return min(num_left, awaited) if awaited > 0 else num_left
 
     def _go_on(self, sequence: Sequence) -> None:
-        """As many tokens of a prompt in progress as fit."""
+        """Add a chunk of as many tokens of a prompt in progress as fit."""
         start = sequence.num_planned
         length = self._budget.fit(start, _num_left(sequence))
         if length > 0:
@@ -105,7 +108,7 @@ class _Shares:
             self._add(sequence, length)
 
     def _add(self, sequence: Sequence, length: int) -> None:
-        """A chunk, whose tokens count as computed from now on."""
+        """Add a chunk; its tokens count as planned from now on."""
         start, due = sequence.num_planned, sequence.num_due
         end = sequence.num_planned = start + length
         if end == due < sequence.max_due:

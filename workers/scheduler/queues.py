@@ -2,10 +2,10 @@
 
 Owns the two queues and the names of the live sequences. Must not know blocks or budgets.
 
-The running are in the order of their first starts, the waiting in the order in which the engine
-took them in. The latest of the running is put back before all that wait, so what was preempted
-starts again in its old order, before anything new. At most as many sequences as may run have state
-in the runner.
+Running sequences are in the order of their first starts, waiting ones in the order of arrival. A
+preemption puts the latest running sequence before all that wait, so preempted sequences start again
+in their old order, before any new one. So at most as many sequences as may run have state in the
+runner.
 """
 
 from collections import Counter, OrderedDict

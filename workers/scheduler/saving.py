@@ -1,12 +1,13 @@
-"""Where prompts and answers save their recurrent states, and with which they begin.
+"""Where prompts and answers save their recurrent states, and from which saved state they begin.
 
-Owns the positions, and the slots of a chunk from its plan to its result. Must not know budgets, nor
-which snapshot goes (`snapshots.py`).
+Owns the positions to save, and the slots of a chunk from its plan to its result. Must not know
+budgets, nor which snapshot is evicted (`snapshots.py`).
 
-A step that computes more of a prompt saves the states on its way: each costs a few launches in each
-layer, and a slot that another prefix could have. An answer has one slot, whose state moves on with
-it: a decode that begins at such a position keeps the state ahead of it, by a copy that no graph
-needs to know. By then all tokens before are known, also to a scheduler that plans a step ahead.
+A step that computes a part of a prompt saves the states at positions within that part. Each costs a
+few launches in each layer, and a slot that another prefix could have. An answer has one slot, whose
+state moves on with it: a decode that begins at a position to save first copies the state, so its
+graph needs to know nothing of it. By then all tokens before that position are known, also to a
+scheduler that plans a step ahead.
 """
 
 from __future__ import annotations
@@ -24,30 +25,31 @@ from workers.scheduler.sequence import NEVER, Sequence
 from workers.scheduler.snapshots import Place, SnapshotPool
 
 _GRAIN: Final = 64
-"""Tokens; a state is saved where a chunk of the delta rule ends, and a block."""
+"""Tokens. A state is saved only where a chunk of the delta rule and a block end."""
 
 _EVERY: Final = 3584
-"""Tokens. A state gives way to others up to `_LEAST` tokens before and behind it, so two lie at
-most 4,096 tokens apart: no more is computed again of a prompt that diverges anywhere."""
+"""Tokens. A state of this grid is left out where another lies within `_LEAST` tokens before or
+behind it, so two states lie at most 4,096 tokens apart: a prompt that diverges anywhere computes at
+most so many tokens again."""
 
 _LEAST: Final = 256
-"""Tokens that a snapshot must spare beside the one before: a 27B in bfloat16 reads its weights, an
-H200's 12 ms, in the time in which it computes so many, so fewer are computed again for nothing."""
+"""Tokens that a snapshot must spare beside the one before it. A 27B in bfloat16 on an H200 computes
+so many tokens in the 12 ms in which it reads its weights, so fewer cost a step hardly anything."""
 
 
 _ALONG: Final = 256
-"""Tokens of an answer. Of a 27B they take an H200 some 3 s, the copy of the state 0.07 ms, and to
-compute them again some 20 ms, hardly more than any step takes."""
+"""Tokens of an answer between two saved states. A 27B on an H200 takes some 3 s to decode them,
+0.07 ms to copy the state, and some 20 ms to compute them again, hardly more than any step."""
 
 _ALONG_DRAFTS: Final = 512
-"""The same of one that drafts are verified for, where a step must begin a token before: the one
-ahead of it has fewer drafts then, of 200 steps."""
+"""The same for an answer whose drafts are verified. There a step must begin one token before the
+position, so the step ahead of it has fewer drafts: one step of some 200."""
 
 
 class SavePolicy(NamedTuple):
-    """Tokens: states are saved at multiples of `grain`; every `every` tokens of what is computed,
-    and not within `least` behind another. Of an answer the last `along` tokens, where drafts are
-    verified `along_drafts`, are computed again at most; both are multiples of `grain`.
+    """Where states are saved, in tokens: at multiples of `grain`; every `every` tokens of what a
+    prompt computes; not within `least` tokens behind another state. In an answer every `along`
+    tokens, or `along_drafts` where drafts are verified; both are multiples of `grain`.
     """
 
     grain: int = _GRAIN
@@ -60,14 +62,14 @@ class SavePolicy(NamedTuple):
 def positions_to_save(
     num_tokens: int, num_hit: int, num_matched: int, policy: SavePolicy
 ) -> list[int]:
-    """Where a prompt of `num_tokens` tokens saves its state, rising; it begins behind `num_hit` of
-    them, and keys and values behind `num_matched` are cached.
+    """The positions, rising, at which a prompt of `num_tokens` tokens saves its state. The prompt
+    begins from a state behind `num_hit` tokens; keys and values of `num_matched` tokens are cached.
 
-    At its end, where the next turn begins: a token before it at the latest, because the last one is
-    computed anyway when the same prompt comes again; and behind all of it where that is a multiple
-    of `grain`, so that the next turn computes its own tokens only. Where it parts from what is
-    cached (a junction): the third to come this way gains. And every so many tokens, wherever
-    neither is near.
+    - At its end, where the next turn begins, at least one token before the last: the same prompt
+      computes its last token anyway when it comes again. Also behind all of it if that is a
+      multiple of `grain`, so that the next turn computes only its own tokens.
+    - At the junction, where it parts from what is cached: a third prompt with that prefix gains.
+    - Every `policy.every` tokens, unless one of these positions is near.
     """
     grain, every, least = policy.grain, policy.every, policy.least
     end = (num_tokens - 1) // grain * grain
@@ -85,8 +87,8 @@ def positions_to_save(
 
 @final
 class PrefixStates:
-    """The states that an engine keeps for prefixes, in blocks of `block_size` tokens. Whether
-    sequences have blocks for tokens that are only drafted (`grows_ahead`), the scheduler says.
+    """The states that an engine keeps for prefixes, at ends of blocks of `block_size` tokens. The
+    scheduler sets `grows_ahead`: sequences hold blocks for tokens that are only drafted.
     """
 
     def __init__(self, num_slots: int, block_size: int, policy: SavePolicy | None = None) -> None:
@@ -100,7 +102,9 @@ class PrefixStates:
     def of(
         cls, num_slots: int | None, block_size: int, policy: SavePolicy | None = None
     ) -> PrefixStates | None:
-        """Those of an engine whose facts say `snapshots`; None for a model without states."""
+        """`num_slots` is `EngineFacts.snapshots`: None for a model without states, which has none
+        to keep.
+        """
         return None if num_slots is None else cls(num_slots, block_size, policy)
 
     def depth(self, digests: Iterable[BlockDigest]) -> int:
@@ -108,27 +112,30 @@ class PrefixStates:
         return self.pool.depth([*digests])
 
     def num_usable(self, num_blocks: int) -> int:
-        """How many of the first blocks of a prefix end where a state may be saved."""
+        """The most leading blocks, up to `num_blocks`, behind which a state may be saved."""
         return num_blocks - num_blocks % (self.policy.grain // self._size)
 
     def positions(
         self, table: BlockTable, num_tokens: int, num_hit: int, num_matched: int
     ) -> list[int]:
-        """Where a sequence that is about to begin saves states, but for those that are there. All
-        full blocks of the `num_tokens` tokens have their digests.
+        """The `positions_to_save` of a sequence that is about to begin, without those whose state
+        is saved already. `table` knows the digests of all full blocks of the `num_tokens` tokens.
         """
         found = positions_to_save(num_tokens, num_hit, num_matched, self.policy)
         return [end for end in found if table.digests[end // self._size - 1] not in self.pool]
 
     def first_in_answer(self, num_tokens: int, num_hit: int) -> int:
-        """Behind `num_tokens` tokens, of which `num_hit` had a state: where the next is saved."""
+        """The first position to save in the answer to `num_tokens` tokens, which began from a state
+        behind `num_hit` of them.
+        """
         policy = self.policy
         end = (num_tokens - 1) // policy.grain * policy.grain
         return policy.along + (end if end - num_hit >= policy.least else num_hit)
 
     def with_answers(self, chunk: Chunk, sequence: Sequence) -> Chunk:
-        """The chunk of a decode that has come to where its state is saved, with a slot for the
-        state ahead of it, if there is one. The digests of all tokens before are known.
+        """The chunk of a decode. If its sequence has reached its position to save (`saves_at`) and
+        there is a slot, the chunk saves the state that it begins with. The digests of all tokens
+        before the chunk are known.
         """
         start, place, grain = chunk.start, sequence.saves_at, self.policy.grain
         if (place, start) != sequence.verified:
@@ -144,8 +151,9 @@ class PrefixStates:
         return chunk if slot is None else msgspec.structs.replace(chunk, saves=((place, slot),))
 
     def most_drafts(self, sequence: Sequence, end: int) -> int:
-        """How many drafts a chunk that ends there may carry. The state behind such a chunk is that
-        behind `end`, so one must end where a state is saved: those before are to lead there.
+        """How many drafts a chunk that ends at `end` may carry. The state behind a chunk with
+        drafts is the one behind `end`, so a chunk must end exactly at `saves_at`: the drafts of the
+        chunks before reach at most the token before it.
         """
         num_left = sequence.saves_at - 1 - end
         if num_left < 0 or sequence.saves_at % self.policy.along_drafts:
@@ -153,8 +161,8 @@ class PrefixStates:
         return num_left
 
     def with_slots(self, chunk: Chunk, sequence: Sequence) -> Chunk:
-        """The chunk with the slot that its sequence begins with, and those of the states that are
-        saved on its way, as far as there is room.
+        """The chunk of a prompt with the slot that it restores, if it is the first of its sequence,
+        and the slots of the states that it saves, as far as there are free ones.
         """
         restores, sequence.restores = sequence.restores, NO_SLOT
         end, num_prompt = chunk.start + chunk.length, sequence.num_prompt
@@ -166,9 +174,9 @@ class PrefixStates:
     def reserve(
         self, table: BlockTable, positions: Iterable[int], start: int, end: int, num_prompt: int
     ) -> tuple[tuple[int, int], ...]:
-        """The states that tokens from `start` to `end` pass and that are saved: of these positions,
-        and those that others wait for; each with its slot. Behind `num_prompt` is an answer, which
-        was computed before.
+        """Reserve slots for the states at those of `positions`, and of the positions that other
+        sequences wait for, that lie in (start, end]. Returns pairs (position, slot). Positions
+        behind `num_prompt` are in an answer that is computed again.
         """
         awaited = {num_blocks * self._size for num_blocks in table.awaited_states}
         found = []
@@ -186,13 +194,15 @@ class PrefixStates:
         return Place.END if place % self.policy.every else Place.WITHIN
 
     def settle(self, chunk: Chunk, sequence: Sequence | None) -> None:
-        """A step with this chunk is over. `sequence` None: it failed, or is gone."""
+        """Release or keep the slots of a chunk whose step is over. `sequence` is None if it failed
+        or has ended.
+        """
         if NO_SLOT < chunk.restores < self.pool.num_slots:  # others are those of swapped sequences
             self.pool.unpin(chunk.restores)
         self.keep(chunk.saves, None if sequence is None else sequence.table)
         if not chunk.drafts or sequence is None:
             return
-        # Accepted drafts go into the state in the next step.
+        # The next step folds the accepted drafts into the state.
         place, num_tokens = chunk.start + chunk.length, sequence.num_planned
         sequence.verified = place, num_tokens
         if sequence.saves_at <= num_tokens and sequence.saves_at != place:
@@ -200,7 +210,9 @@ class PrefixStates:
             sequence.saves_at = num_tokens // along * along + along
 
     def keep(self, saves: Iterable[tuple[int, int]], table: BlockTable | None) -> None:
-        """States at these positions, in these slots: kept if their keys and values are."""
+        """Keep the states of `saves` (position, slot) whose keys and values are in the prefix
+        cache, and drop the others.
+        """
         num_stored = 0 if table is None else table.num_stored * self._size
         for end, slot in saves:
             if end <= num_stored:

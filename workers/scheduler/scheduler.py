@@ -37,16 +37,16 @@ __all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
 @final
 class Scheduler:
     """Schedules sequences over the blocks of one engine. `models` are its public names; `largest`
-    is for `SubmissionReader`; `usual_outputs` are the tokens of an answer while none is known.
-    Without `expects_growth` sequences start without room for their answers, so that blocks run out:
-    for tests of what happens then.
+    is for `SubmissionReader`; `usual_outputs` is the assumed number of tokens of an answer before
+    one has ended. Tests clear `expects_growth`: then sequences start without room for their
+    answers, so that blocks run out.
 
     With a `lookahead` of 1 a step is planned while the one before is computed. A sequence that ends
-    in the earlier one may then be in the later one too, where its part is computed for nothing.
+    in the earlier step may then have a chunk in the later one too, which is computed for nothing.
 
     The engine loop writes measured steps to `step_cost`, which says what prompts may take beside
-    decodes. A `proposer` gives decodes drafts; behind a step with some, only decodes with drafts
-    are planned ahead.
+    decodes. A `proposer` gives decodes drafts. While a step with drafts is in flight, only a step
+    of decodes with drafts is planned ahead of its result.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Scheduler:
         self._queues = Queues()
         self._concurrency = Concurrency(limits.max_seqs, usual_outputs)
         self._intake_queue = IntakeQueue(limits.max_waiting)
-        # They have places, and no blocks.
+        # These have a place but no blocks yet.
         self._compiling: dict[Key, Sequence] = {}
         self._next_seq = count(1)
         self._deadlines: list[tuple[float, Key]] = []
@@ -95,8 +95,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence lives whose grammar, if it has one, is compiled. Then `plan` returns
-        one, unless a step is in flight.
+        """Whether a sequence lives that does not wait for its grammar. Then `plan` returns a plan,
+        unless a step is in flight.
         """
         return self._queues.num_live > 0  # the intake queue is empty while a place is free
 
@@ -117,8 +117,8 @@ class Scheduler:
         return ()
 
     def compiled(self, key: Key, grammar: object | None, error: str) -> tuple[Outgoing, ...]:
-        """The grammar of a sequence is ready, or None because of the `error`, which refuses it.
-        Nothing if the sequence has ended meanwhile.
+        """Take the compiled grammar of a sequence, which may start now. `grammar` None refuses the
+        sequence with `error`. Does nothing if the sequence has ended meanwhile.
         """
         sequence = self._find(key)
         if sequence is None or not sequence.is_compiling:
@@ -134,13 +134,13 @@ class Scheduler:
         return ()
 
     def abort(self, link: int, request_id: bytes, attempt: int) -> tuple[Outgoing, ...]:
-        """End a sequence; its blocks are free now. Unknown ones are ignored."""
+        """End a sequence and free its blocks. An unknown one is ignored."""
         sequence = self._find((link, request_id, attempt))
         return () if sequence is None else (self._end(sequence, Ending("abort")),)
 
     def drop_link(self, link: int) -> None:
         """End all sequences of a link that is gone, without messages."""
-        # Those in the intake queue first, or they would be admitted to the places of the others.
+        # Those in the intake queue end first, or they would be admitted to the others' places.
         compiling = [sequence for key, sequence in self._compiling.items() if key[0] == link]
         waiting = self._intake_queue.of_link(link)
         for sequence in waiting + compiling + self._queues.of_link(link):
@@ -158,10 +158,10 @@ class Scheduler:
         return tuple(messages)
 
     def plan(self) -> StepPlan | None:
-        """The next step; None if no sequence lives, or none can go on before the step in flight
-        is committed. Raises `RuntimeError` if too many are in flight.
+        """The next step; None if no sequence lives, or if none can go on before the step in flight
+        is committed. Raises `RuntimeError` if too many steps are in flight.
 
-        When none is in flight the oldest sequence advances, so every sequence ends.
+        While no step is in flight every plan advances the oldest sequence, so every sequence ends.
         """
         in_flight = self._in_flight
         if len(in_flight) > self.lookahead:
@@ -212,7 +212,8 @@ class Scheduler:
                 proposer.start(start.seq, sequence.token_ids, shared_from)
 
     def commit(self, plan: StepPlan, result: StepResult) -> tuple[Outgoing, ...]:
-        """Take the result of `plan`: acceptances, one `Tokens` per link, endings, block events.
+        """Take the result of `plan`. Returns acceptances, one `Tokens` per link, endings and block
+        events, in this order.
 
         Raises `ValueError` if it is not the answer to the oldest plan in flight.
         """
@@ -227,14 +228,14 @@ class Scheduler:
         return (*outcome.messages, *endings, *self.take_events())
 
     def took(self, plan: StepPlan, result: StepResult, seconds: float, *, is_ahead: bool) -> None:
-        """See `Proposer`; of a step that was committed."""
+        """Tell the proposer how long a committed step took; see `Proposer.took`."""
         if self._proposer is not None:
             num_tokens = sum([len(item.ids) for item in result.sampled])
             drafting = result.drafting
             self._proposer.took(plan, num_tokens, seconds, is_ahead=is_ahead, drafting=drafting)
 
     def take_events(self) -> tuple[Outgoing, ...]:
-        """Block events not handed out yet. `commit` hands out all, those of plans included."""
+        """Block events not handed out yet. `commit` hands out all, also those that plans caused."""
         return tuple(Outgoing(BROADCAST, event) for event in self._blocks.take_events())
 
     def snapshot(self) -> BlocksSnapshot:
@@ -242,7 +243,7 @@ class Scheduler:
         return self._blocks.snapshot()
 
     def revise_places(self) -> None:
-        """Estimate anew how many sequences have a place; those that wait for one take new ones."""
+        """Estimate anew how many sequences have a place, and admit waiting ones to new places."""
         spare = self._blocks.num_free - peak_growth(self._growths())
         self._concurrency.revise(len(self._queues.running), spare, self._blocks.block_size)
         self._admit_followers()
@@ -291,7 +292,9 @@ class Scheduler:
         return self._queues.num_live + len(self._compiling) >= self._concurrency.places
 
     def _expect_growth(self) -> None:
-        """Before a plan that may start sequences: how many blocks those that run will need."""
+        """Before a plan that may start sequences, tell the block manager how many blocks the
+        running ones will still need.
+        """
         head = next(iter(self._queues.waiting.values()), None)
         is_full = len(self._queues.running) >= self._limits.max_running
         if head is None or is_full or not self.expects_growth:
@@ -301,8 +304,9 @@ class Scheduler:
         self._blocks.expect(peak_growth([*self._growths(), (0, each)]), each)
 
     def _growths(self) -> Iterator[tuple[int, int]]:
-        """For `peak_growth`: what the running sequences return when they end, without what they
-        found in the cache, which others may hold too, and what they take until then.
+        """For `peak_growth`, of each running sequence: the blocks that it returns when it ends, and
+        those that it takes until then. Blocks that it found in the cache are not counted as
+        returned, because others may hold them too.
         """
         tokens_left, size = self._concurrency.tokens_left, self._blocks.block_size
         for sequence in self._queues.running.values():
@@ -313,15 +317,15 @@ class Scheduler:
             yield max(0, own), max(0, -(-num_tokens // size) - num_held)
 
     def _waits(self, proposer: Proposer, in_flight: StepPlan) -> bool:
-        """Whether the next plan must know the tokens of the step in flight: how many drafts it
-        accepts, or what to draft behind it.
+        """Whether the next plan depends on the tokens of the step in flight: on how many drafts it
+        accepts, or on the tokens behind which to draft.
         """
         if any(chunk.drafts or chunk.num_to_draft for chunk in in_flight.chunks):
             return True
         return proposer.waits(candidates_of(self._queues))
 
     def _drafts(self) -> Mapping[int, tuple[int, ...]]:
-        """What the next step verifies, unless one is in flight."""
+        """The drafts, by sequence, that the next step verifies; none while a step is in flight."""
         if self._proposer is None or self._in_flight:
             return {}
         candidates, queues = candidates_of(self._queues), self._queues
@@ -346,7 +350,9 @@ class Scheduler:
             self._queues.add(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
-        """Into the queues, which are ordered by these numbers: last, whenever it arrived."""
+        """Put a sequence into the queues, which are ordered by number. It gets a new number, so it
+        comes last whenever it arrived.
+        """
         sequence.seq = next(self._next_seq)
         self._queues.add(sequence)
 
@@ -355,7 +361,7 @@ class Scheduler:
         return Outgoing(sequence.link, sequence.finished(ending))
 
     def _remove(self, sequence: Sequence) -> None:
-        """Give its place, if it has one, to the next."""
+        """Forget a sequence and free what it holds; its place, if it has one, goes to the next."""
         if self._intake_queue.find(sequence.key) is not None:
             self._intake_queue.remove(sequence)
             return

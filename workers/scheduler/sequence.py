@@ -21,14 +21,14 @@ from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import NO_SLOT, SequenceStart
 
 NEVER: Final = sys.maxsize
-"""No position is as large."""
+"""In place of a position: none is as large, so none is ever reached."""
 
 Key = tuple[int, bytes, int]
 """Link, request id, attempt: the key of a sequence in messages."""
 
 
 _NO_SAMPLING: Final = SamplingParams(max_tokens=1)
-"""Of a sequence that ends with its prompt."""
+"""The parameters of a sequence that embeds its prompt and samples nothing."""
 
 
 class Ending(NamedTuple):
@@ -40,8 +40,8 @@ class Ending(NamedTuple):
 
 
 class Swapped(NamedTuple):
-    """Where the host keeps the first `num_tokens` of a preempted sequence: blocks of keys and
-    values, and the slot of a recurrent state, if the model has some.
+    """Where the host keeps the first `num_tokens` tokens of a preempted sequence: its blocks of
+    keys and values, and the slot of its recurrent state, or `NO_SLOT`.
     """
 
     host_ids: tuple[int, ...]
@@ -53,23 +53,25 @@ class Swapped(NamedTuple):
 class Sequence:
     """`token_ids` are the prompt, the outputs of earlier attempts and the tokens sent since.
 
-    `num_outputs` counts outputs of all attempts, the stop token included. `num_planned` leading
-    positions have their keys and values in the held blocks once the steps in flight are done.
-    `num_due` positions can be planned: those of the tokens known and of one that a step in flight
-    samples, but no more than `max_due`: nothing is computed from the last token that there may be.
-    `turn` is its place among the first starts, 0 before. While the block `awaits` is under way it
-    does not start, because another sequence computes a good part of its prompt.
+    - `num_outputs` counts the outputs of all attempts, the stop token included.
+    - `num_planned`: so many leading positions have their keys and values in the held blocks once
+      the steps in flight are done.
+    - `num_due`: so many leading positions can be planned: those of the known tokens, and of the one
+      that a step in flight samples, at most `max_due`, because the last possible token is not
+      computed.
+    - `turn` is its place in the order of first starts; 0 before its start.
+    - `awaits`: a block that another sequence computes. While that is under way this one does not
+      start, because the other computes a good part of its prompt.
+    - `embeds`: it ends where another sequence would sample its first token.
+    - `is_private`: no other sequence may draft from its text.
+    - `grammar` belongs to the runner. It is None while the sequence `is_compiling`.
+    - `reads_tokens`: its draws depend on the tokens sampled before (penalties, a grammar).
+    - `swapped`: where the host keeps it, if it was preempted and swapped out.
 
-    Of a model with recurrent layers, `saves` are the positions of the prompt at which the state is
-    saved, `saves_at` is the next one of the answer, and `restores` is the slot with which the next
-    chunk begins. `verified` (p, n): when n tokens were planned, the state was that behind p tokens,
-    because drafts stood between. One that was preempted may be `swapped` out.
-
-    One that `embeds` ends where another one would sample its first token. The text of one that
-    `is_private` is for no other.
-
-    What a `grammar` is, the runner knows. While it `is_compiling` there is none yet. Draws of one
-    that `reads_tokens` depend on all that were sampled before.
+    For models with recurrent layers: `saves` are the positions of the prompt at which the state is
+    saved, and `saves_at` is the next such position of the answer. `restores` is the slot with whose
+    state the next chunk begins. `verified` (p, n): when n tokens were planned, the state was the
+    one behind p tokens, because the tokens between were drafts that the next step folds in.
     """
 
     __slots__ = (
@@ -171,8 +173,8 @@ class Sequence:
         )
 
     def take(self, ids: tuple[int, ...]) -> Ending | None:
-        """Append sampled ids up to the first stop token or the limit; the ending if one was
-        reached. What `num_outputs` grows by is to be sent, but for the stop token.
+        """Append sampled ids up to the first stop token or the limit. Returns the ending if one was
+        reached. `num_outputs` grows by the ids to send, and by one for the stop token.
         """
         for token_id in ids:
             self.num_outputs = num_outputs = self.num_outputs + 1
@@ -186,7 +188,7 @@ class Sequence:
         return None
 
     def wait_for_token(self) -> None:
-        """The step sampled nothing yet: its last position is due once more."""
+        """The step sampled no token: make its last position due again."""
         self.num_due = len(self.token_ids)
         self.num_planned = min(self.num_planned, self.num_due - 1)
 

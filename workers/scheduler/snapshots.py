@@ -1,18 +1,19 @@
-"""Snapshots of recurrent states: which prefixes have one, in which slot, and which one goes.
+"""Snapshots of recurrent states: which prefixes have one, in which slot, and which is evicted.
 
 Owns the slots and the rule of eviction. A recurrent state exists only where it was saved, so a hit
-is the deepest snapshot at or below the cached keys and values. A snapshot is useless without those:
-it is forgotten with them. Must not know states, devices, tokens or time.
+is the deepest snapshot at or below the cached keys and values. A snapshot is useless without those,
+so it is forgotten with them. Must not know states, devices, tokens or time.
 
-Which one goes: that which spares the fewest tokens, those beyond the snapshot before it, times how
-often it should be hit. Of the last one of a prefix that falls with every snapshot that was saved
-since it was used: whose next turn has not come for long is done. One that a longer one follows is
-hit only if a prompt parts in between, and that is rare. Where several part (a junction, Pan et al.,
-Marconi, 2024) a further one comes as often as they came.
+The snapshot of the least worth is evicted. Its worth is the number of tokens that it spares, beyond
+those of the snapshot before it, times how often it should be hit:
 
-Of one within an answer nothing says whether a turn will begin behind it: the answer is under way,
-or one of several, or a template leaves out what was reasoned. So it takes the slots that hardly
-anything else needs, until a turn has begun there.
+- The last snapshot of a prefix: less with every snapshot that was saved since it was used, because
+  a conversation whose next turn has not come for long is over.
+- One that a longer snapshot follows is hit only if a prompt parts in between, which is rare.
+- One that several snapshots follow (a junction; Pan et al., Marconi, 2024): a further prompt comes
+  as often as these came.
+- One within an answer: little, until a turn begins behind it. The answer may still be under way, or
+  be one of several, or the template may leave its reasoning out of the next prompt.
 """
 
 from __future__ import annotations
@@ -28,35 +29,36 @@ from workers.scheduler.integrity import require
 
 
 class Hit(NamedTuple):
-    """`num_blocks` of a prefix, whose state is in `slot`; pinned until `unpin`."""
+    """The state behind `num_blocks` blocks of a prefix is in `slot`, pinned until `unpin`."""
 
     num_blocks: int
     slot: int
 
 
 _PARTS_BEFORE: Final = 0.05
-"""How often a prompt goes on before the last snapshot of its prefix, rather than behind it: agents'
-turns grow, few are taken back."""
+"""How often a prompt begins from a snapshot that is not the last of its prefix, relative to the
+last: agents' turns grow, and few are taken back."""
 
 
 _UNSURE: Final = 0.02
-"""The same of one within an answer. With a half, or with the share of answers that were gone on
-with, long answers pushed out the ends of prompts where slots are few: 24 states found 67 to 80 % of
-a fleet's prompts instead of 83 %. With this 64 states find as much as with a half, but for 0.5
-points."""
+"""The same for a snapshot within an answer. With 0.5, or with the measured share of answers that a
+next turn continued, long answers evicted the ends of prompts where slots are few: 24 states found
+67 to 80 % of a fleet's prompts instead of 83 %. With this value 64 states find at most 0.5 points
+less than with 0.5."""
 
 
 _GROWS: Final = 0.2
-"""The same of one behind a whole prompt, which spares less than 65 tokens beside the end before it:
-a template may leave out the opening of an answer's reasoning, with which prompts end. It takes the
-slots of answers. With a half it took those of ends: twelve agents lost 0.63 points of what full
-attention reuses, 0.56 with a fifth (`python -m benchmarks.micro reuse`)."""
+"""The same for a snapshot behind a whole prompt. It spares less than 65 tokens beside the prompt's
+end before it, and a template may leave out what prompts end with, the opening of the answer's
+reasoning. So it competes with snapshots of answers. With 0.5 it evicted ends: twelve agents lost
+0.63 points of what full attention reuses, and 0.56 with 0.2 (`python -m benchmarks.micro reuse`).
+"""
 
 
 class Place(Enum):
-    """Where a snapshot lies: at the `END` of a prompt, or where two part; `WITHIN` one; behind the
-    `WHOLE` of it, or in an `ANSWER`, where nothing has begun yet: what begins there makes it an
-    end.
+    """Where a snapshot lies: at the `END` of a prompt or a junction, `WITHIN` a prompt, behind the
+    `WHOLE` prompt, or in an `ANSWER`. When a sequence begins from one of the last two, it becomes
+    an `END`.
     """
 
     END = 1
@@ -66,14 +68,17 @@ class Place(Enum):
 
     @property
     def is_unsure(self) -> bool:
-        """Whether nothing has begun there yet: it takes no worth from the end before it."""
+        """Whether no sequence has begun from it yet. Then it takes no worth from the snapshot
+        before it.
+        """
         return self in (Place.ANSWER, Place.WHOLE)
 
 
 @dataclass(slots=True, eq=False)
 class _Snapshot:
-    """`digest` of the last block of the prefix, whose next shorter snapshot is `parent`; `children`
-    go on behind this one.
+    """`digest` is that of the prefix's last block. `parent` is the next shorter snapshot of the
+    prefix; `children` are those whose parent this is. `saved_at` and `used_at` count snapshots
+    saved so far, in place of time.
     """
 
     digest: BlockDigest
@@ -88,7 +93,7 @@ class _Snapshot:
     children: set[_Snapshot] = field(default_factory=set)
 
     def worth(self, now: int) -> float:
-        """Blocks that it should spare the prompts that come while the next state is saved."""
+        """How many blocks it should spare prompts until the next snapshot is saved."""
         base = self.base
         spared = self.num_blocks - (0 if base is None else base.num_blocks)
         since_use = 1 + now - self.used_at
@@ -102,7 +107,9 @@ class _Snapshot:
 
     @property
     def base(self) -> _Snapshot | None:
-        """What is left if this one goes; of an answer one snapshot stays, the last."""
+        """The snapshot that prompts would begin from without this one. An answer keeps only its
+        last snapshot, so its earlier ones do not count.
+        """
         found = self.parent
         while self.place is Place.ANSWER and found is not None and found.place is Place.ANSWER:
             found = found.parent
@@ -110,14 +117,14 @@ class _Snapshot:
 
 
 class SnapshotPool:
-    """`num_slots` states. Prefixes are given by the digests of their blocks, first to last. The
-    `events` hear which ones can be hit.
+    """`num_slots` states. A prefix is given by the digests of its blocks, first to last. `events`
+    record which prefixes can be hit.
     """
 
     def __init__(self, num_slots: int, events: BlockEvents | None = None) -> None:
         self.events = events or BlockEvents()
         self.num_slots = num_slots
-        # The first are a card's, the last may be the host's: those are taken last.
+        # The last slots may be in the host's memory: they are taken last.
         self._free = list(range(num_slots))[::-1]
         self._snapshots: dict[BlockDigest, _Snapshot] = {}
         self._by_slot: dict[int, _Snapshot] = {}
@@ -130,7 +137,7 @@ class SnapshotPool:
 
     @property
     def num_pinned(self) -> int:
-        """Slots that are read or written by a step."""
+        """Slots that a planned step reads or writes."""
         return sum(found.pins > 0 for found in self._by_slot.values())
 
     @property
@@ -139,7 +146,7 @@ class SnapshotPool:
         return [digest for digest, found in self._snapshots.items() if found.is_saved]
 
     def depths(self, digests: Sequence[BlockDigest]) -> list[int]:
-        """How many blocks of this prefix each of its snapshots covers, rising: what events tell."""
+        """How many blocks of this prefix each of its saved snapshots covers, rising."""
         found = (self._snapshots.get(digest) for digest in digests)
         return [each.num_blocks for each in found if each is not None and each.is_saved]
 
@@ -153,8 +160,9 @@ class SnapshotPool:
         return next((each.num_blocks for each in found if each is not None and each.is_saved), 0)
 
     def hit(self, digests: Sequence[BlockDigest], *, is_next: bool = True) -> Hit | None:
-        """The deepest snapshot of the prefix, whose keys and values are all there. It stays in its
-        slot until `unpin`. Unless it `is_next`, the same sequence goes on that was there before.
+        """The deepest snapshot of a prefix whose keys and values are all cached; pinned until
+        `unpin`. Pass `is_next` False for a sequence that continues after a preemption: that is no
+        new turn.
         """
         for digest in reversed(digests):
             found = self._snapshots.get(digest)
@@ -167,9 +175,10 @@ class SnapshotPool:
         return None
 
     def reserve(self, digests: Sequence[BlockDigest], place: Place = Place.END) -> int | None:
-        """A slot for the state behind these blocks, pinned until `save` or `drop`. None if it is
-        there or on its way, or if all others are pinned or worth more. An answer that has one gives
-        it up for the next, at once if no slot is free.
+        """A slot for the state behind these blocks, pinned until `save` or `drop`. None if the
+        state is there or on its way, or if all snapshots are pinned or worth more. A snapshot of an
+        answer replaces the one before it in the same answer: here if no slot is free, else when it
+        is saved.
         """
         now = self._num_saved
         if digests[-1] in self._snapshots:
@@ -186,18 +195,18 @@ class SnapshotPool:
         return made.slot
 
     def save(self, slot: int) -> None:
-        """The state is in the slot: from now on it is hit."""
+        """The state is in the slot; it can be hit from now on."""
         found = self._by_slot[slot]
         if self._snapshots.get(found.digest) is found:
             found.is_saved = True
             self.events.saved(found.digest)
             self._give_up_for(found)
-        if not found.place.is_unsure:  # those of one answer are one, which moves
+        if not found.place.is_unsure:  # an answer's snapshots are one that moves on
             self._num_saved += 1
         self.unpin(slot)
 
     def drop(self, slot: int) -> None:
-        """A reserved slot that is not needed; it may have been forgotten meanwhile."""
+        """Give back a reserved slot; its snapshot may have been forgotten meanwhile."""
         found = self._by_slot[slot]
         found.pins -= 1
         if self._snapshots.get(found.digest) is found:
@@ -206,14 +215,14 @@ class SnapshotPool:
             self._release(found)
 
     def unpin(self, slot: int) -> None:
-        """The state of a hit was read."""
+        """The state of a hit was read: its slot may be reused."""
         found = self._by_slot[slot]
         found.pins -= 1
         if found.pins == 0 and self._snapshots.get(found.digest) is not found:
             self._release(found)  # it was forgotten while it was read
 
     def forget(self, digest: BlockDigest) -> None:
-        """The keys and values of this block are gone: so is the snapshot that ends in it."""
+        """The keys and values of this block are evicted: forget the snapshot that ends in it."""
         if (found := self._snapshots.get(digest)) is not None:
             self._remove(found)
 
@@ -236,7 +245,7 @@ class SnapshotPool:
         return next((each for each in found if each is not None), None)
 
     def _give_up_for(self, made: _Snapshot) -> bool:
-        """Remove the snapshot before this one of the same answer; whether a slot is free then."""
+        """Remove the snapshot before this one in the same answer. Returns whether it did."""
         before = made.parent
         if made.place is not Place.ANSWER or before is None or before.place is not Place.ANSWER:
             return False
@@ -246,7 +255,9 @@ class SnapshotPool:
         return True
 
     def _evict_for(self, made: _Snapshot) -> bool:
-        """Free the slot of what is worth least; whether there was one that is worth less."""
+        """Evict the snapshot of the least worth, unless that is worth more than `made`. Returns
+        whether it did.
+        """
         now = self._num_saved
         idle = [each for each in self._snapshots.values() if each.pins == 0]
         least = min(idle, key=lambda each: (each.worth(now), each.used_at), default=None)
@@ -256,7 +267,7 @@ class SnapshotPool:
         return True
 
     def _remove(self, found: _Snapshot) -> None:
-        """No longer hit; its slot is free once no reader is left."""
+        """Make a snapshot unfindable. Its slot is free once it is not pinned any more."""
         del self._snapshots[found.digest]
         if found.is_saved:
             self.events.forgotten(found.digest)

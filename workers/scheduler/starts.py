@@ -1,16 +1,16 @@
 """Which waiting sequence starts next, and what it finds in the prefix cache.
 
-Owns the way from the queue to the blocks of a sequence. Must not know how many tokens of a step it
+Owns the way of a sequence from the queue to its blocks. Must not know how many tokens of a step it
 gets.
 
-Of several sequences with one prefix that is not computed yet, the first computes it. The others
-wait until its blocks can be read, and find them. A sequence that waits for a block is passed by
-those behind it, and waits for one that runs: that one goes on, or gives up its blocks, and with
-them what it announced. So no sequence waits in a circle or for ever.
+If several sequences have the same prefix and it is not computed yet, the first computes it and the
+others wait until its blocks can be read. A sequence that waits for a block is overtaken by those
+behind it in the queue. It waits only for a running sequence, which either goes on or gives up its
+blocks and its announcements. So sequences never wait in a circle, nor for ever.
 
-A block can be read by the first plan that is made after the step that computes it was committed. A
-plan that is made while that step is computed could read it too, because steps take effect in order;
-but if the step failed, what was computed from it would have to be taken back.
+A block can be read by plans that are made after the step that computes it was committed. A plan
+that is made while that step is computed could read it too, because steps take effect in order; but
+if the step failed, all that was computed from the block would have to be taken back.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Sequence
 
 _WORTH_WAITING: Final = 4
-"""A sequence waits for another if that computes a quarter or more of what it needs: a few common
-words of a template are computed sooner than waited for."""
+"""A sequence waits for another that computes at least one part in so many of what it needs: to wait
+for the few common words of a template would take longer than to compute them."""
 
 
 class Candidate(NamedTuple):
-    """A sequence that may start; there are blocks for the whole of it."""
+    """A sequence that may start: there are blocks for all its tokens, of which `num_cached` need
+    not be computed and `num_left` must.
+    """
 
     sequence: Sequence
     hit: PrefixHit
@@ -39,8 +41,8 @@ class Candidate(NamedTuple):
 
 @final
 class Starts:
-    """The starts of one plan, in order of arrival but for those that wait for a block. `started`
-    are those that the runner has not seen before.
+    """The starts of one plan, in order of arrival; sequences that wait for a block are passed over.
+    `started` are those that the runner has not seen before.
     """
 
     def __init__(self, queues: Queues, blocks: BlockManager, max_running: int) -> None:
@@ -59,8 +61,8 @@ class Starts:
         return len(self._queues.waiting)
 
     def candidate(self) -> Candidate | None:
-        """The next to start, if one can. No blocks are freed while a plan is made, so after one
-        that does not fit no other starts: none overtakes it (decision 0018).
+        """The next sequence to start, if one can. If one does not fit, none behind it starts
+        either, so that none overtakes it (decision 0018). No blocks are freed while a plan is made.
         """
         if self._candidate is None and not self._is_over:
             self._candidate = self._find()
@@ -68,13 +70,13 @@ class Starts:
         return self._candidate
 
     def close(self) -> None:
-        """No more start: the state of a candidate that did not is not needed."""
+        """End the starts of this plan: unpin the state of a candidate that did not start."""
         if self._blocks.states is not None and self._pinned is not None:
             self._blocks.states.pool.unpin(self._pinned)
             self._pinned = None
 
     def start(self, candidate: Candidate) -> Sequence:
-        """It runs, and holds its blocks."""
+        """Let the candidate run and hold its blocks."""
         sequence, hit, num_cached, *_ = candidate
         self._candidate = None
         if self._pinned is not None:
@@ -91,12 +93,13 @@ class Starts:
         return sequence
 
     def _find(self) -> Candidate | None:
-        """One block stays free for each running sequence: to prefill a prompt only to preempt it at
-        the next block boundary of an older sequence is worse than to wait.
+        """The first of the waiting sequences that can start. One block stays free for each running
+        sequence: otherwise a prompt would be computed only to be preempted when an older sequence
+        needs its next block.
         """
         queues, blocks = self._queues, self._blocks
         reserve = len(queues.running)
-        # A block is needed at least, whatever is cached.
+        # Every start needs at least one new block, whatever is cached.
         if reserve >= self._max_running or blocks.num_free <= reserve:
             return None
         if self._waiting is None:
@@ -119,8 +122,8 @@ class Starts:
         return None
 
     def _prepare_states(self, sequence: Sequence, hit: PrefixHit) -> None:
-        """Pin the state that it begins with, so that it is not evicted by those that start before
-        it in this plan, and say where it saves some.
+        """Pin the recurrent state that the sequence begins with, so that no other start of this
+        plan evicts it, and set the positions at which the sequence saves states.
         """
         states, size, table = self._blocks.states, self._blocks.block_size, sequence.table
         if states is None:
@@ -134,16 +137,17 @@ class Starts:
         sequence.saves_at = states.first_in_answer(num_tokens, num_hit)
 
     def _waits(self, sequence: Sequence, hit: PrefixHit, num_left: int) -> bool:
-        """Whether another computes enough of what follows the blocks that are cached. One that was
-        preempted never waits: it is older than all that would pass it.
+        """Whether the sequence should wait, because running ones compute enough of what follows its
+        cached blocks. One that was preempted never waits: it is older than all that would pass it.
 
-        Where there are states, the other one saves that behind what both have in common.
+        In a model with recurrent states, the other sequence saves the state behind what both have
+        in common.
         """
         sequence.awaits = None
         if sequence.is_started:
             return False
         planned, states, size = self._blocks.planned, self._blocks.states, self._blocks.block_size
-        # But for the last token's block, as `match`: that token is computed in any case.
+        # Without the last token's block, as in `match`: that token is computed in any case.
         digests = sequence.table.digests[: (len(sequence.token_ids) - 1) // size]
         num_found = len(hit.block_ids)
         end = planned.end_of_coming(digests, num_found, hit.num_matched)
@@ -153,7 +157,7 @@ class Starts:
         if num_coming <= 0 or _WORTH_WAITING * num_coming * size < num_left:
             return False
         if digests[end - 1] not in planned:
-            return False  # the sequence that computes it is past it
+            return False  # its sequence has computed that block and saves no state there any more
         planned.await_until(digests, end, needs_state=states is not None)
         sequence.awaits = digests[end - 1]
         return True

@@ -22,31 +22,32 @@ from typing import Final, NamedTuple, final
 from workers.scheduler.plan import Chunk
 
 FIRST_TOKENS: Final = 512
-"""So many prompt tokens may run beside decodes before anything was measured."""
+"""How many prompt tokens may run beside decodes before anything was measured."""
 
 _TRUST: Final = 2
-"""A step may have so many times the prompt tokens of the largest one in memory: the model is
-extended by doubling, and each doubling is measured."""
+"""A step may have so many times the prompt tokens of the largest remembered one. So larger steps
+are measured one doubling at a time."""
 
 _MEMORY: Final = 16
-"""Steps with prompts that decide. Some 0.1 to 1 s of a busy card; the fit takes 60 us."""
+"""The last steps with prompts that are remembered: 0.1 to 1 s of a busy card. A fit takes 60 us."""
 
 _FULL_WEIGHT: Final = 1024
 """A step of fewer prompt tokens counts in proportion: its fixed costs hide what a token adds."""
 
 _DECODE_WEIGHT: Final = 0.2
 _LEAST_SPREAD: Final = 256.0
-"""Mean contexts that differ by less say nothing of what context costs; the old slope is kept."""
+"""Tokens. If the mean contexts of the steps differ by less, the old slope is kept."""
 
 _STEEPEST: Final = 1 / 64
 """The most that a token of context adds, as a share of `token_s`. An 8B on an H200 has 1/20,000, a
 network of a few layers on a CPU some 1/500."""
 
 _HIGHEST: Final = 4.0
-"""What a token added counts as so many times the median at the most."""
+"""The time per token of a step counts as at most so many times the median."""
 
 _NOISE: Final = 0.03
-"""Deviations below this share of the median count alike, or one point would decide alone."""
+"""Deviations below this share of the median have nearly the same weight; otherwise the weight of a
+point on the line would be infinite."""
 
 _ITERATIONS: Final = 3
 _TINY: Final = 1e-12
@@ -109,7 +110,7 @@ class StepCost:
         if num_prompt:
             self._add_prompts(chunks, duration_s)
             return
-        # One that is much longer than usual counts as twice as long.
+        # A step that is more than twice as long as usual counts as twice as long.
         known, size = self._decode_s, len(chunks).bit_length()
         old = known.get(size, 0.0)
         if duration_s < old / 2 or not old:

@@ -1,10 +1,10 @@
 """Which preempted sequences lie in the host's memory, and in which of its blocks.
 
-Owns these blocks, and what moves before the next step. Must not know when a sequence is preempted
-or begins again, nor tensors.
+Owns the host's blocks, and the copies to make before the next step. Must not know when a sequence
+is preempted or begins again, nor tensors.
 
-What moves takes effect in the order of the plans: the blocks of the card are read before a step
-writes to them for their next owner, and those of the host are free as soon as a plan reads them.
+Copies take effect in the order of the plans: the card's blocks are read before a step writes to
+them for their next owner, and the host's blocks are free as soon as a plan copies them back.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from workers.scheduler.sequence import Sequence, Swapped
 
 
 class SwapRoom(NamedTuple):
-    """What a host has: blocks of keys and values, and slots for recurrent states, if the model has
-    some; they lie behind the `first_slot` slots of the prefixes'.
+    """What a host has for preempted sequences: `num_blocks` blocks of keys and values, and
+    `num_states` slots for recurrent states, None for a model without. The first of these slots has
+    the number `first_slot`; smaller numbers are those of prefix states.
     """
 
     num_blocks: int
@@ -29,7 +30,7 @@ class SwapRoom(NamedTuple):
 
 @final
 class SwapSpace:
-    """The host's blocks, in blocks of `block_size` tokens."""
+    """The host's blocks of `block_size` tokens, and its slots for states."""
 
     def __init__(self, room: SwapRoom, block_size: int) -> None:
         self._room = room
@@ -43,8 +44,8 @@ class SwapSpace:
         return f"<SwapSpace {len(self._blocks)} blocks, {len(self._slots)} states free>"
 
     def put_out(self, sequence: Sequence) -> None:
-        """Keep what is computed of a sequence that is about to lose its blocks, the step in flight
-        included; if there is no room, it will be computed again.
+        """Swap out a sequence that is about to lose its blocks, with what the step in flight
+        computes. Without room nothing is kept, and the sequence is computed again later.
         """
         num_tokens, has_states = sequence.num_planned, self._room.num_states is not None
         count = -(-num_tokens // self._size)
@@ -57,9 +58,9 @@ class SwapSpace:
         self._out.append(Move(sequence.seq, block_ids, host_ids, slot))
 
     def num_kept(self, sequence: Sequence, num_cached: int) -> int:
-        """How many tokens need not be computed again of a sequence of which `num_cached` are in the
-        prefix cache. What is kept is forgotten if it is no more than that, or all: one token must
-        be computed.
+        """How many leading tokens of a sequence need not be computed again, `num_cached` of which
+        are in the prefix cache. Forgets what is swapped out if it is no more than is cached, or if
+        it is the whole sequence: one token must be computed.
         """
         swapped = sequence.swapped
         if swapped is None:
@@ -70,7 +71,9 @@ class SwapSpace:
         return swapped.num_tokens
 
     def bring_back(self, sequence: Sequence, num_found: int) -> None:
-        """The sequence begins again, with blocks of its own behind `num_found` cached ones."""
+        """Swap a sequence back in that begins again with `num_found` cached blocks and its own
+        behind them.
+        """
         swapped = sequence.swapped
         if swapped is None:
             return
@@ -80,7 +83,7 @@ class SwapSpace:
         self.forget(sequence)
 
     def forget(self, sequence: Sequence) -> None:
-        """What is kept of a sequence is not needed."""
+        """Free what the host keeps of a sequence."""
         swapped, sequence.swapped = sequence.swapped, None
         if swapped is None:
             return
@@ -89,7 +92,7 @@ class SwapSpace:
             self._slots.append(swapped.slot)
 
     def take_moves(self) -> Moves:
-        """What moves before the next step."""
+        """The copies to make before the next step; each is returned once."""
         if not self._out and not self._back:
             return NO_MOVES
         moves = Moves(tuple(self._out), tuple(self._back))

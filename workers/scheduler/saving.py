@@ -157,7 +157,7 @@ class PrefixStates:
         """
         num_left = sequence.saves_at - 1 - end
         if num_left < 0 or sequence.saves_at % self.policy.along_drafts:
-            return end
+            return NEVER
         return num_left
 
     def with_slots(self, chunk: Chunk, sequence: Sequence) -> Chunk:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from protocol.hashing import block_digests, root_digest
 from protocol.tokens import pack_tokens
+from tests.fakes.drafts import HostDrafts, Mood
 from tests.fakes.scheduling import EOS, MODEL, Engine, make_submit
 from workers.scheduler.plan import NO_SLOT
 from workers.scheduler.saving import SavePolicy, positions_to_save
@@ -244,3 +245,14 @@ def test_who_finds_keys_and_no_state_waits_for_one_that_does_not() -> None:
     engine.drain()
     hits = [engine.ledger.accepted[number].cached_tokens for number in (2, 3)]
     assert hits == [0, 28]
+
+
+def test_a_short_sequence_has_all_its_drafts() -> None:
+    """Only a position to save limits drafts, not how few tokens the sequence has yet."""
+    proposer = HostDrafts([[1] * 40], depth=7, mood=Mood.RIGHT)
+    engine = Engine(num_blocks=64, num_states=8, context_length=60, proposer=proposer, along=16)
+    engine.submit(make_submit(0, [1], max_tokens=12))
+    engine.step()
+    plan = engine.launch()
+    assert plan is not None
+    assert [len(chunk.drafts) for chunk in plan.chunks] == [7]

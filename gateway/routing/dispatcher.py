@@ -166,7 +166,7 @@ class Dispatcher:
             first = effects[0]
             if type(first) is Assign and first.ticket == ticket:
                 return self._place(first)
-            if type(first) is UseProvider:
+            if type(first) is UseProvider and first.ticket == ticket:
                 return first
         waiter = self._waiters[ticket] = _Waiter()
         self._perform(effects)

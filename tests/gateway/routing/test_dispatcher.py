@@ -1,17 +1,18 @@
 """The dispatcher as turns and the link see it, in virtual time."""
 
 import math
+from functools import partial
 
 import msgspec
 import pytest
 import trio
 import trio.testing
 
-from config import ModelConfig
+from config import FallbackConfig, GatewayConfig, ModelConfig
 from gateway.api.errors import ApiError
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.dispatcher import IDLE_TICK_S, REST_TICK_S, TICK_S, Dispatcher
-from gateway.routing.effects import Effects, RouteRequest
+from gateway.routing.effects import Effects, RouteRequest, UseProvider
 from gateway.routing.lease import Lease
 from gateway.telemetry.event_feed import EventFeed
 from protocol.ids import WorkerId
@@ -168,3 +169,31 @@ async def test_a_waiting_request_ends_the_long_interval_at_once(
             await dispatcher.route(late)
         assert trio.current_time() < 10 * REST_TICK_S + 2 * TICK_S
         nursery.cancel_scope.cancel()
+
+
+async def test_a_provider_for_another_ticket_is_not_the_answer_to_this_one() -> None:
+    """A reload gives a waiting request a provider; the next request, whose key forbids providers,
+    asks before the tick. It waits, and the first gets the provider.
+    """
+    chain = (FallbackConfig(provider="cloud", model="big"),)
+    core = Dispatch((ModelConfig(name="alpha", fallback=chain),), max_queue=4, resume_wait_s=120.0)
+    dispatcher = Dispatcher(core, EventFeed())
+    dispatcher.attach(Port())
+    register(dispatcher, ready=False)
+    assert isinstance(await dispatcher.route(request(dispatcher)), UseProvider)
+    dispatcher.reconfigure(GatewayConfig(), (ModelConfig(name="alpha"),))
+    answers: dict[str, object] = {}
+
+    async def ask(name: str, *, cloud: bool) -> None:
+        asked = msgspec.structs.replace(request(dispatcher), cloud=cloud)
+        answers[name] = await dispatcher.route(asked)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(ask, "first", cloud=True))
+        await trio.testing.wait_all_tasks_blocked()
+        dispatcher.reconfigure(GatewayConfig(), (ModelConfig(name="alpha", fallback=chain),))
+        nursery.start_soon(partial(ask, "second", cloud=False))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert list(answers) == ["first"]
+    assert isinstance(answers["first"], UseProvider)

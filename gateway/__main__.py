@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     gateway_index = ALONE if arguments.process is None else gateway_index_of(arguments.process)
     label = "" if gateway_index.name is None else f" [{arguments.process}]"
     setproctitle(f"herma gateway{label}")
-    # Prompts are encoded by one thread each; more would take the cores from the token path.
+    # One thread encodes a prompt: more would take cores from the tasks that forward tokens.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(
         stream=sys.stderr,
@@ -48,10 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         format=f"%(asctime)s %(levelname)s{label} %(message)s",
     )
     _log_events_as_json()
-    # It would log one line per request to a provider, with its address.
+    # httpx logs each request to a provider, with the provider's address.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     outlive_hangups()
-    # The parent of several processes asks one that hangs where it is, before it ends it.
+    # The parent of several gateway processes sends SIGUSR2 to one that hangs, so that its stack is
+    # in the log before the parent kills it.
     faulthandler.register(signal.SIGUSR2)
     start = ProcessStart.take(os.environ)
     config = _config(arguments)
@@ -82,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
     parser.add_argument("--log", choices=("events", "requests"), help="instead of [gateway] log")
     parser.add_argument(
-        "--process", metavar="I/N", help="which of several; `herma gateway --processes N` says it"
+        "--process", metavar="I/N", help="index and count; `herma gateway --processes N` sets it"
     )
     return parser
 
@@ -106,8 +107,8 @@ def _without_file(arguments: argparse.Namespace) -> Config:
 
 
 def _announce(line: str) -> None:
-    """Print that the gateway is ready. All objects so far stay for good: the collector, which stops
-    all streams while it runs, skips them from now on.
+    """Print that the gateway is ready. The objects that exist now live as long as the process, so
+    the garbage collector, which stops all streams while it runs, skips them from now on.
     """
     print(line, flush=True)
     gc.collect()
@@ -116,7 +117,7 @@ def _announce(line: str) -> None:
 
 
 def _raise_config_error(run: Callable[[], None]) -> None:
-    """Run, and take a `ConfigError` out of the groups in which trio wraps it."""
+    """Call `run`; raise a `ConfigError` without the exception groups that trio wraps around it."""
     found: BaseException | None = None
     try:
         run()

@@ -85,10 +85,10 @@ from protocol.transport import ControlSocket, load_curve_server
 from protocol.version import VERSION
 
 CUT_AT: Final = 0.9
-"""The share of `drain_s` after which open answers are cut; in the rest clients get the error."""
+"""Open answers are cut after this share of `drain_s`; the rest is for sending clients the error."""
 
 MAX_CAUSES: Final = 3
-"""How many workers that have given up one line names."""
+"""A log line names at most this many of the workers that have given up."""
 
 _log = logging.getLogger(__name__)
 
@@ -98,8 +98,8 @@ def build_services(
     environ: Mapping[str, str],
     gateway_index: GatewayIndex = ALONE,
 ) -> Services:
-    """All parts, none running. Raises `ConfigError` for secrets that are missing or broken, and for
-    an alias whose rewriting no request could pass.
+    """Build all parts; none runs yet. Raises `ConfigError` for secrets that are missing or broken,
+    and for an alias whose parameters make every request invalid.
     """
     check_aliases(config.models)
     neighbours = gateway_index.neighbours(config.gateway.worker_bind)
@@ -163,11 +163,11 @@ def _audit_path(config: Config, environ: Mapping[str, str]) -> Path | None:
     try:
         return audit_path(config, environ)
     except ConfigError:
-        return None  # each act that is not written down says so
+        return None  # the audit trail then logs an error for each act that it cannot write
 
 
 def _traces(config: Config, span_export: SpanExport | None) -> RequestTraces:
-    """Listeners of ended requests are added only if the file asks for them."""
+    """Ended requests are logged, or exported as spans, only if the configuration asks for it."""
     on_end = [log_request] if config.gateway.log == "requests" else []
     if span_export is not None:
         on_end.append(span_export.add)
@@ -201,7 +201,7 @@ def _stored_responses(
 
 
 def edge_of(services: Services, process: str | None = None) -> Edge:
-    """The gateway as the HTTP edge sees it; `process` is its index, if there are several."""
+    """The interface of `services` to HTTP; `process` is the index of one of several processes."""
     return Edge(
         settings=Settings.of(services.config),
         version=VERSION,
@@ -221,16 +221,15 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         signer=Signer(services.signing_key),
         stored=services.stored,
         draw=services.draw,
-        # `trio.current_time` gets there by three calls.
+        # The clock itself: `trio.current_time` takes three calls to reach it.
         now=trio.lowlevel.current_clock().current_time,
     )
 
 
 @asynccontextmanager
 async def running(services: Services) -> AsyncIterator[str]:
-    """Run all parts but the server for the length of the block; gives the address for workers.
-
-    Raises `ConfigError` when it cannot be bound.
+    """Run all parts except the HTTP server while the block runs; gives the address that workers
+    dial. Raises `ConfigError` when that address cannot be bound.
     """
     async with trio.open_nursery() as nursery:
         try:
@@ -262,14 +261,15 @@ async def run_gateway(
     reread: Callable[[], Config] | None = None,
     start: ProcessStart = FIRST,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then let the open answers end; a second signal does not wait.
-    `gateway_index` is the place of this process among several that share the port. `reread` gives
-    the file's configuration as it is now, for a reload; None: there is no file. `start` is what the
-    parent of several processes hands over.
+    """Serve until SIGTERM or SIGINT, then wait for the open answers; a second signal ends the wait.
 
-    `announce` gets "ready URL" once a model has a ready worker, or at once if the file has no
-    workers and its models go to providers. Raises `ConfigError` when an address is taken or not
-    allowed.
+    `gateway_index` is the place of this process among several that share the port. `reread` reads
+    the configuration file again, for a reload; it is None without a file. `start` is what the
+    parent of several gateway processes reports about earlier processes of this index.
+
+    `announce` gets "ready URL" once a model has a ready worker, or at once if the configuration has
+    no workers and its models are answered by providers. Raises `ConfigError` when an address is
+    taken or not allowed.
     """
     services = build_services(config, environ, gateway_index=gateway_index)
     alerting = Alerting(config, environ, services.feed, services.spending.figures)
@@ -295,7 +295,7 @@ async def run_gateway(
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """What is made once for the process, beside the services."""
+    """The parts that are made once for the process, in addition to the services."""
 
     services: Services
     edge: Edge
@@ -321,7 +321,7 @@ def _read_again(reread: Callable[[], Config] | None, gateway_index: GatewayIndex
 async def _serve(
     root: trio.CancelScope, process: _Process, address: str, announce: Callable[[str], None]
 ) -> None:
-    """Serve clients until `root` is cancelled, which the end of the server does."""
+    """Serve clients until `root` is cancelled; the HTTP server cancels it when it has drained."""
     services = process.services
     async with trio.open_nursery() as nursery:
         url = await nursery.start(_serve_to_the_end, root, process)
@@ -354,7 +354,7 @@ def _status(process: _Process, url: str) -> GatewayStatus:
 
 
 async def _answer_commands(process: _Process, url: str) -> None:
-    """Answer this user's commands on this host until cancelled."""
+    """Answer this user's commands on this host, such as `herma reload`, until cancelled."""
 
     async def answer(ask: Ask) -> Answer:
         match ask:
@@ -378,7 +378,9 @@ async def _answer_commands(process: _Process, url: str) -> None:
 
 
 def _shown(dashboard: Dashboard | None, ask: AskOverview | AskRequest) -> Answer:
-    """For another process on the port, which is looked at."""
+    """Dashboard data of this process, for the sibling process that shows the dashboard. Raises
+    `ConfigError` if there is no dashboard or no such request.
+    """
     if dashboard is None:
         raise ConfigError("this gateway has no dashboard")
     if isinstance(ask, AskOverview):
@@ -403,7 +405,7 @@ async def _first_ready(services: Services) -> None:
 
 
 async def _log_what_is_awaited(services: Services) -> None:
-    """Log one line once all registered workers have given up; others may still come."""
+    """Log one line once all registered workers have given up; other workers may still register."""
     with services.feed.listen() as listener:
         while not (given_up := _given_up(services)):
             await listener.wait()
@@ -416,7 +418,7 @@ async def _log_what_is_awaited(services: Services) -> None:
 
 
 def _given_up(services: Services) -> tuple[WorkerView, ...]:
-    """All workers, if none of them starts or serves."""
+    """All workers if none of them is starting or serving; otherwise none."""
     workers = services.dispatcher.workers()
     return workers if all(worker.state == "down" for worker in workers) else ()
 
@@ -437,8 +439,8 @@ async def _serve_to_the_end(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve on the shared port, and on the port of this process if it has one; `task_status` gets
-    the URL of the first.
+    """Serve on the shared port, and on this process's own port if it has one. `task_status` gets
+    the URL of the shared port.
     """
     gateway = process.services.config.gateway
     certificates = None
@@ -463,8 +465,8 @@ async def _serve_to_the_end(
 
 
 async def _cut_open_turns(services: Services) -> None:
-    """Shortly before the server closes open connections, end the last turns with an error: a client
-    retries on it, but takes a stream that just ends for complete.
+    """Shortly before the server closes open connections, end the remaining turns with an error.
+    Clients retry after an error, but take a stream that merely ends for a complete answer.
     """
     await services.draining.wait()
     await trio.sleep(CUT_AT * services.config.gateway.drain_s)

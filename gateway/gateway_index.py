@@ -31,7 +31,7 @@ class GatewayIndex:
 
     @property
     def name(self) -> str | None:
-        """Its name in logs and metrics; None if it is alone."""
+        """The name of this process in logs and metrics; None for the only process."""
         return str(self.index) if self.is_shared else None
 
     def config(self, config: Config) -> Config:
@@ -56,7 +56,7 @@ class GatewayIndex:
         return None if limits is None else limits.share(self.count)
 
     def neighbours(self, worker_bind: str) -> tuple[str, ...]:
-        """The addresses of the other processes, if workers dial the first one at `worker_bind`."""
+        """The addresses at which workers dial the other processes; process 0 has `worker_bind`."""
         others = (index for index in range(self.count) if index != self.index)
         return tuple(nth_address(worker_bind, index) for index in others)
 
@@ -65,9 +65,9 @@ ALONE: Final = GatewayIndex()
 
 
 def gateway_index_of(text: str) -> GatewayIndex:
-    """The index that a text like `2/4` means. Raises `ConfigError`."""
+    """Parse an index such as `2/4`. Raises `ConfigError`."""
     if match := _INDEX_OF_COUNT.fullmatch(text):
         index, count = map(int, match.groups())
         if index < count:
             return GatewayIndex(index, count)
-    raise ConfigError(f"--process takes which of how many, as 0/4, not {text!r}")
+    raise ConfigError(f"--process takes an index and a count, such as 0/4, not {text!r}")

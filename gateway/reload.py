@@ -1,8 +1,8 @@
-"""Takes a file that has changed while the gateway serves.
+"""Reload: applies a changed configuration file while the gateway serves.
 
-Owns the order: read, prepare everything that can fail, then change everything in one go, so that a
-mistake changes nothing. Requests under way go on: what they hold of the old configuration stays
-theirs. Must not know how a request is served.
+Owns the order: read the file, prepare every change that can fail, then commit all changes without
+an await, so that a mistake in the file changes nothing. Requests that run keep the parts of the old
+configuration that they hold. Must not know how a request is served.
 """
 
 import logging
@@ -29,13 +29,13 @@ Commit = Callable[[], None]
 """Makes a prepared change; must not fail."""
 
 Prepare = Callable[[Config], Commit]
-"""Prepares a part's change in a thread. Raises `ConfigError` if it is impossible."""
+"""Prepares the change of one part, in a thread. Raises `ConfigError` if the part cannot change."""
 
 
 @final
 class Reload:
-    """`read` gives the file's configuration of this process; it blocks, and raises `ConfigError`,
-    as do those of `parts`, which other files than the configuration belong to.
+    """`read` reads the configuration of this process from the file; it blocks, and raises
+    `ConfigError`. `parts` prepare further changes: parts that read other files, such as keys.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Reload:
             self._services.audit.note(Act("reload", "SIGHUP", result))
 
     async def take(self) -> Reloaded:
-        """Take the file as it is now. Raises `ConfigError` with one line if it is wrong; then
-        nothing has changed.
+        """Apply the file as it is now. Raises `ConfigError` with one line if the file is wrong, and
+        has then changed nothing.
         """
         async with self._lock:
             services = self._services
@@ -83,22 +83,23 @@ class Reload:
                     raise ConfigError(refusal)
             for commit in commits:
                 commit()
-            self._go_on_by(config)
-        return self._told(Reloaded(changes.taken, changes.kept))
+            self._apply(config)
+        reloaded = Reloaded(changes.taken, changes.kept)
+        self._publish(reloaded)
+        return reloaded
 
-    def _told(self, reloaded: Reloaded) -> Reloaded:
+    def _publish(self, reloaded: Reloaded) -> None:
         """Log and publish what has changed."""
         _log.info("reloaded: %s", ", ".join(reloaded.taken) or "nothing that this process has")
         if reloaded.kept:
             _log.warning("only a restart takes the file's %s", ", ".join(reloaded.kept))
         self._services.feed.publish(ConfigReloaded(reloaded.taken, reloaded.kept))
-        return reloaded
 
     def _prepared(self, config: Config) -> list[Commit]:
         check_aliases(config.models)
         return [prepare(config) for prepare in self._parts]
 
-    def _go_on_by(self, config: Config) -> None:
+    def _apply(self, config: Config) -> None:
         services = self._services
         services.config = config
         services.spending.reconfigure(config)
@@ -107,7 +108,7 @@ class Reload:
         services.dispatcher.reconfigure(config.gateway, config.models)
 
     def _prepare_providers(self, config: Config) -> Commit:
-        """Those whose table or key has changed. A key file is read again in any case."""
+        """New clients for providers whose table or key has changed. Key files are always read."""
         before, services = self._services.providers, self._services
         changed: dict[str, Provider] = {}
         for name, table in config.providers.items():
@@ -134,4 +135,4 @@ class Reload:
 
 
 def _nothing() -> None:
-    """This part has nothing to change."""
+    """The `Commit` of a part without a change."""

@@ -1,7 +1,7 @@
 """The file of the key that signs reasoning.
 
-Owns its creation: 32 random bytes that only the gateway's user can read, made once, since clients
-keep what it signed. Must not know what is signed.
+Owns the creation of the key: 32 random bytes that only the gateway's user can read. The file is
+never replaced, because clients keep texts that the key has signed. Must not know what is signed.
 """
 
 import logging
@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 def signing_key(config: Config, environ: Mapping[str, str]) -> bytes:
-    """The key in the configured file, else in the state directory, created if it is missing.
+    """The key in the configured file, else in the state directory. A missing file is created.
 
-    Without a place for it the key lasts as long as this process, and a log line says so. Raises
-    `ConfigError` for a configured file that cannot be used.
+    If the file in the state directory cannot be used, the key is random, lasts as long as this
+    process, and a log line says so. Raises `ConfigError` for a configured file that cannot be used.
     """
     try:
         return _read_or_create(signing_key_path(config, environ))
@@ -48,7 +48,9 @@ def _read_or_create(path: Path) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """Whole or not at all: of several processes that start at once, the first one's key stays."""
+    """Create the file in one step, by a hard link: it is never half-written, and of several
+    processes that start at once the first one's key stays.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # of mode 0600
         draft.write(os.urandom(KEY_BYTES))

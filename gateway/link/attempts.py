@@ -1,8 +1,8 @@
-"""Sequences on workers: one attempt each, and the way of a worker's messages to them.
+"""Attempts: each is one sequence on one worker, and gets that worker's messages about it.
 
-Owns the place where frames meet the task that waits for them: tokens are pushed through
-synchronously, the end wakes the task once. Messages for no live attempt are counted and dropped.
-Must not know sockets, text or HTTP.
+Owns the point where frames meet the task that waits for them: tokens reach their callback by plain
+calls, and only the end wakes the task. Messages for no live attempt are counted and dropped. Must
+not know sockets, text or HTTP.
 """
 
 import math
@@ -34,11 +34,11 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Overdue(msgspec.Struct, frozen=True):
-    """The worker gave no token in time, and may not know the sequence at all."""
+    """The worker sent no token in time; it may never have received the sequence."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """The sequence has all the tokens that it needs; the worker does not know it yet."""
+    """The gateway needs no more tokens, as after a stop string; the worker does not know it yet."""
 
 
 class Crashed(msgspec.Struct, frozen=True):
@@ -66,15 +66,15 @@ STOPPED: Final = Stopped()
 
 
 class Attempt:
-    """One sequence on one worker. `expected` is the offset of the next output token. It is over
-    once there is an `outcome`, which wakes `ended`. `due_at` is when the first token must have
-    come; its owner sets it to infinity when it has.
+    """One sequence on one worker. `expected` is the offset of the next output token. The attempt is
+    over once it has an `outcome`, which rings `ended`. The first token must arrive by `due_at`; the
+    owner of the attempt sets `due_at` to infinity when it has arrived.
 
     The callbacks run inside the link's frame callback and must not block. `on_first_tokens` gets
-    the tokens until its owner sets `is_proven`, `on_tokens` those that follow; both return whether
-    no more are wanted. `on_complete` gets the worker's own end of the sequence, before the task
-    that waits: what a client receives of it does not wait for a task. `on_embedding` is for those
-    that have none of these tokens.
+    the tokens until the owner sets `is_proven`, `on_tokens` gets those that follow; both return
+    True when no more tokens are wanted. `on_complete` gets the worker's `Finished` before the
+    waiting task wakes, so that the client's last bytes do not wait for a task switch.
+    `on_embedding` gets the result of an embedding, which has no tokens.
     """
 
     __slots__ = (
@@ -129,11 +129,11 @@ class Attempt:
         return f"<Attempt {self.request_id.hex()[:8]}/{self.number} at {self.expected}>"
 
     def lose(self) -> None:
-        """The worker cannot finish it."""
+        """End the attempt as lost: the worker cannot finish it."""
         self.end(LOST)
 
     def end(self, outcome: Outcome) -> None:
-        """It is over; the first outcome counts."""
+        """End the attempt; the first outcome counts."""
         if self.outcome is None:
             self.outcome = outcome
             # Breaks the reference cycle: collecting such cycles took 20 us per request.
@@ -147,7 +147,7 @@ class Attempt:
 
 
 class _EndsOnError:
-    """An exception in the block ends the attempt, and nothing else."""
+    """A context in which an exception ends the attempt and is not raised further."""
 
     __slots__ = ("_attempt",)
 
@@ -175,37 +175,37 @@ class Attempts:
         return len(self._attempts)
 
     def add(self, attempt: Attempt) -> None:
-        """Messages for it reach it from now on."""
+        """Route messages to the attempt from now on."""
         self._attempts[attempt.request_id] = attempt
 
     def remove(self, attempt: Attempt) -> None:
-        """It no longer waits, unless another has its place already."""
+        """Forget the attempt, unless a later one of the same request has replaced it."""
         if self._attempts.get(attempt.request_id) is attempt:
             del self._attempts[attempt.request_id]
 
     def end_overdue(self, now: float) -> None:
-        """End those whose first token did not come in time. One timer for all: a cancel scope with
-        a deadline for each cost more than the rest of what a request waits for.
+        """End the attempts whose first token is overdue. One timer serves all: a cancel scope per
+        attempt cost more than the rest of a request's waiting.
         """
         for attempt in self._attempts.values():
             if now >= attempt.due_at:
                 attempt.end(OVERDUE)
 
     def accepted(self, worker_id: WorkerId, message: Accepted) -> None:
-        """The engine has taken the sequence. Routing has counted its place already."""
+        """The engine has taken the sequence."""
         attempt = self.of(worker_id, message)
         if attempt is not None:
             with _EndsOnError(attempt):
                 attempt.on_accepted(message)
 
     def tokens(self, worker_id: WorkerId, items: tuple[TokenItem, ...]) -> str | None:
-        """Hand on the tokens of one step. Returns what is wrong with the worker if tokens are
-        missing.
+        """Hand the tokens of one step to their attempts. Returns a description of the gap if tokens
+        are missing.
         """
         attempts = self._attempts
         for item in items:
             attempt = attempts.get(item.request_id)
-            # The checks of `of`, without a call per token; `of` counts what fails them.
+            # The checks of `of`, inlined to save a call per token; `of` counts what fails them.
             if (
                 attempt is None
                 or attempt.number != item.attempt
@@ -228,15 +228,15 @@ class Attempts:
         return None
 
     def embedded(self, worker_id: WorkerId, message: Embedding) -> None:
-        """The embedding that was asked for."""
+        """Hand an embedding to its attempt."""
         attempt = self.of(worker_id, message)
         if attempt is not None and attempt.on_embedding is not None:
             with _EndsOnError(attempt):
                 attempt.on_embedding(message.values)
 
     def finished(self, worker_id: WorkerId, message: Finished) -> str | None:
-        """The worker ended a sequence. Returns what is wrong with the worker if tokens are missing:
-        no later offset would show that the last ones are.
+        """The worker ended a sequence. Returns a description of the gap if the last tokens are
+        missing: no later offset would show it.
         """
         attempt = self.of(worker_id, message)
         if attempt is None:
@@ -251,7 +251,7 @@ class Attempts:
         return None
 
     def of(self, worker_id: WorkerId, message: _AboutAttempt) -> Attempt | None:
-        """The live attempt that the message is for; other messages are counted."""
+        """The live attempt that the message is for; None for other messages, which are counted."""
         attempt = self._attempts.get(message.request_id)
         if attempt is None or attempt.number != message.attempt or attempt.outcome is not None:
             self._counters.items_stale += 1

@@ -1,7 +1,7 @@
-"""The text files of models.
+"""The text files of models: tokenizers and chat templates.
 
-Owns what workers sent for `GetFiles`, by digest, and the tokenizer and template built from it:
-kept over worker restarts, built once. Must not know workers.
+Owns the files that workers sent for `GetFiles`, by digest, and the `ModelText` that is built from
+them once and outlives the worker. Must not know workers.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from protocol.errors import ConfigError
 
 MAX_FILES_BYTES: Final = 32 * 2**20
 MAX_DIGESTS: Final = 64
-"""Models of one fleet; beyond it the least recently used are forgotten."""
+"""Beyond this many digests the least recently used one is forgotten."""
 WAIT_S: Final = 10.0
 LOOK_AGAIN_S: Final = 0.25
 
@@ -32,7 +32,9 @@ class _Entry:
 
 
 class ModelFiles:
-    """digest -> `ModelText`. `run` builds them in a thread: a real tokenizer takes over 100 ms."""
+    """A map from digest to `ModelText`. `run` builds each in a thread: a tokenizer takes over
+    100 ms.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[bytes, _Entry] = {}
@@ -46,7 +48,9 @@ class ModelFiles:
         return entry is not None and entry.arrived.is_set()
 
     def put(self, digest: bytes, files: Mapping[str, bytes]) -> None:
-        """Files arrived. Raises `ConfigError` if they are over 32 MiB, or too many wait already."""
+        """Take files that arrived. Raises `ConfigError` if they are over 32 MiB, or if the files of
+        `MAX_DIGESTS` models wait to be built.
+        """
         if digest in self:
             return
         num_bytes = sum(map(len, files.values()))
@@ -60,7 +64,7 @@ class ModelFiles:
         entry.arrived.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Build what arrives until cancelled."""
+        """Build a `ModelText` of each set of files that arrives, until cancelled."""
         task_status.started()
         async for entry, files in self._receive:
             try:
@@ -72,7 +76,7 @@ class ModelFiles:
             entry.built.set()
 
     def known(self, digest: bytes) -> ModelText | None:
-        """The tokenizer and template of that digest if they are here already."""
+        """The tokenizer and template of that digest; None if they are not built yet."""
         entry = self._entries.get(digest)
         if entry is None or entry.text is None:
             return None
@@ -81,16 +85,16 @@ class ModelFiles:
         return entry.text
 
     async def text(self, digest: bytes) -> ModelText:
-        """The tokenizer and template of that digest, once they are here.
+        """Wait for the tokenizer and template of that digest.
 
-        Raises `ApiError` 503 if they do not come in 10 s, 500 if they are broken.
+        Raises `ApiError` 503 if they are not built within 10 s, 500 if the files are broken.
         """
         text = await self.text_while(digest, lambda: True)
         assert text is not None
         return text
 
     async def text_while(self, digest: bytes, is_coming: Callable[[], bool]) -> ModelText | None:
-        """As `text`; None once `is_coming` says that no worker will send them any more."""
+        """As `text`, but returns None once `is_coming` returns False: no worker will send them."""
         entry = self._entry(digest)
         with trio.move_on_after(WAIT_S):
             while not entry.built.is_set():

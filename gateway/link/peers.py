@@ -1,6 +1,6 @@
-"""The workers behind the link, and when each was last heard.
+"""The registered workers, and when each was last heard.
 
-Owns the judgement of silence. Must not know clocks (`now` is an argument) or frames.
+Owns which of them are silent. Must not know clocks (`now` is an argument) or frames.
 """
 
 import math
@@ -14,7 +14,7 @@ SILENCE_S: Final = 1.0
 
 @dataclass(slots=True)
 class Peer:
-    """One worker that has registered. `pong` is the last ping that it has answered."""
+    """One worker that has registered. `pong` is the nonce of the last ping that it answered."""
 
     name: str
     heard_at: float
@@ -24,14 +24,14 @@ class Peer:
 
 @final
 class Peers(dict[WorkerId, Peer]):
-    """By their identity."""
+    """The peers by worker identity."""
 
     def silent_at(self) -> float:
-        """When the first of them will have been silent for `SILENCE_S`."""
+        """When the first peer will have been silent for `SILENCE_S`; infinity without peers."""
         return min([peer.heard_at for peer in self.values()], default=math.inf) + SILENCE_S
 
     def silent(self, now: float) -> list[tuple[WorkerId, float]]:
-        """Those that have been silent for so long, and for how many seconds."""
+        """The workers that have been silent for at least `SILENCE_S`, each with its seconds."""
         return [
             (worker_id, now - peer.heard_at)
             for worker_id, peer in self.items()
@@ -39,6 +39,6 @@ class Peers(dict[WorkerId, Peer]):
         ]
 
     def excuse(self, late_s: float, now: float) -> None:
-        """This process could hear no worker for so long: do not count that time as silence."""
+        """Do not count the last `late_s` seconds as silence: this process could not receive."""
         for peer in self.values():
             peer.heard_at = min(now, peer.heard_at + late_s)

@@ -1,8 +1,8 @@
 """HTTP exchanges with text-level engines, whose bytes travel over the links of their workers.
 
-Owns one exchange: its messages, and how far each side may be ahead of the other. `RelayClient` has
-the interface of `HttpClient`, so that such an engine is asked as a provider is. Must not know what
-bodies mean, nor which worker is asked.
+Owns one exchange: its messages, and its flow control (how many bytes each side may send ahead).
+`RelayClient` has the interface of `HttpClient`, so that such an engine is asked in the same way as
+a provider. Must not know what bodies mean, nor which worker is asked.
 """
 
 import math
@@ -36,7 +36,7 @@ from protocol.messages import (
 from protocol.transport import Body, HttpResponse
 
 UPLOAD_ROOM_BYTES: Final = 2**19
-"""With more bytes waiting on its link no more of an upload goes there: streams share it."""
+"""An upload pauses while more bytes than this wait on its worker's link, which streams share."""
 LOOK_AGAIN_S: Final = 0.002
 
 RelayMessage = RelayHead | RelayData | RelayTaken | RelayEnd
@@ -44,10 +44,11 @@ RelayMessage = RelayHead | RelayData | RelayTaken | RelayEnd
 
 @final
 class RelayAttempt(Attempt):
-    """One exchange on one worker. `ended` wakes its task at every news, not only at the end.
+    """One exchange on one worker. Unlike other attempts it rings `ended` at every message.
 
-    `num_taken`: how many bytes of the request the engine has taken; None until its worker knows of
-    it.
+    The engine has taken `num_taken` bytes of the request; None until its worker has answered. Of
+    the response, `num_came` bytes have arrived and `num_read` were read, of which the worker knows
+    `num_granted`: it may send `RELAY_WINDOW_BYTES` beyond those.
     """
 
     __slots__ = ("headers", "num_came", "num_granted", "num_read", "num_taken", "pieces", "status")
@@ -71,7 +72,9 @@ class RelayAttempt(Attempt):
         self.num_granted = 0
 
     def take(self, message: RelayMessage) -> str | None:
-        """Returns what is wrong with the worker if bytes are missing, or were not due."""
+        """Take a message of the worker. Returns the worker's mistake if bytes are missing or exceed
+        its credit.
+        """
         self.due_at = math.inf
         wrong = None
         match message:
@@ -98,7 +101,7 @@ class RelayAttempt(Attempt):
         return None
 
     def read(self) -> bytes:
-        """All that has come and was not read yet."""
+        """The bytes that have arrived since the last call."""
         data = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
         self.pieces.clear()
         self.num_read += len(data)
@@ -115,16 +118,16 @@ class Link(Protocol):
         """Send more; nothing if the worker is gone."""
 
     def waiting_bytes(self, attempt: Attempt) -> int:
-        """How many bytes the link of its worker has not taken yet."""
+        """Bytes that wait to be sent to the attempt's worker."""
 
     def forget(self, attempt: Attempt) -> None:
-        """Nothing of it is waited for any more."""
+        """Stop waiting for the attempt."""
 
 
 @final
 class RelayClient:
-    """One exchange on the worker of `lease`; afterwards `attempt` tells how it ended. `known_s`:
-    how long the worker may be silent before it must know of the exchange.
+    """One exchange on the worker of `lease`; afterwards `attempt.outcome` is how it ended. The
+    worker must acknowledge the exchange within `known_s`.
     """
 
     def __init__(
@@ -189,7 +192,9 @@ class RelayClient:
             self._link.forget(attempt)
 
     async def _send_rest(self, body: bytes, num_sent: int) -> None:
-        """The engine may answer before it has taken everything."""
+        """Send the rest of the body. Stops when the engine answers, which it may do before it has
+        taken the whole body.
+        """
         attempt = self.attempt
         while num_sent < len(body) and not attempt.status and attempt.outcome is None:
             may_send = -1 if attempt.num_taken is None else attempt.num_taken + RELAY_WINDOW_BYTES
@@ -206,7 +211,7 @@ class RelayClient:
 
 @final
 class _Body(Body):
-    """The response's body; what is read from it gives the worker credit for more."""
+    """The response's body; reading it grants the worker credit to send more."""
 
     def __init__(self, link: Link, attempt: RelayAttempt) -> None:
         self._link = link
@@ -214,7 +219,7 @@ class _Body(Body):
 
     async def __anext__(self) -> bytes:
         attempt = self._attempt
-        # What was read before has been passed on by now.
+        # The caller has passed on what it read before this call.
         if attempt.num_read - attempt.num_granted >= RELAY_WINDOW_BYTES // 2:
             attempt.num_granted = attempt.num_read
             if attempt.outcome is None:
@@ -249,4 +254,4 @@ def _no_tokens(_: TokenItem) -> bool:
 
 
 def _no_acceptance(_: Accepted) -> None:
-    """A worker may say so."""
+    """Ignore the message: a worker may send it."""

@@ -1,18 +1,17 @@
-"""Work on its way to the workers.
+"""Submissions: work that waits to be sent to the workers.
 
 Owns the frames of submitted work until they are sent. Must not know sockets or what the frames
 mean.
 
-Requests that came together are placed one after the other in one cycle of trio's loop. What they
-submit is sent at the end of the cycle, all frames of a worker in one call, so that the worker wakes
-once. A request that is over by then needs no abort.
+Requests that arrive together are placed one after the other in one cycle of trio's loop. Their
+frames are sent at the end of the cycle, all frames of a worker in one call, so that the worker
+wakes once. A request that is over by then needs no abort.
 
-The end of a cycle comes through a trio instrument: a task that sends would run in the next cycle,
-which is a hundred function calls more between a request and its worker. The task is woken for
-frames that could not be sent.
+A trio instrument runs at the end of a cycle. A task could send as well, but would run in the next
+cycle, a hundred function calls later. The task is woken only for frames that could not be sent.
 
-More than a link can take may come at once: all that a worker had moves to another when it dies. The
-rest waits here; otherwise the worker that takes over would overflow its link as well.
+More work than a link can take may arrive at once: when a worker dies, all its sequences move to
+another worker. The excess waits here, so that it does not overflow the other worker's link.
 """
 
 from collections.abc import Callable
@@ -27,15 +26,17 @@ from protocol.ids import WorkerId
 from protocol.transport import MAX_BACKLOG_BYTES
 
 ROOM_BYTES: Final = MAX_BACKLOG_BYTES // 2
-"""Bytes that may wait on a worker's link before more is held back; a larger frame goes alone."""
+"""Frames are held back while more bytes than this wait on their worker's link; a frame that is
+larger than this is sent alone.
+"""
 LOOK_AGAIN_S: Final = 0.002
 
 
 @final
 class Submissions(trio.abc.Instrument):
-    """`send` is called for each worker with its waiting frames, in order, and no more at once than
-    there is room for; it returns whether that lost the worker. `waiting_bytes` returns how much its
-    link has not taken yet.
+    """`send` is called for each worker with those of its frames, in order, that its link has room
+    for; it returns True if the worker could not be reached and was disconnected. `waiting_bytes`
+    returns how many bytes wait on a worker's link.
     """
 
     def __init__(
@@ -51,15 +52,15 @@ class Submissions(trio.abc.Instrument):
         self._has_some = Wakeup()
 
     def add(self, attempt: Attempt, frame: bytes) -> None:
-        """Send it at the end of this cycle of the loop."""
+        """Send the frame at the end of this cycle of the loop."""
         self._waiting[attempt] = frame
 
     def withdraw(self, attempt: Attempt) -> bool:
-        """Do not send it. Returns whether it was still waiting."""
+        """Drop the attempt's frame. Returns False if it was sent already."""
         return self._waiting.pop(attempt, None) is not None
 
     async def run(self) -> None:
-        """Send what comes until cancelled. Raises what sending raises."""
+        """Send submitted frames until cancelled. Raises what `send` raises."""
         trio.lowlevel.add_instrument(self)
         try:
             while True:
@@ -75,7 +76,7 @@ class Submissions(trio.abc.Instrument):
             trio.lowlevel.remove_instrument(self)
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's
-        """All tasks of a cycle of the loop have run."""
+        """Called by trio when all tasks of a cycle of the loop have run."""
         if self._is_held or not self._waiting:
             return
         # trio would log what an instrument raises, and never call it again.
@@ -85,12 +86,12 @@ class Submissions(trio.abc.Instrument):
         elif result.value:
             return
         self._is_held = True
-        # The loop has already decided how long it sleeps; it must wake for the rest.
+        # The loop has already computed how long it sleeps; wake it for the frames that are left.
         trio.lowlevel.current_trio_token().run_sync_soon(self._has_some.ring)
 
     def _send_all(self) -> bool:
-        """Send all that there is room for; the rest goes on waiting. Returns whether nothing waits
-        and no worker was lost.
+        """Send the frames that there is room for; the others wait on. Returns True if none waits
+        and no worker was disconnected.
         """
         by_worker: dict[WorkerId, list[Attempt]] = {}
         for attempt in [*self._waiting]:
@@ -102,15 +103,15 @@ class Submissions(trio.abc.Instrument):
         for worker_id, due in by_worker.items():
             leaving = self._leaving(due, ROOM_BYTES - self._waiting_bytes(worker_id))
             if leaving:
-                # The attempts do not show that: a health probe's lease is never lost.
                 frames = [self._waiting[attempt] for attempt in leaving]
+                # Only `send` knows that a worker was lost: a health probe's lease never is.
                 is_lost |= bool(self._send(worker_id, frames))
                 for attempt in leaving:
                     self._waiting.pop(attempt, None)
         return not self._waiting and not is_lost
 
     def _leaving(self, due: list[Attempt], room: int) -> list[Attempt]:
-        """Those of one worker that there is room for, in order: none overtakes one that waits."""
+        """The attempts of one worker whose frames fit, in order: no frame overtakes another."""
         num_leaving = 0
         for attempt in due:
             num_bytes = len(self._waiting[attempt])

@@ -1,10 +1,11 @@
 """The link to all workers.
 
-Owns the ROUTER socket, the judgement of which workers are alive, and the way of each frame: tokens
+Owns the ROUTER socket, the judgement of which workers are alive, and where each frame goes: tokens
 to the attempts that wait for them, reports to the dispatcher. Must not know text or HTTP.
 
-A frame is decoded once and its items are pushed on synchronously: no task wakes per token, and all
-that a frame makes the gateway write to clients leaves at its end, one write per connection.
+A frame is decoded once and its items are handed on by plain calls: no task wakes per token. What
+the gateway writes to clients because of a frame leaves at the frame's end, in one write per
+connection.
 """
 
 import itertools
@@ -69,12 +70,13 @@ from protocol.wire import decode_from_worker, encode
 
 PING_S: Final = 0.2
 REST_PING_S: Final = 0.4
-"""While no work is under way: a ping and its answer wake an idle process twice, for 0.4 ms of CPU
-each. A late answer has the rest of `SILENCE_S` to come."""
+"""While no work runs: a ping and its answer wake an idle process twice, for 0.4 ms of CPU each. A
+late answer has the rest of `SILENCE_S` to arrive.
+"""
 CATCH_UP_S: Final = 0.02
-"""How long silence is not judged after unread frames were found waiting."""
+"""After unread frames were found waiting, silence is not judged for this time."""
 MAX_REFUSED: Final = 256
-"""Refused workers that are kept, so that each is logged once although it asks every second."""
+"""Refused workers that are remembered, so that one that asks every second is logged once."""
 MAX_NAME_CHARS: Final = 128
 MAX_REASON_CHARS: Final = 400
 """Both bound text that workers send; otherwise only the frame size limits it."""
@@ -101,7 +103,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Now(AbstractContextManager[float]):
-    """A step without anything to do at its end."""
+    """The `step` of a link without an HTTP server: nothing is flushed at its end."""
 
     def __enter__(self) -> float:
         return trio.current_time()
@@ -111,9 +113,10 @@ class _Now(AbstractContextManager[float]):
 
 
 class WorkerLink:
-    """All links between the gateway and its workers. `run` owns the socket. `step` is entered
-    around the processing of each frame, and gives the time on trio's clock. `gateways`: the
-    addresses of the other gateway processes, for workers.
+    """All links between the gateway and its workers. `run` owns the socket.
+
+    `step` is entered around the processing of each frame and gives the time on trio's clock.
+    `gateways` are the addresses of the other gateway processes, which workers dial too.
     """
 
     def __init__(
@@ -161,7 +164,7 @@ class WorkerLink:
             task_status.started()
 
     def accept_keys(self, worker_keys: Mapping[str, str]) -> None:
-        """Take workers with these public keys, by name, and give up those with others."""
+        """Accept workers with these public keys, by name; disconnect those with other keys."""
         if isinstance(self._router, RouterSocket):
             self._router.accept_keys(worker_keys)
         for worker_id in tuple(self._peers):
@@ -196,7 +199,7 @@ class WorkerLink:
         self._submissions.add(attempt, frame)
 
     def forget(self, attempt: Attempt) -> None:
-        """The attempt is not waited for any more; abort its work unless the worker ended it."""
+        """Stop waiting for the attempt; abort its work unless the worker has ended it."""
         self._attempts.remove(attempt)
         if isinstance(attempt.outcome, _ENDED_THERE) or self._submissions.withdraw(attempt):
             return
@@ -205,12 +208,12 @@ class WorkerLink:
             self._send(attempt.worker_id, abort)
 
     def send_on(self, attempt: Attempt, message: RelayChunk | RelayCredit) -> None:
-        """More of an exchange that was submitted."""
+        """Send more of an exchange that was submitted."""
         if attempt.worker_id in self._peers:
             self._send(attempt.worker_id, message)
 
     def waiting_bytes(self, attempt: Attempt) -> int:
-        """Bytes that the link of its worker has not taken yet."""
+        """Bytes that wait to be sent to the attempt's worker."""
         return self._router.waiting_bytes(attempt.worker_id)
 
     # What the dispatcher asks (FleetPort).
@@ -264,7 +267,8 @@ class WorkerLink:
             self._count_garbage(worker_id, str(error))
             return
         if worker_id not in self._peers and not isinstance(message, Register):
-            # It will notice the silence and register. An earlier part of a bundle may have lost it.
+            # Either the worker has yet to register, which it does once it notices our silence, or
+            # an earlier part of the same bundle made us disconnect it.
             self._counters.frames_from_strangers += 1
             return
         gap: str | None = None
@@ -320,7 +324,7 @@ class WorkerLink:
                 assert_never(message)
 
     def _relayed(self, worker_id: WorkerId, message: RelayMessage) -> str | None:
-        """Returns what is wrong with the worker, if so."""
+        """Hand the message to its attempt. Returns the worker's mistake, if it made one."""
         attempt = self._attempts.of(worker_id, message)
         if attempt is None:
             return None
@@ -365,7 +369,7 @@ class WorkerLink:
             _log.error("files of %s: %s", self.worker_name(worker_id), error)
 
     def _forget_requests(self, worker_id: WorkerId) -> None:
-        """An engine that is gone answers no request for files any more."""
+        """Drop the requests for files that an engine that is gone will not answer."""
         self._requested_files = {one for one in self._requested_files if one[0] != worker_id}
 
     # Workers that come and go.
@@ -379,7 +383,7 @@ class WorkerLink:
             self._dispatcher.register(worker_id, message)
 
     def _check_key(self, worker_id: WorkerId, name: str) -> bool:
-        """Whether the worker may have that name; otherwise it is given up."""
+        """Whether the worker's key allows that name; if not, the worker is refused."""
         if self._router.may_use_name(worker_id, name):
             return True
         reason = f"its key is not the one of `{name}` in curve_worker_keys"
@@ -393,8 +397,8 @@ class WorkerLink:
         self._lose(worker_id, "its connection is gone")
 
     def _lose(self, worker_id: WorkerId, why: str, *, has_left: bool = False) -> None:
-        """Give the worker up, and send it the reason unless it `has_left`. Its turns learn it from
-        the dispatcher, and ask for new places.
+        """Disconnect the worker, and send it the reason unless it `has_left`. The dispatcher moves
+        its sequences: their turns ask for new places.
         """
         peer = self._peers.pop(worker_id, None)
         if peer is None:
@@ -407,18 +411,18 @@ class WorkerLink:
         self._dispatcher.lost(worker_id, why)
 
     def _dismiss(self, worker_id: WorkerId, why: str) -> None:
-        """Send the reason to a worker that may be alive; if that fails, it finds its connection
-        closed.
+        """Send the reason to a worker that may be alive. If that fails, the closed connection tells
+        it as much.
         """
         with suppress(LinkError):
             self._router.send(worker_id, encode(Dismiss(why)))
 
     def _send(self, worker_id: WorkerId, message: ToWorker) -> None:
-        """Send, or lose the worker that cannot be reached."""
+        """Send the message; disconnect a worker that cannot be reached."""
         self._send_frames(worker_id, [encode(message)])
 
     def _send_frames(self, worker_id: WorkerId, frames: list[bytes]) -> bool:
-        """Returns whether that lost the worker."""
+        """Send the frames. Returns True if the worker could not be reached and was disconnected."""
         try:
             self._router.send_all(worker_id, frames)
         except LinkFull as error:
@@ -436,9 +440,9 @@ class WorkerLink:
     # Time.
 
     async def _watch(self) -> None:
-        """Ping every worker and give up those that have been silent for `SILENCE_S`, at that moment
-        and not at the next ping. Silence is not judged while frames wait unread: otherwise a loop
-        that lags would take its own lag for the death of its workers.
+        """Ping every worker, and disconnect one as soon as it has been silent for `SILENCE_S`,
+        without waiting for the next ping. Silence is not judged while frames wait unread: otherwise
+        an event loop that lags would take its own lag for the death of its workers.
         """
         ping_at = judge_at = trio.current_time()
         while True:
@@ -446,8 +450,8 @@ class WorkerLink:
             await trio.sleep_until(due)
             now = trio.current_time()
             if now - due > PING_S:
-                # This process was held up (a long step of its own, a suspended machine), perhaps
-                # libzmq's thread too: that time counts as no worker's silence.
+                # This process was held up (a long call, a suspended machine), and libzmq's thread
+                # perhaps too: that time does not count as silence of the workers.
                 self._peers.excuse(now - due, now)
             silent = self._peers.silent(now)
             if silent and self._router.is_behind():
@@ -463,6 +467,6 @@ class WorkerLink:
     def _ping_all(self) -> None:
         nonce = next(self._nonces)
         for worker_id in list(self._peers):
-            # Sending to one may have lost another.
+            # Sending to one worker may have disconnected another.
             if (peer := self._peers.get(worker_id)) is not None:
                 self._send(worker_id, Ping(nonce, peer.pong))

@@ -1,4 +1,4 @@
-"""Small tools that the gateway's actors share: coalesced ticks, wake-ups, random bytes."""
+"""Waiting, as the gateway's tasks share it: coalesced ticks and wake-ups."""
 
 from gateway.runtime.tick import coalesced_tick, next_tick
 from gateway.runtime.wakeup import Wakeup, break_off

@@ -2,8 +2,8 @@
 
 Owns when the next tick of a period is. Must not know what waits for it.
 
-Waking an idle process costs ten times what is done then, as all that it touches has left the
-caches. Tasks that wake together pay that once, so their periods are multiples of each other.
+Waking an idle process costs ten times the work that it then does, because its data has left the CPU
+caches. Tasks that wake together pay that cost once, so their periods are multiples of each other.
 """
 
 import math
@@ -12,11 +12,11 @@ from typing import Final
 import trio
 
 _TOO_SOON: Final = 0.25
-"""A tick that is nearer than this part of the period counts as the one just past."""
+"""A tick that is nearer than this share of the period is skipped."""
 
 
 def next_tick(now: float, period_s: float) -> float:
-    """When to do again what was done at `now`: in 0.25 to 1.25 periods, from then on in one."""
+    """The next multiple of `period_s`, 0.25 to 1.25 periods after `now`."""
     return (math.floor(now / period_s + _TOO_SOON) + 1) * period_s
 
 

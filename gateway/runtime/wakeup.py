@@ -1,10 +1,10 @@
-"""A wake-up for the tasks that wait now.
+"""A wake-up: code rings it, and every task that waits for it at that moment continues.
 
-Owns the waiting tasks. Must not know what they wait for. It wakes as `ParkingLot.unpark_all` does,
-at a third of its cost, since most of the time one task waits.
+Owns the waiting tasks. Must not know what they wait for. `Wakeup.ring` does what
+`trio.lowlevel.ParkingLot.unpark_all` does, at a third of its cost: mostly one task waits.
 
-`break_off` ends the wait of a task by raising an error in it. A cancel scope, which could do the
-same anywhere, costs 5 us to enter and leave.
+`break_off` ends the wait of a task by raising an error in it. A cancel scope could do the same at
+any checkpoint, but costs 5 us to enter and leave.
 """
 
 from typing import final
@@ -51,7 +51,7 @@ class Wakeup:
 
 def break_off(task: trio.lowlevel.Task, error: Exception) -> None:
     """Raise `error` in `task` if it waits for a `Wakeup`; do nothing otherwise."""
-    # trio keeps it as long as the task sleeps.
+    # trio resets `custom_sleep_data` when it reschedules the task.
     wakeup = task.custom_sleep_data
     if isinstance(wakeup, Wakeup):
         wakeup._break_off(task, error)  # noqa: SLF001 - both are one idea

@@ -1,8 +1,8 @@
-"""Acts of operators: a line in the audit file, and an event.
+"""The audit trail: each act of an operator becomes a line in the audit file and an event.
 
-Owns that both are made of each act. The event leaves out the client's address and what a client
-named, because events hold configured names and fixed phrases only. Must not know which acts there
-are.
+Owns the difference between the two. The event leaves out the client's address and any name that a
+client chose, because events hold only configured names and fixed phrases. Must not know which acts
+there are.
 """
 
 import logging
@@ -20,8 +20,8 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class AuditTrail:
-    """`path` None: events alone, and an error in the log for each. `process` is which of several on
-    one port this is.
+    """With `path` None an act becomes an event and an error in the log. `process` is the index of
+    this process if several share the port.
     """
 
     def __init__(
@@ -36,6 +36,6 @@ class AuditTrail:
         self._file = AuditFile(path, name, _log.error, unix_time)
 
     def note(self, act: Act) -> None:
-        """Write it down, and publish it."""
+        """Write the act to the file and publish it."""
         self._file.note(act)
         self._feed.publish(AdminAct(act.act, act.who, act.result))

@@ -1,7 +1,7 @@
-"""The sender of a request.
+"""The caller: the sender of a request.
 
-Owns what a turn knows of it: the rights of its key and the conversation that it names. Must not
-know secrets: a key is known by its configured name only.
+Owns what a turn knows of the sender: the rights of its key and the conversation that it names. Must
+not know secrets: a key is known by its configured name only.
 """
 
 import msgspec
@@ -14,11 +14,11 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The sender of one request. `key` is the configured name of its API key ("" without keys);
-    `private_cache` keeps its prefixes from other keys; `may_store`: its responses may be stored;
-    `session` is from the headers.
-    `headers` are all that it sent, unchanged. `charge`: what it counts against rate
-    limits, if there are any. `trace` is what operators see of it.
+    """The sender of one request. `key` is the configured name of its API key ("" without keys).
+    `private_cache` keeps its prefixes from other keys; `may_store`: its responses may be stored.
+    `session` comes from the headers; `headers` are all headers of the request, unchanged. `charge`
+    is what the request counts against rate limits, None without limits. `trace` is what operators
+    see of the request.
     """
 
     key: str = ""
@@ -33,7 +33,7 @@ class Caller(msgspec.Struct, frozen=True):
     trace: RequestTrace = msgspec.field(default_factory=RequestTrace)
 
     def __repr__(self) -> str:
-        # Its headers hold the secret.
+        # Without the headers, which hold the secret.
         return f"<Caller key={self.key!r} session={self.session!r} admin={self.admin}>"
 
     @staticmethod

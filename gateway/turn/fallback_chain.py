@@ -1,8 +1,8 @@
-"""The fallback chain: the way through a model's providers.
+"""The fallback chain: a model's providers are asked in order until one answers.
 
-Owns which provider is asked next and the error when none answers. No provider is asked before
-`Spending` has reserved what the request can cost. Must not know HTTP: the provider's bytes are
-passed on as they are.
+Owns which provider is asked next, and the error when none answers. No provider is asked before
+`Spending` has reserved the most that the request can cost. Must not know HTTP: a provider's bytes
+are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from gateway.upstream import (
 )
 
 COOL_S: Final = 1
-"""Pause of a provider at its limit that names none."""
+"""Pause for a provider that answers 429 without a `Retry-After`."""
 
 Emit = Callable[[TurnEvent], None]
 Exchange = Callable[[Provider, FallbackConfig, ProviderRequest, Bill], Awaitable[None]]
@@ -62,7 +62,7 @@ async def answer_by_chain(
     caller: Caller,
     model: str,
 ) -> ApiError | None:
-    """Have a provider of the chain answer a chat: see `ask_chain`."""
+    """Answer a chat by a provider of the chain; see `ask_chain`."""
 
     async def exchange(
         provider: Provider, target: FallbackConfig, sent: ProviderRequest, bill: Bill
@@ -125,6 +125,8 @@ async def ask_chain(
             step.fail(trio.current_time(), str(error))
             _note_failure(services, provider.name, target.model, error)
             if error.was_kept and not any(failure.was_kept for failure in failures):
+                # The provider closed a connection that was kept from an earlier request: ask once
+                # more, over a new one.
                 targets.appendleft(target)
             failures.append(error)
             continue
@@ -152,7 +154,7 @@ def _note_failure(services: Services, name: str, model: str, error: ProviderFail
 def _request_for(
     services: Services, request: ChatRequest, caller: Caller, target: FallbackConfig
 ) -> ProviderRequest:
-    """The request as this provider gets it."""
+    """The request in the form that this provider gets."""
     table, session = services.providers[target.provider].config, ""
     if table.session_hint is not None:
         session = session_name(caller.key, caller.session or request.session, request)
@@ -169,7 +171,7 @@ def _request_for(
 async def _ask(
     provider: Provider, sent: ProviderRequest, model: str, started: Started, emit: Emit, bill: Bill
 ) -> Answer | None:
-    """The exchange with one provider; its cost goes to `bill`."""
+    """Ask one provider for a chat; its cost goes to `bill`."""
     try:
         answer = await ask_chat(provider, sent, model, started, emit, bill.note_usage)
     except ProviderFailed as error:
@@ -190,8 +192,8 @@ async def ask_chat(
     emit: Emit,
     on_usage: Callable[[Usage], None],
 ) -> Answer | None:
-    """The answer in one piece, or None once a stream has been emitted, behind `started`. Raises
-    `ProviderFailed` or `ProviderCut`.
+    """The answer in one piece; or None after a stream was emitted, which begins with `started`.
+    Raises `ProviderFailed` or `ProviderCut`.
     """
     if not sent.request.stream:
         return await provider.complete(sent.request.raw, model, on_usage, headers=sent.headers)

@@ -1,7 +1,8 @@
 """Which grammar an engine enforces for a request.
 
-Owns the choice between the client's own grammar, calls of its tools and both, and where it begins:
-at once, or behind the reasoning of the model. Must not know how a grammar is enforced.
+Owns the choice between the client's grammar, a grammar of its tools' calls, and both; and whether
+it applies from the first token or after the model's reasoning. Must not know how a grammar is
+enforced.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +22,9 @@ from protocol.messages import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
 
 class Beginning(NamedTuple):
-    """How the prompt ends: its last text, whether it `is_thinking`, and the `opening` of a call."""
+    """How the answer begins: `end` is the end of the prompt's text, `is_thinking` says whether the
+    prompt ends inside reasoning, `opening` is the beginning of a call in the prompt.
+    """
 
     end: str
     is_thinking: bool
@@ -31,8 +34,8 @@ class Beginning(NamedTuple):
 def grammar_of(
     request: ChatRequest, text: ModelText, form: AnswerFormat, beginning: Beginning
 ) -> Grammar | None:
-    """The grammar for an engine; None if there is nothing that it could enforce. Raises `ApiError`
-    400.
+    """The grammar for an engine; None if there is nothing to enforce. Raises `ApiError` 400 for a
+    grammar that is too large or cannot be combined with tools.
     """
     found = _content_or_calls(request, text, form, beginning.opening)
     if found is None:
@@ -54,8 +57,8 @@ def grammar_of(
 
 
 def skips_reasoning(text: ModelText, form: AnswerFormat) -> bool:
-    """Whether a grammar can only begin at once: where the end of the reasoning is no token of its
-    own, it cannot be found among tokens.
+    """Whether the answer must start without reasoning for a grammar to apply: the engine finds the
+    end of the reasoning only if the tag is one token.
     """
     reasoning = form.reasoning
     if reasoning is None:
@@ -64,7 +67,7 @@ def skips_reasoning(text: ModelText, form: AnswerFormat) -> bool:
 
 
 def not_served(wanted: OutputGrammar) -> ApiError:
-    """The error where no engine of the model enforces grammars, and no provider may answer."""
+    """The error when no engine of the model enforces such a grammar."""
     text = f"'{wanted.field}' cannot be enforced for this model; send the request without it."
     return invalid(wanted.field, text, code="grammar_not_served")
 

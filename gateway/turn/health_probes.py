@@ -1,7 +1,7 @@
-"""Health probes: short sequences that prove a worker.
+"""Health probes: short sequences that prove that a worker generates tokens.
 
-Owns the sequence, its deadline and its result. Must not know when one is due, nor what follows from
-its result: `routing/fallback.py` decides.
+Owns the sequence, its deadline and its result. Must not know when a probe is due, nor what follows
+from its result: `routing/fallback.py` decides both.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 
 PROBE_S: Final = 10.0
-"""Four tokens take milliseconds; a worker that is ready has compiled."""
+"""Four tokens take milliseconds on a ready worker, which has compiled its kernels."""
 PROBE_TOKENS: Final = 4
 _OK: Final = 200
 _PROMPT: Final = (1, 2, 3, 4)
-"""Ids that every vocabulary has. Less than a block: nothing of it stays in a cache."""
+"""Token ids that every vocabulary has. They are less than a block, so no cache keeps them."""
 
 
 class HealthProbes:
@@ -93,7 +93,7 @@ class HealthProbes:
         why = "it broke off"
         match outcome:
             case Finished(reason="stop" | "length") | None if has_tokens:
-                # Any token passes: where steps are slow not all are here in time.
+                # One token is enough: with slow steps not all arrive before the deadline.
                 result, why = "passed", ""
             case Rejected(reason="busy" | "draining" | "not_ready"):
                 result, why = "busy", ""

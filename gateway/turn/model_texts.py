@@ -1,7 +1,7 @@
 """Tokenizers and templates of models, for turns and for the tokenizer endpoints.
 
-Owns how they are found, and that long texts are encoded in a thread. Must not know requests or
-HTTP.
+Owns the wait for a worker to send them, and the rule that long texts are encoded in a thread. Must
+not know requests or HTTP.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,13 @@ from gateway.turn.services import Services
 T = TypeVar("T")
 
 INLINE_SIZE: Final = 2048
-"""Characters or ids. Less is encoded at once: a thread costs 98 us, 2 KB of text 0.5 ms."""
+"""Characters or ids. Up to this size work runs in the event loop: a thread costs 98 us, and 2 KB of
+text 0.5 ms, in which the GIL is held.
+"""
 
 FILES_RETRY_AFTER_S: Final = 5
 _THREADS: Final = trio.CapacityLimiter(1)
-"""Turns have their own; requests that only count tokens wait for each other."""
+"""Requests that only count tokens share one thread; turns have threads of their own."""
 
 
 class KnownText(NamedTuple):
@@ -32,8 +34,8 @@ class KnownText(NamedTuple):
 
 
 async def known_text(services: Services, name: str) -> KnownText:
-    """The tokenizer of the model that answers to `name`. Raises `ApiError` 404 for no such model,
-    503 while no worker could send it.
+    """The tokenizer of the model with that name or alias. Raises `ApiError` 404 if there is none,
+    400 for a text-level engine, 503 while no worker can send the tokenizer.
     """
     while True:
         view = services.dispatcher.model(name)
@@ -54,9 +56,9 @@ async def known_text(services: Services, name: str) -> KnownText:
 
 
 async def coming_text(services: Services, model: str, digest: bytes) -> ModelText | None:
-    """The tokenizer of `model` (its own name) of that digest; None once no worker is ready that
-    would send the files: all are gone, or have come back with others. Raises `ApiError` as
-    `ModelFiles.text` does.
+    """Wait for the tokenizer of `model` (its own name) with that digest. Returns None once no ready
+    worker has those files: all workers are gone, or have come back with other files. Raises
+    `ApiError` as `ModelFiles.text` does.
     """
     if digest not in services.files:
         services.dispatcher.ask_files(model)

@@ -1,12 +1,12 @@
-"""The turns being answered, and the lifecycle of a streamed one.
+"""The open turns, and the lifecycle of a streamed one.
 
 Owns the tasks of streamed turns from start to end, and how a shutdown ends the last turns: each
 with an error that its client still gets. Must not know what turns do.
 
-Clients time out, and send the same bytes again, just when a prompt is long. So a streamed turn
-whose client leaves before the first token goes on for a grace period, in which a request with the
-same key and the same bytes takes it over. A turn whose client is connected is never taken over, so
-two clients never share one.
+Clients time out and send the same request again, mostly while a long prompt is computed. So a
+streamed turn whose client leaves before the first token continues for a grace period, in which a
+request with the same key and the same bytes takes it over. A turn whose client is connected is
+never taken over, so two clients never share one.
 """
 
 import enum
@@ -29,9 +29,9 @@ from gateway.telemetry import (
 )
 
 MAX_DETACHED: Final = 64
-"""Each holds a place on a worker."""
+"""Detached turns at a time; each holds a place on a worker."""
 MAX_KEPT: Final = 8192
-"""Events of a detached turn; one that writes more in its grace is ended."""
+"""Events that a detached turn may keep for the next client; with more it is cancelled."""
 CUT_AGAIN_S: Final = 0.05
 
 Emit = Callable[[TurnEvent], None]
@@ -49,12 +49,12 @@ class TurnState(enum.Enum):
     STREAMING = enum.auto()
     """The client has seen content; its leaving cancels the turn."""
     DETACHED = enum.auto()
-    """The client has left; events are kept until another takes over or the grace is over."""
+    """The client has left; events are kept until another client takes over or the grace is over."""
     ENDED = enum.auto()
 
 
 class Claim(NamedTuple):
-    """Whose request it is, and which: the same key and the same bytes. `model` is for the log."""
+    """What a retry of a request has in common with it: its key and bytes. `model` is for events."""
 
     key: str
     fingerprint: bytes
@@ -101,7 +101,7 @@ class StreamedTurn:
         return self.failure is not None
 
     def attach(self, emit: Emit) -> None:
-        """A client is connected: events go to `emit` from now on, first those that were kept."""
+        """A client is connected: send it the kept events, and those that follow, by `emit`."""
         self.state = TurnState.WAITING
         self.scope.deadline = float("inf")
         self._emit = emit
@@ -113,7 +113,7 @@ class StreamedTurn:
             self.attached.set()
 
     def detach(self, grace_s: float) -> None:
-        """The client has left, and another may take over within the grace."""
+        """The client has left; another may take over within `grace_s`."""
         self.state = TurnState.DETACHED
         self.left_at = trio.current_time()
         self.scope.deadline = self.left_at + grace_s
@@ -122,7 +122,7 @@ class StreamedTurn:
         self.sink.emit = self._keep
 
     def cancel(self) -> None:
-        """The client has left for good."""
+        """Cancel the turn: its client has left and no other may take over."""
         self._emit = None
         self.sink.emit = _ignore
         self.scope.cancel()
@@ -132,7 +132,7 @@ class StreamedTurn:
         self.state = TurnState.ENDED
         if is_cut and self._emit is not None:
             self._emit(Failed(connection_lost()))
-        # A bound method in the sink would be a cycle, which waits for the garbage collector.
+        # A bound method in the sink would be a reference cycle.
         self.sink.emit = _ignore
         self.ended.set()
 
@@ -144,7 +144,7 @@ class StreamedTurn:
     def _pass_first(self, event: TurnEvent) -> None:
         assert self._emit is not None
         if isinstance(event, Started):
-            # A client that takes over gets it too.
+            # Kept for a client that may take over.
             self._kept = [event]
         else:
             self.state = TurnState.STREAMING
@@ -154,7 +154,9 @@ class StreamedTurn:
 
 
 class Interruptible:
-    """A block that can be cancelled by its scope, which is in `scopes` meanwhile."""
+    """A block that a shutdown can end: its cancel scope is in `scopes` while the block runs. Raises
+    `connection_lost` if it was cancelled.
+    """
 
     __slots__ = ("_scope", "_scopes")
 
@@ -180,11 +182,10 @@ class Interruptible:
 
 
 class OpenTurns:
-    """All turns, one per task: a turn that has other tasks within it counts once. `run` owns the
-    tasks of streamed turns.
+    """All open turns, each counted once by its main task. `run` owns the tasks of streamed turns.
 
-    A turn waits for places and for workers on a `Wakeup`, where it can be broken off; what it waits
-    for elsewhere has to be `interruptible`, or short.
+    A turn that waits for a place or a worker waits on a `Wakeup`, where `cut` can break it off. Any
+    other wait of a turn has to be `interruptible`, or short.
     """
 
     def __init__(self, feed: EventFeed, traces: RequestTraces, *, grace_s: float) -> None:
@@ -214,8 +215,9 @@ class OpenTurns:
             await trio.sleep_forever()
 
     async def stream(self, claim: Claim, work: Work, emit: Emit, trace: RequestTrace) -> None:
-        """Do `work`, or take over a detached turn, and pass its events on; raises what the work
-        raises. Cancelling the call means that the client has left. `trace` is the request's.
+        """Run `work` as a new turn, or take over a detached turn of the same claim, and pass its
+        events on. Raises what the work raises. Cancelling the call means that the client has left.
+        `trace` is the request's.
         """
         if self._nursery is None:
             raise RuntimeError("the open turns do not run")
@@ -236,21 +238,23 @@ class OpenTurns:
             raise failure
 
     def open(self) -> trio.lowlevel.Task:
-        """This task answers one more turn; give the result to `close`."""
+        """Count the turn that this task answers; pass the result to `close` when it ends."""
         task = trio.lowlevel.current_task()
         self._tasks.add(task)
         return task
 
     def close(self, task: trio.lowlevel.Task) -> None:
-        """The turn of that task is over."""
+        """The turn of `task` has ended."""
         self._tasks.remove(task)
 
     def interruptible(self) -> "Interruptible":
-        """Let a block, which does not wait on a `Wakeup`, be cut too. It raises `ApiError` then."""
+        """Let `cut` end a block that waits on something else than a `Wakeup`; it then raises
+        `ApiError`.
+        """
         return Interruptible(self._scopes)
 
     async def cut(self) -> None:
-        """End all turns that are open; return once they are over."""
+        """End all open turns with `connection_lost`; return once they have ended."""
         while self._tasks:
             for scope in self._scopes:
                 scope.cancel()
@@ -259,7 +263,9 @@ class OpenTurns:
             await trio.sleep(CUT_AGAIN_S)
 
     async def _run_streamed(self, turn: StreamedTurn, work: Work) -> None:
-        """The task of a turn. A failure that no client waits for is dropped."""
+        """The task of a turn. Its failure is kept for the client's task to raise; a turn that ends
+        without a client drops it.
+        """
         is_cut = True
         try:
             with turn.scope:
@@ -276,7 +282,7 @@ class OpenTurns:
 
     def _take_over(self, claim: Claim) -> StreamedTurn | None:
         turn = self._detached.pop(claim, None)
-        # Events of a turn that was ended for what it wrote are no whole answer.
+        # A cancelled turn has lost events.
         if turn is None or turn.scope.cancel_called:
             return None
         after_s = trio.current_time() - turn.left_at
@@ -295,4 +301,4 @@ class OpenTurns:
 
 
 def _ignore(_event: TurnEvent) -> None:
-    """Where the events of a turn that is over go."""
+    """The sink of a turn that has ended."""

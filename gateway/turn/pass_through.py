@@ -1,6 +1,6 @@
-"""A request that is no chat: its bytes go to the engine or provider that serves the model.
+"""Pass-through: a request that is not a chat goes as it is to an engine or a provider.
 
-Owns the choice of the server. The response is the client's from its first byte on. Must not know
+Owns the choice of the server. Once the response has begun, no other server is tried. Must not know
 what the path means, nor HTTP servers.
 """
 
@@ -29,11 +29,11 @@ from gateway.upstream import (
 from protocol.transport import HttpResponse
 
 Respond = Callable[[HttpResponse, Started, Callable[[Usage], None]], Awaitable[None]]
-"""Passes a response on, with the name of its server; calls back with the usage in it."""
+"""Passes a response of the server in `Started` on to the client; calls back with its usage."""
 
 
 class PathRequest(msgspec.Struct, frozen=True):
-    """`path` is below the API's root, as `/embeddings`."""
+    """`path` is relative to the API's root, such as `/embeddings`."""
 
     path: str
     body: NamedBody
@@ -42,7 +42,9 @@ class PathRequest(msgspec.Struct, frozen=True):
 async def pass_through(
     services: Services, request: PathRequest, caller: Caller, respond: Respond
 ) -> None:
-    """Have it answered. Raises `ApiError`; `connection_lost` once `respond` was called."""
+    """Answer the request by a text-level engine or a provider. Raises `ApiError`; after `respond`
+    was called it is `connection_lost`.
+    """
     counters, task = services.counters, services.open_turns.open()
     counters.turns_started += 1
     caller.trace.turn.num_open += 1
@@ -69,7 +71,7 @@ class _PassThrough:
         self._headers = tuple(forwarded_to_provider(caller.headers))
 
     async def run(self) -> None:
-        """By a text-level engine, else by a provider."""
+        """Ask a text-level engine, else the providers."""
         view = self._view()
         route: UseProvider | None
         if view.block_size is not None and not view.relays:
@@ -97,7 +99,9 @@ class _PassThrough:
         return view
 
     def _instead_of_tokens(self, view: ModelView) -> UseProvider:
-        """Engines that take tokens generate, and nothing else."""
+        """The providers for a model whose engines take tokens and so cannot serve the path. Raises
+        `ApiError` 404 if none may answer.
+        """
         path = f"/v1{self._request.path}"
         chain = view.fallback if view.cloud and self._caller.cloud else ()
         if not chain:
@@ -134,7 +138,7 @@ class _PassThrough:
     async def _by_provider(
         self, provider: Provider, target: FallbackConfig, sent: ProviderRequest, bill: Bill
     ) -> None:
-        del sent  # a chat's form; these bytes are passed on as they are
+        del sent  # it has the form of a chat; the client's own bytes are sent instead
         started = Started(
             served_by=f"cloud:{provider.name}",
             worker="",
@@ -176,7 +180,7 @@ class _PassThrough:
         )
 
     def _as_chat(self) -> ChatRequest:
-        """What bounds its cost: a byte of anything is a token at the most."""
+        """A chat of the same size, which bounds the cost: one byte is at most one token."""
         body = self._request.body
         raw = {**(body.raw or {"prompt": " " * len(body.body)}), "messages": []}
         return ChatRequest(model=body.model, messages=(), raw=raw, num_bytes=len(body.body))

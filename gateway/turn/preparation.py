@@ -1,7 +1,7 @@
-"""From a chat request to a job for a worker.
+"""Preparation: turns a chat request into a job for a worker.
 
-Owns rendering and tokenising (in a thread when it takes long), the clamp of the output, seeds and
-sampling. Must not know leases, frames or answers.
+Owns rendering and tokenising (in a thread when they take long), the limit on the output's length,
+seeds and sampling. Must not know leases, frames or answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gateway.turn.grammars import (
     not_served,
     skips_reasoning,
 )
-from gateway.turn.model_texts import coming_text
+from gateway.turn.model_texts import INLINE_SIZE, coming_text
 from gateway.turn.services import Services
 from protocol.grammars import ALL_FORMS, form_of
 from protocol.hashing import root_digest
@@ -48,16 +48,14 @@ from protocol.tokens import TOKEN_BYTES, pack_tokens
 
 T = TypeVar("T")
 
-INLINE_CHARS: Final = 2048
-"""Shorter texts are encoded at once: a thread costs 98 us, 2 KB of text 0.5 ms (and the GIL)."""
 RENDER_CHARS: Final = 128 * 1024
-"""Smaller requests are rendered at once, in less than 1 ms: a thread would hold the GIL as long,
-and give it back to the loop only after 5 ms.
+"""Smaller requests are rendered in the event loop, in less than 1 ms. A thread would hold the GIL
+for as long, and the loop would get it back only after Python's switch interval of 5 ms.
 """
 RENDER_MESSAGE_CHARS: Final = 256
-"""The cost of a message to a template, as the number of characters that it could copy."""
+"""A template spends as long on a message as on copying this many characters."""
 MESSAGE_CHARS: Final = 16
-"""A template writes at least so many around each message."""
+"""A template writes at least this many characters around each message."""
 AUXILIARY_PROMPT_TOKENS: Final = 4096
 UNSUPPORTED: Final = frozenset(
     {
@@ -68,10 +66,10 @@ UNSUPPORTED: Final = frozenset(
         "grammar_not_served",
     }
 )
-"""Codes of errors that only our text models raise: a provider may be able to answer."""
+"""Codes of errors that come from our own engines' limits: a provider may be able to answer."""
 _CACHED_TOOLS: Final = {ToolSchema}
 _ENCODERS: Final = trio.CapacityLimiter(2)
-"""Encoding is bound by cores; more threads would only take them from the token path."""
+"""Encoding is bound by CPU cores; more threads would take cores from the token path."""
 
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
 """For templates that do not read the time."""
@@ -80,10 +78,11 @@ _root_digest: Final = lru_cache(maxsize=1024)(root_digest)
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One request in tokens. `prompt` is packed u32; `digests` are those of its full blocks.
+    """One request in tokens. `prompt` holds token ids packed as u32; `digests` are the digests of
+    the prompt's full blocks.
 
-    `form` is how the answer is parsed. The prompt may end inside reasoning (`is_thinking`) or in
-    the beginning of a tool call (`opening`). The answer follows the `grammar`.
+    `form` says how the answer is parsed. The prompt may end inside reasoning (`is_thinking`) or
+    with the beginning of a tool call (`opening`). The engine enforces the `grammar`, if any.
     """
 
     request: ChatRequest
@@ -117,8 +116,8 @@ async def prepare(
     services: Services, request: ChatRequest, caller: Caller, view: ModelView
 ) -> Job | None:
     """The job of `request` for the model `view`; None while no worker has sent the model's text
-    files. Raises `ApiError` 400 for a prompt over the window, and with a code of `UNSUPPORTED` for
-    content that the model cannot take.
+    files. Raises `ApiError` 400 for a prompt over the context window, and an `ApiError` with a code
+    of `UNSUPPORTED` for content that the model cannot take.
     """
     _check_served(request, view)
     if view.files_digest is None or view.block_size is None:
@@ -175,7 +174,7 @@ async def prepare(
 
 
 def _check_served(request: ChatRequest, view: ModelView) -> None:
-    """Raise `ApiError` if workers cannot serve it, as far as they are known."""
+    """Raise `ApiError` if the known workers of the model cannot serve the request."""
     if (refusal := request.refused_locally) is not None:
         raise refusal
     if not request.embeds or view.block_size is None:
@@ -191,7 +190,9 @@ def _check_served(request: ChatRequest, view: ModelView) -> None:
 def _form(
     services: Services, request: ChatRequest, view: ModelView, text: ModelText
 ) -> AnswerFormat:
-    """How the answer is parsed; without tools, not for calls. A raw completion is plain text."""
+    """How the answer is parsed: for tool calls only if the request has tools, and not at all for a
+    raw completion.
+    """
     if request.prompt is not None:
         return AnswerFormat(tools=None, reasoning=None)
     tools = reasoning = AUTO
@@ -203,7 +204,7 @@ def _form(
 
 
 def _opening(request: ChatRequest, text: ModelText, form: AnswerFormat) -> Opening | None:
-    """The beginning of the call that the request demands: of the tool that it names, or of any."""
+    """The beginning of a call that the prompt must end with, since the request demands a call."""
     if form.tools is None:
         return None
     names = tuple(tool["function"]["name"] for tool in request.tools)
@@ -214,8 +215,8 @@ def _opening(request: ChatRequest, text: ModelText, form: AnswerFormat) -> Openi
 def _grammar(
     request: ChatRequest, view: ModelView, text: ModelText, form: AnswerFormat, given: Beginning
 ) -> tuple[Grammar | None, bytes]:
-    """The grammar of the answer, and what the prompt needs beside it: the end of reasoning that
-    could not be told from the answer.
+    """The grammar of the answer, and tokens to append to the prompt: the end of the reasoning, if
+    an engine could not tell the reasoning from the answer.
     """
     grammar = grammar_of(request, text, form, given) if view.grammar_forms else None
     is_served = grammar is not None and form_of(grammar.kind, grammar.text) in view.grammar_forms
@@ -236,15 +237,15 @@ def _end_ids(request: ChatRequest, text: ModelText) -> frozenset[int]:
 
 
 def is_auxiliary(request: ChatRequest, prompt_tokens: int) -> bool:
-    """Whether it is one of an agent's small side calls, as for titles or approvals."""
+    """Whether the request is probably a side call of an agent, such as for a title."""
     is_plain_chat = not request.tools and request.prompt is None
     return is_plain_chat and not request.stream and prompt_tokens <= AUXILIARY_PROMPT_TOKENS
 
 
 def is_quickly_rendered(request: ChatRequest) -> bool:
-    """Whether the loop, on which all other streams run, may render the template itself."""
+    """Whether the template may be rendered in the event loop, where all other streams run."""
     if request.num_bytes is not None and not request.template_kwargs:
-        # Texts and cached tools are no longer than the body: no need to count.
+        # Texts and cached tools are no longer than the body, so their characters need no count.
         num_bytes = request.num_bytes + RENDER_MESSAGE_CHARS * len(request.messages)
         are_known = not request.tools or {type(t) for t in request.tools} <= _CACHED_TOOLS
         if are_known and num_bytes <= RENDER_CHARS:
@@ -274,13 +275,13 @@ def _max_tokens(request: ChatRequest, window: int | None, prompt_tokens: int) ->
 
 
 async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[bytes, str]:
-    """The packed ids of the prompt, and the last segment of the template's text, which may have
-    opened the reasoning. Only long segments that are not cached are encoded in a thread.
+    """The packed ids of the prompt, and the last segment of the rendered template, which may open
+    the reasoning. Segments that are not cached are encoded, in a thread if they are long.
     """
     if request.prompt is not None:
         special = request.add_special_tokens
         encode = partial(encode_raw, text, request.prompt, add_special_tokens=special)
-        ids = await _run(encode, at_once=len(request.prompt) <= INLINE_CHARS)
+        ids = await _run(encode, at_once=len(request.prompt) <= INLINE_SIZE)
         return pack_tokens(ids), ""
     now = _local_time(int(time.time())) if text.tells_time else _NO_TIME
     given = request.messages, request.tools, request.template_kwargs, now
@@ -292,14 +293,14 @@ async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[b
     encoded = None
     if draft.missing:
         missing = partial(text.prompts.encode, draft)
-        is_short = sum(map(len, draft.missing)) <= INLINE_CHARS
+        is_short = sum(map(len, draft.missing)) <= INLINE_SIZE
         encoded = missing() if is_short else await _run(missing, at_once=False)
     return text.prompts.finish(draft, encoded), segments[-1]
 
 
 @lru_cache(maxsize=1)
 def _local_time(unix_s: int) -> datetime:
-    """The time for templates: whole seconds are enough, and finding the time zone takes 2 us."""
+    """The local time for templates, cached for a second: finding the time zone takes 2 us."""
     return datetime.fromtimestamp(unix_s, UTC).astimezone()
 
 
@@ -323,7 +324,7 @@ def _message_chars(message: Message) -> int:
 
 
 def _needs_grammar(request: ChatRequest) -> bool:
-    """Whether its answer may have to follow one."""
+    """Whether the answer may have to follow a grammar."""
     if request.grammar is not None:
         return True
     if not request.tools:

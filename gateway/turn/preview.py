@@ -1,6 +1,7 @@
-"""Where a request would go now, for operators.
+"""The route preview: where a request would go now, for operators.
 
-Owns the question, for models in tokens and in text. Must not place anything, nor know HTTP.
+Owns the `RouteRequest` that stands for the request, for engines that take tokens and for text-level
+ones. Must not place anything, nor know HTTP.
 """
 
 from typing import Final
@@ -16,8 +17,8 @@ _NO_TICKET: Final = 0
 
 
 async def preview_route(services: Services, request: ChatRequest, caller: Caller) -> RoutePreview:
-    """Where the request would go now, without placing it. Raises `ApiError` as the request itself
-    would, and while the model's tokenizer is unknown.
+    """Where the request would go now. Raises the `ApiError` that the request itself would get, and
+    503 while the model's tokenizer is unknown.
     """
     view = services.dispatcher.model(request.model)
     if view is None:

@@ -1,4 +1,4 @@
-"""Which providers have failed lately.
+"""Provider health: which providers have failed lately.
 
 Owns the breakers of providers and publishes their changes. Must not know requests or money.
 """
@@ -13,7 +13,7 @@ from gateway.telemetry import BreakerClosed, BreakerOpen, EventFeed
 
 
 class ProviderHealth:
-    """The providers of these names, all good to begin with."""
+    """One breaker for each of `names`, all closed at first."""
 
     def __init__(self, names: Iterable[str], feed: EventFeed) -> None:
         self._feed = feed
@@ -22,8 +22,8 @@ class ProviderHealth:
         self.reconfigure(names)
 
     def reconfigure(self, names: Iterable[str], changed: Iterable[str] = ()) -> None:
-        """These are the providers now. Those that `changed` have a clean record; records of others
-        stay for requests that are under way.
+        """Keep breakers for `names`. Providers in `changed` start with a closed one. Breakers of
+        removed providers stay, because requests that run may still report to them.
         """
         self._names = tuple(names)
         for name in changed:
@@ -46,13 +46,13 @@ class ProviderHealth:
             self._feed.publish(BreakerClosed("provider", name))
 
     def failed(self, name: str, reason: str) -> None:
-        """It gave nothing, or broke off."""
+        """The provider gave no answer, or broke one off."""
         breaker = self._breakers[name]
         if breaker.failed(trio.current_time()):
             self._feed.publish(BreakerOpen("provider", name, breaker.open_s, reason))
 
     def busy(self, name: str, retry_after_s: int | None) -> None:
-        """It is at its limit, which is no failure; it may have named a pause."""
+        """The provider is at its limit, which is no failure. It may have asked for a pause."""
         breaker = self._breakers[name]
         breaker.refused()
         if retry_after_s is not None and breaker.cool(trio.current_time(), retry_after_s):
@@ -61,6 +61,6 @@ class ProviderHealth:
             self._feed.publish(event)
 
     def open_names(self) -> dict[str, bool]:
-        """Every provider, and whether it is asked last, or not at all, now."""
+        """For each provider, whether it is now asked last or not at all."""
         now = trio.current_time()
         return {name: not self._breakers[name].is_good(now) for name in self._names}

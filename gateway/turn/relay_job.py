@@ -1,8 +1,8 @@
-"""From a request to a place on a text-level engine, whose tokenizer the gateway lacks.
+"""A relay job: what routing needs of a request for a text-level engine.
 
-Owns what stands for its tokens: four bytes of its JSON are counted as one, and blocks of so many
-have digests, so that conversations find the worker that has their beginning. Must not know
-workers, frames or answers.
+Owns the estimate of tokens that the gateway, which has no tokenizer of such a model, cannot count:
+four bytes of the request's JSON are one token. Blocks of these have digests, so that a conversation
+finds the worker that has its prefix. Must not know workers, frames or answers.
 """
 
 import re
@@ -21,14 +21,14 @@ from protocol.ids import BlockDigest, WorkerId
 from protocol.tokens import TOKEN_BYTES
 
 _DATA_URL: Final = re.compile(rb'"data:[^"]{256,}"')
-"""An image in a message; its bytes are no tokens."""
+"""An image in a message, whose bytes are not counted as tokens."""
 _LEAST_TOKENS: Final = 1
 
 _encode = msgspec.json.Encoder().encode
 
 
 class RelayJob(msgspec.Struct, frozen=True):
-    """What routing has to know of a request. `prompt_tokens` is an estimate; `digests` are those of
+    """What routing needs of a request. `prompt_tokens` is an estimate; `digests` are the digests of
     the full blocks of its text.
     """
 
@@ -82,8 +82,8 @@ def chat_job(request: ChatRequest, caller: Caller, view: ModelView) -> RelayJob:
 
 
 def other_job(model: str, session: str | None, caller: Caller, body: bytes) -> RelayJob:
-    """The job of a request that is no chat, as an image or an embedding: nothing of it is likely to
-    be in a cache.
+    """The job of a request that is not a chat, such as an image: no worker is likely to have any of
+    it in its cache.
     """
     return RelayJob(
         model=model,
@@ -97,8 +97,8 @@ def other_job(model: str, session: str | None, caller: Caller, body: bytes) -> R
 
 
 def _text_of(raw: Mapping[str, Any]) -> bytes:
-    """What a template would write of it, about: the next turn's begins with the same bytes. Tools
-    stand first in most templates.
+    """Roughly what a template would write, so that the text of the next turn begins with the same
+    bytes. Tools come first, as in most templates.
     """
     messages = raw.get("messages", [])
     text: bytes = _encode(raw.get("tools")) + b"".join(map(_encode, messages))

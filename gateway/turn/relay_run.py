@@ -1,8 +1,9 @@
-"""A request on text-level engines: a place, an exchange, and another place if that fails.
+"""A relay run: one request on text-level engines, from its first place to its answer.
 
-Owns the moves between workers until one has begun to answer; afterwards the answer can only be cut.
-Such an engine is asked as a provider is (`gateway/upstream`), over the link of its worker. Must not
-know HTTP, frames or what is asked.
+Owns the moves between workers: if an exchange fails before the answer begins, another worker is
+tried; afterwards the answer can only be cut. A text-level engine is asked in the same way as a
+provider (`gateway/upstream`), over the link of its worker. Must not know HTTP, frames or what is
+asked.
 """
 
 import logging
@@ -27,21 +28,21 @@ from protocol.messages import Rejected, RejectReason, RelayFacts
 _Failure = RejectReason | Literal["lost"]
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _LOADED: Final = frozenset({429, 503})
-"""An engine that answers so has no room now; its worker would have reported its death."""
+"""An engine that answers with one of these has no room now; it is alive."""
 _ABSENT: Final = 404
 _REFUSED: Final = frozenset({400, 413, 415, 422})
-"""About the request, in words that are no JSON."""
+"""The engine refuses the request, with a body that is not JSON."""
 
 _log = logging.getLogger("herma.turn")
 
 Exchange = Callable[[Provider, FallbackConfig, Lease], Awaitable[None]]
-"""Asks an engine, under the name and without the fields that the target says. Raises
+"""Asks an engine. The target gives the model's name there and the fields to leave out. Raises
 `ProviderFailed` before an answer has begun, `ProviderCut` after it.
 """
 
 
 class RelayRun:
-    """One request. `exchange` is called for each try. `what` names the path for clients."""
+    """One request. `exchange` is called once per attempt. `what` is the path in error texts."""
 
     def __init__(self, services: Services, job: RelayJob, what: str, exchange: Exchange) -> None:
         self._services = services
@@ -59,7 +60,7 @@ class RelayRun:
         self.usage: Usage | None = None
 
     async def run(self, *, cloud: bool) -> UseProvider | None:
-        """Have it answered; or return the providers to ask instead. Raises `ApiError`."""
+        """Answer by a worker, or return the providers to ask instead. Raises `ApiError`."""
         dispatcher = self._services.dispatcher
         excluded = frozenset[WorkerId]()
         self._trace.model = self._job.model
@@ -85,11 +86,11 @@ class RelayRun:
             self._release()
 
     def note_usage(self, usage: Usage) -> None:
-        """What the engine has counted."""
+        """Keep the usage that the engine reports."""
         self.usage = usage
 
     def begin(self, lease: Lease) -> None:
-        """The answer begins."""
+        """The first part of the answer has arrived."""
         self.has_begun = True
         first_at = self._services.dispatcher.started(lease.ticket)
         if self._step is not None:
@@ -106,7 +107,7 @@ class RelayRun:
 
     async def _try(self, lease: Lease) -> _Failure | None:
         """Ask the engine of this worker. Returns None if it has answered, else why the place is
-        lost. Raises `ApiError` if the request cannot go on.
+        lost. Raises `ApiError` if the request cannot be tried again.
         """
         dispatcher = self._services.dispatcher
         facts = dispatcher.relay_facts(lease.worker_id)
@@ -148,7 +149,9 @@ class RelayRun:
     def _judge(
         self, error: ProviderFailed, client: RelayClient, lease: Lease, name: str
     ) -> _Failure:
-        """What a failure before an answer means: always that the place is lost."""
+        """Why a failure before the answer loses the place. Raises `ApiError` if the request cannot
+        be tried again.
+        """
         dispatcher, outcome = self._services.dispatcher, client.attempt.outcome
         if isinstance(outcome, Rejected):
             if outcome.reason not in _BUSY:
@@ -194,7 +197,9 @@ class RelayRun:
 
 
 def engine_behind(worker: str, client: RelayClient, facts: RelayFacts) -> Provider:
-    """A worker's text-level engine, to be asked as a provider. Its worker judges its silence."""
+    """A worker's text-level engine as a `Provider`. It has no time limits of its own, because its
+    worker watches the engine for silence.
+    """
     settings = ProviderConfig(
         base_url="http://engine/v1",
         first_token_s=math.inf,
@@ -206,7 +211,9 @@ def engine_behind(worker: str, client: RelayClient, facts: RelayFacts) -> Provid
 
 
 def no_such_path(model: str, what: str) -> ApiError:
-    """No engine of the model has the path. Clients append their own /v1 to some base URLs."""
+    """The error when no engine of the model serves the path. A doubled /v1 is named as the cause:
+    some clients append /v1 to a base URL that already ends in it.
+    """
     why = "its engine does not serve that path"
     if what.startswith("/v1/v1/"):
         why = "the client's base URL has one /v1 too many"

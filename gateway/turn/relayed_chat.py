@@ -1,6 +1,6 @@
-"""A chat on a text-level engine: the client's own body there, the engine's own bytes back.
+"""A relayed chat: the client's body goes to a text-level engine, whose bytes come back unchanged.
 
-Owns what turns one exchange into the events of a turn. Must not know links or HTTP.
+Owns how one exchange becomes events of a turn. Must not know links or HTTP.
 """
 
 from functools import partial
@@ -30,9 +30,10 @@ _AGAIN_S = 1
 async def answer_by_relay(
     services: Services, request: ChatRequest, job: RelayJob, emit: Emit, *, cloud: bool
 ) -> UseProvider | None:
-    """Answer `request`; or return the providers to ask instead. Raises `ApiError`."""
+    """Answer `request`, or return the providers to ask instead. Raises `ApiError`."""
     if request.prompt is not None:
-        # Its endpoint passes raw completions on, but did not know this model a moment ago.
+        # The endpoint passes raw completions on for text-level models. It took this one for a model
+        # with a tokenizer, because none of its workers was known a moment ago.
         raise unavailable(f"{job.model} has just become ready; send the request again.", _AGAIN_S)
     chat = _RelayedChat(services, request, job, emit)
     try:
@@ -52,7 +53,7 @@ class _RelayedChat:
         self.run = RelayRun(services, job, "/v1/chat/completions", self._exchange)
 
     def record(self) -> None:
-        """Count what was computed, also for a client that has left."""
+        """Record the usage, also for a client that has left."""
         run, job, services = self.run, self._job, self._services
         if not run.has_begun:
             return
@@ -87,7 +88,7 @@ class _RelayedChat:
             self._emit(UpstreamUsage(self.run.usage))
 
     def _begin(self, lease: Lease, event: TurnEvent) -> None:
-        """Pass an event on; the first begins the answer."""
+        """Pass an event on; the first one marks the begin of the answer."""
         if not self.run.has_begun:
             self.run.begin(lease)
         self._emit(event)

@@ -1,13 +1,12 @@
-"""What the loss of a place means, and how much may be tried again.
+"""Retries: what a sequence does after it has lost its place on a worker.
 
-Owns the choice between going on elsewhere and giving up, for the sequence that had the place: which
-engine died, whether the request may be why, whether the fleet can afford another try. Must not know
-tokens or events of the answer.
+Owns the choice between another worker and giving up: which engine died, whether the request may
+have caused it, whether the fleet can afford another try. Must not know tokens or events of the
+answer.
 
-The budget for retries is one for the whole process. Without it a fault that every request meets
-would be met several times by each: the load grows just when little of it can be served. A move away
-from a dead engine takes nothing from it: it happens once per death, and requests that cause deaths
-are found by `quarantine.py`.
+The whole process has one retry budget. Without it, a fault that hits every request would multiply
+the load just when little of it can be served. Moving away from a dead engine takes nothing from the
+budget: it happens once per death, and `quarantine.py` finds requests that cause deaths.
 """
 
 import logging
@@ -22,27 +21,27 @@ from gateway.telemetry import Counters, EventFeed, Rerouted, Resumed, RetryRefus
 from protocol.messages import Finished
 
 MAX_ERRORS: Final = 2
-"""Engines that may fail at a sequence (out of memory in a step, say) before its client gets an
-error. What fails three times lies in the request.
+"""A sequence may survive this many errors of engines (out of memory in a step, say). The next one
+ends it with an error: a sequence that fails three times is probably at fault itself.
 """
 MAX_FRUITLESS_LOSSES: Final = 8
-"""A sequence that loses so many places in a row without a proof of progress is given up, although
-no engine is known to have died: links that flap do not serve.
+"""A sequence is given up after this many lost places in a row without progress, even if no engine
+is known to have died: links that flap do not serve it.
 """
 
 PER_REQUEST: Final = 0.2
-"""A fifth more work than was asked for, in the long run."""
+"""Retries per request in the long run: a fifth more work than clients asked for."""
 FLOOR_PER_S: Final = 5.0
-"""A fleet with little to do may always try again."""
+"""Retries per second that are allowed at any load."""
 MOST: Final = 100.0
-"""One bad moment of a busy fleet: all that is under way may be tried again once."""
+"""Retries that may happen at once: all requests of a busy fleet, once."""
 
 _log = logging.getLogger("herma.turn")
 
 
 class RetryBudget:
-    """A token bucket, full at first, from which each retry takes a token; each turn that `counters`
-    has counted adds a part of one.
+    """A token bucket, full at first. Each retry takes a token; each turn that `counters` counts
+    adds `PER_REQUEST` of one, each second `FLOOR_PER_S`, up to `MOST`.
     """
 
     def __init__(self, feed: EventFeed, counters: Counters) -> None:
@@ -53,7 +52,9 @@ class RetryBudget:
         self._at: float | None = None
 
     def may_retry(self, what: str, now: float) -> bool:
-        """Whether `what`, a model or provider, may be tried again; an event says so if not."""
+        """Take a token for a retry at `what`, a model or provider. If there is none, publish an
+        event and return False.
+        """
         num_turns = self._counters.turns_started
         self._tokens += (num_turns - self._num_turns) * PER_REQUEST
         if self._at is not None:
@@ -68,7 +69,9 @@ class RetryBudget:
 
 
 class RetryPolicy:
-    """Of one sequence; operators find it in the log by its `name`. `identity` is its request's."""
+    """The retries of one sequence. `name` identifies it in the log; `identity` is the identity of
+    its request.
+    """
 
     __slots__ = (
         "_budget",
@@ -100,18 +103,18 @@ class RetryPolicy:
         self._num_errors = 0
 
     def proven(self) -> None:
-        """The sequence makes progress."""
+        """The sequence has made progress: count losses from zero again."""
         self._num_fruitless = 0
 
     def note_error(self, detail: str) -> None:
-        """An engine failed with an error, which `detail` describes: the place is lost. Raises
-        `ApiError` if it was one error too many.
+        """An engine failed on the sequence with the error `detail`, so that the place is lost.
+        Raises `ApiError` if that was one error too many.
         """
         self._num_errors += 1
         if self._num_errors > MAX_ERRORS or not self._budget.may_retry(
             self._model, trio.current_time()
         ):
-            # The detail is the engine's: it may hold words on which clients act.
+            # Not shown to the client: the engine's own words could make it act on them.
             _log.error("request %s ends in an engine's error: %s", self._name, detail)
             why = f"the gateway's log says why (request {self._name})"
             raise ApiError(500, f"The engine failed on this request; {why}.")
@@ -126,8 +129,8 @@ class RetryPolicy:
         is_proven: bool,
         output_tokens: int,
     ) -> None:
-        """The place on `worker` is lost, by `outcome`. `is_proven`: progress was made there. Raises
-        `ApiError` if it was one loss too many.
+        """The place on `worker` is lost by `outcome`. `is_proven`: the sequence made progress
+        there. Raises `ApiError` if that was one loss too many.
         """
         if not is_proven:
             if lease.died is None:
@@ -147,7 +150,7 @@ class RetryPolicy:
 
 
 def loss_reason(lease: Lease, outcome: Outcome) -> str:
-    """Why the place is lost, in fixed words, for operators."""
+    """Why the place is lost, in one of a few fixed phrases for operators."""
     match outcome:
         case Finished(reason="error"):
             return "its engine failed on the request"

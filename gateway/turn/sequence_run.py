@@ -1,7 +1,7 @@
-"""One choice of an answer, from its first lease to its last token.
+"""A sequence run: one choice of an answer, from its first lease to its last token.
 
-Owns the tokens so far and the moves between workers: a lost worker is replaced, and the next one
-continues where it stopped. Must not know HTTP, frames or providers.
+Owns the tokens so far and the moves between workers: when a worker is lost, another one continues
+the sequence after the tokens so far. Must not know HTTP, frames or providers.
 """
 
 import logging
@@ -49,9 +49,9 @@ _log = logging.getLogger(__name__)
 class SequenceRun:
     """The choice `index` of `job`; events go to `emit` as tokens arrive.
 
-    `has_begun` with the first token, when the prompt's blocks are in the worker's cache, and at the
-    latest when the choice is complete. `output` is the output so far. `on_end` is called after the
-    last event, inside the link's frame callback if a frame brought the end.
+    `has_begun` is set at the first token, when the prompt's blocks are in the worker's cache, or at
+    the end of a choice without tokens. `output` is the output so far. `on_end` is called after the
+    last event; if a frame ends the choice, within the link's frame callback.
     """
 
     __slots__ = (
@@ -117,14 +117,15 @@ class SequenceRun:
     async def run(
         self, *, prefer: WorkerId | None = None, resumed: bool = False, cloud: bool = True
     ) -> UseProvider | None:
-        """Generate the whole choice; or return at once the providers to ask instead.
+        """Generate the whole choice, or return the providers to ask instead.
 
-        `prefer`: the worker to start on, though others may have more room. `resumed`: text of
-        other choices has been sent. Raises `ApiError` when the choice cannot be finished.
+        `prefer` is the worker to start on even if others have more room. `resumed`: text of other
+        choices has been sent already. Raises `ApiError` when the choice cannot be finished.
         """
         excluded = _NO_WORKERS
         if prefer is not None:
-            # A preference alone would only break ties, and the prompt's blocks are there.
+            # `prefer` only breaks ties; excluding the others makes that worker, which holds the
+            # prompt's blocks, the first choice.
             excluded = self._services.link.others(prefer)
         dispatcher = self._services.dispatcher
         self._enter_trace()
@@ -133,12 +134,12 @@ class SequenceRun:
             answer = await dispatcher.route(ask)
             while not isinstance(answer, UseProvider):
                 attempt = self._attempt_at(answer)
-                # `Attempt.wait`, inlined: one call less to resume.
+                # `Attempt.wait`, inlined: one nested call less on resuming.
                 while (outcome := attempt.outcome) is None:
                     await attempt.ended.wait()
                 self._drop_attempt()
                 if isinstance(outcome, Rejected) and outcome.reason in _BUSY and not answer.is_lost:
-                    # A busy worker is not a failed one.
+                    # A busy worker has not failed: no loss is counted.
                     self._services.counters.busy_requeued += 1
                     self._note_loss("busy")
                     answer = await dispatcher.route_again(answer, outcome.reason)
@@ -157,7 +158,7 @@ class SequenceRun:
             self._release()
 
     async def until_begun(self) -> None:
-        """Return once it `has_begun`."""
+        """Return once `has_begun` is set."""
         if not self.has_begun:
             if self._beginning is None:
                 self._beginning = trio.Event()
@@ -189,7 +190,9 @@ class SequenceRun:
         self._step.fail(trio.current_time(), reason, self.output.num_tokens)
 
     def _record_loss(self, attempt: Attempt, outcome: Outcome) -> frozenset[WorkerId]:
-        """Record a lost lease; the worker to try last for the next one."""
+        """Record a lost lease. Returns the workers to avoid for the next one. Raises `ApiError` if
+        the sequence has lost too many.
+        """
         self._services.counters.sequences_resumed += 1
         self._note_loss(loss_reason(attempt.lease, outcome))
         self._policy().note_loss(
@@ -230,21 +233,21 @@ class SequenceRun:
             resumed=resumed or output.has_text or (self.has_begun and job.request.n > 1),
             prefer=prefer,
             fingerprint=job.request.fingerprint,
-            # The first choice asks for all: the others start once it has begun.
+            # The first choice asks for all choices: the others start once it has begun.
             num_sequences=1 if self.has_begun or self._index else job.request.n,
         )
 
     def _replaced(self) -> ApiError:
-        """The error when the model has other files than the prompt was encoded with: its token ids
-        mean something else.
+        """The error when the prompt was encoded with another tokenizer than the model's workers now
+        have, so that its token ids mean something else.
         """
         if self.output.packed:
             return connection_lost()
         return unavailable("The model was replaced while this request waited for it.", 1)
 
     def _end_of(self, outcome: Outcome, ticket: int) -> Reason | None:
-        """The reason for which the choice ends; None if only the lease is lost. Reports a worker's
-        failure; raises if the choice cannot go on.
+        """The reason for which the choice ends; None if only the lease is lost. Reports a failure
+        of the worker to the dispatcher. Raises if the choice cannot continue.
         """
         failed = self._services.dispatcher.failed
         match outcome:
@@ -255,7 +258,7 @@ class SequenceRun:
                 self._is_complete = True
                 return "stop"
             case Lost() | Finished(reason="abort"):
-                # Not aborted by us: the worker had lost this gateway.
+                # The abort is not ours: the worker had lost its link to this gateway.
                 return None
             case Finished(reason="grammar"):
                 raise self._grammar_refused(outcome.detail)
@@ -267,7 +270,7 @@ class SequenceRun:
             case Crashed(error=error):
                 raise self._error_of(error, ticket)
             case Rejected(reason=reason) if reason in _BUSY:
-                return None  # it has lost this gateway since
+                return None  # the lease was lost as well, so `route_again` cannot be used
             case Rejected():
                 self._raise_rejected(outcome)
             case _:
@@ -275,7 +278,7 @@ class SequenceRun:
         return None
 
     def _attempt_at(self, lease: Lease) -> Attempt:
-        """Send the work to the worker of the lease."""
+        """Start an attempt on the worker of the lease."""
         job = self._job
         if lease.files_digest != job.files_digest:
             raise self._replaced()
@@ -334,8 +337,9 @@ class SequenceRun:
         )
 
     def _drop_attempt(self) -> None:
-        """Drop the attempt, which aborts unfinished work. Never waits, so a cancelled turn needs no
-        shield. The attempt refers to this object: the cycle would wait for the garbage collector.
+        """Forget the attempt, which aborts unfinished work. Never waits, so a cancelled turn needs
+        no shield. Clearing `_attempt` breaks a reference cycle, which would otherwise wait for the
+        garbage collector.
         """
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
@@ -344,8 +348,8 @@ class SequenceRun:
     def _on_accepted(self, message: Accepted) -> None:
         if self._step is not None:
             self._step.cached_tokens = message.cached_tokens
-        # Only the attempt that gives the first token counts: a resumed prompt is cached by our own
-        # earlier work.
+        # Only the attempt that gives the first token counts: after a resume the prompt may be
+        # cached because of this sequence's own earlier attempt.
         if not self.output.packed:
             self.cached_tokens = min(message.cached_tokens, self._job.prompt_tokens)
         if self._index == 0:
@@ -362,7 +366,7 @@ class SequenceRun:
             )
 
     def _on_first_tokens(self, item: TokenItem) -> bool:
-        """Take tokens until the lease is proven; then they go to the output directly."""
+        """Take tokens until the lease is proven; after that the link calls `output.take_item`."""
         attempt, output = self._attempt, self.output
         assert attempt is not None
         if self._is_prefilling:
@@ -399,16 +403,18 @@ class SequenceRun:
         match finished.reason:
             case "stop" | "length" as reason:
                 if self._num_at_start == 0:
-                    # Some external engines tell it only at the end.
+                    # Some external engines report cached tokens only at the end.
                     num_cached = max(self.cached_tokens or 0, finished.cached_tokens)
                     self.cached_tokens = min(num_cached, self._job.prompt_tokens)
                 self.output.num_unsent = int(finished.matched is not None)
                 self._emit_end(reason)
             case "abort" | "error" | "grammar":
-                pass  # not its end: another worker may continue, or it is an error
+                pass  # `_end_of` decides whether another worker continues or the choice fails
 
     def _error_of(self, error: Exception, ticket: int) -> Exception:
-        """The error for a fault in taking tokens; a worker's fault is a lost connection."""
+        """The error to raise after processing tokens failed: `connection_lost` if the worker broke
+        the protocol, which is reported; else the failure of our own code.
+        """
         if not isinstance(error, WireError):
             return error
         self._services.dispatcher.failed(ticket, "it broke the protocol")
@@ -417,7 +423,7 @@ class SequenceRun:
 
     def _raise_rejected(self, rejected: Rejected) -> None:
         if self.output.packed and rejected.reason != "grammar":
-            # Another worker had accepted it, so the request is not at fault.
+            # Another worker had accepted the request, so the request is not at fault.
             raise connection_lost()
         match rejected.reason:
             case "too_long":
@@ -439,7 +445,7 @@ class SequenceRun:
         return invalid(field, f"'{field}' cannot be enforced: {reason}", code="invalid_grammar")
 
     def _policy(self) -> RetryPolicy:
-        """The retry policy, which few sequences need."""
+        """The retry policy, created when it is needed: few sequences lose a worker."""
         if self._retry_policy is None:
             services, job = self._services, self._job
             self._retry_policy = RetryPolicy(

@@ -27,9 +27,9 @@ from gateway.upstream import Provider
 
 @dataclass(slots=True)
 class Services:
-    """`signing_key` is for reasoning that clients send back; `draw` gives random bytes; once
+    """`signing_key` signs reasoning that clients send back; `draw` gives random bytes; once
     `draining` is set, new requests are refused with 503. Only a reload writes `config` and
-    `providers`, which keeps those that requests under way may still ask.
+    `providers`. A reload removes no provider, because requests that run may still ask it.
     """
 
     config: Config

@@ -1,6 +1,6 @@
-"""One request, from question to usage.
+"""A turn: one request for generated text, from its arrival to its usage.
 
-Owns the order of its steps: find the model, prepare, run the sequences, or ask the providers; and
+Owns the order of the steps (find the model, prepare, run the sequences or ask the providers) and
 the nursery of a request with several choices. Must not know HTTP or frames.
 """
 
@@ -34,8 +34,9 @@ def answer_request(
     services: Services, request: ChatRequest, caller: Caller, emit: Emit
 ) -> Awaitable[None]:
     """Answer `request`. Events go to `emit`, which must not block: the link's frame callback calls
-    it. Errors meant for the client end the turn as a `Failed` event, as does a shutdown that cannot
-    wait. Cancelling the call aborts the work on the worker; a streamed turn may be detached first.
+    it. An error for the client ends the turn as a `Failed` event, and so does a shutdown whose time
+    is over. Cancelling the call aborts the work on the worker, for a streamed turn without content
+    after a grace period (see `open_turns.py`).
     """
     turn = Turn(services, request, caller)
     if not request.stream:
@@ -47,7 +48,7 @@ def answer_request(
 class Turn:
     """One request on its way to its answer.
 
-    Where it waits few calls are nested, since resuming passes through all of them.
+    Its waits are few calls deep, because Python passes through every nested `await` on resuming.
     """
 
     __slots__ = (
@@ -92,14 +93,14 @@ class Turn:
         self._caller.trace.turn.num_open += 1
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """Count the turn by how it ends; an error meant for the client is its last event."""
+        """Count the turn by how it ends; emit an `ApiError` to the client as its last event."""
         counters = self._services.counters
         if error is None:
             counters.turns_finished += 1
         elif isinstance(error, Exception):
             counters.turns_failed += 1
         else:
-            # Cancellation; of a turn with several choices it is a group.
+            # Cancelled, or for a turn with several choices a group of `Cancelled`.
             counters.turns_cancelled += 1
         self._services.open_turns.close(self._task)
         trace = self._caller.trace
@@ -112,7 +113,7 @@ class Turn:
         return True
 
     async def _ask_providers(self, provider: UseProvider) -> None:
-        """Answer by a provider; if all fail, once more by a worker if one is ready or expected."""
+        """Answer by a provider. If all providers fail, try a worker once if one is ready or due."""
         view = self._view()
         with self._services.open_turns.interruptible():
             error = await answer_by_chain(
@@ -132,8 +133,8 @@ class Turn:
             raise error
 
     async def _prepared(self, *, cloud: bool) -> Job | RelayJob | UseProvider:
-        """The request in tokens, or as it is for a text-level engine; or the providers to ask
-        instead. While no worker has sent the model's tokenizer, the request waits for one.
+        """The job for a worker: in tokens, or for a text-level engine the request as it is. Returns
+        the providers to ask instead if no worker can take it. Waits for the model's tokenizer.
         """
         while True:
             view = self._view()
@@ -150,7 +151,7 @@ class Turn:
                 return provider
 
     def _divert(self, view: ModelView, error: ApiError, *, cloud: bool) -> UseProvider:
-        """Content that the model cannot take goes to the providers, if they may answer."""
+        """The providers for content that the model cannot take; raises `error` if there is none."""
         chain = view.fallback if cloud and view.cloud and self._caller.cloud else ()
         if error.code not in UNSUPPORTED or not chain:
             raise error
@@ -162,13 +163,13 @@ class Turn:
         view = self._services.dispatcher.model(self._model or self._request.model)
         if view is None:
             raise model_not_found(self._request.model)
-        # Its own name from now on: a reload may take the alias away.
+        # The turn keeps the model's own name: a reload may remove the alias.
         self._model = view.name
         return view
 
     async def _await_model(self, view: ModelView, *, cloud: bool) -> UseProvider | None:
-        """Queue for a model that no worker has served yet. The place is given back at once, since
-        how much room the request takes is known only with the tokenizer.
+        """Wait for a model that no worker has served yet, or return the providers to ask. The place
+        is released at once: only the tokenizer shows how many tokens the request needs.
         """
         dispatcher = self._services.dispatcher
         prompt_tokens = guess_prompt_tokens(self._request)
@@ -190,8 +191,10 @@ class Turn:
         return answer if isinstance(answer, UseProvider) else None
 
     async def _try_locally(self, *, cloud: bool) -> UseProvider | None:
-        """Answer by a worker; or the providers to ask instead. All n choices run on one worker: the
-        others start at the first token of the first, to find the prompt's blocks in its cache.
+        """Answer by a worker, or return the providers to ask instead.
+
+        All n choices run on one worker. The others start when the first choice has its first token,
+        so that they find the prompt's blocks in the worker's cache.
         """
         job = await self._prepared(cloud=cloud)
         if isinstance(job, UseProvider):
@@ -213,7 +216,7 @@ class Turn:
                 ]
                 provider = await self._fan_out(first, choices[1:], cloud=cloud)
         finally:
-            # A client that leaves early has used the worker too.
+            # Also for a client that left early: the worker has computed for it.
             if first.has_begun:
                 usage = self._usage or _usage_of(job, choices)
                 self._services.spending.record_local(self._caller.key, job.model, usage)
@@ -249,12 +252,12 @@ class Turn:
             self._fail(error, scope)
 
     def _fail(self, error: ApiError, scope: trio.CancelScope) -> None:
-        """A choice cannot be finished, so the answer cannot."""
+        """End all choices with `error`: one that cannot be finished ends the answer."""
         self._error = self._error or error
         scope.cancel()
 
     def _counting(self, job: Job, choices: list[SequenceRun]) -> Emit:
-        """An `emit` that sends the usage so far before everything that the client sees."""
+        """An `emit` that sends the usage so far before each event that the client sees."""
 
         def emit(event: TurnEvent) -> None:
             if isinstance(event, COUNTED):
@@ -264,7 +267,9 @@ class Turn:
         return emit
 
     def _emit_usage(self, job: Job, *choices: SequenceRun) -> Usage:
-        """The last event of a turn, in one piece with the end of a lone choice."""
+        """Emit the usage, the last event of a turn. A single choice calls this at its end, so that
+        both events leave in one write.
+        """
         usage = self._usage = _usage_of(job, choices)
         self._emit(usage)
         return usage

@@ -70,6 +70,7 @@ from gateway.api.request import (
 )
 from gateway.api.response_items import (
     PAGE,
+    REASONING_PREFIX,
     STOPPED,
     Conversation,
     ConversationBody,
@@ -80,6 +81,7 @@ from gateway.api.response_items import (
     events_after,
     number_of,
     page_of,
+    response_of,
     stopped,
     with_ids,
 )
@@ -114,6 +116,7 @@ __all__ = [
     "KEY_BYTES",
     "MAX_SESSION_CHARS",
     "PAGE",
+    "REASONING_PREFIX",
     "STOPPED",
     "AnswerHead",
     "ApiError",
@@ -198,6 +201,7 @@ __all__ = [
     "poisoned_request",
     "read_responses",
     "request_too_costly",
+    "response_of",
     "responses_format",
     "schema_text",
     "session_of",

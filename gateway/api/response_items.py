@@ -16,9 +16,10 @@ PAGE: Final = 20
 
 STOPPED: Final = "The gateway stopped while this response was running."
 
+REASONING_PREFIX: Final = "rs_"
 _PREFIXES: Final = {
     "message": "msg_",
-    "reasoning": "rs_",
+    "reasoning": REASONING_PREFIX,
     "function_call": "fc_",
     "function_call_output": "fco_",
     "custom_tool_call": "ctc_",
@@ -93,6 +94,11 @@ def with_ids(items: Iterable[Item], suffix: str) -> list[Item]:
             form = {"status": "completed", **form, "content": _parts(item)}
         listed.append(form)
     return listed
+
+
+def response_of(item_id: str) -> str:
+    """The id of the response that made an item, or got it, by the ids that items get here."""
+    return f"resp_{item_id.partition('_')[2].rpartition('_')[0]}"
 
 
 def _parts(message: Item) -> object:

@@ -2,11 +2,11 @@
 
 Owns the shape of the body and its translation into a chat, which providers get too. Items, parts
 and tools that nothing here can serve are dropped, and no history makes a request fail, whatever
-arguments its calls have. What a response goes on from is given as items. Must not know HTTP, nor
-where items are stored.
+arguments its calls have. What a response goes on from, or names, is given as items. Must not know
+HTTP, nor where items are stored.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -134,6 +134,22 @@ class ResponsesDraft(msgspec.Struct, frozen=True):
         return _given_items(self.typed)
 
     @property
+    def references(self) -> list[str]:
+        """The ids of stored items that the input names instead of repeating them."""
+        return [str(item.get("id")) for item in self.items if _is_reference(item)]
+
+    def resolved(self, found: Mapping[str, Item]) -> "ResponsesDraft":
+        """The request with the items that its references name, which are `found` by their ids; the
+        others are left out.
+        """
+        items = [
+            found[item["id"]] if _is_reference(item) else item
+            for item in self.items
+            if not _is_reference(item) or item["id"] in found
+        ]
+        return msgspec.structs.replace(self, typed=msgspec.structs.replace(self.typed, input=items))
+
+    @property
     def wants_store(self) -> bool:
         """Whether the client wants the response to be stored, which is the default."""
         return self.typed.store is not False
@@ -203,6 +219,12 @@ def _stored_fields(draft: ResponsesDraft, *, is_stored: bool) -> dict[str, Any]:
         "previous_response_id": draft.previous_id,
         "store": is_stored,
     }
+
+
+def _is_reference(item: Item) -> bool:
+    """Whether it only names a stored item; its type may be absent."""
+    kind = item.get("type")
+    return kind == "item_reference" or (kind is None and "role" not in item and "id" in item)
 
 
 def _given_items(typed: ResponsesBody) -> Sequence[Item]:

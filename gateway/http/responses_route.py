@@ -54,7 +54,7 @@ class ResponsesRoute:
         """One conversation, one answer."""
         caller, body = await self._generation.take(scope, receive)
         caller = without_headers(caller, _NOT_FORWARDED)
-        draft = read_responses(body)
+        draft = await self._stored.resolved(caller.key, read_responses(body))
         origin = self._origin_of(draft, caller)
         asked = parse_responses(
             draft,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import trio
 
 from config import ResponsesConfig
-from gateway.api import ApiError, ResponsesDraft, invalid
+from gateway.api import REASONING_PREFIX, ApiError, ResponsesDraft, invalid, response_of
 from gateway.responses.archive import Archive
 from gateway.responses.background import Background
 from gateway.responses.record import Origin, Record
@@ -74,6 +74,27 @@ class StoredResponses:
         if not origin.is_stored and origin.conversation_id is None:
             return None
         return Record(self._archive, origin)
+
+    async def resolved(self, owner: str, draft: ResponsesDraft) -> ResponsesDraft:
+        """The request with the stored items that it names; reasoning that is gone is left out, as
+        most templates do with old reasoning. Raises `ApiError` 404 for any other item.
+        """
+        names = draft.references
+        if not names:
+            return draft
+        found: dict[str, Item] = {}
+        if self._archive.is_kept:
+            store, ids = self._archive.store, list(dict.fromkeys(map(response_of, names)))
+
+            def look() -> bool | None:
+                found.update(store.items_of(owner, ids))
+                return found.keys() >= set(names) or None
+
+            await self._archive.find(look)
+        for name in names:
+            if name not in found and not name.startswith(REASONING_PREFIX):
+                raise _no_reference(name)
+        return draft.resolved(found)
 
     async def history(self, owner: str, draft: ResponsesDraft) -> list[Item]:
         """The items of what the request goes on from. Raises `ApiError` 404."""
@@ -199,6 +220,11 @@ def _no_previous(response_id: str) -> ApiError:
 def _no_conversation(conversation_id: str) -> ApiError:
     text = f"Conversation with id '{conversation_id}' not found."
     return ApiError(404, text, code="not_found", param="conversation")
+
+
+def _no_reference(item_id: str) -> ApiError:
+    text = f"Item with id '{item_id}' not found: send the item itself if it is not stored here."
+    return ApiError(404, text, code="not_found", param="input")
 
 
 def no_item(item_id: str) -> ApiError:

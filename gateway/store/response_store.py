@@ -259,6 +259,23 @@ class ResponseStore:
             return None
         return [(_unpack(given), _unpack(made)) for given, made, _ in rows]
 
+    def items_of(self, owner: str, response_ids: Iterable[str]) -> dict[str, Item]:
+        """The items of these responses, given and made, by their ids. Responses that are there
+        count as used now; the others add nothing.
+        """
+        now, found = int(self._now()), dict[str, Item]()
+        with self._transaction() as connection:
+            for response_id in response_ids:
+                row = connection.execute(
+                    "UPDATE responses SET used_at = max(used_at, ?) WHERE id = ? AND owner = ? "
+                    "RETURNING input, object",
+                    (now, response_id, owner),
+                ).fetchone()
+                if row is not None:
+                    items = (*_unpack(row[0]), *_unpack(row[1])["output"])
+                    found.update((item["id"], item) for item in items)
+        return found
+
     def inputs(self, owner: str, response_id: str) -> list[tuple[list[Item], Item]]:
         """As `chain`, of those that are left, and without an effect."""
         rows = self._read(_CHAIN_READ, {"id": response_id, "owner": owner})

@@ -106,6 +106,37 @@ async def test_a_response_goes_on_from_another(tmp_path: Path) -> None:
         assert newest["data"] == rest["data"]
 
 
+async def test_items_can_be_named_instead_of_sent(tmp_path: Path) -> None:
+    """A client that stores sends what the model wrote by its id only. The model sees the item, and
+    the new response holds it, whatever becomes of the older one. An id of nothing is an error, not
+    a hole in the history.
+    """
+    async with stored(tmp_path) as one:
+        first = await one.create("First question")
+        whole = [{"role": "user", "content": "First question"}, *first["output"]]
+        await one.create([*whole, {"role": "user", "content": "Second"}])
+        expected = await one.prompt()
+        path = f"{PATH}/{first['id']}/input_items"
+        (given,) = (await one.ask("GET", path)).json["data"]
+        names = [{"id": given["id"]}]
+        names += [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+        named = [*names, {"role": "user", "content": "Second"}]
+        second = await one.create(named)
+        assert await one.prompt() == expected
+        fields = {"model": "alpha", "input": named}
+        for key in ("ben", "private"):
+            reply = await one.ask("POST", PATH, key, **fields)
+            assert (reply.status, reply.json["error"]["param"]) == (404, "input"), key
+            assert f"'{given['id']}'" in reply.json["error"]["message"]
+        await one.ask("DELETE", f"{PATH}/{first['id']}")
+        assert (await one.ask("POST", PATH, **fields)).status == 404
+        gone = {"type": "item_reference", "id": "rs_0123_0"}
+        for key in ("anna", "private"):
+            await one.create([gone, {"role": "user", "content": "Second"}], key)
+        await one.create("Third", previous_response_id=second["id"])
+        assert "First question" in await one.prompt()
+
+
 async def test_another_key_s_response_does_not_exist(tmp_path: Path) -> None:
     """Nor does one that was not to be stored, or not by that key, or anywhere."""
     async with stored(tmp_path) as one:

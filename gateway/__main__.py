@@ -25,6 +25,7 @@ from gateway.gateway_index import ALONE, gateway_index_of
 from gateway.telemetry.event_feed import LOGGER as EVENTS_LOGGER
 from protocol.errors import ConfigError, HermaError
 from protocol.process_start import ProcessStart
+from protocol.service_manager import say
 from protocol.signals import outlive_hangups
 from protocol.transport import enable_inline_reads
 
@@ -110,7 +111,7 @@ def _announce(line: str) -> None:
     """Print that the gateway is ready. The objects that exist now live as long as the process, so
     the garbage collector, which stops all streams while it runs, skips them from now on.
     """
-    print(line, flush=True)
+    say(line, sys.stdout)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

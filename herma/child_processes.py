@@ -10,7 +10,6 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -19,7 +18,7 @@ import trio
 from herma import EXIT_EXPLAINED
 from herma.process_watch import ProcessWatch
 from protocol.own_code import module_argv
-from protocol.service_manager import ServiceManager
+from protocol.service_manager import ServiceManager, say
 from protocol.signals import graceful_stop, hangups, outlive_hangups
 
 GRACE_S: Final = 5.0
@@ -194,7 +193,7 @@ async def _keep_running(child: Child, stop_all: Callable[[int], None]) -> None:
         if trio.current_time() - started_at > HEALTHY_S:
             backoff_s = MIN_BACKOFF_S
         how = child.how_ended(status)
-        print(f"herma: {child.name} ended: {how}; again in {backoff_s:g} s", file=sys.stderr)
+        say(f"herma: {child.name} ended: {how}; again in {backoff_s:g} s")
         await trio.sleep(backoff_s)
         backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 

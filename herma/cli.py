@@ -5,6 +5,7 @@ config check` does not load torch. A `HermaError` is printed as one line with ex
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from protocol.version import VERSION
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141
 EXIT_ON_TRIAL = 1
+EXIT_FULL = 1
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,6 +62,13 @@ def _explained(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:  # the reader of a pipe, as in `herma plan MODEL | head`, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_NO_READER
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        place = error.filename or "the output"
+        print(f"herma: cannot write {place}: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FULL
     return status
 
 

@@ -36,10 +36,11 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     yield from _gateway_keys(config)
     _check_certificate(config)
     _check_signing_key(config, environ)
-    yield from _ledger(config, environ)
+    troubles = list(_ledger(config, environ))
+    yield from troubles
     yield from _shared_limits(config.ledger)
-    if config.gateway.responses.path is not None:
-        _check_place(responses_path(config, environ), "[gateway.responses] path")
+    if config.gateway.responses.path is not None or not troubles:
+        yield from _stored_responses(config, environ)
     yield from missing_models(config)
     yield from _drafters(config)
     yield from launch_problems(config, environ)
@@ -87,9 +88,29 @@ def _check_signing_key(config: Config, environ: Mapping[str, str]) -> None:
         raise ConfigError(f"{setting}: {error}") from error
 
 
-def _ledger(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+def _stored_responses(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    """A place that the file names must do; without another one nothing is stored."""
+    if config.gateway.responses.store != "allow":
+        return
+    from gateway.store import check_responses
+
     try:
-        _check_place(ledger_path(config.ledger, environ), "[ledger] path")
+        path = responses_path(config, environ)
+        _check_place(path, "[gateway.responses] path")
+        check_responses(path)
+    except ConfigError as error:
+        if config.gateway.responses.path is not None:
+            raise
+        yield f"{error}; the gateway still runs, and stores no responses"
+
+
+def _ledger(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    from gateway.store import check_ledger
+
+    try:
+        path = ledger_path(config.ledger, environ)
+        _check_place(path, "[ledger] path")
+        check_ledger(path, config.ledger.currency)
     except ConfigError as error:
         if config.providers:
             raise

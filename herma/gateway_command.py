@@ -7,6 +7,7 @@ run it.
 
 import argparse
 import os
+import sys
 from contextlib import closing
 from typing import Final
 
@@ -17,6 +18,7 @@ from config import Config, builtin_config, load_config, with_gateway
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.preflight import check_process_ports, check_providers, claim_port
 from herma.process_watch import ProcessWatch, watches
+from protocol.service_manager import say
 
 _GATEWAY_KEYS: Final = ("port", "worker_bind", "processes", "log")
 """Options of the command line that override a key of `[gateway]`."""
@@ -86,7 +88,7 @@ class ReadyCount:
         if line.startswith("ready ") and index in self._missing:
             self._missing.remove(index)
             if not self._missing:
-                print(line, flush=True)
+                say(line, sys.stdout)
 
 
 def _children(

@@ -4,7 +4,6 @@ Owns which child processes there are, and their command lines. Must not import w
 """
 
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from herma.gateway_command import gateway_config, gateway_options
 from herma.preflight import check_host, known_model, unserved_models
 from protocol.errors import ConfigError
 from protocol.leftovers import make_scratch, remove
+from protocol.service_manager import say
 
 
 def run(arguments: Namespace) -> int:
@@ -34,9 +34,9 @@ def run(arguments: Namespace) -> int:
     for finding in examine(this_host(), config):
         # The start reports a port that is taken itself.
         if finding.level == "error" and finding.check != "ports":
-            print(f"herma: {finding.what}; {finding.remedy}", file=sys.stderr)
+            say(f"herma: {finding.what}; {finding.remedy}")
     for problem in unserved_models(config):
-        print(f"herma: {problem}; requests wait until a worker connects", file=sys.stderr)
+        say(f"herma: {problem}; requests wait until a worker connects")
     with _worker_address(arguments.config) as address:
         return trio.run(keep_running, _children(config, arguments, address))
 

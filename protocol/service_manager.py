@@ -1,4 +1,5 @@
-"""What a service says to the service manager that started it: ready, alive, stopping.
+"""What a service says to those that started it: lines on its standard streams, and ready, alive,
+stopping to a service manager.
 
 Owns the protocol of sd_notify(3): assignments in one datagram to the Unix socket that NOTIFY_SOCKET
 names. Without that variable nothing is sent. Must not know what the service does.
@@ -8,13 +9,26 @@ import os
 import socket
 import sys
 from collections.abc import Callable, MutableMapping
-from typing import Final, final
+from typing import Final, TextIO, final
 
 import trio
 
 _MICROSECONDS: Final = 1e6
 _STATUS_S: Final = 10.0
 """How often the status is sent where there is no watchdog."""
+
+
+def say(line: str, stream: TextIO | None = None) -> None:
+    """Print `line`, on stderr unless another stream is named. A stream that takes nothing, as a log
+    on a full disk or a pipe whose reader has left, ends no service: the line is lost.
+    """
+    stream = stream or sys.stderr
+    try:
+        stream.flush()
+        # Past the stream's buffer: what it could not write it would try again, and fail, at exit.
+        os.write(stream.fileno(), f"{line}\n".encode())
+    except OSError:
+        return
 
 
 @final
@@ -86,5 +100,5 @@ class ServiceManager:
         except BlockingIOError:
             return  # the manager reads later; the next sign of life comes soon
         except OSError as error:
-            print(f"herma: no service manager at {self._address}: {error}", file=sys.stderr)
+            say(f"herma: no service manager at {self._address}: {error}")
             self._address = None

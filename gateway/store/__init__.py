@@ -13,6 +13,7 @@ from gateway.store.ledger import (
     Settlement,
     Usages,
     add_to,
+    check_ledger,
 )
 from gateway.store.ledger_report import Column, Report, Row, read_report, spent_beside
 from gateway.store.response_store import (
@@ -26,6 +27,7 @@ from gateway.store.response_store import (
     ResponseStoreError,
     SetObject,
     StoredResponse,
+    check_responses,
 )
 
 __all__ = [
@@ -58,6 +60,8 @@ __all__ = [
     "Usages",
     "add_cost",
     "add_to",
+    "check_ledger",
+    "check_responses",
     "places_of",
     "read_report",
     "spent_beside",

@@ -26,7 +26,7 @@ from gateway.store.balances import (
 )
 from gateway.store.common_limits import CommonLimits, StoreUnreachable, Wish
 from gateway.store.gateway_slot import GatewaySlot
-from gateway.store.sqlite_file import BUSY_S, FileKind, open_file
+from gateway.store.sqlite_file import BUSY_S, FileKind, looking, open_file
 from protocol.errors import ConfigError, HermaError
 
 APPLICATION_ID: Final = 0x4845_524D
@@ -437,6 +437,19 @@ def currency_of(connection: sqlite3.Connection) -> str:
 
 def _check_currency(connection: sqlite3.Connection, path: Path, currency: str) -> None:
     connection.execute("INSERT OR IGNORE INTO meta VALUES ('currency', ?)", (currency,))
+    _compare_currency(connection, path, currency)
+
+
+def check_ledger(path: Path, currency: str) -> None:
+    """Raise `ConfigError` if what is at `path` cannot be the ledger of amounts in `currency`;
+    nothing is written.
+    """
+    with looking(path, LEDGER) as connection:
+        if connection is not None and currency_of(connection):
+            _compare_currency(connection, path, currency)
+
+
+def _compare_currency(connection: sqlite3.Connection, path: Path, currency: str) -> None:
     known = currency_of(connection)
     if known != currency:
         raise ConfigError(

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gateway.store.sqlite_file import FileKind, lock, open_file
+from gateway.store.sqlite_file import FileKind, lock, looking, open_file
 from protocol.errors import HermaError
 
 _TABLES: Final = """
@@ -172,6 +172,12 @@ Change = Insert | AddEvents | SetObject | Remove | AddItems
 
 class ResponseStoreError(HermaError):
     """The file could not be read or written; the text is for the operator."""
+
+
+def check_responses(path: Path) -> None:
+    """Raise `ConfigError` if what is at `path` cannot hold responses; nothing is written."""
+    with looking(path, RESPONSES):
+        pass
 
 
 class ResponseStore:

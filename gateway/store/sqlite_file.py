@@ -4,10 +4,12 @@ Owns what all stores of this package share. A file is ours by the application id
 has mode 0600. Must not know tables.
 """
 
+import errno
 import fcntl
 import os
 import sqlite3
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,8 @@ from protocol.errors import ConfigError
 
 BUSY_S: Final = 5.0
 """Only a backup, a reader's checkpoint or another process's commit can hold a file this long."""
+
+_BROKEN: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,14 @@ class FileKind:
 
     def cannot_open(self, path: Path, error: Exception) -> ConfigError:
         """The error for the operator."""
-        return ConfigError(
-            f"cannot open the {self.name} {path}: {error}; set {self.setting} to a writable place"
-        )
+        remedy = f"set {self.setting} to a writable place"
+        if isinstance(error, sqlite3.Error) and _code(error) in _BROKEN:
+            remedy = (
+                "restore a copy, or move it away with the files beside it: an empty one is made"
+            )
+        elif _is_full(error):
+            remedy = "free space on its disk"
+        return ConfigError(f"cannot open the {self.name} {path}: {error}; {remedy}")
 
     def check(self, connection: sqlite3.Connection, path: Path) -> None:
         """Raise `ConfigError` for a file of another kind or version."""
@@ -86,6 +95,27 @@ def open_for_reading(path: Path, kind: FileKind) -> sqlite3.Connection:
         return connection
 
 
+@contextmanager
+def looking(path: Path, kind: FileKind) -> Iterator[sqlite3.Connection | None]:
+    """The file at `path` for a look, which creates and locks nothing; None if there is none yet.
+    Raises `ConfigError`, as opening it would.
+    """
+    # A process that has the file open has made the files beside it.
+    is_open = Path(f"{path}-wal").exists()
+    address = f"{path.absolute().as_uri()}?mode=ro" + ("" if is_open else "&immutable=1")
+    try:
+        if not path.exists():
+            yield None
+            return
+        with closing(sqlite3.connect(address, timeout=BUSY_S, uri=True)) as connection:
+            is_made = not _is_empty(connection)
+            if is_made:
+                kind.check(connection, path)
+            yield connection if is_made else None
+    except (OSError, sqlite3.Error) as error:
+        raise kind.cannot_open(path, error) from error
+
+
 def lock(path: Path, kind: FileKind, suffix: str = ".lock") -> int:
     """The descriptor of a lock beside `path`. The kernel releases the lock when the process ends,
     however it ends. Raises `ConfigError` if another process holds it.
@@ -126,6 +156,17 @@ def _statements(script: str) -> list[str]:
             statements.append(begun)
             begun = ""
     return statements
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary code; 0 for an error of the module itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _is_full(error: Exception) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return _code(error) == sqlite3.SQLITE_FULL
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:

@@ -2,12 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.fakes.checked_http import checked_client
 from tests.fakes.herma_process import descendants, herma_up, title_of, wait_until
 from tests.fakes.moody import Mood
+from tests.fakes.ports import free_ports
 
 CONFIG = """
 [gateway]
@@ -79,3 +83,39 @@ def test_what_a_killed_herma_up_leaves_is_removed_by_the_next_one(tmp_path: Path
             assert len(sockets()) == 1
             assert herma.stop() == 0
         assert sockets() == set()
+
+
+def _serves(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=5) as reply:
+            return b'"m"' in reply.read()
+    except OSError:
+        return False
+
+
+def test_a_log_on_a_full_disk_ends_nothing(tmp_path: Path) -> None:
+    """Not a start, not a restart of the gateway, which is announced, and not the end."""
+    config = tmp_path / "herma.toml"
+    config.write_text(CONFIG.format(folder=tmp_path))
+    port = free_ports(1)
+    words = [sys.executable, "-m", "herma", "up", "--config", str(config), "--port", str(port)]
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(words, stdout=full, stderr=full, env=environ)
+
+    def gateway() -> int:
+        family = descendants(process.pid)
+        return next((pid for pid in family if title_of(pid) == "herma gateway"), 0)
+
+    try:
+        wait_until(lambda: process.poll() is not None or _serves(port), "the model")
+        first = gateway()
+        assert first
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: process.poll() is not None or gateway() not in (0, first), "another")
+        wait_until(lambda: process.poll() is not None or _serves(port), "the model again")
+        process.terminate()
+        assert process.wait(60) in (0, 1)  # /dev/full refuses an empty write too
+    finally:
+        process.kill()
+        process.wait()

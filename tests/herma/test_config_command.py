@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.store import LedgerStore
 from herma.config_command import run
 from protocol.errors import ConfigError
 from protocol.transport import write_curve_pair
@@ -194,6 +195,25 @@ def test_an_impossible_ledger_is_reported(checked: Checked, path: str, says: str
     (note,) = checked.notes(text + WORKER)
     assert says in note
     assert note.endswith("and records no usage")
+
+
+def test_what_is_in_the_files_of_a_gateway_is_looked_at(checked: Checked) -> None:
+    """A start would find them broken, or of another currency."""
+    LedgerStore(checked.folder / "l.sqlite", "EUR").close()
+    text = HEAD + PROVIDER
+    with pytest.raises(ConfigError, match=r"counts in EUR, but \[ledger\] currency is USD"):
+        checked.notes(text)
+    (note,) = checked.notes(HEAD + WORKER)
+    assert "counts in EUR" in note
+    (checked.folder / "l.sqlite").unlink()
+    (checked.folder / "responses.sqlite").write_text("no database, but as long as one" * 20)
+    note, _ = checked.notes(text)
+    assert "responses.sqlite: file is not a database; restore" in note
+    named = text.replace(
+        "[ledger]", '[gateway.responses]\npath = "{folder}/responses.sqlite"\n[ledger]'
+    )
+    with pytest.raises(ConfigError, match=r"responses\.sqlite: file is not a database; restore"):
+        checked.notes(named)
 
 
 def test_the_ledger_of_the_environment_is_looked_at_too(

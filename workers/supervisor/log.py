@@ -1,8 +1,9 @@
 """Log lines on stderr, from the supervisor and its engine.
 
 Owns a bounded queue and the thread that writes it: a full pipe without a reader must not stop the
-supervisor's loop. Lines over the bound are dropped and counted. Also owns the memory behind "one
-line per cause" of a trouble that lasts.
+supervisor's loop, nor a full disk the thread. Lines over the bound, and those that the stream did
+not take, are dropped and counted. Also owns the memory behind "one line per cause" of a trouble
+that lasts.
 """
 
 import queue
@@ -63,9 +64,12 @@ class Log:
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            self._stream.write(line + "\n")
-            if self._lines.empty():
-                self._stream.flush()
+            try:
+                self._stream.write(line + "\n")
+                if self._lines.empty():
+                    self._stream.flush()
+            except OSError:
+                self._num_dropped += 1
 
 
 def _now() -> str:

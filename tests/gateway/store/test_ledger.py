@@ -1,5 +1,6 @@
 """The ledger's file: real SQLite in a temporary folder."""
 
+import errno
 import os
 import signal
 import sqlite3
@@ -22,9 +23,11 @@ from gateway.store import (
     Place,
     Row,
     Settlement,
+    check_ledger,
     read_report,
     spent_beside,
 )
+from gateway.store.ledger import LEDGER
 from protocol.errors import ConfigError
 
 DAY = "2026-11-21"
@@ -249,6 +252,29 @@ def test_a_foreign_file_is_left_alone(path: Path) -> None:
     for opening in (lambda: LedgerStore(path, "USD"), lambda: read_report(path, (), DAY)):
         with pytest.raises(ConfigError, match="cannot"):
             opening()
+    for opening in (lambda: LedgerStore(path, "USD"), lambda: check_ledger(path, "USD")):
+        with pytest.raises(ConfigError, match="restore a copy, or move it away"):
+            opening()
+
+
+def test_a_look_at_a_ledger_changes_nothing(path: Path) -> None:
+    """Nor at one that is in use; it finds what an opening would find."""
+    check_ledger(path, "USD")
+    assert not path.parent.exists()
+    with opened(path) as store:
+        store.write([], [], [entry()])
+        check_ledger(path, "USD")
+        with pytest.raises(ConfigError, match=r"USD.*EUR"):
+            check_ledger(path, "EUR")
+        assert total_of(path).requests == 1
+    before = sorted(path.parent.iterdir())
+    with pytest.raises(ConfigError, match=r"USD.*EUR"):
+        check_ledger(path, "EUR")
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA user_version = 99")
+    with pytest.raises(ConfigError, match=r"version 99.*version 1"):
+        check_ledger(path, "USD")
+    assert sorted(path.parent.iterdir()) == before
 
 
 def test_another_version_and_another_currency_are_refused(path: Path) -> None:
@@ -270,3 +296,5 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"set \[ledger\] path"):
         LedgerStore(tmp_path / "file" / "ledger.sqlite", "USD")
+    full = LEDGER.cannot_open(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
+    assert str(full).endswith("No space left on device; free space on its disk")

@@ -1,6 +1,41 @@
-"""One line per cause, for as long as a trouble lasts."""
+"""One line per cause, for as long as a trouble lasts; and a log goes on behind a full disk."""
 
-from workers.supervisor.log import FORGET_S, LogDeduper
+import io
+import threading
+
+from workers.supervisor.log import FORGET_S, Log, LogDeduper
+
+
+class _FullDisk(io.StringIO):
+    """Takes nothing until `is_free`; `refused` is set with the first line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_free = False
+        self.refused = threading.Event()
+
+    def write(self, text: str) -> int:
+        if not self.is_free:
+            self.refused.set()
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+def test_a_log_goes_on_once_the_disk_has_room() -> None:
+    """And says how many lines are missing."""
+    disk = _FullDisk()
+    log = Log("w", disk)
+    log.info("lost")
+    assert disk.refused.wait(30)
+    disk.is_free = True
+    log.info("one")
+    log.info("two")
+    log.close()
+    assert [line.rpartition(": ")[2] for line in disk.getvalue().splitlines()][-2:] == [
+        "one",
+        "two",
+    ]
+    assert "lost" not in disk.getvalue()
 
 
 def test_causes_that_take_turns_are_told_once_each() -> None:

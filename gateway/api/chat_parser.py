@@ -127,6 +127,7 @@ class ChatBody(SamplingBody, kw_only=True):
         | Annotated[dict[str, Any], Meta(extra_json_schema=_FUNCTION)]
         | None
     ) = None
+    parallel_tool_calls: bool | None = None
     max_completion_tokens: OutputCap | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -171,6 +172,7 @@ def chat_request(
         messages=messages,
         tools=tools,
         tool_choice=tool_choice,
+        parallel_calls=typed.parallel_tool_calls is not False,
         max_tokens=typed.max_completion_tokens or typed.max_tokens,
         logprobs=bool(typed.logprobs),
         top_logprobs=typed.top_logprobs or 0,

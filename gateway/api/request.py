@@ -161,12 +161,12 @@ class OtherPart(msgspec.Struct, frozen=True):
 class ChatRequest(msgspec.Struct, frozen=True):
     """A checked request, of any endpoint. None: the client did not set the field.
 
-    `tools` are those to show to the model (none with tool_choice "none", only the named one if
-    one was named). `seed` is cut to 63 bits. `session` is the affinity hint found in the body.
-    `other_part` is the first part that is missing from `messages`; `has_bias`: there is a logit
-    bias. `grammar` is what the answer must look like. `raw` is the decoded body, unknown fields
-    intact, for a provider; it must not be changed. `fingerprint` is equal for equal bytes of the
-    body, `num_bytes` their number.
+    `tools` are those to show to the model (none with tool_choice "none", only the named one if one
+    was named). Without `parallel_calls` an answer has at most one call. `seed` is cut to 63 bits.
+    `session` is the affinity hint found in the body. `other_part` is the first part that is missing
+    from `messages`; `has_bias`: there is a logit bias. `grammar` is what the answer must look like.
+    `raw` is the decoded body, unknown fields intact, for a provider; it must not be changed.
+    `fingerprint` is equal for equal bytes of the body, `num_bytes` their number.
 
     `embeds`: the embedding of the prompt is wanted, of `dimensions` numbers.
     `is_translated`: `raw` was written here from the body of another API.
@@ -180,6 +180,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     raw: dict[str, Any]
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: ToolChoice = "auto"
+    parallel_calls: bool = True
     stream: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
@@ -262,6 +263,7 @@ def request_of(
     messages: tuple[Message, ...] = (),
     tools: tuple[dict[str, Any], ...] = (),
     tool_choice: ToolChoice = "auto",
+    parallel_calls: bool = True,
     max_tokens: int | None,
     logprobs: bool,
     top_logprobs: int,
@@ -288,6 +290,7 @@ def request_of(
         raw=raw,
         tools=tools,
         tool_choice=tool_choice,
+        parallel_calls=parallel_calls,
         max_tokens=max_tokens,
         logprobs=logprobs,
         top_logprobs=top_logprobs,

@@ -128,8 +128,9 @@ class SequenceOutput:
         return self.take(packed, item.logprobs)
 
     def take(self, packed: bytes, logprobs: Sequence[TokenLogprobs] = ()) -> bool:
-        """The next tokens; True once a stop string has ended the choice. Raises `WireError` for
-        more tokens than were ordered, and unless there are none or one log-probability per token.
+        """The next tokens; True once a stop string or a lone call has ended the choice. Raises
+        `WireError` for more tokens than were ordered, and unless there are none or one
+        log-probability per token.
         """
         ids = unpack_tokens(packed)
         if logprobs and len(logprobs) != len(ids):
@@ -161,11 +162,12 @@ class OutputPipeline:
     """The stages of the choice `index`.
 
     The client pays for all tokens except `num_unread`: those after the one that completes a stop
-    string. `stopped`: a stop string matched, so the caller aborts the work and calls
-    `finish("stop")`. Ids in `silent_ids` (those that end the sequence: stop ids, end-of-text ids)
-    count but have no text. `token_bytes` is needed for log-probabilities. Without `tool_parser`
-    (the client asked for no tools) markup is text. `reasoning_tokens` counts tokens of reasoning,
-    tags included; `reasoning` finds them, by default those between `<think>` and `</think>`.
+    string. `stopped`: a stop string matched, or the only call that is wanted is complete, so the
+    caller aborts the work and calls `finish("stop")`. Ids in `silent_ids` (those that end the
+    sequence: stop ids, end-of-text ids) count but have no text. `token_bytes` is needed for
+    log-probabilities. Without `tool_parser` (the client asked for no tools) markup is text.
+    `reasoning_tokens` counts tokens of reasoning, tags included; `reasoning` finds them, by default
+    those between `<think>` and `</think>`.
 
     Nearly all tokens are plain: no stage looks into them, holds them back or changes them. The
     caller may look up a token in `plain` and, if it has a text there, make that an event with
@@ -296,7 +298,7 @@ class OutputPipeline:
         """
         self.plain = None
         self.plain_is_reasoning = not self._is_answer
-        if self._logprobs is not None or not self._detokenizer.is_whole:
+        if self.stopped or self._logprobs is not None or not self._detokenizer.is_whole:
             return
         if self._may_stop and not self._stops.is_quiet:
             return
@@ -347,6 +349,8 @@ class OutputPipeline:
         if text:
             parser = self._tool_parser
             events = [TextDelta(self._index, text)] if parser is None else parser.push(text)
+            if parser is not None and parser.is_full:
+                self.stopped = True
             if self._logprobs is not None:
                 self._add_logprobs(self._logprobs, events)
         return [ReasoningDelta(self._index, reasoning), *events] if reasoning else events

@@ -472,7 +472,10 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
     form = job.form
     parser = None
     if form.tools is not None:
-        parser = ToolParser(form.tools, services.draw, job.request.tools, index)
+        parser = ToolParser(
+            *(form.tools, services.draw, job.request.tools, index),
+            is_single=not job.request.parallel_calls,
+        )
         parser.begin(job.opening)
     reasoning = None if job.opening else form.reasoning
     return OutputPipeline(

@@ -24,6 +24,7 @@ class ToolParser:
     """Tool calls of one choice.
 
     `draw(n)` returns n random bytes. `tools` are those of the request. `index` is the choice's.
+    With `is_single` everything behind the first call is dropped, and the parser `is_full` then.
     While `is_quiet`, text without any of `marks` passes unchanged unless it ends in white space.
     `broke_off`: the arguments of the last call are no whole JSON, after `flush`.
     """
@@ -48,9 +49,11 @@ class ToolParser:
         draw: Callable[[int], bytes],
         tools: tuple[dict[str, Any], ...] = (),
         index: int = 0,
+        *,
+        is_single: bool = False,
     ) -> None:
         self._format = tool_format
-        self._calls = _CallEvents(tool_format, draw, tools, index)
+        self._calls = _CallEvents(tool_format, draw, tools, index, is_single=is_single)
         self._index = index
         self._grammar: Read[None] | None = None
         self._pending = ""
@@ -82,6 +85,10 @@ class ToolParser:
     @property
     def num_calls(self) -> int:
         return self._calls.num_calls
+
+    @property
+    def is_full(self) -> bool:
+        return self._calls.is_full
 
     def begin(self, opening: str) -> None:
         """Take the beginning of a call in which the prompt itself ended."""
@@ -117,7 +124,7 @@ class ToolParser:
             self._held.clear()
 
     def _read(self, text: str) -> None:
-        while text:
+        while text and not self._calls.is_full:
             text = self._read_text(text) if self._grammar is None else self._read_section(text)
 
     def _read_text(self, text: str) -> str:
@@ -173,6 +180,9 @@ class ToolParser:
                 if calls.left is not None:
                     self._held = [calls.left] if calls.left else []
                     calls.left = None
+                    if calls.is_full:
+                        self._leave("")
+                        return ""
         except StopIteration:
             self._leave("" if calls.in_section else "".join(self._held))
         except NotACall as no:
@@ -216,9 +226,12 @@ class _CallEvents:
         draw: Callable[[int], bytes],
         tools: tuple[dict[str, Any], ...],
         index: int,
+        *,
+        is_single: bool,
     ) -> None:
         self._format = tool_format
         self._draw = draw
+        self._is_single = is_single
         self._schemas = schemas_of(tools)
         self._index = index
         self._ids: set[str] = set()
@@ -227,6 +240,7 @@ class _CallEvents:
         self.close: Callable[[], str | None] = str
         self.runs: RunReader | None = None
         self.num_calls = 0
+        self.is_full = False
         self.is_open = False
         self.in_section = False
         self.left: str | None = None
@@ -250,6 +264,7 @@ class _CallEvents:
         self._flush()
         self.events.append(ToolCallEnd(self._index, self.num_calls - 1))
         self.is_open = False
+        self.is_full = self._is_single
         self.runs = None
         self.left = left
 

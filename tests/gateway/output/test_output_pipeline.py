@@ -37,8 +37,11 @@ def letters(text: str) -> list[int]:
     return [TOKENIZER.token_to_id(char) for char in text]
 
 
-def pipeline(*stops: str, tools: bool = False, index: int = 0) -> OutputPipeline:
-    parser = ToolParser(TOOL_FORMATS["hermes"], bytes, index=index) if tools else None
+def pipeline(
+    *stops: str, tools: bool = False, index: int = 0, is_single: bool = False
+) -> OutputPipeline:
+    hermes = TOOL_FORMATS["hermes"]
+    parser = ToolParser(hermes, bytes, index=index, is_single=is_single) if tools else None
     matcher = StopMatcher(stops)
     return OutputPipeline(
         ByteDetokenizer(TABLE), matcher, parser, index=index, token_bytes=TABLE, silent_ids={END}
@@ -100,6 +103,24 @@ def test_tool_calls_change_the_reason() -> None:
         ToolCallEnd(0, 0),
         Finished(0, "tool_calls"),
     ]
+
+
+def test_a_lone_call_ends_the_answer() -> None:
+    """Where one call is wanted, the work stops with it, and what comes all the same is no text."""
+    out = pipeline(tools=True, is_single=True)
+    tokens = ids_of(f"Now {CALL} {CALL} done")
+    taken = []
+    while not out.stopped:
+        taken += out.push([tokens.pop(0)])
+    assert len(tokens) > len(ids_of(CALL))
+    assert out.push(tokens[:3]) == []
+    assert (out.num_unread, out.plain) == (3, None)
+    taken += out.finish("stop")
+    assert text_of(taken) == "Now"
+    assert [event for event in taken if isinstance(event, ToolCallStart)] == [
+        ToolCallStart(0, 0, "call_" + "0" * 24, "f")
+    ]
+    assert taken[-1] == Finished(0, "tool_calls")
 
 
 def test_a_cut_answer_stays_cut() -> None:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.events import Finished, TurnEvent, Usage
+from gateway.api.events import Finished, ToolCallStart, TurnEvent, Usage
 from gateway.api.request import ChatRequest
 from gateway.link.attempts import Attempt
 from gateway.routing.breaker import FAILURES
@@ -352,3 +352,17 @@ async def test_a_tool_call_comes_as_one() -> None:
         assert asked.text == ""
         plain = await gateway.ask()
         assert plain.text == block
+
+
+@pytest.mark.parametrize(("fields", "num_calls"), [({}, 2), ({"parallel_tool_calls": False}, 1)])
+async def test_an_answer_has_one_call_if_the_client_wants_one(
+    fields: dict[str, bool], num_calls: int
+) -> None:
+    """Clients that say so look at the first call only; the worker is told to stop behind it."""
+    block = '<tool_call>\n{"name": "get_weather", "arguments": {"path": "x"}}\n</tool_call>'
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
+    async with open_gateway() as gateway, open_worker(gateway.address, FakeWorker(text=block * 2)):
+        await gateway.wait_state("ready")
+        asked = await gateway.ask(tools=[tool], **fields)
+        assert sum(isinstance(event, ToolCallStart) for event in asked.events) == num_calls
+        assert (asked.reasons, asked.text) == (["tool_calls"], "")

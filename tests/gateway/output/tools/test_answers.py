@@ -14,9 +14,10 @@ from gateway.output.tools.parser import MAX_HELD, ToolEvent
 from tests.fakes.tool_answers import ANSWERS, TOOLS, Answer, Call
 
 
-def parser_of(form: str) -> ToolParser:
+def parser_of(form: str, *, is_single: bool = False) -> ToolParser:
     drawn = count(1)
-    return ToolParser(TOOL_FORMATS[form], lambda n: next(drawn).to_bytes(n, "little"), TOOLS)
+    draw = lambda n: next(drawn).to_bytes(n, "little")  # noqa: E731
+    return ToolParser(TOOL_FORMATS[form], draw, TOOLS, is_single=is_single)
 
 
 def events_of(form: str, chunks: list[str], *, is_cut: bool = False) -> list[ToolEvent]:
@@ -66,6 +67,19 @@ def read(form: str, chunks: list[str], *, is_cut: bool = False) -> list[str | Ca
 def cuts_of(text: str, at: list[int]) -> list[str]:
     bounds = [0, *sorted(at), len(text)]
     return [text[start:end] for start, end in pairwise(bounds)]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda one: f"{one.form}-{one.text[:40]!r}")
+def test_a_lone_call_is_the_last_of_its_answer(answer: Answer) -> None:
+    """Where one call is wanted, what follows it is dropped, wherever the stream is split."""
+    expected = list(answer.seen)
+    calls = [at for at, one in enumerate(expected) if not isinstance(one, str)]
+    has_more = bool(calls) and calls[0] + 1 < len(expected)
+    for chunks in ([answer.text], list(answer.text)):
+        parser = parser_of(answer.form, is_single=True)
+        events = [event for chunk in chunks for event in parser.push(chunk)]
+        assert parser.is_full or not has_more
+        assert joined(events + parser.flush()) == expected[: calls[0] + 1 if calls else None]
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda one: f"{one.form}-{one.text[:40]!r}")

@@ -43,9 +43,12 @@ LogitBias = Annotated[
     Meta(extra_json_schema={"propertyNames": {"pattern": "^[0-9]+$"}}),
 ]
 
-_HALF_A_PAIR: Final = (
-    "The body is not valid JSON: a \\u escape of a surrogate pair stands without its other half."
+_ESCAPE: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
 )
+"""An escape in JSON: a surrogate pair, half of one (group 1), or any other."""
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")
 _TYPES: Final = re.compile(r"`([^`]*)`")
 _JSON_TYPES: Final = {
@@ -279,9 +282,7 @@ def request_of(
     field is passed by name, because a dict of arguments takes ten times as long.
     """
     options, stop = typed.stream_options, typed.stop
-    if options is not None and not typed.stream:
-        raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
-    _check_bias(typed.logit_bias)
+    _check_options(typed)
     if grammar is not None or not GRAMMAR_FIELDS.isdisjoint(raw):
         grammar = _checked_grammar(grammar, typed, raw)
     return ChatRequest(
@@ -333,8 +334,10 @@ def _checked_grammar(
     return grammar
 
 
-def _check_bias(bias: dict[str, float] | None) -> None:
-    for token_id in bias or ():
+def _check_options(typed: SamplingBody) -> None:
+    if typed.stream_options is not None and not typed.stream:
+        raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
+    for token_id in typed.logit_bias or ():
         if not (token_id.isascii() and token_id.isdigit()):
             text = f"'logit_bias' has token ids for keys, as numbers in a string, not {token_id!r}."
             raise invalid("logit_bias", text)
@@ -354,8 +357,9 @@ def session_of(raw: dict[str, Any]) -> str | None:
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in `body` (UTF-8). Raises `ApiError` 400, which names the field of a NaN or
-    an infinity.
+    """The JSON object in `body` (UTF-8). Half of a surrogate pair, as programs in JavaScript leave
+    it where they cut a text, is read as U+FFFD. Raises `ApiError` 400, which names the field of a
+    NaN or an infinity.
     """
     try:
         # Searching a large body takes as long as splitting it into fields.
@@ -366,6 +370,9 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise _unreadable("The body is nested too deeply.") from error
     except msgspec.MsgspecError as error:
+        mended = _ESCAPE.sub(_without_half, body)
+        if mended != body:
+            return decode_object(mended)
         if not body.strip():
             raise _unreadable("The body is empty; send a JSON object.") from error
         _refuse_almost_json(body)
@@ -425,15 +432,14 @@ def _unreadable(text: str) -> ApiError:
     return invalid(None, text, code="invalid_json")
 
 
+def _without_half(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape[1] else escape[0]
+
+
 def _refuse_almost_json(body: bytes) -> None:
-    """Raise a clearer `ApiError` for what Python's decoder accepts: NaN and infinities, and half a
-    surrogate pair, for which msgspec calls the body truncated.
-    """
+    """Raise a clearer `ApiError` for NaN and infinities, which Python's decoder accepts."""
     try:
         lenient = json.loads(body)
-        json.dumps(lenient, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise _unreadable(_HALF_A_PAIR) from error
     except (ValueError, RecursionError):
         return
     if not isinstance(lenient, dict):

@@ -1,7 +1,7 @@
-"""Endpoints that change what an operator answers for.
+"""Audited endpoints: each request to one becomes an act in the audit trail.
 
-Owns the audit line of each request to one: its sender, what it named, how it ended. Must not know
-what an endpoint does. A request whose sender is unknown has done nothing and leaves no line.
+Owns the act's fields: the sender, what the path named, and how the request ended. Must not know
+what an endpoint does. A request whose sender is unknown is refused and leaves no act.
 """
 
 from typing import final
@@ -14,12 +14,12 @@ from gateway.http.edge import Edge, Endpoint
 from protocol.audit import Act
 
 LOCAL: str = "a caller on this machine"
-"""The sender of a request where the gateway has no keys."""
+"""The sender of a request to a gateway without keys."""
 
 
 @final
 class Audited:
-    """`endpoint`, with a line for each request. `act` says what it does."""
+    """`endpoint`, with an audited act for each request. `act` is the act's name."""
 
     def __init__(self, edge: Edge, gate: Gatekeeper, act: str, endpoint: Endpoint) -> None:
         self._edge = edge

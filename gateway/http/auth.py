@@ -1,7 +1,8 @@
-"""API keys, web origins and sessions: the sender of a request, and what it may do.
+"""Authentication: the sender of a request, and what it may do.
 
-Owns the rules for API keys, for web origins and for the operator's pages. Must not know routes.
-Keys are compared by hash, all of them, each in constant time.
+Owns the rules for API keys, for web origins and for the operators' pages, and which headers name
+the conversation and the client program. Must not know routes. A key is compared by its hash with
+all configured keys, each in constant time.
 """
 
 import functools
@@ -30,7 +31,7 @@ SESSION_HEADERS: Final = (
     b"x-hermes-affinity-key",
     b"x-litellm-session-id",
 )
-"""Headers by which clients name a conversation, most telling first."""
+"""Headers by which clients name a conversation, the most specific first."""
 _SESSION_HEADERS: Final = frozenset(SESSION_HEADERS)
 
 _ADMINS_ONLY: Final = "This page needs an API key with `admin = true`."
@@ -66,8 +67,9 @@ class Gatekeeper:
             raise ApiError(403, _ADMINS_ONLY)
 
     def check_page(self, scope: Scope) -> None:
-        """As `check_admin`, for what a web page reads. A page elsewhere whose name was pointed to
-        this machine has the same origin as its requests: by a name, only loopback's own is local.
+        """As `check_admin`, for data that a web page reads. Guards against DNS rebinding: a foreign
+        page whose host name resolves to this machine has the same origin as its requests, so a
+        request without a key must name a loopback host, a numeric address or an allowed origin.
         """
         if _is_local(scope):
             if self._is_own_page(scope):
@@ -80,11 +82,11 @@ class Gatekeeper:
             raise ApiError(403, _ADMINS_ONLY)
 
     def check_origin(self, scope: Scope) -> str | None:
-        """The origin of the web page that sends the request, if it is one of the allowed. Raises
-        `ApiError` 403 for a foreign one.
+        """The origin of the web page that sends the request if it is an allowed origin; None for a
+        page of the gateway itself and without a page. Raises `ApiError` 403 for a foreign origin.
 
-        A page that merely resolves its own name to this machine names itself as origin and as
-        host, so equality with the Host header counts for loopback names only.
+        A foreign page whose host name resolves to this machine (DNS rebinding) sends that name as
+        Origin and as Host, so that their equality proves something only for loopback names.
         """
         origin = header_of(scope, b"origin")
         if origin is None:
@@ -123,7 +125,7 @@ class Gatekeeper:
 
 
 def _is_local(scope: Scope) -> bool:
-    """Whether the client runs on this machine; a proxy's forwarding says that it may not."""
+    """Whether the client runs on this machine. One that a proxy forwards counts as remote."""
     for name, _ in scope["headers"]:
         if name in _FORWARDED:
             return False
@@ -160,7 +162,7 @@ def _unauthorized(message: str) -> ApiError:
 
 
 def session_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The conversation that the ASGI `headers` (lower-case names) name, if any."""
+    """The name of the conversation in `headers` (with lower-case names), or None."""
     sent = dict(headers)
     if _SESSION_HEADERS.isdisjoint(sent):
         return None
@@ -173,7 +175,7 @@ def session_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def client_of(user_agent: bytes) -> str:
-    """The first word of a `user-agent`, up to its version; `other` for what is no word."""
+    """The product name at the begin of a `user-agent`, without its version; else `other`."""
     match = _PRODUCT.match(user_agent)
     return match[0].decode().lower() if match is not None else "other"
 

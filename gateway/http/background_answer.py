@@ -1,7 +1,8 @@
-"""An answer that no client waits for.
+"""Background answers: answers that no client waits for.
 
 Owns how the events of a turn become the record of a response that runs in the background, and how
-it ends: complete, failed, cancelled, or because the gateway stops. Must not know its readers.
+the response ends: complete, failed, cancelled, or because the gateway stops. Must not know who
+reads it.
 """
 
 from typing import Any
@@ -27,10 +28,10 @@ from gateway.responses import Record, Running
 
 
 class BackgroundAnswer(Answer):
-    """The stream of a response, which goes to its record alone."""
+    """The stream of a response, which goes only to its record."""
 
     def begin(self, record: Record) -> dict[str, Any]:
-        """Record that it is queued; the response in that state."""
+        """Record the response as queued; returns it in that state."""
         formatter = self._api.streamed(self._head)
         if not isinstance(formatter, ResponseStream):
             raise TypeError("only responses run in the background")
@@ -39,7 +40,7 @@ class BackgroundAnswer(Answer):
         return record.response
 
     async def run(self, running: Running) -> None:
-        """Run the turn to its end, which the record gets also if this is cancelled."""
+        """Run the turn and record its end, also if this call is cancelled."""
         try:
             error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
             self._error = self._error or error
@@ -79,7 +80,7 @@ class BackgroundAnswer(Answer):
             self.status = 200
             self._formatter.done()
             return
-        # Of a gateway that stops, an answer is cut as if its connection were lost.
+        # A gateway that stops ends turns with `connection_lost`; the record gives the real reason.
         error = ApiError(503, STOPPED) if self._edge.draining() else self._error
         self.status = error.status
         self._formatter.error(error)

@@ -16,9 +16,9 @@ async def read_body(
 ) -> bytes:
     """The whole body, at most `max_bytes`.
 
-    Raises `ApiError` 413 (before reading anything when Content-Length says so), 400 for a
-    Content-Length that is no number or not the body's, 415 for a compressed body, what `receive`
-    raises (408 for a client that stalls), and `ClientGone`.
+    Raises `ApiError` 413 for a larger body (at once if Content-Length announces it), 400 for a
+    Content-Length that is no number or differs from the body's, 415 for a compressed body;
+    `ClientGone`; and what `receive` raises (408 for a client that stalls).
     """
     expected = _check_headers(headers, max_bytes)
     parts: list[bytes] = []

@@ -1,8 +1,7 @@
 """Prompt tokens by client program, and how many of them were cached.
 
-Owns how many names of programs are counted. A program that changes
-the beginning of its prompts shows here: its share of cached tokens is small. Must not know how
-requests run.
+Owns how many names of programs are counted. These counts show a program that changes the beginning
+of its prompts: its share of cached tokens is small. Must not know how requests run.
 """
 
 import time
@@ -15,7 +14,7 @@ from prometheus_client.registry import Collector
 from gateway.api import Usage
 
 MAX_CLIENTS: Final = 32
-"""Names come from clients; those beyond are counted as `other`."""
+"""Names come from clients; any beyond this number is counted as `other`."""
 
 
 class ClientTokens(Collector):

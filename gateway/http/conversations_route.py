@@ -1,4 +1,4 @@
-"""/v1/conversations: items that responses go on from and add to.
+"""/v1/conversations: lists of items that responses continue and add to.
 
 Owns the endpoints; a conversation belongs to the API key that created it. Must not know how it is
 stored.
@@ -37,7 +37,7 @@ Item = dict[str, object]
 
 
 class Conversations:
-    """That API's endpoints."""
+    """The endpoints of the Conversations API."""
 
     def __init__(self, edge: Edge, gate: Gatekeeper) -> None:
         self._edge = edge
@@ -45,7 +45,7 @@ class Conversations:
         self._stored = edge.stored
 
     async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A new conversation, perhaps with items."""
+        """Create a conversation, with items if the body has some."""
         caller = self._gate.identify(scope)
         if not self._stored.may_store(may_store=caller.may_store):
             text = "Conversations are switched off here ([gateway.responses] or the key's `store`)."
@@ -65,7 +65,7 @@ class Conversations:
         await send_json(send, Conversation(name, *await self._stored.conversation(owner, name)))
 
     async def update(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """New metadata."""
+        """Replace the metadata."""
         owner, name = self._named(scope)
         body = typed_body(await self._object(scope, receive), MetadataBody)
         created, _ = await self._stored.conversation(owner, name)
@@ -84,7 +84,7 @@ class Conversations:
         await send_page(scope, send, await self._stored.items(owner, name))
 
     async def add_items(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Items for the end; the answer is what was added."""
+        """Append items; the answer is the items that were added."""
         owner, name = self._named(scope)
         body = typed_body(await self._object(scope, receive), ItemsBody)
         rows = self._rows(body.items, self._edge.draw(12).hex())
@@ -118,5 +118,5 @@ class Conversations:
         return decode_object(await read_body(receive, scope["headers"], max_bytes) or b"{}")
 
     def _named(self, scope: Scope) -> tuple[str, str]:
-        """The asking key, and the conversation."""
+        """The name of the caller's key, and the id of the conversation."""
         return self._gate.identify(scope).key, scope["path_params"]["name"]

@@ -1,8 +1,9 @@
 """GET / and /dashboard/...: the operators' page and the data behind it.
 
-Owns the paths' answers and the page's stream: `history` once, `log` as events happen, `state` each
-second. A reader that is slow gets the newest state when it reads again, and of the log what it has
-missed, as far as that is kept. Must not know where the data comes from.
+Owns the answers of these paths and the page's stream: `history` first and with each new sample,
+`log` as events happen, `state` each second. A slow reader gets the newest state when it reads
+again, and the part of the log that it has missed and that is still kept. Must not know where the
+data comes from.
 """
 
 from typing import Final
@@ -21,7 +22,7 @@ from gateway.telemetry import Listener
 
 STATE_S: Final = 1.0
 LOG_S: Final = 0.25
-"""Events that come together leave together: 200 a second are four messages."""
+"""Events are collected for this time: 200 events a second are four messages."""
 
 _HTML: Final = b"text/html; charset=utf-8"
 _PAGE_HEADERS: Final[tuple[Header, ...]] = (
@@ -46,8 +47,8 @@ class DashboardRoute:
         self._page: tuple[bytes, tuple[Header, ...]] | None = None
 
     async def page(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """The page for a browser; it holds no data, and asks for a key where one is needed. For
-        all others there is nothing here.
+        """The page, for browsers. It holds no data, and asks for a key where one is needed. Other
+        clients get a 404.
         """
         is_read = scope["method"] in {"GET", "HEAD"}
         if not is_read or "text/html" not in (header_of(scope, b"accept") or ""):
@@ -59,7 +60,7 @@ class DashboardRoute:
         await send_body(send, 200, body, content_type=_HTML, headers=headers)
 
     async def state(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """All of it, once."""
+        """The data of the whole page, once, as JSON."""
         self._gate.check_page(scope)
         dashboard = self._dashboard
         _, samples = dashboard.samples()

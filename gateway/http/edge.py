@@ -1,7 +1,6 @@
-"""What the routes need of the gateway behind them.
+"""The edge: what the routes need of the rest of the gateway.
 
-Owns the interface between HTTP and the rest of the gateway; tests script it. Must not know ASGI or
-how turns run.
+Owns that interface, which tests fill with scripted functions. Must not know how turns run.
 """
 
 import os
@@ -49,10 +48,11 @@ async def no_pass_through(request: PathRequest, caller: Caller, respond: Respond
 
 @dataclass(frozen=True, slots=True)
 class FleetGauges:
-    """The gateway's figures at one moment. `unready_workers` have registered but cannot generate;
-    `tasks` live in the event loop; `counters` only rise, as do `events`, counts by kind.
-    `open_breakers`: whether a provider is asked last, or not at all, for now. `decisions` counts
-    placed sequences by the reason for their worker.
+    """The gateway's figures at one moment. `unready_workers` have registered but cannot generate
+    yet; `running` sequences have a place on a worker; `tasks` are those of the event loop.
+    `counters` and `events` (counts by kind) only rise. `open_breakers` says for each provider
+    whether it is now asked last or not at all. `decisions` counts placed sequences by the reason
+    for their worker.
     """
 
     unready_workers: int = 0
@@ -71,8 +71,8 @@ class FleetGauges:
 
 @dataclass(slots=True)
 class Settings:
-    """What a reload changes; only `take` writes it. `alias_params` rewrite requests by the alias
-    that they name. `rate_limits`: None if there are none.
+    """The configuration that a reload may change; only `take` writes it. `alias_params` are the
+    rewriting rules of each alias. `rate_limits` is None if no limit is configured.
     """
 
     config: GatewayConfig
@@ -87,7 +87,7 @@ class Settings:
         return settings
 
     def take(self, config: Config) -> None:
-        """Answer by `config` from now on; answers that have begun go on."""
+        """Use `config` for requests that arrive from now on."""
         self.config, self.keys = config.gateway, config.keys
         self.alias_params = {
             alias: params for model in config.models for alias, params in model.alias_params.items()
@@ -99,13 +99,15 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
-    `process` is the index of this process, if there are several. `text_of` gives the tokenizer of a
-    model by any of its names; `preview` the worker that a request would go to; `pass_through`
-    answers what is no chat. `listen` subscribes to events; `traces` are the requests, `dashboard`
-    what operators look at, `audit` what they did. `signer` proves that reasoning came from here.
-    `stored` are responses and conversations. `draw` gives random bytes, `unix_time` seconds, as
-    does `now`, on trio's clock.
+    """The gateway as HTTP sees it.
+
+    `run_turn` answers a chat, `pass_through` any other request. `draining` returns True once the
+    gateway stops and takes no new turns. `process` is the index of one of several processes.
+    `text_of` gives the tokenizer of a model by name or alias; `preview` says which worker a request
+    would go to. `listen` subscribes to events, `traces` holds recent requests, `audit` records acts
+    of operators. `signer` proves that reasoning came from this gateway. `stored` holds responses
+    and conversations. `draw` gives random bytes, `unix_time` seconds since 1970, `now` seconds on
+    trio's clock.
     """
 
     settings: Settings
@@ -139,11 +141,11 @@ class Edge:
 
     @property
     def rewrite(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-        """`by_alias`; None if no alias rewrites anything, which saves a look at each body."""
+        """`by_alias`, or None if no alias has rewriting rules, so that no body is looked at."""
         return self.by_alias if self.settings.alias_params else None
 
     def by_alias(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """The body of a request, rewritten by the `params` of the alias that it names."""
+        """The body of a request after the rewriting rules of the alias that it names."""
         if not self.settings.alias_params:
             return raw
         name = raw.get("model")
@@ -155,12 +157,12 @@ class Edge:
         return raw if params is None else apply_params(raw, params)
 
     def public_name(self, name: str) -> str | None:
-        """The model that answers to `name` (its own or an alias), if any."""
+        """The configured name of the model with that name or alias; None if there is none."""
         found = model_named(self.models(), name)
         return None if found is None else found.name
 
     def _wildcard_of(self, name: str) -> str | None:
-        """The wildcard that stands for `name`; None if a model has that very name or alias."""
+        """The wildcard alias that matches `name`; None if a model has that very name or alias."""
         models = self.models()
         if any(name == model.name or name in model.aliases for model in models):
             return None
@@ -168,7 +170,7 @@ class Edge:
 
 
 def model_named(models: Sequence[ModelView], name: str) -> ModelView | None:
-    """The model that answers to `name`: its own, an alias, or what a wildcard stands for."""
+    """The model with that name or alias, else the one whose wildcard alias matches, else None."""
     for model in models:
         if name == model.name or name in model.aliases:
             return model

@@ -1,8 +1,8 @@
 """GET /events: the events of the fleet as they happen.
 
-Owns the format of the stream: one server-sent event per event of the fleet, `id` its number,
-`event` its kind, `data` one JSON object; `lost` gives a slow listener the number of events that it
-has missed. Must not know what events mean.
+Owns the format of the stream: one server-sent event per event of the fleet. `id` is its number,
+`event` its kind, `data` one JSON object. The event `lost` gives a slow listener the number of
+events that it has missed. Must not know what events mean.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from gateway.http.responses import SSE_HEADERS
 from gateway.telemetry import Listener, PublishedEvent
 
 HEARTBEAT_S: Final = 10.0
-"""Seconds between comments, by which each side notices that the other is gone."""
+"""After this silence a comment is sent, by which each side notices that the other is gone."""
 
 
 class Events:

@@ -1,8 +1,8 @@
 """Requests under the names of OpenTelemetry's GenAI conventions, as Prometheus spells them.
 
-Owns those names, their attributes and their buckets, which the conventions give (dots become `_`,
-the unit's name is the suffix, `{token}` has none). Must not know how requests run. Labels hold
-configured names only: what a client sent is none of them.
+Owns the names, attributes and buckets that the conventions define (dots become `_`, the unit is the
+suffix, `{token}` has none). Must not know how requests run. Labels hold only configured names, no
+text from a client.
 """
 
 import time

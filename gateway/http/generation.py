@@ -1,7 +1,7 @@
 """POST /v1/chat/completions, POST /v1/completions and POST /v1/embeddings.
 
-Owns what they do with a request before its turn: how many start at once, the caller, what the body
-says. Must not know how a turn runs.
+Owns what happens to a request before its turn: the caller and its rate limits, how many requests
+start at once, and the choice of parser and answer. Must not know how a turn runs.
 """
 
 from dataclasses import replace
@@ -41,17 +41,16 @@ RESTART_S: Final = 5
 """Retry-After while the gateway is stopping: a restart takes about so long."""
 
 PER_TURN: Final = 16
-"""A short request takes a quarter of a millisecond of the loop. Many in one turn are cheaper than
-few: their submissions leave together, so that the worker wakes once.
+"""Requests that start in one turn of the event loop. A short one takes 0.25 ms. Starting many
+together is cheaper: their submissions leave together, so that the worker wakes once.
 """
 
-
 BYTES_PER_TOKEN: Final = 4
-"""Of a request's body, to estimate its tokens for rate limits until its end tells them."""
+"""Bytes of a request's body that rate limits count as one token until the usage is known."""
 
 
 class Generation:
-    """All three endpoints."""
+    """The three endpoints; `take` and `pass_through` serve those of other APIs too."""
 
     def __init__(self, edge: Edge, gate: Gatekeeper, metrics: Metrics) -> None:
         self._edge = edge
@@ -61,7 +60,7 @@ class Generation:
         self.pass_through = PassThroughRoute(edge, metrics).answer
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """One conversation, one answer."""
+        """Answer a chat."""
         caller, body = await self.take(scope, receive)
         request = parse_chat_request(body, self._edge.rewrite)
         api = (
@@ -74,7 +73,7 @@ class Generation:
         await answer(self._edge, self._metrics, request, caller, api, writer).run()
 
     async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raw prompts, each with its choices. Workers answer; providers are not asked."""
+        """Answer raw prompts, each with its choices. Only workers are asked, never providers."""
         caller, body = await self.take(scope, receive)
         if self._relays_of(body):
             given = msgspec.structs.replace(caller, cloud=False)
@@ -96,8 +95,8 @@ class Generation:
         ).run()
 
     async def embeddings(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The embedding of each input, if native workers give embeddings of that model; otherwise
-        the request is passed on.
+        """Answer with the embedding of each input if native workers embed with that model;
+        otherwise pass the request on.
         """
         caller, body = await self.take(scope, receive)
         model = self._model_of(body)
@@ -115,7 +114,7 @@ class Generation:
         ).run()
 
     def _relays_of(self, body: bytes) -> bool:
-        """Whether engines that take text serve the model: they get the body as it is."""
+        """Whether text-level engines serve the model; they get the body as it is."""
         if not any(model.relays for model in self._edge.models()):
             return False
         model = self._model_of(body)
@@ -126,7 +125,9 @@ class Generation:
         return None if named is None else model_named(self._edge.models(), named.model)
 
     async def take(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
-        """The caller and the body, once it is this request's turn to start."""
+        """The caller and the body. Returns when the admission pacer lets the request start. Raises
+        `ApiError` 401, 429 for a rate limit, 503 while the gateway stops, and those of `read_body`.
+        """
         caller = self._gate.identify(scope)
         if self._edge.draining():
             raise unavailable("The gateway is stopping.", RESTART_S)
@@ -142,7 +143,9 @@ class Generation:
         return caller, body
 
     def _charged(self, limits: RateLimits, scope: Scope, caller: Caller, num_bytes: int) -> Caller:
-        """`caller` with its charge; the response gets the headers. Raises `ApiError` 429."""
+        """`caller` with its charge against the rate limits, which become headers of the response.
+        Raises `ApiError` 429.
+        """
         host, _ = scope["client"] or ("", 0)
         tokens = num_bytes // BYTES_PER_TOKEN
         charge, refusal = limits.charge(caller.key, host, tokens, self._edge.now())
@@ -153,12 +156,12 @@ class Generation:
         return msgspec.structs.replace(caller, charge=charge)
 
     async def other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Any other path: the engine or provider of the model may serve it."""
+        """Answer a request to any other path, which an engine or provider may serve."""
         caller, body = await self.take(scope, receive)
         await self.pass_through(scope, send, caller, body)
 
     async def _echoes(self, asked: Completions) -> list[str]:
-        """The beginning of each choice: its prompt as text."""
+        """The prompt of each choice as text, with which `echo` begins the choice."""
         texts = [await self._text_of(request.model, request.prompt) for request in asked.requests]
         return [text for text in texts for _ in range(asked.requests[0].n)]
 
@@ -172,11 +175,11 @@ class Generation:
 
 @final
 class AdmissionPacer:
-    """Lets `PER_TURN` requests start in one turn of the loop, in the order in which they came.
+    """Lets `PER_TURN` requests start in one turn of the event loop, in the order of their arrival.
 
-    A thousand requests that come in the same instant would otherwise all be parsed, encoded and
-    placed before the loop looks at anything else, for a second or more, while every stream stands
-    still. While no request waits, the cost is one callback of the loop per `PER_TURN` requests.
+    Otherwise a thousand requests that arrive at once would all be parsed, encoded and placed before
+    the loop does anything else, and every stream would pause for a second or more. While no request
+    waits, the cost is one callback of the loop per `PER_TURN` requests.
     """
 
     def __init__(self) -> None:
@@ -184,7 +187,7 @@ class AdmissionPacer:
         self._waiting = trio.lowlevel.ParkingLot()
 
     def may_pass(self) -> bool:
-        """Pass if there is a place in this turn of the loop; otherwise call `enter`."""
+        """Whether the request may start in this turn of the loop; if not, await `enter`."""
         if self._num_free == 0:
             return False
         self._num_free -= 1
@@ -193,7 +196,7 @@ class AdmissionPacer:
         return True
 
     async def enter(self) -> None:
-        """Return in this turn of the loop or, behind all that came before, in a later one."""
+        """Return when the request may start, after all requests that entered before it."""
         if not self.may_pass():
             await self._waiting.park()
 

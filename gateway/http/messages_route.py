@@ -1,4 +1,4 @@
-"""POST /v1/messages, POST /v1/messages/count_tokens and what else Anthropic's clients ask for.
+"""POST /v1/messages, POST /v1/messages/count_tokens and other endpoints of Anthropic's API.
 
 Owns the request's id and the shape of errors before an answer begins. Must not know how a turn
 runs, nor what a message says.
@@ -33,13 +33,13 @@ from gateway.turn import Caller
 from gateway.upstream import ChatEvents
 
 _NOT_FORWARDED: Final = (b"anthropic-", b"x-stainless-")
-"""Headers about this API, which a provider of chats does not speak, begin so."""
+"""Prefixes of headers that concern this API; providers get a chat completion instead."""
 
 _Endpoint = Callable[[str, Scope, Receive, Send], Awaitable[None]]
 
 
 def as_events(run_turn: RunTurn) -> RunTurn:
-    """`run_turn`, with a provider's answer as events instead of bytes."""
+    """`run_turn`, but a provider's answer is parsed into events instead of passed on as bytes."""
 
     async def run(request: ChatRequest, caller: Caller, emit: Emit) -> None:
         await run_turn(request, caller, ChatEvents(emit).take)
@@ -48,13 +48,13 @@ def as_events(run_turn: RunTurn) -> RunTurn:
 
 
 def without_headers(caller: Caller, beginnings: tuple[bytes, ...]) -> Caller:
-    """`caller` without the headers whose names begin so."""
+    """`caller` without the headers whose names begin with one of `beginnings`."""
     kept = tuple(pair for pair in caller.headers if not pair[0].startswith(beginnings))
     return msgspec.structs.replace(caller, headers=kept)
 
 
 class Messages:
-    """All of that API's endpoints."""
+    """The endpoints of the Messages API."""
 
     def __init__(self, edge: Edge, generation: Generation, metrics: Metrics) -> None:
         self._edge = edge
@@ -65,13 +65,13 @@ class Messages:
         self.count_tokens = partial(self._in_shape, self._count_tokens)
 
     async def hello(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """What Claude Code asks before anything else."""
+        """Answer the first request of Claude Code, which checks that the server is there."""
         await send_json(send, {"message": "hello"})
 
     async def _in_shape(
         self, endpoint: _Endpoint, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer, with an error before the answer in this API's shape."""
+        """Call the endpoint; send an `ApiError` that it raises in this API's shape."""
         request_id = "req_" + self._edge.draw(12).hex()
         writer = scope["extensions"][EXTENSION]
         writer.extra_headers = (*writer.extra_headers, header(b"request-id", request_id))
@@ -88,7 +88,7 @@ class Messages:
         receive: Receive,
         send: Send,  # noqa: ARG002
     ) -> None:
-        """One conversation, one answer."""
+        """Answer a message."""
         caller, request = await self._take(scope, receive)
         api: ApiFormat = messages_format(self._edge.signer, request_id)
         answer = StreamedAnswer if request.stream else WholeAnswer
@@ -102,7 +102,7 @@ class Messages:
         receive: Receive,
         send: Send,
     ) -> None:
-        """The tokens of the prompt, exactly as a turn would count them."""
+        """Answer with the number of tokens in the prompt, counted as a turn would."""
         _, request = await self._take(scope, receive)
         known = await self._edge.text_of(request.model)
         await send_json(send, TokenCount(await count_chat(known, request)))

@@ -1,8 +1,8 @@
 """GET /metrics: the gateway's figures for Prometheus.
 
-Owns their names and labels. Must not know how they arise: they are read through the edge at each
-scrape. Labels hold configured names only, never what a client sent. Spending is in units of the
-ledger's currency, for graphs and alarms; the exact sums are the ledger's.
+Owns the names and labels of metrics. Must not know how the figures arise: they are read through the
+edge at each scrape. Labels hold only configured names, never text from a client. Spending is in
+floating-point units of the ledger's currency, for graphs and alerts; the ledger has exact sums.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ class Metrics:
         spending: Callable[[], SpendingFigures] = SpendingFigures,
         process: str | None = None,
     ) -> None:
-        """`process` becomes a label of every sample, for one of several that share a port."""
+        """`process`, if several processes share the port, becomes a label of every sample."""
         self._registry = CollectorRegistry()
         self._shown = self._registry
         if process is not None:
@@ -49,7 +49,7 @@ class Metrics:
         self._registry.register(self._gen_ai)
 
     def show_rates(self, settings: Settings) -> None:
-        """Also the refusals by the rate limits of `settings`."""
+        """Add the refusals by the rate limits of `settings`."""
         self._registry.register(_Rates(settings))
 
     def observe(self, trace: RequestTrace) -> None:

@@ -1,8 +1,8 @@
-"""POST to any other path of OpenAI's API: images, audio, embeddings, rerank, raw completions of
-engines that take text.
+"""POST to any other path of OpenAI's API, such as images, audio and rerank, and raw completions of
+text-level engines.
 
-Owns how a response is passed on to the client, and what is read of it for counting. Must not know
-what the path means, nor what answers.
+Owns how a response is passed on to the client, and how its usage is found. Must not know what the
+path means, nor which server answers.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _STREAM: Final = b"text/event-stream"
 
 
 class PassThroughRoute:
-    """Passes requests on."""
+    """The endpoint."""
 
     def __init__(self, edge: Edge, metrics: Metrics) -> None:
         self._edge = edge
@@ -73,8 +73,8 @@ class PassThroughRoute:
 
 @final
 class _Response:
-    """One response on its way to the client, which is waited for: what it does not take stays with
-    the engine.
+    """One response on its way to the client. Sending waits for the client, so what it does not take
+    stays with the engine.
     """
 
     def __init__(self, send: Send, caller: Caller) -> None:
@@ -89,7 +89,7 @@ class _Response:
     async def pass_on(
         self, response: HttpResponse, started: Started, note_usage: Callable[[Usage], None]
     ) -> None:
-        """Send the response as it comes."""
+        """Send the response as it arrives."""
         received = dict(response.headers)
         content_type = received.get(b"content-type", b"application/octet-stream")
         self._is_stream = content_type.startswith(_STREAM)
@@ -108,7 +108,9 @@ class _Response:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def fail(self, error: ApiError) -> None:
-        """A stream ends with an error, other responses in their middle: clients notice both."""
+        """End a stream with an error event. Another response is left incomplete, which the client
+        notices as well.
+        """
         if self._is_stream:
             event = b"data: " + error.body() + b"\n\n"
             await self._send({"type": "http.response.body", "body": event, "more_body": False})

@@ -1,7 +1,7 @@
-"""Several prompts in one request.
+"""Several prompts in one request: one turn per prompt.
 
-Owns how their turns become one stream of events: choices in order, one start, one usage; the first
-error ends all. Must not know HTTP or what a prompt says.
+Owns how the turns' events become one stream: choices are numbered through, there is one start and
+one usage, and the first error ends all turns. Must not know HTTP or what a prompt says.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ MAX_AT_ONCE: Final = 8
 
 
 class EachPrompt:
-    """A `RunTurn` over all of `requests`, which differ in their prompts only."""
+    """`run` is a `RunTurn` for all of `requests`, which differ only in their prompts."""
 
     def __init__(self, run_turn: RunTurn, requests: Sequence[ChatRequest]) -> None:
         self._run_turn = run_turn
         self._requests = requests
 
     async def run(self, _request: ChatRequest, caller: Caller, emit: Emit) -> None:
-        """Run all turns; cancelling it cancels them."""
+        """Run all turns, at most `MAX_AT_ONCE` at a time."""
         if len(self._requests) == 1:
             await self._run_turn(self._requests[0], caller, emit)
             return
@@ -95,7 +95,7 @@ class _Merger:
                 self._emit(event)
 
     def end(self) -> None:
-        """All turns are over."""
+        """All turns are over: emit the sum of their usage."""
         if self._usages and not self._has_failed:
             self._emit(self._sum())
 

@@ -1,7 +1,7 @@
 """Whole responses: JSON, errors, and how exceptions become errors.
 
-Owns the one table from the error tree to HTTP statuses and the one place where an unexpected
-exception of a request ends. Must not know routes.
+Owns the only table from exceptions to HTTP statuses, and the only place that catches an unexpected
+exception of a request. Must not know routes.
 """
 
 import logging
@@ -74,7 +74,7 @@ async def send_json(send: Send, value: object, *, status: int = 200) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """`value` as JSON; encode a large one in a thread."""
+    """`value` as JSON. Call it in a thread for a large value."""
     return _encode(value)
 
 
@@ -84,8 +84,8 @@ def header(name: bytes, value: object) -> Header:
 
 
 def passed_on(headers: Iterable[Header], *, has_limits: bool = False) -> list[Header]:
-    """Those of another server, whose values could break the response. With `has_limits` the answer
-    says our own rate limits instead of those of that server.
+    """The `headers` of another server, made printable so that they cannot break the response. With
+    `has_limits` the response has our own rate limits, and the other server's are left out.
     """
     return [
         (name, value.translate(PRINTABLE))
@@ -111,10 +111,10 @@ def error_headers(error: ApiError, headers: tuple[Header, ...] = ()) -> tuple[He
 async def error_of(
     work: Callable[[*Arguments], Awaitable[None]], *arguments: *Arguments
 ) -> ApiError | None:
-    """Do `work` with `arguments`; the error that the client gets, or None.
+    """Run `work` with `arguments`. Returns the error that the client gets, or None.
 
-    Unexpected exceptions are logged once, here, and show the client nothing of the inside. Raises
-    `ClientGone` and cancellation as they are.
+    Unexpected exceptions are logged here, and their text is not shown to the client. Raises
+    `ClientGone` and `Cancelled` unchanged.
     """
     try:
         await work(*arguments)
@@ -128,7 +128,7 @@ async def error_of(
 
 
 def api_error_of(error: Exception) -> ApiError:
-    """The error that the client gets for any exception; logs what was not meant for clients."""
+    """The error that the client gets for `error`, which is logged unless it is an `ApiError`."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ExceptionGroup):

@@ -1,7 +1,7 @@
-"""POST /v1/responses and what is asked of responses that are stored.
+"""/v1/responses: creating responses, and reading, deleting and cancelling stored ones.
 
-Owns what a request becomes before its turn, and which API key may read what came of it: the one
-that asked. Must not know how a turn runs, what a response says, nor how it is stored.
+Owns what happens to a request before its turn. A stored response belongs to the API key that
+created it. Must not know how a turn runs, what a response says, nor how it is stored.
 """
 
 from dataclasses import replace
@@ -35,11 +35,11 @@ from gateway.responses import Origin
 from gateway.turn import Caller
 
 _NOT_FORWARDED: Final = (b"x-codex-", b"x-stainless-", b"openai-beta")
-"""Headers about this API, or about the client's installation, begin so."""
+"""Prefixes of headers that concern this API or the client's installation."""
 
 
 class ResponsesRoute:
-    """That API's endpoints."""
+    """The endpoints of the Responses API."""
 
     def __init__(
         self, edge: Edge, gate: Gatekeeper, generation: Generation, metrics: Metrics
@@ -51,7 +51,7 @@ class ResponsesRoute:
         self._stored = edge.stored
 
     async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One conversation, one answer."""
+        """Create a response: at once, streamed, or in the background."""
         caller, body = await self._generation.take(scope, receive)
         caller = without_headers(caller, _NOT_FORWARDED)
         draft = await self._stored.resolved(caller.key, read_responses(body))
@@ -74,7 +74,8 @@ class ResponsesRoute:
             if draft.typed.stream:
                 await self._show(caller.key, queued["id"], send, is_stream=True)
                 return
-            # Once it is on the disk.
+            # The client may ask for the response as soon as it has the answer, so wait until the
+            # response is on disk.
             await self._stored.response(caller.key, queued["id"])
             await send_json(send, queued)
             return
@@ -86,7 +87,7 @@ class ResponsesRoute:
                 record.close()
 
     async def retrieve(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """A stored response, or its stream from any event on."""
+        """Send a stored response, or its stream from the event after `starting_after`."""
         owner, response_id = self._named(scope)
         asked = query_of(scope)
         is_stream = asked.get("stream", "").lower() in {"true", "1"}
@@ -105,12 +106,12 @@ class ResponsesRoute:
         await send_json(send, Deleted(response_id, "response.deleted"))
 
     async def cancel(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """End a response that runs in the background."""
+        """Cancel a response that runs in the background."""
         owner, response_id = self._named(scope)
         await send_json(send, (await self._stored.cancel(owner, response_id)).object)
 
     async def input_items(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """What a response was made from."""
+        """Send the input items of a response."""
         owner, response_id = self._named(scope)
         await send_page(scope, send, await self._stored.input_items(owner, response_id))
 
@@ -151,7 +152,7 @@ class ResponsesRoute:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _named(self, scope: Scope) -> tuple[str, str]:
-        """The asking key, and the response."""
+        """The name of the caller's key, and the id of the response."""
         return self._gate.identify(scope).key, scope["path_params"]["name"]
 
 

@@ -1,8 +1,7 @@
-"""The ASGI app: which path leads where.
+"""The ASGI app: which endpoint serves which path.
 
-Owns the paths, the small endpoints, and the order of the layers around them. Must not know how a
-turn runs. All layers are plain ASGI: starlette's `BaseHTTPMiddleware` would cost 200 us per request
-and 17 us per chunk.
+Owns the paths and the small endpoints. Must not know how a turn runs. All layers are plain ASGI:
+starlette's `BaseHTTPMiddleware` would cost 200 us per request and 17 us per chunk.
 """
 
 import functools
@@ -126,18 +125,18 @@ def _conversations_by_id(
 
 
 def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
-    """Clients differ in whether their base URL ends in /v1."""
+    """`endpoint` at both paths, because the base URL of some clients does not end in /v1."""
     return {f"/v1{path}": endpoint, path: endpoint}
 
 
 @final
 class EdgeApp:
-    """Checks the origin of a request, then calls the endpoint of its path. Those of `named` hold
-    names of things in braces, which `scope["path_params"]` gets; names of models hold slashes.
-    `other` is for paths of the API that an engine or provider may serve.
+    """Checks the origin of a request, then calls the endpoint of its path. Paths in `named` have
+    parameters in braces, which become `scope["path_params"]`; a model's name may hold slashes.
+    `other` serves paths of the API that an engine or provider may know.
 
-    Layers give the endpoint's coroutine back: one of their own for each would run again whenever
-    the request is resumed.
+    This layer and `Methods` return the endpoint's coroutine instead of awaiting it: a coroutine of
+    their own would be passed through whenever the request is resumed.
     """
 
     def __init__(
@@ -223,7 +222,7 @@ class Models:
         self._created = int(edge.unix_time())
 
     async def list(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """All models."""
+        """Send all models."""
         self._gate.identify(scope)
         found = model_list(self._edge.models(), self._created)
         if header_of(scope, b"anthropic-version") is not None:
@@ -232,7 +231,7 @@ class Models:
         await send_json(send, found)
 
     async def one(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One model by name or alias; names may hold slashes. Without a name all of them."""
+        """Send one model by name or alias; without a name, all models."""
         name = scope["path_params"]["name"]
         if not name:
             await self.list(scope, receive, send)
@@ -246,8 +245,9 @@ class Models:
 
 
 def model_list(models: tuple[ModelView, ...], created: int) -> ModelList:
-    """All names that answer, the models' own first; `root` tells which those are. Clients look for
-    theirs in the list before they ask, and find its window there. `created` is in Unix seconds.
+    """All names and aliases of models, names first; `root` is the model's own name. Clients look
+    for their model in the list, and take its context length from there. `created` is in Unix
+    seconds.
     """
     names = [(model.name, model) for model in models]
     names += [(alias, model) for model in models for alias in model.aliases if alias[-1] != "*"]
@@ -263,8 +263,8 @@ def model_entry(models: tuple[ModelView, ...], name: str, created: int) -> Model
 
 
 def _model_entry(name: str, model: ModelView, created: int) -> ModelObject:
-    """All numbers that could be a context length are the same: clients take the first that they
-    find, also inside nested objects.
+    """Every number that could be a context length is the same, because clients take the first one
+    that they find, also inside nested objects.
     """
     window = UNSET if model.context_length is None else model.context_length
     return ModelObject(name, "model", created, model.owned_by, model.name, window, window)
@@ -322,7 +322,7 @@ async def _debug_route(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Where a chat request would go now, and why; nothing is generated, no place is taken."""
+    """Send where a chat request would go now, and why. Nothing is generated or reserved."""
     gate.check_admin(scope)
     caller = gate.identify(scope)
     body = await read_body(receive, scope["headers"], edge.config.max_body_bytes)

@@ -1,13 +1,13 @@
-"""Answers on their way to the client: what all share, and the streamed one, as server-sent events.
+"""Answers: what every answer shares, and the streamed answer as server-sent events.
 
-Owns a request's identity and its facts for headers and metrics; what every event means for a
-stream, when its head and its end leave, and what is sent in a silence. Must not know how a turn
+Owns the request's id and the facts for headers and metrics; what each event means for a stream,
+when its head and its end are sent, and what is sent during a silence. Must not know how a turn
 runs, nor sockets. The server cancels the request of a client that leaves.
 
-While nothing is decided the head is withheld, so that a refusal can be a status; a client that
-waited for `head_hold_s` gets 200 and the role chunk, then an empty delta per `keep_alive_s` of
-silence (common clients ignore SSE comments and `choices: []`). Each chunk is written where its
-event arises: no task wakes for it, and the request's task sleeps until the turn is over.
+The head is withheld until the first content, so that a refusal can still be an HTTP status. A
+client that has waited for `head_hold_s` gets 200 and the role chunk, then an empty delta after each
+`keep_alive_s` of silence (common clients ignore SSE comments and `choices: []`). A chunk is written
+by the call that emits its event: the request's task sleeps until the turn is over.
 """
 
 import functools
@@ -56,7 +56,7 @@ CLIENT_LEFT: Final = 499
 """The status of a request whose client left before its end, for metrics only."""
 
 _header: Final = functools.lru_cache(maxsize=1024)(header)
-"""For values that many answers share; nearly every route has its own."""
+"""`header` with a cache, for values that many answers share."""
 
 _RareEvent = (
     Started | ToolCallStart | ToolCallEnd | Finished | Usage | UpstreamBody | UpstreamUsage | Failed
@@ -64,8 +64,8 @@ _RareEvent = (
 
 
 class Answer:
-    """What both ways of answering share. `trace` is what operators see of it. `status` is how the
-    request ended, even if the head had said 200.
+    """What every answer shares. `trace` is what operators see of the request. `status` is the
+    request's end for metrics, even if the head of a stream said 200.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Answer:
         self.status = CLIENT_LEFT
 
     def _headers(self) -> tuple[Header, ...]:
-        """The `x-herma-*` headers, as far as the facts are known, and those of a provider."""
+        """The `x-herma-*` headers whose facts are known by now, and the provider's headers."""
         started = self.started
         if started is None:
             return ()
@@ -119,7 +119,9 @@ class Answer:
         return (*ours, *passed_on(started.headers, has_limits=has_limits))
 
     def _respond_with_failure(self) -> bool:
-        """Send the error, or the provider's own answer, as a whole response, if there is one."""
+        """Send the error, or else the provider's own error, as a whole response. Returns False if
+        there is neither.
+        """
         if self._error is not None:
             error = self._error
             self.status = error.status
@@ -134,7 +136,7 @@ class Answer:
         return True
 
     def _model(self) -> str:
-        """The configured name to count it under, never a client's own words."""
+        """The configured model name for metrics, or "unknown": never a name from the client."""
         if self.started is not None and self.started.served_by == "worker":
             return self.started.model
         return self._edge.public_name(self.request.model) or "unknown"
@@ -144,7 +146,7 @@ class Answer:
             self.trace.first_at = self._edge.now()
 
     def _observe(self) -> None:
-        """Count the request, which is over."""
+        """Record the end of the request in its trace, the metrics and the rate limits."""
         trace = self.trace
         trace.model, trace.status, trace.usage = self._model(), self.status, self.usage
         trace.served_by = self.started.served_by if self.started else "none"
@@ -157,12 +159,12 @@ class Answer:
 
 
 class StreamedAnswer(Answer):
-    """The stream so far.
+    """An answer as a stream of server-sent events.
 
-    A client that stops reading ends its turn; one that has left is the server's to notice. What
-    follows the last text, its finish and the usage, waits for the end of the stream, which follows
-    at once: each packet costs as much as all else of a token. A lone choice of a worker ends the
-    stream with its usage; the turn's task wakes later.
+    The turn of a client that stops reading is cancelled. The finish and the usage are kept in
+    `_last` and leave together with the end of the stream: a packet of its own would cost as much as
+    all other work for a token. With a single choice the usage ends the stream within the frame
+    callback, before the turn's task wakes.
     """
 
     _announced: Started | None = None
@@ -174,7 +176,7 @@ class StreamedAnswer(Answer):
     _last = b""
 
     async def run(self) -> None:
-        """Run the turn and stream its answer; an error in its place is a whole response."""
+        """Run the turn and stream its answer; an error before the head is a whole response."""
         self._formatter = self._api.streamed(self._head)
         self._work = trio.CancelScope()
         self._writer.watch(
@@ -189,7 +191,7 @@ class StreamedAnswer(Answer):
             if not self._has_ended:
                 self._end()
         finally:
-            # A reference from the writer to here would keep the request until the next collection.
+            # The writer's reference to this object is a cycle, which only the collector would free.
             self._writer.unwatch()
             self._observe()
 
@@ -215,7 +217,7 @@ class StreamedAnswer(Answer):
             self._give_up()
 
     def _take_rare(self, event: _RareEvent) -> bytes:
-        """What is sent for `event`."""
+        """Take an event that is not a delta; returns what is sent for it."""
         match event:
             case Failed():
                 self._error = self._error or event.error
@@ -252,12 +254,12 @@ class StreamedAnswer(Answer):
 
     @property
     def _is_silent(self) -> bool:
-        """No server has begun to answer."""
+        """Whether no server has begun to answer."""
         return self.started is None and not self._has_content
 
     def _is_news(self, started: Started) -> bool:
-        """Whether the head named another server, or none. Which worker continues an
-        answer that has content is not announced.
+        """Whether the client has yet to learn of this server: the head named another one, or none.
+        After the first content another server is not announced.
         """
         announced = self._announced
         if announced is None or self._has_content:
@@ -265,7 +267,7 @@ class StreamedAnswer(Answer):
         return (started.served_by, started.worker) != (announced.served_by, announced.worker)
 
     def _announce(self, started: Started) -> None:
-        """An empty delta names the worker or provider, as the head could not."""
+        """Send an empty delta that names the worker or provider, because the head did not."""
         chunk = with_herma(self._formatter.keep_alive(), started)
         if (
             chunk
@@ -286,23 +288,23 @@ class StreamedAnswer(Answer):
         self._work.cancel()
 
     def _open(self, chunk: bytes) -> bool:
-        """Send the head and the opening, with `chunk` behind them."""
+        """Send the head, the opening and `chunk`."""
         self._open_head()
         return self._writer.write(self._opening() + chunk)
 
     def _open_head(self) -> None:
-        """The headers hold the facts that are known by now."""
+        """Begin the response, with the headers whose facts are known by now."""
         self._is_open = True
         self._announced = self.started
         self._writer.open(200, [*SSE_HEADERS, *self._headers()])
 
     def _opening(self) -> bytes:
-        """What precedes the first content; a provider's stream has its own."""
+        """The chunks before the first content; a provider's stream brings its own."""
         return b"" if self._from_provider else self._formatter.head(self.request.n)
 
     def _break_silence(self, now: float) -> float:
-        """Send the head when it was held long enough, then something in every silence. Returns when
-        to look again.
+        """Send the head once it was held for `head_hold_s`, later a keep-alive in each silence.
+        Returns when to be called again.
         """
         keep_alive_s = self._edge.config.keep_alive_s
         writer = self._writer

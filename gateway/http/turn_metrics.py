@@ -1,7 +1,7 @@
 """Counts and durations of chat requests.
 
-Owns plain numbers, which cost an addition each, and their Prometheus names at a scrape. Must not
-know how requests run. The client library's own counters take a lock per number: 20 us a request.
+Owns the counts as plain numbers, and their Prometheus names at a scrape. Must not know how requests
+run. The client library's own counters take a lock per number, which costs 20 us per request.
 """
 
 import time
@@ -20,7 +20,7 @@ _DURATION_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120
 
 @final
 class Histogram:
-    """The number of values up to each of `bounds` and above the bound before, and above all."""
+    """Counts of values: one for each of `bounds`, its upper bound, and one above the last."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 

@@ -1,6 +1,6 @@
-"""An answer in one piece.
+"""Whole answers: an answer in one piece, as JSON.
 
-Owns how the events of a turn become one body, and when it leaves. Must not know how a turn runs,
+Owns how the events of a turn become one body, and when it is sent. Must not know how a turn runs,
 nor how bytes reach the client.
 """
 
@@ -22,10 +22,10 @@ from gateway.http.sse_writer import Answer
 
 
 class WholeAnswer(Answer):
-    """The events so far; the request's max_tokens bounds their number.
+    """An answer in one piece. It keeps all events, whose number the request's max_tokens bounds.
 
-    The answer leaves with its last event, inside the link's frame callback: the turn does its
-    accounting while the answer is on its way.
+    The answer is sent with its last event, within the link's frame callback, before the turn does
+    its accounting.
     """
 
     _has_responded = False
@@ -52,7 +52,7 @@ class WholeAnswer(Answer):
             case Usage():
                 self.usage = event
                 is_whole = not self._num_unfinished and self._error is None
-                # An answer that no server has started is an error at the turn's end.
+                # Without a `Started` event `run` answers with an error.
                 if is_whole and self.started is not None and not self._has_responded:
                     self._respond()
             case Failed():
@@ -81,7 +81,7 @@ class WholeAnswer(Answer):
 
 
 class EmbeddingsAnswer(WholeAnswer):
-    """Embeddings, which come before the ends of their prompts."""
+    """An answer of embeddings. Each comes as an event before the `Finished` of its prompt."""
 
     def emit(self, event: TurnEvent) -> None:
         """Add an event of the turn."""

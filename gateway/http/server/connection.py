@@ -1,12 +1,12 @@
 """One connection: requests in, responses out, one after the other.
 
-Owns the task of a connection, what ends it, and the one task that reads for all connections. Must
-not know the listener, the app or how HTTP is written.
+Owns the task of a connection, what ends it, the one task that reads for all connections and the one
+that checks their deadlines. Must not know the listener, the app or how HTTP is written.
 
-What the peer sends is read while the app answers, so that a client that leaves is noticed: that
-cancels the connection's scope, and with it the app. One task reads all sockets, and one checks all
-deadlines: a task and a scope for each connection would cost more than all else of a request, as
-would a second switch of tasks and a system call to wait again.
+The socket is read while the app answers, so that a client that leaves is noticed: its leaving
+cancels the connection's scope, and with it the app. One task reads all sockets. A reading task per
+connection would cost a second task switch and another system call per request, and a timer per
+connection a cancel scope; each would cost more than all other work of a request.
 """
 
 import selectors
@@ -35,7 +35,9 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What all connections of a server share."""
+    """What all connections of a server share. `date` gives the current `Date` line; `readers` is
+    the task that reads.
+    """
 
     app: ASGIApp
     limits: Limits
@@ -47,8 +49,10 @@ class Service:
 
 
 class Connection:
-    """`serve` runs as a task in `nursery`, which ends with the connection. The socket is read
-    meanwhile, as long as there is room for more.
+    """One accepted socket. `serve` runs in a task of `nursery`, which ends with the connection.
+    `Readers` calls `read` meanwhile, as long as the parser has room.
+
+    `here` is the server's own address. `_is_last`: take no request beyond those that have arrived.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class Connection:
         self._is_last = False
 
     def read(self) -> None:
-        """Receive what the peer has sent, if there is room for it."""
+        """Receive what the peer has sent; stop reading if the parser has no room."""
         parser = self._parser
         if (parser.waiting or parser.body_of is not None) and parser.is_full:
             self._pause_reading()
@@ -112,7 +116,7 @@ class Connection:
             try:
                 keeps_alive = await self._answer(request)
             finally:
-                # Also when the client left: the request must not wait for the garbage collector.
+                # Also when the client left: the request is freed without the garbage collector.
                 self._exchange_now = None
             self._is_answering = False
             self._num_answered += 1
@@ -120,7 +124,7 @@ class Connection:
                 lingers = not request.is_complete
                 break
             if self._parser.waiting:
-                # Pipelined requests whose answers never wait must let other tasks run.
+                # An answer that never waits is no checkpoint; let other tasks run.
                 await trio.lowlevel.checkpoint()
         else:
             if self._parser.error is not None:
@@ -129,12 +133,12 @@ class Connection:
         await self._end(lingers=lingers)
 
     def end_soon(self) -> None:
-        """Take no request after those that have arrived."""
+        """Answer the requests that have arrived, then end the connection."""
         self._is_last = True
         self._changed.ring()
 
     def sweep(self, now: float) -> None:
-        """Give up a peer that is overdue; keep its answer alive."""
+        """End the connection of a peer that is overdue; let an open stream send its keep-alive."""
         if self._exchange_now is not None:
             self._exchange_now.sweep(now)
         stuck_since = self._send_buffer.stuck_since
@@ -160,7 +164,7 @@ class Connection:
         await self._changed.wait()
 
     def on_body_taken(self) -> None:
-        """Read on: the exchange has made room for more of a body."""
+        """Continue reading: the exchange has made room for more of a body."""
         if not self._is_read:
             self._resume_reading()
 
@@ -209,7 +213,7 @@ class Connection:
         return exchange.keeps_alive
 
     async def _refuse(self, error: ApiError) -> None:
-        """Answer bytes that are no request."""
+        """Answer bytes that are not a valid request."""
         request = Request("GET", b"/", [], "1.1", keeps_alive=False)
         exchange = Exchange(request, self, self._send_buffer, self._service.date, keeps_alive=False)
         await send_error(exchange.send, error)
@@ -233,8 +237,8 @@ class Reader(Protocol):
     """A connection, as the reading task sees it."""
 
     def read(self) -> None:
-        """Receive something; called again until all is received. Must not wait, nor touch other
-        readers.
+        """Receive once. Called again while the socket is readable. Must not wait, nor add or drop
+        other readers.
         """
         ...
 
@@ -245,7 +249,9 @@ class Reader(Protocol):
 
 @final
 class Readers:
-    """The connections that are read. Only the task that answers wakes for what arrives."""
+    """The connections that are being read, and the task that reads them. Only the connection's own
+    task wakes for what has arrived.
+    """
 
     def __init__(self) -> None:
         self._selector: Final = selectors.DefaultSelector()
@@ -255,14 +261,14 @@ class Readers:
         self._selector.close()
 
     def add(self, connection: socket.socket, reader: Reader) -> None:
-        """Read `connection` until `drop`, which has to come before it is closed."""
+        """Read `connection` until `drop`, which must be called before the socket is closed."""
         self._selector.register(connection, selectors.EVENT_READ, reader)
 
     def drop(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)
 
     async def run(self) -> None:
-        """Read all connections until cancelled. A failure is logged and ends its connection."""
+        """Read all connections until cancelled. A failure is logged and ends one connection."""
         descriptor = self._selector.fileno()
         while True:
             await trio.lowlevel.wait_readable(descriptor)
@@ -276,7 +282,7 @@ class Readers:
 
 
 class Connections:
-    """The open ones."""
+    """The open connections of a server."""
 
     def __init__(self, service: Service, here: Address | None) -> None:
         self._service = service
@@ -301,7 +307,7 @@ class Connections:
                     connection.stop_reading()
 
     async def sweep(self) -> None:
-        """Check the deadlines of all connections until cancelled. A failure is logged and ends its
+        """Check the deadlines of all connections until cancelled. A failure is logged and ends one
         connection.
         """
         sweep_s = min(self._service.deadlines.sweep_s, self._service.silent_peer_s / 4)
@@ -313,7 +319,7 @@ class Connections:
                     connection.lose()
 
     def end_soon(self) -> None:
-        """No connection takes another request."""
+        """Call `end_soon` of all connections, and of those that are accepted later."""
         self._is_ending = True
         for connection in tuple(self._open):
             connection.end_soon()

@@ -1,9 +1,8 @@
-"""One request and its response: as the app sees them, and as bytes on their way to the peer.
+"""An exchange: one request and its response, between the app and the socket.
 
-Owns the order of messages within an exchange, by ASGI's `receive` and `send` or as a
-`ResponseWriter`; the writing side of a socket, where what the kernel does not take at once waits;
-and which writes leave together. Must not know which app, nor what precedes and follows a request on
-its connection.
+Owns the order of messages within an exchange, whether by ASGI's `receive` and `send` or by a
+`ResponseWriter`; the buffer of bytes that the kernel has not taken yet; and which writes leave
+together. Must not know the app, nor other requests on the connection.
 """
 
 import socket
@@ -20,18 +19,22 @@ from gateway.http.server.response import CONTINUE, Framing
 
 _MAX_SEND_BYTES: Final = 2**20
 _SENDS_PER_CHECKPOINT: Final = 16
-"""A send that need not wait is no checkpoint; a stream that never waits must let others run."""
+"""A `send` that does not wait is no checkpoint, so a stream that never waits takes one now and
+then.
+"""
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.4"}
 
 
 class WriteBatch:
-    """`with write_batch:` around one engine step: what is written to a connection in it leaves in
-    one piece at its end. The block must not await; an inner block is part of the outer one.
+    """`with write_batch:` surrounds the processing of one engine frame. What the block writes to a
+    connection leaves in one piece at its end. The block must not await; an inner block is part of
+    the outer one.
 
-    `is_open`: writes are being collected. `now`, which the block is given, is when it began, on
-    trio's clock: it is the time of all that happens in it, as a clock asked for every token would
-    cost more than its text. A buffer whose first bytes wait adds itself to `pending`, once.
+    `is_open`: writes are being collected. `now`, which `with` also gives, is the time on trio's
+    clock at which the block began; all events in the block use it, because asking the clock for
+    every token would cost more than formatting its text. A buffer adds itself to `pending` with its
+    first bytes.
     """
 
     __slots__ = ("_depth", "is_open", "now", "pending")
@@ -60,14 +63,16 @@ class WriteBatch:
 
 
 write_batch: Final = WriteBatch()
-"""The one of this process: its connections and its frames share one thread."""
+"""The write batch of this process, whose connections and frames share one thread."""
 
 
 class SendBuffer:
-    """`write` never waits. `on_gone` is called once, when the peer turns out to be gone. `waiting`
-    is what the kernel has not taken, or was not offered yet because the `batch` is open: the bytes
-    of a single write, since most batches bring one, or a bytearray. `stuck_since` is when the peer
-    last took something while more waited, None while nothing waits.
+    """Bytes for one socket; `write` never waits. `on_gone` is called once, when the peer turns out
+    to be gone.
+
+    `waiting` holds the bytes that the kernel has not taken, or was not offered yet because the
+    `batch` is open. It is the `bytes` of the only write, as in most batches, or else a bytearray.
+    `stuck_since` is when the kernel last took bytes while more waited; None while none wait.
     """
 
     __slots__ = (
@@ -98,11 +103,11 @@ class SendBuffer:
         self.is_gone = False
 
     def write(self, data: bytes) -> None:
-        """Send `data`, which is not empty, now or as soon as the peer takes it."""
+        """Send `data`, which is not empty, now or as soon as the kernel takes it."""
         if self.is_gone:
             return
         if self.waiting:
-            # It leaves with the bytes before it.
+            # It leaves together with the bytes before it.
             if type(self.waiting) is bytes:
                 self.waiting = bytearray(self.waiting)
             self.waiting += data
@@ -114,7 +119,7 @@ class SendBuffer:
             self.flush()
 
     def write_all(self, data: bytes) -> None:
-        """`write` a whole response, which nothing can join, without waiting for the batch's end."""
+        """`write` a whole response at once: no later write of the batch can join it."""
         if self.waiting or self.is_gone:
             self.write(data)
         else:
@@ -122,7 +127,7 @@ class SendBuffer:
             self.flush()
 
     def flush(self) -> None:
-        """Send what was written since the batch began."""
+        """Send the bytes that were written since the batch began."""
         data, self.waiting = self.waiting, b""
         try:
             num_sent = self._socket.send(data)
@@ -132,7 +137,7 @@ class SendBuffer:
             self._send_later(data[num_sent:])
 
     def lose(self) -> None:
-        """Drop what waits, since the peer is gone."""
+        """The peer is gone: drop the bytes that wait."""
         if self.is_gone:
             return
         self.is_gone = True
@@ -171,7 +176,7 @@ class SendBuffer:
 
 
 class PeerGone(ClientGone, OSError):
-    """What `send` raises once nothing reaches the peer, as ASGI 2.4 asks for."""
+    """Raised by `send` once the peer is gone; ASGI 2.4 asks for an `OSError`."""
 
 
 class BodySource(Protocol):
@@ -182,7 +187,7 @@ class BodySource(Protocol):
         ...
 
     def on_body_taken(self) -> None:
-        """There is room for more."""
+        """The app has taken a part of the body, so there is room for more."""
         ...
 
 
@@ -328,7 +333,7 @@ class Exchange:
         return self._send_buffer.is_gone
 
     def open(self, status: int, headers: Sequence[Header]) -> None:
-        """Begin the response; the head is kept back until its first part."""
+        """See `ResponseWriter`."""
         if self.has_started or self._held is not None:
             raise ValueError("the response has begun already")
         self._held = (status, [*headers, *self.extra_headers] if self.extra_headers else headers)
@@ -356,7 +361,7 @@ class Exchange:
         self._look = None
 
     def sweep(self, now: float) -> None:
-        """Call `look` if it is due."""
+        """Call the callback of `watch` if it is due."""
         if self._look is not None and now >= self._look_at and not self.has_ended:
             self._look_at = self._look(now)
 
@@ -370,7 +375,8 @@ class Exchange:
         if len(send_buffer.waiting) + num_bytes > self._room and not self._has_room(num_bytes):
             return False
         if batch.is_open and self._is_flowing and num_bytes:
-            # The path of every token: as below, without the checks that hold while it flows.
+            # The path of every token: the same as `_put`, without checks that a started chunked
+            # response has passed.
             self.wrote_at = batch.now
             framed = b"%x\r\n%b\r\n" % (num_bytes, chunk)
             if send_buffer.waiting:
@@ -392,8 +398,8 @@ class Exchange:
         await self._send_buffer.flushed()
 
     def _has_room(self, num_bytes: int) -> bool:
-        """Whether a part that goes over the bound is taken all the same; what may wait behind it
-        stays the same then.
+        """Whether a part that goes over the bound is taken all the same: one part that is larger
+        than the bound itself is. As much as usual may then wait behind it.
         """
         if num_bytes <= MAX_PENDING_BYTES or len(self._send_buffer.waiting) > MAX_PENDING_BYTES:
             return False
@@ -417,7 +423,7 @@ class Exchange:
             self._send_buffer.write(data)
 
     def _begin(self) -> Framing:
-        """The framing of the response, now that it is known whether all of the request came."""
+        """The framing of the response. The connection is kept only if all of the request came."""
         request = self.request
         keeps_alive = self._keeps_alive and request.is_complete
         framing = self._framing = Framing(request.method, request.version, keeps_alive=keeps_alive)

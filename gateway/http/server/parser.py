@@ -1,12 +1,12 @@
-"""Bytes -> requests: the protocol core of the server's reading side.
+"""Bytes -> requests: the pure core of the server's reading side.
 
-Owns what is accepted as HTTP/1.1 and what is refused, with which status. Must not know sockets,
-clocks or the app.
+Owns what is accepted as HTTP/1.1, and the status of what is refused. Must not know sockets, clocks
+or the app.
 
 llhttp is strict by default: it refuses conflicting lengths, broken chunks, folded headers, space
-before colons, bare line ends. Refused here besides: other versions, repeated Host, codings beside
-chunked, endless heads. An upgrade is ignored, as RFC 9110 7.8 allows; clients that offer one with
-every POST expect just that.
+before colons and bare line feeds. This file also refuses other HTTP versions, a repeated Host,
+transfer codings other than chunked, and endless heads. It ignores an upgrade, as RFC 9110 7.8
+allows; clients that offer one with every POST expect that.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ import httptools
 from gateway.api import ApiError
 
 _SLICE_BYTES: Final = 4096
-"""Bytes parsed at once, so that a packet of tiny requests stops soon after the bound."""
+"""Bytes that are parsed at once, so that parsing stops soon after the bound on waiting requests."""
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 _CHECKED: Final = frozenset({b"host", b"transfer-encoding", b"content-encoding", b"expect"})
 
@@ -28,10 +28,10 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a client may send. `max_target_bytes` bounds the request line, `max_head_bytes` the
-    head, and likewise the trailers and any one chunk's header. Up to `max_waiting_requests`
-    pipelined requests wait for the one being answered, and up to `max_body_ahead_bytes` of a body
-    for the app to take them; beyond, nothing is read. The app bounds bodies.
+    """What a client may send. `max_target_bytes` bounds the request's target; `max_head_bytes`
+    bounds the head, the trailers and each chunk's header. Reading pauses while
+    `max_waiting_requests` pipelined requests wait, or more than `max_body_ahead_bytes` of a body
+    that the app has not taken. The app bounds the size of bodies.
     """
 
     max_target_bytes: int = 8 * 2**10
@@ -42,7 +42,9 @@ class Limits:
 
 
 class Request:
-    """A request whose head is complete. `error` is why the rest of its body will never come."""
+    """A request whose head is complete. `error`: the rest of its body will not come, for this
+    reason.
+    """
 
     __slots__ = (
         "error",
@@ -87,7 +89,7 @@ class Request:
         self.num_body_bytes += num_bytes
 
     def take(self) -> bytes:
-        """What has arrived of the body and was not taken before."""
+        """The part of the body that has arrived since the last call."""
         taken = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
         self.parts = []
         self.num_waiting_bytes = 0
@@ -101,10 +103,10 @@ class Request:
 
 
 class RequestParser:
-    """`feed` it, take requests out. Their bodies grow while they are fed.
+    """`feed` takes bytes, `take` gives requests, whose bodies grow while more bytes are fed.
 
-    `error` ends the connection: it is the answer to what came after the last request, unless that
-    request itself carries it. `is_over`: nothing more is read.
+    `error` ends the connection: it answers the bytes after the last request, unless that request's
+    own body is broken. `is_over`: nothing more is parsed.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -124,7 +126,7 @@ class RequestParser:
 
     @property
     def is_full(self) -> bool:
-        """Whether reading on would keep more than the limits allow."""
+        """Whether to pause reading, because more bytes would exceed the limits."""
         if len(self.waiting) >= self._limits.max_waiting_requests:
             return True
         body_of = self.body_of
@@ -134,7 +136,7 @@ class RequestParser:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the peer has sent nothing that is not a whole request, taken out."""
+        """Whether all bytes so far belong to complete requests that were taken."""
         return not (self.waiting or self.is_in_head or self.body_of or self._rest)
 
     def feed(self, data: bytes) -> None:
@@ -142,7 +144,7 @@ class RequestParser:
         if self._rest:
             data, self._rest = self._rest + data, b""
         elif len(data) <= _SLICE_BYTES and not self.waiting and not self.is_over:
-            # The usual case: a whole request, after the answer to the one before.
+            # The usual case: one whole request, sent after the answer to the previous one.
             self._parse(data)
             return
         for start in range(0, len(data), _SLICE_BYTES):
@@ -163,7 +165,7 @@ class RequestParser:
         return request
 
     def fail(self, error: ApiError) -> None:
-        """Read nothing more, because of `error`, which is ignored after the last request."""
+        """Parse nothing more, because of `error`. Does nothing after the last request."""
         if self.is_over:
             return
         self.is_over = True
@@ -182,7 +184,7 @@ class RequestParser:
         except httptools.HttpParserInvalidMethodError:
             self.fail(_refusal(501, "The request's method is unknown."))
         except httptools.HttpParserError as error:
-            # What one of the callbacks below raised is the context.
+            # The context is the exception of one of the callbacks below.
             reason = error.__context__
             if not isinstance(reason, ApiError):
                 reason = _refusal(400, f"The request is not valid HTTP/1.1: {error}.")
@@ -190,7 +192,7 @@ class RequestParser:
         if self._num_quiet_bytes > self._limits.max_head_bytes:
             self.fail(self._too_long())
         elif self.is_in_head and len(self._headers) > self._limits.max_headers:
-            # A whole head is counted at its end: a slice cannot hold too many.
+            # The head is not complete; a complete one is counted in `on_headers_complete`.
             self.fail(self._too_many())
 
     def _too_many(self) -> ApiError:
@@ -201,8 +203,8 @@ class RequestParser:
         return _refusal(431, f"The head or a chunk's framing has over {num_bytes} bytes.")
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """llhttp takes what follows for the other protocol, a body included. A second parser gets a
-        head with the same framing and goes on with the body.
+        """llhttp takes everything after an upgrade for the other protocol, even the body. So a new
+        parser gets a head with the same framing headers and parses the body.
         """
         assert self.body_of is not None
         framing = b"".join(
@@ -281,8 +283,8 @@ class RequestParser:
 
 
 def check_head(request: Request) -> None:
-    """Set what the head says about the connection and the body. Raises `ApiError` for a request
-    that is refused.
+    """Set the request's fields that follow from its head. Raises `ApiError` for a request that is
+    refused.
     """
     if request.version not in {"1.1", "1.0"}:
         raise _refusal(505, "Only HTTP/1.0 and 1.1 are supported.")

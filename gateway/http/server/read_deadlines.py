@@ -1,10 +1,10 @@
-"""How long a peer may be silent or slow.
+"""Read deadlines: how long a peer may be silent or slow.
 
 Owns the deadlines, what a connection waits for and since when. Must not know the clock: `now` is an
 argument.
 
-Nothing is recorded while bytes come and go: the periodic check sees what has changed since the last
-one, and may be late by one period. So a request costs no timer of its own.
+A periodic check compares the connection with its state at the previous check, so a deadline may be
+noticed one period late. In return bytes that arrive cost nothing, and a request has no timer.
 """
 
 from dataclasses import dataclass
@@ -13,17 +13,21 @@ from typing import Literal
 from gateway.http.server.parser import Request, RequestParser
 
 Phase = Literal["idle", "head"] | Request
-"""What is awaited of the peer: its next request, the rest of a head, or of a request's body."""
+"""What the server waits for: the next request, the rest of a head, or the rest of the body of this
+request.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long a peer may take. `idle_s` between requests is longer than the pools of common
-    clients keep a connection (5 to 60 s). A head has `head_s` from its first byte. A body may not
-    fall silent for `body_silence_s`, nor, after `body_grace_s`, come slower than
-    `min_body_bytes_per_s`. After an answer that came before the whole question the rest is read
-    away for `linger_s`: closing with unread bytes makes the kernel reset the connection, and the
-    client may lose the answer.
+    """How long a peer may take.
+
+    `idle_s` between requests is longer than common clients keep a pooled connection (5 to 60 s). A
+    head must be complete `head_s` after its first byte. A body may not pause for `body_silence_s`,
+    and after `body_grace_s` may not be slower than `min_body_bytes_per_s` on average. After an
+    answer to an incomplete request the server reads and drops the rest for `linger_s`: closing a
+    socket with unread bytes makes the kernel reset the connection, and the client may lose the
+    answer.
     """
 
     idle_s: float = 75.0
@@ -34,23 +38,23 @@ class Deadlines:
     linger_s: float = 2.0
 
     def body_by(self, began_at: float, now: float, num_bytes: int) -> float:
-        """When a body that began at `began_at`, and of which `num_bytes` are there, is overdue
-        unless more of it comes.
+        """When a body is overdue that began at `began_at`, has `num_bytes` so far, and of which the
+        last bytes came at `now`.
         """
         slowest_at = began_at + self.body_grace_s + num_bytes / self.min_body_bytes_per_s
         return min(now + self.body_silence_s, slowest_at)
 
     @property
     def sweep_s(self) -> float:
-        """The period of the check, by which a deadline may be late: twice the tick of the other
-        tasks at rest, so that it wakes the process at no other moment.
+        """The period of the check. It is at most twice the tick of other tasks at rest, so that the
+        check wakes an idle process at no additional moment.
         """
         shortest = min(self.idle_s, self.head_s, self.body_silence_s)
         return min(0.8, shortest / 4)
 
 
 class ReadDeadlines:
-    """Checked from time to time, it tells when the peer is overdue."""
+    """The deadlines of one connection, checked by a periodic call of `look`."""
 
     __slots__ = ("_began_at", "_deadlines", "_heard_at", "_num_answered", "_num_bytes", "_phase")
 
@@ -65,8 +69,8 @@ class ReadDeadlines:
     def look(
         self, parser: RequestParser, now: float, *, num_answered: int, is_answering: bool
     ) -> Phase | None:
-        """What the peer is overdue with. `num_answered` tells one wait from the next of its kind;
-        `is_answering`: it is the server's turn to act.
+        """What the peer is overdue with, or None. `num_answered` distinguishes a wait from the same
+        kind of wait after another request. `is_answering`: the server, not the peer, is to act.
         """
         phase = _phase(parser, is_answering=is_answering)
         if phase is not self._phase or num_answered != self._num_answered:

@@ -1,7 +1,7 @@
-"""Responses -> bytes: the protocol core of the server's writing side.
+"""Responses -> bytes: the pure core of the server's writing side.
 
-Owns heads, how a body is framed, and what may not be in a header. Must not know sockets, the clock
-or the app.
+Owns response heads, the framing of bodies and the check of header values. Must not know sockets,
+the clock or the app.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ class Framing:
     """The bytes of one response: `head` once, then `body` for every part, the last one with
     `is_last`. `keeps_alive`: whether another response can follow on the connection.
 
-    Raises `ValueError` for what the app may not do.
+    Raises `ValueError` for an invalid response of the app.
     """
 
     __slots__ = ("_is_chunked", "_is_silent", "_num_left", "_takes_chunks", "keeps_alive")
@@ -42,7 +42,7 @@ class Framing:
 
     @property
     def is_delimited(self) -> bool:
-        """Whether the peer can tell the end of the body, other than by the connection's."""
+        """Whether the peer can find the end of the body without the end of the connection."""
         return self._is_silent or self._is_chunked or self._num_left is not None
 
     @property
@@ -57,7 +57,7 @@ class Framing:
         date: bytes,
         whole_body: bytes | None = None,
     ) -> bytes:
-        """The head. With `whole_body`, which the caller still has to send, its length is in it."""
+        """The head. `whole_body` only gives the Content-Length; the caller sends it by `body`."""
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is no final status of a response")
         lines = [_STATUS_LINES.get(status, b"HTTP/1.1 %d \r\n" % status), date]
@@ -72,7 +72,7 @@ class Framing:
                 self.keeps_alive = False
                 lines.pop()
             elif lowered == b"transfer-encoding":
-                # The framing is the server's, whatever the app says.
+                # The server frames the body, whatever the app says.
                 lines.pop()
         if length is None and not is_bodiless:
             length = self._frame(whole_body, lines)
@@ -85,7 +85,7 @@ class Framing:
         return head + b"\r\n"
 
     def body(self, part: bytes, *, is_last: bool) -> bytes:
-        """`part` as it is sent."""
+        """`part` with its framing."""
         if self._is_silent:
             return b""
         if self._is_chunked:
@@ -96,7 +96,7 @@ class Framing:
             if self._num_left < 0:
                 raise ValueError("the response is longer than its Content-Length")
             if is_last and self._num_left:
-                # The peer waits for the rest; the end of the connection tells that none follows.
+                # The body is too short: end the connection, so that the peer stops waiting.
                 self.keeps_alive = False
         return part
 

@@ -1,7 +1,7 @@
-"""The server: listens, accepts connections, checks their deadlines, drains.
+"""The server: listens, accepts connections and drains.
 
-Owns the listening socket and its options, the set of open connections, and what a failure to bind
-means for the operator. Must not know HTTP.
+Owns the listening socket and its options, the tasks of all connections, and the operator's text for
+a failure to bind. Must not know HTTP.
 """
 
 import errno
@@ -29,7 +29,7 @@ SHUTDOWN_GRACE_S: Final = 10.0
 SILENT_PEER_S: Final = 30.0
 """How long a peer may leave sent bytes unread or unacknowledged."""
 _MAX_ACCEPTS: Final = 64
-"""Per turn of the loop, so that a storm of connections does not stop the others."""
+"""Connections accepted in one cycle of the loop, so that a burst of them does not stop streams."""
 _NO_ROOM_S: Final = 0.1
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -39,7 +39,7 @@ _LEFT: Final = frozenset(
         *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT),
     }
 )
-"""On accepting Linux reports network errors of that one peer, or that it is filtered."""
+"""Errors of `accept` on Linux that concern only the connection to be accepted; see accept(2)."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,10 +58,10 @@ async def serve(
     certificates: Certificates | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve `app` until cancelled, or until `shutdown_trigger` returns: then the port closes,
-    idle connections too, and requests being answered get `drain_s` to end. A peer that leaves
-    what was sent unread for `silent_peer_s` is given up. `is_shared`: see `listen`. With
-    `certificates` all connections are TLS.
+    """Serve `app` until cancelled, or until `shutdown_trigger` returns. Then the port and idle
+    connections are closed, and requests that are being answered have `drain_s` to end. The
+    connection of a peer that does not read for `silent_peer_s` is closed. `is_shared`: see
+    `listen`. With `certificates` all connections use TLS.
 
     `task_status` gets the base URL ("http://127.0.0.1:8080") once connections are accepted.
     Raises `ConfigError` when the address cannot be bound.
@@ -100,8 +100,8 @@ async def _accept(
     handlers: trio.Nursery,
     certificates: Certificates | None,
 ) -> None:
-    """Accept until cancelled, each connection into a task of `handlers`: its failure is logged and
-    ends no other one.
+    """Accept connections until cancelled. Each gets a task in `handlers`, whose failure is logged
+    and ends no other connection.
     """
     while True:
         await trio.lowlevel.wait_readable(listener)
@@ -122,9 +122,9 @@ async def _accept(
 
 
 async def _handle_accept_error(error: OSError) -> None:
-    """Ignore a peer that left before it was accepted; without descriptors or memory wait until
-    there are some. A listener that does not listen (EINVAL) was taken off the port by the parent of
-    several processes, which heard nothing from here, and comes back. Raises all else.
+    """Ignore a peer that left before it was accepted; wait a moment when descriptors or memory are
+    exhausted. EINVAL means that the socket does not listen now: the parent of several gateway
+    processes takes an unresponsive one off the port and puts it back later. Raises other errors.
     """
     if error.errno == errno.EINVAL:
         await trio.sleep(_NO_ROOM_S)
@@ -138,9 +138,9 @@ async def _handle_accept_error(error: OSError) -> None:
 async def listen(
     host: str, port: int, *, silent_peer_s: float, is_shared: bool = False
 ) -> socket.socket:
-    """A socket that listens. `is_shared`: other processes listen on the same port, and the kernel
-    spreads connections over them. A peer that leaves what was sent unread or unacknowledged for
-    `silent_peer_s` is given up by the kernel.
+    """A listening socket. `is_shared`: other processes listen on the same port, and the kernel
+    spreads connections over them. The kernel closes the connection of a peer that leaves sent bytes
+    unacknowledged for `silent_peer_s`.
 
     Raises `ConfigError` when the address cannot be bound.
     """
@@ -173,7 +173,7 @@ async def listen(
 
 
 def url_of(listener: socket.socket, *, is_tls: bool = False) -> str:
-    """The base URL that reaches it."""
+    """The base URL of the listener."""
     host, port = listener.getsockname()[:2]
     scheme = "https" if is_tls else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -1,8 +1,9 @@
-"""TLS in front of the server: certificates that are read again when their files change, and the
-bytes between a client's TLS stream and a plain socket.
+"""TLS in front of the server: certificates, handshakes, and the copying of bytes between a client's
+TLS stream and a plain socket.
 
-Owns handshakes and their deadline. The server behind it reads plain sockets as ever: what TLS
-costs, a copy of each piece, is paid by TLS connections alone. Must not know HTTP.
+Owns the deadline of handshakes, and reads certificates again when their files change. The server
+reads plain sockets in any case, so only TLS connections pay for TLS, with a copy of each piece.
+Must not know HTTP.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Certificates:
             ) from error
 
     def context(self) -> ssl.SSLContext:
-        """For the next handshake: of the files as they are now, or as they were while what they
-        hold now cannot be used.
+        """The context for the next handshake: of the files as they are now, or of their last usable
+        state.
         """
         try:
             stamps = self._stamped()
@@ -77,7 +78,7 @@ async def serve_tls(
     certificates: Certificates,
     handle: Handle,
 ) -> None:
-    """Shake hands with a client, and let `handle` serve the other end of what it says."""
+    """Do the TLS handshake with a client, and let `handle` serve a socket with the plain bytes."""
     plain = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
     stream = trio.SSLStream(plain, certificates.context(), server_side=True, https_compatible=True)
     try:
@@ -97,7 +98,9 @@ async def serve_tls(
 
 
 async def _take_in(stream: trio.SSLStream[trio.SocketStream], ours: trio.SocketStream) -> None:
-    """What the client says; its end, however it comes, is the end of what the server reads."""
+    """Copy from the client to the server. However the client's stream ends, the server reads an end
+    of file.
+    """
     try:
         while piece := await stream.receive_some(_PIECE_BYTES):
             await ours.send_all(piece)
@@ -112,7 +115,7 @@ async def _take_in(stream: trio.SSLStream[trio.SocketStream], ours: trio.SocketS
 async def _give_out(
     ours: trio.SocketStream, stream: trio.SSLStream[trio.SocketStream], both: trio.CancelScope
 ) -> None:
-    """What the server answers, then the end of the connection."""
+    """Copy from the server to the client, then close the connection."""
     try:
         while piece := await ours.receive_some(_PIECE_BYTES):
             await stream.send_all(piece)

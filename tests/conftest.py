@@ -85,6 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SECRET_NET] = SecretNet(Path(_state.name) / "output")
     config.stash[SECRET_NET].install()
     if config.getoption("markexpr") != "gpu":
+        if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+            raise pytest.UsageError("a conftest.py imports Triton: too early for its interpreter")
         os.environ["TRITON_INTERPRET"] = "1"
 
 

@@ -3,10 +3,15 @@
 At every operation it makes the types and shapes of blocks anew, of which a kernel has a few, and
 compares them element by element; at every call of a device function it looks through
 `triton.language` for builtins, though the launch has replaced them; and it checks integers for
-overflows whose outcome only a debug build looks at. Must not know kernels.
+overflows whose outcome only a debug build looks at. It reads the source of a kernel at the first
+launch, by the line numbers of the import: `keep_sources` has it read what was imported. Must not
+know kernels.
 """
 
 import inspect
+import linecache
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -51,6 +56,17 @@ def quicken() -> None:
     core.block_type.name = property(lambda self: f"<{self.shape}, {self.element_ty}>")
     core.tensor.__init__ = _init_tensor
     TritonSemantic.broadcast_impl_value = _broadcast_unless_equal
+
+
+def keep_sources(*packages: str) -> None:
+    """Whatever happens to files of `packages` from now on, `inspect` finds the lines of the modules
+    that are imported: a rebase or an edit beside a long run would have kernels begin in mid-code.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith(packages) and (path := getattr(module, "__file__", None)):
+            lines = Path(path).read_text().splitlines(keepends=True)
+            # Lines without a time of their file are not compared with it again.
+            linecache.cache[path] = (sum(map(len, lines)), None, lines, path)
 
 
 def _init_block_type(self: Any, element_ty: Any, shape: Any) -> None:

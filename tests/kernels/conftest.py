@@ -20,6 +20,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
+def pytest_collection_finish() -> None:
+    """All kernels are imported; some are first launched many minutes later."""
+    from tests.fakes.quick_interpreter import keep_sources  # Triton, not before it is configured
+
+    keep_sources("kernels.", "tests.kernels.")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _interpreter() -> None:
     """Quick, and it refuses what lies outside of a launch's tensors."""

@@ -1,6 +1,12 @@
-"""In tests a kernel that reads or writes outside of its tensors is found out."""
+"""In tests a kernel that reads or writes outside of its tensors is found out, and a kernel is the
+code that was imported.
+"""
 
 # ruff: noqa: ANN001, ANN202, N803 - device code is typed by Triton
+
+import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +15,16 @@ import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
 from kernels.launch import Launch
+from tests.fakes.quick_interpreter import keep_sources
+
+KERNEL = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(to_ptr):
+    tl.store(to_ptr, 7)
+"""
 
 
 @triton.jit
@@ -36,3 +52,17 @@ def test_a_row_too_far(device: torch.device, read: int, written: int) -> None:
 def test_what_is_masked_may_lie_anywhere(device: torch.device) -> None:
     """The last one is behind the tensor, and neither read nor written."""
     assert _shift(device, 1, 1).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+
+
+def test_a_kernel_is_what_was_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its file changes before the first launch: Triton's interpreter reads it only then."""
+    path = tmp_path / "a_changed_file.py"
+    path.write_text(KERNEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    kernel = import_module(path.stem).kernel
+    keep_sources(path.stem)
+    path.write_text(f"# A line more.\n{KERNEL.replace('7', '8')}")
+    out = torch.zeros(1)
+    kernel[(1,)](out)
+    del sys.modules[path.stem]
+    assert out.tolist() == [7.0]

@@ -82,8 +82,9 @@ class BodyBuilder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiFormat:
-    """How the API of that name writes its answers. `id_prefix` begins their ids. `error_body` is
-    that of an answer which is an error as a whole.
+    """How the API of that name writes its answers. `id_prefix` begins their ids, which end in
+    `id_suffix` or, without one, at random. `error_body` is that of an answer which is an error as a
+    whole.
     """
 
     name: str
@@ -91,6 +92,7 @@ class ApiFormat:
     streamed: Callable[[AnswerHead], StreamFormatter]
     whole: Callable[[AnswerHead], BodyBuilder]
     error_body: Callable[[ApiError], bytes] = ApiError.body
+    id_suffix: str = ""
 
 
 class PromptDetails(msgspec.Struct):

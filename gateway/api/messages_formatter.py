@@ -133,13 +133,14 @@ class TokenCount(msgspec.Struct):
 
 
 def messages_format(signer: Signer, request_id: str) -> ApiFormat:
-    """The Messages API for one request."""
+    """The Messages API for one request, whose message has the digits of `request_id`."""
     return ApiFormat(
         name="messages",
         id_prefix="msg_",
         streamed=lambda head: MessageStream(head, signer, request_id),
         whole=lambda head: MessageBuilder(head, signer),
         error_body=lambda error: message_error(error, request_id),
+        id_suffix=request_id.partition("_")[2],
     )
 
 

@@ -121,6 +121,7 @@ def _headers(started: Started, caller: Caller) -> list[Header]:
         header(b"x-herma-served-by", started.served_by),
         header(b"x-herma-route", started.route),
     ]
+    given, request_id = started.headers, caller.trace.id
     if started.worker:
-        return [header(b"x-herma-worker", started.worker), *ours]
-    return [*ours, *passed_on(started.headers, has_limits=caller.charge is not None)]
+        given, ours = (), [header(b"x-herma-worker", started.worker), *ours]
+    return [*ours, *passed_on(given, request_id, has_limits=caller.charge is not None)]

@@ -27,6 +27,8 @@ SSE_HEADERS: Final[tuple[Header, ...]] = (
 
 _log = logging.getLogger(__name__)
 
+REQUEST_ID: Final = b"x-request-id"
+
 PRINTABLE: Final = bytes(byte if 0x20 <= byte <= 0x7E else ord("?") for byte in range(256))
 _encode = msgspec.json.Encoder().encode
 
@@ -83,15 +85,21 @@ def header(name: bytes, value: object) -> Header:
     return name, str(value).encode("ascii", "replace").translate(PRINTABLE)
 
 
-def passed_on(headers: Iterable[Header], *, has_limits: bool = False) -> list[Header]:
-    """The `headers` of another server, made printable so that they cannot break the response. With
-    `has_limits` the response has our own rate limits, and the other server's are left out.
+def passed_on(
+    headers: Iterable[Header], request_id: str, *, has_limits: bool = False
+) -> list[Header]:
+    """The `headers` of another server, made printable so that they cannot break the response, and
+    our id of the request if they have none. With `has_limits` the response has our own rate limits,
+    and the other server's are left out.
     """
-    return [
+    given = [
         (name, value.translate(PRINTABLE))
         for name, value in headers
         if not (has_limits and name.startswith(b"x-ratelimit-"))
     ]
+    if REQUEST_ID not in dict(given):
+        given.append(header(REQUEST_ID, request_id))
+    return given
 
 
 async def send_error(send: Send, error: ApiError, headers: tuple[Header, ...] = ()) -> None:

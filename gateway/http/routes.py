@@ -41,7 +41,8 @@ from gateway.http.tokenize import Tokenizing
 from gateway.routing import ModelView
 
 _EXPOSED_HEADERS: Final = (
-    b"x-herma-worker, x-herma-cached-tokens, x-herma-route, x-herma-served-by, retry-after, "
+    b"x-herma-worker, x-herma-cached-tokens, x-herma-route, x-herma-served-by, "
+    b"x-request-id, request-id, retry-after, "
     b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )

@@ -43,6 +43,7 @@ from gateway.http.response_writer import ResponseWriter
 from gateway.http.responses import (
     JSON_TYPE,
     PRINTABLE,
+    REQUEST_ID,
     SSE_HEADERS,
     Header,
     error_headers,
@@ -83,7 +84,7 @@ class Answer:
         self._writer = writer
         trace, unix_time = caller.trace, edge.unix_time()
         self._head = AnswerHead(
-            api.id_prefix + edge.draw(12).hex(),
+            api.id_prefix + (api.id_suffix or edge.draw(12).hex()),
             int(unix_time),
             request.model,
             request.include_usage,
@@ -104,19 +105,22 @@ class Answer:
         self.status = CLIENT_LEFT
 
     def _headers(self) -> tuple[Header, ...]:
-        """The `x-herma-*` headers whose facts are known by now, and the provider's headers."""
+        """The request's id, unless the provider sent its own; the `x-herma-*` headers whose facts
+        are known by now; the provider's headers.
+        """
         started = self.started
         if started is None:
-            return ()
+            return ((REQUEST_ID, self._head.id.encode()),)
         ours = (
             _header(b"x-herma-served-by", started.served_by),
             (b"x-herma-cached-tokens", b"%d" % started.cached_tokens),
             (b"x-herma-route", started.route.encode("ascii", "replace").translate(PRINTABLE)),
         )
         if started.worker:
-            return _header(b"x-herma-worker", started.worker), *ours
+            named = (REQUEST_ID, self._head.id.encode())
+            return named, _header(b"x-herma-worker", started.worker), *ours
         has_limits = self.caller.charge is not None
-        return (*ours, *passed_on(started.headers, has_limits=has_limits))
+        return (*ours, *passed_on(started.headers, self._head.id, has_limits=has_limits))
 
     def _respond_with_failure(self) -> bool:
         """Send the error, or else the provider's own error, as a whole response. Returns False if

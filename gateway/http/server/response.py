@@ -19,6 +19,7 @@ _PLAIN: Final = frozenset(
     {
         *(b"content-type", b"cache-control", b"retry-after", b"www-authenticate", b"allow"),
         *(b"x-herma-served-by", b"x-herma-worker", b"x-herma-cached-tokens", b"x-herma-route"),
+        b"x-request-id",
     }
 )
 """Headers that do not affect the framing."""

@@ -46,7 +46,8 @@ async def test_a_message_is_the_same_whole_and_streamed() -> None:
     assert [block["type"] for block in body["content"]] == ["thinking", "text", "tool_use"]
     assert (body["content"][2]["input"], body["stop_reason"]) == ({"a": 1}, "tool_use")
     assert (body["type"], body["role"], body["model"]) == ("message", "assistant", "alpha")
-    assert reply.headers["request-id"].startswith("req_")
+    assert reply.headers["request-id"] == body["id"].replace("msg_", "req_")
+    assert reply.headers["x-request-id"] == body["id"]
     assert reply.headers["x-herma-worker"] == "w1"
     for block in (*body["content"], *stream["content"]):
         block.pop("id", None)

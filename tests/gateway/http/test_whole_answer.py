@@ -26,6 +26,7 @@ async def test_the_answer_is_one_body(autojump_clock: MockClock) -> None:
     assert exchange.json["usage"]["total_tokens"] == 72
     assert exchange.json["created"] == 1_800_000_000
     assert exchange.head["x-herma-worker"] == "gpu0"
+    assert exchange.head["x-request-id"] == exchange.json["id"]
     assert exchange.head["content-length"] == str(len(exchange.content))
 
 
@@ -35,6 +36,7 @@ async def test_an_error_is_a_status(step: Any, autojump_clock: MockClock) -> Non
     exchange = await _ask(Script(*ANSWER[:2], step)).run()
     assert exchange.status == 429
     assert exchange.head["retry-after"] == "3"
+    assert exchange.head["x-request-id"].startswith("chatcmpl-")
 
 
 async def test_leaving_cancels_the_turn_at_once(autojump_clock: MockClock) -> None:
@@ -59,6 +61,15 @@ async def test_a_provider_answer_passes_unchanged(autojump_clock: MockClock) -> 
     assert exchange.head["x-herma-served-by"] == "cloud:far"
     assert exchange.head["x-their"] == "own"
     assert "x-herma-worker" not in exchange.head
+    assert exchange.head["x-request-id"].startswith("chatcmpl-")
+
+
+async def test_a_provider_s_id_of_the_request_stays(autojump_clock: MockClock) -> None:
+    """Its support asks for that one."""
+    theirs = ((b"x-request-id", b"req_far"),)
+    started = Started("cloud:far", "", 0, "no worker is ready", "large", theirs)
+    exchange = await _ask(Script(started, UpstreamBody(200, b"{}"))).run()
+    assert exchange.head["x-request-id"] == "req_far"
 
 
 @pytest.mark.parametrize("step", [1.0, connection_lost()])

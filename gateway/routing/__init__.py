@@ -1,7 +1,7 @@
 """Where a request goes and when: fleet state, prefix index, cost, admission, health.
 
-Owns every decision about workers. All of it is pure but the one actor (`dispatcher.py`) and the
-lease that it hands out. Must not know tokens, HTTP or sockets.
+Owns every decision about workers. All of it is pure, except for the dispatcher (`dispatcher.py`)
+and the leases that it hands out. Must not know tokens, HTTP or sockets.
 """
 
 from gateway.routing.admission_queue import QueuePosition

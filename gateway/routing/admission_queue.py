@@ -1,7 +1,7 @@
 """The admission queue: which requests wait, in which order, and when a refused client may retry.
 
-Owns the waiting requests of one model. Must not know workers' caps (`worker_view.py`) or which
-worker is best (`placement_cost.py`).
+Owns the waiting requests of one model. Must not know the limits of workers (`worker_view.py`) or
+which worker is best (`placement_cost.py`).
 """
 
 import math
@@ -21,12 +21,13 @@ MAX_RETRY_AFTER_S: Final = 60
 
 
 class Waiting(msgspec.Struct, eq=False):
-    """A ticket without a place. `due`: its turn among the sessions of its key. `first`: it goes
-    before others, because its answer began already or a worker was too busy for it. `held_since`:
-    since when nothing can serve its model; None while something can. `is_on_probation`: no other
-    such request may run beside it until it is `proven`, since engines died under it. `asked_at`:
-    when it asked for its place. Since then: `held` blocks of it by worker, and `fresh_tokens` that
-    no worker held. `forecast`: at a time, so many seconds of wait were expected.
+    """A ticket without a place. `due` orders the sessions of its key (`fair_shares.py`). `first`:
+    it goes before others, because its answer has begun or a worker was too busy for it.
+    `held_since`: since when nothing can serve its model; None while something can.
+    `is_on_probation`: engines died under the request, so it may run only while no other such
+    request runs. When it asked, at `asked_at`, each worker of `held` held that many of its blocks,
+    and no worker held `fresh_tokens` of it. `forecast` is a pair: a time, and the seconds of wait
+    that were expected then.
     """
 
     request: RouteRequest
@@ -43,7 +44,9 @@ class Waiting(msgspec.Struct, eq=False):
 
 
 class QueuePosition(NamedTuple):
-    """`number` from 1, of a ticket that waits since a time and has a place in `wait_s`."""
+    """A waiting ticket is the `number`-th, from 1, has waited `since` then, and is expected to wait
+    for `wait_s` more.
+    """
 
     number: int
     since: float
@@ -55,10 +58,11 @@ _Line = list[_Entry]
 
 
 class AdmissionQueue:
-    """Tickets by number, in lines that are kept in order: one for each key, one for those that had
-    a place before, both once more for auxiliary requests. Which line is next is found when a ticket
-    may leave. `by_ticket` is public for reading: it is nearly always empty, and looking costs no
-    call. `num_sequences` of all of them. `is_any_held`: some ticket's `held_since` is set.
+    """Waiting tickets in sorted lines: one line for each key and one for tickets that are `first`,
+    each once more for auxiliary requests. The order between lines is computed when a ticket may
+    leave. `by_ticket` is public so that callers can see without a call that it is empty, as it
+    nearly always is. `num_sequences` is the sum over all tickets. `is_any_held`: the `held_since`
+    of some ticket is set.
     """
 
     def __init__(self) -> None:
@@ -82,7 +86,7 @@ class AdmissionQueue:
         insort(self._lines.setdefault(_line_of(waiting), []), _entry_of(waiting))
 
     def get(self, ticket: int) -> Waiting:
-        """The ticket that waits. Raises `KeyError` if it does not."""
+        """The waiting ticket. Raises `KeyError` if it does not wait."""
         return self.by_ticket[ticket]
 
     def pop(self, ticket: int) -> Waiting:
@@ -100,8 +104,8 @@ class AdmissionQueue:
         return any(is_auxiliary for is_auxiliary, _, _ in self._lines)
 
     def in_order(self, shares: FairShares) -> list[Waiting]:
-        """Auxiliary ones first, then those that had a place before, then the key that was served
-        least and its session that is due first, then by arrival.
+        """Auxiliary requests first, then those that are `first`, then the key that was served least
+        and within it the session that is due first, then by arrival.
         """
         if len(self.by_ticket) == 1:
             return [*self.by_ticket.values()]
@@ -119,8 +123,8 @@ class AdmissionQueue:
     def expected_order(
         self, shares: FairShares, charge: Callable[[Waiting], float]
     ) -> list[Waiting]:
-        """The order in which they will go if none comes: as `in_order`, but each that goes is
-        charged to its key, so that keys take turns.
+        """The order in which the tickets will leave if no other arrives: as `in_order`, but each
+        ticket that leaves is charged to its key, so that keys take turns.
         """
         ranks: dict[tuple[bool, bool], list[tuple[float, _Entry, int, _Line]]] = {}
         for (is_auxiliary, is_first, key), line in self._lines.items():
@@ -149,18 +153,18 @@ def _line_of(waiting: Waiting) -> tuple[bool, bool, str]:
 
 
 def _entry_of(waiting: Waiting) -> _Entry:
-    # No two arrivals are equal, so the last of the three is never compared.
+    # Arrivals are unique, so comparing two entries never reaches the third element.
     return 0.0 if waiting.first else waiting.due, waiting.arrival, waiting
 
 
 def retry_after_s(wait_s: float) -> int:
     """Whole seconds for a header: at least one, and no more than clients accept."""
-    # Bounded before it is rounded: what is expected may be infinite.
+    # Bounded before it is rounded, because `wait_s` may be infinite.
     return math.ceil(min(MAX_RETRY_AFTER_S, max(1.0, wait_s)))
 
 
 def start_retry_after_s(elapsed_s: float, fraction: float) -> int:
-    """Whole seconds until a start should be over that got to `fraction` in `elapsed_s`."""
+    """Whole seconds until a start should end that has reached `fraction` after `elapsed_s`."""
     if fraction <= 0.0:
         return 5
     left_s = elapsed_s * (1.0 - fraction) / fraction

@@ -24,8 +24,9 @@ T = TypeVar("T")
 
 
 class Breaker:
-    """Of one target. Times are on the caller's clock. Busy answers are no failures: report them
-    with `refused`. `is_open`: the target has failed and not yet answered again.
+    """The breaker of one target, which is a worker or a provider. Times are on the caller's clock.
+    A busy answer is no failure: report it with `refused`. `is_open`: the target has failed, and has
+    not answered since.
     """
 
     __slots__ = ("_cool_until", "_failures", "_open_until", "_trial_until", "is_open", "open_s")
@@ -43,17 +44,19 @@ class Breaker:
         return max(0.0, self._cool_until - now)
 
     def is_good(self, now: float) -> bool:
-        """Whether it may be asked in its turn: closed, or open for long enough without a trial."""
+        """Whether the target may be asked in its usual order: the breaker is closed, or a trial is
+        due.
+        """
         if now < self._cool_until:
             return False
         return not self.is_open or now >= max(self._open_until, self._trial_until)
 
     def soonest(self, now: float) -> float:
-        """When it may be asked in its turn; the past if it may now."""
+        """When the target may be asked in its usual order; not after `now` if it may already."""
         return max(self._cool_until, self._open_until if self.is_open else now)
 
     def asked(self, now: float) -> None:
-        """A request goes there; if the breaker is open, it is the trial."""
+        """A request goes to the target; if a trial is due, this is the trial."""
         if self.is_open and now >= self._open_until:
             self._trial_until = now + TRIAL_S
 
@@ -73,7 +76,7 @@ class Breaker:
                 return False
             self._open(now)
             return True
-        # Requests that were sent before it opened fail late: no new information.
+        # Failures before `_open_until` are of requests sent before it opened: nothing new.
         if now >= self._open_until:
             self.open_s = min(LONGEST_OPEN_S, 2 * self.open_s)
             self._open(now)
@@ -84,7 +87,7 @@ class Breaker:
         self._trial_until = float("-inf")
 
     def cool(self, now: float, seconds: float) -> bool:
-        """The target asked for a pause of so long. True unless it was pausing already."""
+        """The target asked for a pause of `seconds`. True unless it was pausing already."""
         was_cooling = bool(self.cooling_s(now))
         self._cool_until = max(self._cool_until, now + seconds)
         return not was_cooling
@@ -98,9 +101,9 @@ class Breaker:
 def in_order(
     targets: Sequence[T], breaker_of: Callable[[T], Breaker], now: float
 ) -> tuple[list[T], float | None]:
-    """The targets to ask, in order: the good ones as configured, then, as a last resort, the one of
-    the others that is due soonest. Second: if all of them asked for a pause, seconds until the
-    first may be asked again; else None.
+    """First, the targets to ask, in order: the good ones as configured, then as a last resort the
+    one of the others whose trial is due soonest. Second, if all targets asked for a pause, the
+    seconds until the first may be asked again; else None.
     """
     awake = [target for target in targets if not breaker_of(target).cooling_s(now)]
     if targets and not awake:

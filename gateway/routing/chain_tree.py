@@ -1,8 +1,8 @@
-"""Many chains of block digests, with what they share stored once.
+"""A radix tree of chains of block digests, which stores shared prefixes once.
 
-Owns a radix tree: a node is a run of blocks that the same chains pass, so that adding, removing and
-asking cost a few comparisons per fork and one bisection, whatever the length. Must not know what
-the chains are: prompts that run on a worker, or recent prompts of conversations.
+A node is a run of blocks that the same chains contain, so adding, removing and looking up cost a
+few comparisons per fork and one bisection, whatever the length. Must not know what the chains are:
+prompts that run on a worker, or recent prompts of conversations.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ def common_prefix(
     least: int = 0,
     most: int | None = None,
 ) -> int:
-    """How many leading blocks the two chains share, `most` at most (by default, as many as both
-    have), if it is known that they share `least`.
+    """How many leading blocks the two chains share, up to `most` (by default the shorter length).
+    They must share at least `least`.
 
     A digest covers all blocks before it, so two chains that agree at a position agree everywhere
-    before it: bisection is exact and costs 12 comparisons for 100k tokens.
+    before it: bisection is exact, and costs 12 comparisons for 100k tokens.
     """
     low, high = least, min(len(left), len(right)) if most is None else most
     while low < high:
@@ -36,8 +36,8 @@ def common_prefix(
 
 
 class _Node(msgspec.Struct, gc=False):
-    """Blocks `start` to `end` of `chain`, which `num_chains` chains pass; `last` is the last of
-    them. Its children pass it too, so none has more.
+    """Blocks `start` to `end` of `chain`, which `num_chains` chains contain; `last` is the last of
+    these blocks. A child's chains contain them too, so it has at most as many chains.
     """
 
     chain: Sequence[BlockDigest]
@@ -48,16 +48,16 @@ class _Node(msgspec.Struct, gc=False):
     children: "dict[BlockDigest, _Node]" = {}
 
     def shared_with(self, chain: Sequence[BlockDigest], length: int) -> int:
-        """How far `chain`, which agrees with this node at `start`, goes along with it."""
+        """The end of the blocks that this node shares with `chain`, which agrees at `start`."""
         return common_prefix(self.chain, chain, self.start + 1, min(self.end, length))
 
     def split(self, at: int) -> None:
-        """End here; the rest becomes the only child."""
+        """End this node at `at`; the rest of it becomes its only child."""
         rest = _Node(self.chain, at, self.end, self.last, self.num_chains, self.children)
         self.children, self.end, self.last = {self.chain[at]: rest}, at, self.chain[at - 1]
 
     def absorb_only_child(self) -> None:
-        """Join with the only child, if no chain ends between them."""
+        """Merge with the only child, unless a chain ends between them."""
         (child,) = self.children.values()
         if child.num_chains == self.num_chains:
             self.chain, self.end, self.last = child.chain, child.end, child.last
@@ -65,8 +65,8 @@ class _Node(msgspec.Struct, gc=False):
 
 
 class ChainTree:
-    """A multiset of chains. Each walk down the tree is written out: a function for it would be a
-    call per node, a third of what a short walk costs.
+    """A multiset of chains. Each method has its own loop down the tree: a shared function would add
+    a call per node, a third of the cost of a short walk.
     """
 
     def __init__(self) -> None:
@@ -88,8 +88,8 @@ class ChainTree:
         return 0
 
     def leave(self, chain: Sequence[BlockDigest]) -> int:
-        """Undo one `enter`. Returns how many blocks no chain has any more. Raises `KeyError` for a
-        chain that is not here.
+        """Undo one `enter`. Returns how many blocks are now in no chain. Raises `KeyError` for a
+        chain that was not entered.
         """
         node, position, freed, length = self._root, 0, 0, len(chain)
         while position < length:
@@ -105,7 +105,7 @@ class ChainTree:
         return freed
 
     def depth(self, chain: Sequence[BlockDigest]) -> int:
-        """How many leading blocks of the chain are here."""
+        """How many leading blocks of the chain are in the tree."""
         children, position = self._root.children, 0
         if not children:
             return 0
@@ -118,8 +118,8 @@ class ChainTree:
         return position
 
     def spans(self, chain: Sequence[BlockDigest]) -> list[tuple[int, int]]:
-        """Along the chain: (end, number of chains that share the blocks up to there), from the
-        start to the last shared block.
+        """Pairs (end, number of chains that share the blocks up to `end`), from the start of the
+        chain to its last shared block.
         """
         spans: list[tuple[int, int]] = []
         children, position, length = self._root.children, 0, len(chain)

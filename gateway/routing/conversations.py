@@ -1,8 +1,8 @@
-"""Which requests belong to one conversation.
+"""Conversations: which requests belong together.
 
-Owns the recognition of conversations without a session key, the last worker of each and the
-prefixes that they share. All tables are bounded; what they forget costs a cache hit, never an
-answer. Must not know costs.
+Owns the recognition of conversations without a session name, the last worker of each, and the
+prefixes that they share. All tables are bounded; forgetting an entry costs at most a cache hit.
+Must not know costs.
 """
 
 from collections import OrderedDict, deque
@@ -19,14 +19,15 @@ MAX_RECENT: Final = 64
 RECENT_S: Final = 300.0
 
 _STRIDE: Final = 32
-"""The end of a prompt is found by the last block before it whose number divides by this: a look at
-every block of 100k tokens takes 150 us, at every 32nd 5 us."""
+"""The last block of a prompt is filed under the nearest block before it whose index is a multiple
+of this. Looking up every block of 100k tokens takes 150 us, every 32nd 5 us.
+"""
 
 _Chain = Sequence[BlockDigest]
 
 
 class Conversations:
-    """The conversations of one model. `homes`: the worker that served each last, by its name."""
+    """The conversations of one model. `homes` has the last worker of each, by conversation name."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[str, tuple[_Chain, float]] = OrderedDict()
@@ -39,11 +40,11 @@ class Conversations:
         self.homes: OrderedDict[str, WorkerId] = OrderedDict()
 
     def recognise(self, key: str, session: str | None, digests: _Chain, ticket: int) -> str:
-        """The name of the conversation, unique over keys.
+        """The name of the request's conversation, unique over keys.
 
-        Without a session key it is the one whose last prompt this prompt continues: a next turn
-        holds all blocks of the one before and at least one more. Otherwise it is new, named by
-        its first block that no recent conversation has.
+        Without a session name it is the conversation whose last prompt this prompt continues: the
+        next turn holds all blocks of the previous one and at least one more. Otherwise it is a new
+        one, named by its first block that no recent conversation has.
         """
         if session:
             return f"{key}/{session}"
@@ -58,7 +59,7 @@ class Conversations:
         return f"{key}/{divergent.hex()}#{ticket}"
 
     def record(self, name: str, digests: _Chain, worker_id: WorkerId, now: float) -> None:
-        """This conversation was given a place."""
+        """A request of the conversation was placed on the worker."""
         homes = self.homes
         if name in homes:
             homes.move_to_end(name)
@@ -90,19 +91,20 @@ class Conversations:
         return others
 
     def _walk(self, digests: _Chain) -> list[tuple[int, int]]:
-        """How far recent prompts go along with this one."""
+        """The spans that recent prompts share with this one."""
         spans = self._recent_tree.spans(digests)
         self._walked = digests, spans
         return spans
 
     def sweep(self) -> None:
-        """Free the forgotten prompts; call it from time to time. Freeing the 3,125 digests of 100k
-        tokens takes 35 us, half as long as a decision, which therefore leaves it to this.
+        """Free the prompts that were forgotten; call it from time to time. Freeing the 3,125
+        digests of 100k tokens takes 35 us, half the time of a decision, so decisions leave it to
+        this call.
         """
         self._forgotten.clear()
 
     def _continued(self, digests: _Chain) -> str | None:
-        """The conversation whose last prompt is the longest that these blocks go beyond."""
+        """The conversation with the longest last prompt that is a proper prefix of these blocks."""
         last = len(digests) - 2
         if last < 0:
             return None
@@ -131,8 +133,8 @@ class Conversations:
             self._forget_chain(recent.popitem(last=False)[1][0])
 
     def _forget_old(self, now: float) -> None:
-        """Forget prompts that are not recent any more. `_none_before` is as old as the oldest, or
-        older: that nearly always suffices to know that there is nothing to forget.
+        """Forget prompts that are no longer recent. No prompt is older than `_none_before`, so that
+        a comparison with it mostly shows that there is nothing to forget.
         """
         recent = self._recent
         while recent:

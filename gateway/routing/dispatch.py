@@ -1,7 +1,7 @@
-"""The whole fleet state: workers, models, cached blocks, tickets and quarantine.
+"""The state of the whole fleet: workers, models, cached blocks, tickets and quarantine.
 
-Owns every decision about places. Its only caller is the dispatcher actor, which passes the time in
-and carries the returned effects out, in order. Must not know sockets, tokens or HTTP.
+Owns every decision about places on workers. Its only caller is the dispatcher, which passes the
+time in and performs the returned effects in order. Must not know sockets, tokens or HTTP.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,14 +55,14 @@ from protocol.messages import (
 )
 
 FULL_AT_MOST_S: Final = 1.0
-"""After this, a full worker without a new `Load` (it sends one per change) is tried again."""
+"""A full worker that has sent no `Load` for this time (it sends one per change) is tried again."""
 
 FleetMessage = Progress | BlockEvent | BlocksSnapshot | Load | SpeedLoss | Fault | Bye
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchStatistics:
-    """Counters and gauges for metrics and the debug page. `decisions` counts places by why."""
+    """Counters and gauges for metrics. `decisions` counts placed sequences by the reason."""
 
     workers: int
     ready_workers: int
@@ -76,8 +76,8 @@ class DispatchStatistics:
 
 
 class Dispatch:
-    """Fleet, index, queues and policy in one synchronous state machine. Its parts `fleet`,
-    `tickets` and `quarantine` are called directly for what concerns them alone.
+    """Fleet, index, queues and policy in one synchronous state machine. The dispatcher calls its
+    parts `fleet`, `tickets` and `quarantine` directly for what concerns only them.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class Dispatch:
         rejoin_s: float = 0.0,
         recovery_probes: int = RECOVERY_PROBES,
     ) -> None:
-        """`rejoin_s`: how long requests wait for a worker that has vanished without a `Bye`, and
-        after `start` for those that have not dialled in yet; a model that the configuration does
-        not name is kept for as long. `recovery_probes` in a row end a fallback.
+        """For `rejoin_s` requests wait for a worker that has vanished without a `Bye`, and after
+        `start` for workers that have yet to dial in. A model that only workers have named is kept
+        for as long without a worker. `recovery_probes` successes in a row end a fallback.
         """
         self._models = Models(models, recovery_probes)
         self.fleet = Fleet(self._models)
@@ -111,25 +111,25 @@ class Dispatch:
         self._num_gaps = 0
 
     def start(self, now: float) -> None:
-        """The gateway starts: workers of its predecessor will dial in within a second."""
+        """The gateway starts. If it was restarted, its workers dial in within a second."""
         for model in self._models:
             model.awaited_until = now + self._rejoin_s
 
     def refusal_of(self, configs: Iterable[ModelConfig]) -> str | None:
-        """Why the fleet cannot go on by these configurations of models, if so."""
+        """Why the fleet cannot take these configurations of models; None if it can."""
         return self.fleet.conflict(configs)
 
     def reconfigure(self, gateway: GatewayConfig, configs: Iterable[ModelConfig]) -> None:
-        """Go on by these; the next tick judges the requests that wait."""
+        """Apply the configurations; the next tick judges the requests that wait."""
         self.fleet.configure(configs, gateway.recovery_probes)
         self.tickets.set_limits(gateway.max_queue, gateway.resume_wait_s)
         self._rejoin_s = gateway.rejoin_wait_s
 
     def register(self, worker_id: WorkerId, message: Register, now: float) -> Effects:
-        """A worker registers: `Accept` or `RefuseWorker` comes first.
+        """A worker registers; the first effect is `Accept` or `RefuseWorker`.
 
-        It does so when it connects and when its engine changes. Either way the sequences that it
-        had of ours are gone: `Moved`.
+        A worker registers when it connects and when its engine changes. In both cases the sequences
+        that it ran for this gateway are lost: `Moved`.
         """
         refusal = self.fleet.refusal(worker_id, message)
         if refusal is not None:
@@ -186,7 +186,7 @@ class Dispatch:
                 assert_never(message)
 
     def lost(self, worker_id: WorkerId, now: float, why: str = "its link is gone") -> Effects:
-        """The link to the worker is gone, and with it all that it ran. Its engine may live."""
+        """The link to the worker is gone, and with it the sequences on it. Its engine may live."""
         worker = self.fleet.get(worker_id)
         for name in worker.models if worker is not None else ():
             if (model := self._models.by_name.get(name)) is not None:
@@ -201,7 +201,7 @@ class Dispatch:
         model: str,
         now: float,
     ) -> Effects:
-        """An engine (worker and epoch) died while the request `name` of `model` was on it."""
+        """An engine (worker and epoch) died while it ran the request `name` of `model`."""
         if not self.quarantine.strike(request, engine, now):
             return ()
         deaths = self.quarantine.strikes(request, now)
@@ -210,7 +210,7 @@ class Dispatch:
     def probe_ended(
         self, model: str, serial: int, result: ProbeResult, worker: str, why: str, now: float
     ) -> Effects:
-        """What became of the health probe of a `Probe` on the worker of that name."""
+        """The result of the health probe with the number `serial` on the worker of that name."""
         found = self._models.by_name.get(model)
         if found is None:
             return ()
@@ -218,13 +218,15 @@ class Dispatch:
         return self._settle([model], now) if result == "passed" else tuple(effects)
 
     def ask_files(self, name: str) -> Effects:
-        """The files of the model of that name are missing: ask a ready worker, if there is one."""
+        """Ask a ready worker of the model for its files, if there is one."""
         model = self._models.by_name.get(name)
         ready = self.fleet.ready(model) if model is not None else []
         return tuple(one for worker in ready[:1] for one in _ask_files(worker))
 
     def tick(self, now: float) -> Effects:
-        """Deadlines and expiries; call it every 50 to 250 ms, half as often when `is_at_rest`."""
+        """Apply deadlines and clean up. Call it every 50 to 250 ms, half as often when
+        `is_at_rest`.
+        """
         self._index.sweep()
         overdue = self._index.overdue_snapshots(now)
         for worker in self.fleet:
@@ -235,7 +237,7 @@ class Dispatch:
         return *(AskSnapshot(worker_id) for worker_id in overdue), *effects
 
     def is_missed(self, name: str, now: float) -> bool:
-        """Whether a worker of the model has vanished and may dial in again."""
+        """Whether a worker of the model has vanished and is expected to dial in again."""
         model = self._models.by_name.get(name)
         if model is None or model.block_size is None:
             return False
@@ -249,7 +251,7 @@ class Dispatch:
         return tuple(worker.view(self._index.num_blocks(worker.worker_id)) for worker in self.fleet)
 
     def positions(self, now: float) -> dict[int, QueuePosition]:
-        """Where each ticket that waits is in the queue of its model."""
+        """The position of each waiting ticket in the queue of its model."""
         found: dict[int, QueuePosition] = {}
         for model in self._models:
             if model.queue.by_ticket:
@@ -258,14 +260,12 @@ class Dispatch:
 
     @property
     def num_waiting(self) -> int:
-        """Tickets without a place."""
+        """How many tickets wait for a place."""
         return self.tickets.num_waiting
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no ticket is here and no health probe due: nothing has a deadline of less than a
-        second.
-        """
+        """Whether there is no ticket and no fallback: then no deadline is less than a second."""
         if self.tickets.num_placed or self.num_waiting:
             return False
         return not any(model.fallback.is_on for model in self._models)
@@ -317,7 +317,9 @@ class Dispatch:
         return self._settle(worker.models, now) if has_news else ()
 
     def _speed_loss(self, worker: Worker, loss: SpeedLoss) -> Effects:
-        """A worker that comes back says it again; operators need not hear it twice."""
+        """Publish the loss, or its end. A worker that registers again repeats its report, which is
+        not published twice.
+        """
         if loss.epoch != worker.epoch:
             self._num_stale += 1
             return ()
@@ -368,7 +370,7 @@ class Dispatch:
 
 
 def _ask_files(worker: Worker) -> tuple[AskFiles, ...]:
-    """A text-level engine has none."""
+    """Ask for the text files of the worker's model; a text-level engine has none."""
     if worker.engine is None or worker.engine.relay is not None:
         return ()
     return (AskFiles(worker.worker_id, worker.engine.files_digest),)

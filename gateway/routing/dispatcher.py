@@ -1,9 +1,9 @@
-"""The one owner of fleet state.
+"""The dispatcher: the only writer of the fleet's state.
 
-Owns `Dispatch` and is its only caller: passes trio's time in, carries the returned effects out in
+Owns `Dispatch` and is its only caller: it passes trio's time in, performs the returned effects in
 order and wakes the turns that wait for a place. Must not know frames or text. All methods except
-`route` and `route_again` are synchronous, so that every change of the fleet is complete before
-another starts.
+`route`, `route_again` and `run` are synchronous, so that each change of the fleet is complete
+before another starts.
 """
 
 import itertools
@@ -46,12 +46,12 @@ from protocol.messages import Register, RejectReason, RelayFacts
 
 TICK_S: Final = 0.1
 IDLE_TICK_S: Final = 0.2
-"""While no ticket waits."""
+"""The interval of ticks while no ticket waits."""
 REST_TICK_S: Final = 0.4
-"""While nothing runs either: each wake-up of an idle process takes 0.4 ms of CPU."""
+"""The interval while nothing runs either: each wake-up of an idle process takes 0.4 ms of CPU."""
 MAX_PROBES: Final = 64
-"""Health probes that wait to be sent: at most one per model, so that many models fall back at
-once.
+"""Health probes that wait to be sent. There is at most one per model, so this bounds how many
+models can be in fallback and probed at the same moment; a further probe counts as busy.
 """
 
 Answer = Lease | UseProvider
@@ -64,17 +64,19 @@ class FleetPort(Protocol):
         """Tell the worker that it is part of the fleet."""
 
     def refuse(self, worker_id: WorkerId, reason: str) -> None:
-        """Have nothing more to do with the worker for now."""
+        """Disconnect the worker and send it the reason."""
 
     def ask_snapshot(self, worker_id: WorkerId) -> None:
-        """Ask for all block digests."""
+        """Ask the worker for the digests of all blocks that it holds."""
 
     def ask_files(self, worker_id: WorkerId, digest: bytes) -> None:
-        """Ask for the model's text files unless they are here or asked for already."""
+        """Ask the worker for the model's text files, unless they are here or requested already."""
 
 
 class _Waiter(msgspec.Struct):
-    """`answered` is created only if the answer has to be waited for: most come at once."""
+    """A ticket whose answer is not returned yet. `answered` exists only once the turn waits: most
+    answers come at once.
+    """
 
     answer: Answer | ApiError | None = None
     answered: Wakeup | None = None
@@ -98,11 +100,11 @@ class Dispatcher:
         self._ticket_numbers = itertools.count(1)
 
     def attach(self, port: FleetPort) -> None:
-        """Workers are reached through `port` from now on."""
+        """Use `port` to reach the workers."""
         self._port = port
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Pass the time on until cancelled."""
+        """Call `Dispatch.tick` until cancelled."""
         self._core.start(trio.current_time())
         task_status.started()
         while True:
@@ -111,7 +113,7 @@ class Dispatcher:
                 await trio.sleep_forever()
             self._perform(self._core.tick(trio.current_time()))
 
-    # State that is only read.
+    # Reading the state.
 
     def model(self, name: str) -> ModelView | None:
         return self._core.fleet.find(name)
@@ -124,15 +126,15 @@ class Dispatcher:
 
     @property
     def num_waiting(self) -> int:
-        """Tickets without a place."""
+        """How many tickets wait for a place."""
         return self._core.num_waiting
 
     def positions(self) -> dict[int, QueuePosition]:
-        """Of each ticket that waits."""
+        """The queue position of each ticket that waits."""
         return self._core.positions(trio.current_time())
 
     def relay_facts(self, worker_id: WorkerId) -> RelayFacts | None:
-        """What is known of a text-level engine; None for one that takes tokens, or is gone."""
+        """The facts of a worker's text-level engine; None if its engine takes tokens or is gone."""
         worker = self._core.fleet.get(worker_id)
         return worker.engine.relay if worker is not None and worker.engine is not None else None
 
@@ -140,29 +142,31 @@ class Dispatcher:
         return self._core.statistics()
 
     def is_missed(self, model: str) -> bool:
-        """Whether a worker of the model has vanished and may dial in again."""
+        """Whether a worker of the model has vanished and is expected to dial in again."""
         return self._core.is_missed(model, trio.current_time())
 
     def poison_deaths(self, request: RequestIdentity) -> int:
-        """At how many deaths of engines the request was if it must not be served; else 0."""
+        """The number of engines that died while they ran the request, if it must not be served for
+        that reason; else 0.
+        """
         quarantine = self._core.quarantine
         return quarantine.poison_deaths(request, trio.current_time()) if quarantine.records else 0
 
     # What turns ask and report.
 
     def next_ticket(self) -> int:
-        """A ticket that was never used."""
+        """A new ticket number."""
         return next(self._ticket_numbers)
 
     async def route(self, request: RouteRequest) -> Answer:
-        """Wait for a place, or for permission to use a provider. Raises `ApiError` if refused.
+        """Wait for a place on a worker, or for the providers to ask. Raises `ApiError` if refused.
 
-        The ticket must be released, however this ends, except when it raises.
+        The caller must `release` the ticket unless this raises.
         """
         ticket = request.ticket
         effects = self._tickets.ask(request, trio.current_time())
         if len(effects) == 1:
-            # The usual case: no other ticket is concerned.
+            # The usual case: an answer at once, and no effect for another ticket.
             first = effects[0]
             if type(first) is Assign and first.ticket == ticket:
                 return self._place(first)
@@ -173,7 +177,7 @@ class Dispatcher:
         return await self._answer(ticket, waiter)
 
     async def route_again(self, placement: Lease, reason: RejectReason) -> Answer:
-        """As `route`, for a ticket whose worker had no room. It is not counted as a failure."""
+        """As `route`, for a ticket whose worker had no room, which does not count as a failure."""
         if placement.is_lost:
             raise ValueError(f"{placement} has no place to give back")
         self._placed.pop(placement.ticket, None)
@@ -182,11 +186,11 @@ class Dispatcher:
         return await self._answer(placement.ticket, waiter)
 
     def preview(self, request: RouteRequest) -> RoutePreview | None:
-        """What would happen to the request now; None for an unknown model."""
+        """What `route` would do with the request now; None for an unknown model."""
         return self._tickets.preview(request, trio.current_time())
 
     def started(self, ticket: int) -> float:
-        """The ticket's first token came. Returns the time."""
+        """The ticket's first token has arrived. Returns the time."""
         now = trio.current_time()
         if effects := self._tickets.started(ticket, now):
             self._perform(effects)
@@ -198,12 +202,12 @@ class Dispatcher:
             self._perform(effects)
 
     def failed(self, ticket: int, reason: str) -> None:
-        """The ticket's worker failed it, and lives."""
+        """The ticket's worker failed on it, but its engine lives."""
         self._perform(self._tickets.failed(ticket, trio.current_time(), reason))
 
     def strike(self, request: RequestIdentity, lease: Lease, name: str, model: str) -> int:
-        """The engine of `lease` died while `request`, which logs call `name`, was on it. At how
-        many deaths the request was if it must not be served any more; else 0.
+        """The engine of `lease` died while it ran `request`, whose name in logs is `name`. Returns
+        `poison_deaths` of the request.
         """
         assert lease.died is not None
         engine, now = (lease.worker_id, lease.died), trio.current_time()
@@ -213,15 +217,15 @@ class Dispatcher:
     def probe_ended(
         self, probe: Probe, result: ProbeResult, worker: str = "", why: str = ""
     ) -> None:
-        """What became of a health probe on the worker of that name."""
+        """Report the result of a health probe on the worker of that name."""
         now = trio.current_time()
         self._perform(self._core.probe_ended(probe.model, probe.serial, result, worker, why, now))
 
     def release(
         self, ticket: int, output_tokens: int | None = None, *, is_proven: bool = False
     ) -> None:
-        """The turn is done with the ticket. `is_proven`: its end clears its request and its worker.
-        Unknown tickets are ignored.
+        """The turn no longer needs the ticket. `is_proven`: the sequence ended well, which clears
+        its request and its worker. Unknown tickets are ignored.
         """
         if ticket in self._waiters:
             del self._waiters[ticket]
@@ -235,11 +239,11 @@ class Dispatcher:
     # What a reload changes.
 
     def refusal_of(self, models: Sequence[ModelConfig]) -> str | None:
-        """Why the fleet cannot go on by these configurations of models, if so."""
+        """Why the fleet cannot take these configurations of models; None if it can."""
         return self._core.refusal_of(models)
 
     def reconfigure(self, gateway: GatewayConfig, models: Sequence[ModelConfig]) -> None:
-        """Go on by these; the next tick judges the requests that wait."""
+        """Apply the configurations; a tick follows at once and judges the requests that wait."""
         self._core.reconfigure(gateway, models)
         self._until_tick.cancel()
 
@@ -256,7 +260,7 @@ class Dispatcher:
         self._perform(self._core.lost(worker_id, trio.current_time(), why))
 
     def ask_files(self, model: str) -> None:
-        """The text files of the model are not here."""
+        """Ask a ready worker for the text files of the model."""
         self._perform(self._core.ask_files(model))
 
     def _tick_s(self) -> float:
@@ -267,7 +271,7 @@ class Dispatcher:
     async def _answer(self, ticket: int, waiter: _Waiter) -> Answer:
         if waiter.answer is None:
             waiter.answered = Wakeup()
-            # A long interval between ticks may have begun just now.
+            # While a ticket waits, the next tick comes within `TICK_S`.
             sleep, soon = self._until_tick, next_tick(trio.current_time(), TICK_S)
             sleep.deadline = min(sleep.deadline, soon)
             try:
@@ -282,7 +286,7 @@ class Dispatcher:
         return answer
 
     def _perform(self, effects: Effects) -> None:
-        """Carry effects out in order; effects that this causes follow them."""
+        """Perform the effects in order; effects that follow from one are performed after these."""
         if self._performing:
             self._effects.extend(effects)
             return
@@ -352,7 +356,7 @@ class Dispatcher:
     def _resolve(self, ticket: int, answer: Answer | ApiError) -> None:
         waiter = self._waiters.pop(ticket, None)
         if waiter is None:
-            # The turn left while this decision was on its way.
+            # The turn was cancelled before it got this answer.
             self._placed.pop(ticket, None)
             self._perform(self._tickets.release(ticket, trio.current_time()))
             return

@@ -1,7 +1,7 @@
 """Requests for a place, and the effects of decisions.
 
-Owns the values that cross between the pure fleet state and the code around it. `Dispatch` returns
-effects and performs none. Must not know how they are carried out.
+Owns the values that pass between the pure fleet state and the code around it. `Dispatch` returns
+effects and performs none. Must not know how they are performed.
 
 They are msgspec Structs: a frozen dataclass takes 1 us or more to fill, and 1 ms to define.
 """
@@ -17,14 +17,14 @@ from protocol.ids import BlockDigest, WorkerId
 class RouteRequest(msgspec.Struct, frozen=True):
     """One sequence that needs a place.
 
-    `digests` are those of the full blocks of the prompt (with the model's block size), in order.
-    `max_tokens` is already clamped to what the context window leaves. `weight` is the key's share.
-    `session` None: the conversation is recognised by its prompt. `auxiliary`: not streamed, no
-    tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at` is on
-    the clock of `now`. `excluded` workers are taken only if no other one is ready. `resumed`:
-    text was already sent, so no provider can continue it. `prefer` breaks ties. `fingerprint`:
-    equal for equal bytes of the client's body; see `quarantine.py`. `num_sequences`: so many follow
-    from the request if it is taken, one for each choice.
+    `digests` are the digests of the prompt's full blocks (with the model's block size), in order.
+    `max_tokens` is already limited to what the context window leaves. `weight` is the key's share.
+    With `session` None the conversation is recognised by its prompt. `auxiliary`: not streamed,
+    without tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at`
+    is on the clock of `now`. `excluded` workers are used only if no other one is ready. `resumed`:
+    text was sent already, so no provider can continue the answer. `prefer` breaks ties.
+    `fingerprint` is equal for equal bytes of the client's body; see `quarantine.py`.
+    `num_sequences`: a placed request leads to this many sequences, one for each choice.
     """
 
     ticket: int
@@ -46,10 +46,10 @@ class RouteRequest(msgspec.Struct, frozen=True):
 
 
 class Assign(msgspec.Struct, frozen=True):
-    """The ticket has a place on this worker until it is released or moved. `cached_tokens` is
-    the index's expectation; `reason` explains the choice in one printable ASCII line, `decision` in
-    full. Token ids mean something to the model that has the files of this digest. The
-    place was asked for at `asked_at` and found at `placed_at`.
+    """The ticket has a place on this worker until it is released or moved. The index expects
+    `cached_tokens` of the prompt there. `reason` explains the choice in one printable ASCII line,
+    `decision` in full. `files_digest` identifies the tokenizer that the worker's token ids belong
+    to. The place was asked for at `asked_at` and found at `placed_at`.
     """
 
     ticket: int
@@ -104,9 +104,8 @@ class AskFiles(msgspec.Struct, frozen=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """These tickets lost their worker's engine. Their places are freed already: each turn asks
-    again, with the same ticket or a new one. `why` is for operators. `died` is the epoch of an
-    engine that died under them; None if it did not, as far as is known.
+    """These tickets have lost their places, which are freed already: each turn asks again. `why` is
+    for operators. `died` is the epoch of the engine if it is known to have died, else None.
     """
 
     tickets: tuple[int, ...]
@@ -116,7 +115,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """Run a health probe for the model on the worker and report its result, by its number."""
+    """Run a health probe for the model on the worker, and report its result with its `serial`."""
 
     model: str
     worker_id: WorkerId

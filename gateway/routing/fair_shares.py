@@ -6,11 +6,11 @@ counter of the active keys, so that idle time earns no credit (Sheng et al., "Fa
 Large Language Models", 2024); when no key is active, all counters start again. Must not know queues
 or workers.
 
-Within a key the order is that of the Fair Sojourn Protocol (Friedman and Henderson, 2003): the
-request goes first that would be done first if all sessions were served at the same time in equal
-parts. A clock counts what each active session would have been served by now; a request is due at
-its session's counter, or at the clock if that is later, plus its own cost. So short prompts pass
-long ones, and none waits longer than under equal parts: later requests are due ever later.
+Within a key the order is that of the Fair Sojourn Protocol (Friedman and Henderson, 2003): first
+comes the request that would finish first if all sessions were served at once in equal parts. A
+clock counts what each active session would have been served by now. A request is due at its
+session's counter, or at the clock if that is later, plus its own cost. So short prompts pass long
+ones, but no request waits longer than under equal parts, because later requests are due later.
 """
 
 from collections.abc import Callable
@@ -38,8 +38,9 @@ class _Member(msgspec.Struct, gc=False):
 
 
 class _Level(Generic[_M]):
-    """Members that compete with each other: the active ones, and apart from them the idle ones, the
-    longest idle first. `clock`: what each active member would have had in equal parts.
+    """Members that compete with each other. `members` are the active ones; `idle` are the others,
+    the longest idle first. `clock` is what each active member would have been served in equal
+    parts.
     """
 
     __slots__ = ("_make", "clock", "idle", "members", "num_active")
@@ -92,7 +93,7 @@ class FairShares:
         self._keys = _Level(_Key)
 
     def enter(self, key: str, session: str) -> None:
-        """One more of their sequences waits or runs."""
+        """One more sequence of this session waits or runs."""
         keys = self._keys
         member = keys.enter(key)
         if member.active == 1 and keys.num_active > 1:
@@ -105,7 +106,7 @@ class FairShares:
         self._keys.leave(key)
 
     def charge(self, key: str, session: str, weight: float, tokens: float) -> None:
-        """They are served `tokens` (negative: a refund) while they wait or run."""
+        """Charge the key and the session, which must be active; negative `tokens` are a refund."""
         member = self._keys.members[key]
         member.served += tokens / weight
         level = member.sessions
@@ -115,21 +116,21 @@ class FairShares:
         level.members[session].served += tokens
 
     def due(self, key: str, session: str, cost: float) -> float:
-        """When a request of that cost that comes now should be done, on the clock of its key's
-        sessions. Both must wait or run.
+        """When a request of that cost that arrives now is due, on the clock of its key's sessions.
+        The key and the session must be active.
         """
         level = self._keys.members[key].sessions
         return max(level.clock, level.members[session].served) + cost
 
     def clock(self, key: str) -> tuple[float, int]:
-        """The clock of the key's sessions, and how many of their sequences wait or run: at least
-        one does.
+        """The clock of the key's sessions, and how many of its sequences wait or run. The key must
+        be active.
         """
         level = self._keys.members[key].sessions
         return level.clock, level.num_active
 
     def served(self, key: str) -> float:
-        """What the key was served; the lowest goes first. It must wait or run."""
+        """The key's counter; the lowest goes first. The key must be active."""
         return self._keys.members[key].served
 
     def num_active(self) -> int:

@@ -1,10 +1,10 @@
-"""Whether providers or workers answer for a model.
+"""The fallback of a model: whether its providers or its workers answer.
 
-Owns the switch between them: on when a request finds no worker ready, off when enough health probes
-in a row have come back. A health probe is a short sequence that really runs through a worker: being
-registered, or answering pings, proves nothing. While the switch is on, requests that may use
-providers use them, and the others use the workers that are ready. Must not know requests, nor how a
-probe is run.
+Owns the switch: it turns on when a request finds no worker ready, and off when enough health probes
+in a row have succeeded. A health probe is a short sequence that runs on a worker, because a worker
+that is registered and answers pings may still be unable to generate. During a fallback, requests
+that may use providers go there, and the others use the workers that are ready. Must not know
+requests, nor how a probe is run.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,19 @@ from gateway.telemetry import FallbackOff, FallbackOn, HealthProbeFailed
 from protocol.ids import WorkerId
 
 PAUSE_S: Final = 0.5
-"""After a probe that failed."""
+"""The pause after a probe that failed."""
 BUSY_PAUSE_S: Final = 0.1
-"""After a busy answer, which is no failure: requests that may not use providers use the worker."""
+"""The pause after a probe found no place, which is no failure: requests that may not use providers
+have the worker's places.
+"""
 
 ProbeResult = Literal["passed", "busy", "late", "failed"]
-"""`busy`: the worker had no room for it. `late`: it gave no token in time."""
+"""`busy`: the worker had no room for the probe. `late`: no token came in time."""
 
 
 class Fallback:
-    """Of one model. Every change is published once. `is_on`: providers answer. `probes_needed` must
-    come back in a row to end it. One probe is under way at a time.
+    """The fallback of one model. Every change is published once. While `is_on` providers answer.
+    `probes_needed` successes in a row end it. One probe runs at a time.
     """
 
     __slots__ = (
@@ -47,13 +49,13 @@ class Fallback:
         self._num_passed = 0
         self._serial = 0
         self._probed: WorkerId | None = None
-        # The probe that is under way, or was last, found no free place.
+        # The current or last probe found no free place.
         self._is_excused = False
         self._not_before = float("-inf")
         self.is_on = False
 
     def configure(self, config: ModelConfig, probes_needed: int) -> None:
-        """Go on by a configuration that has changed."""
+        """Apply a changed configuration."""
         self._config, self._num_needed = config, probes_needed
 
     def turn_on(self, reason: str) -> list[Effect]:
@@ -65,8 +67,8 @@ class Fallback:
         return [Notice(FallbackOn(self._config.name, providers, reason))]
 
     def step(self, ready: Sequence[Worker], now: float) -> list[Effect]:
-        """Turn off if enough probes came back and a worker is ready. A probe whose worker is no
-        longer ready is forgotten, and all before it.
+        """Turn off if enough probes have succeeded and a worker is ready. If the probed worker is
+        no longer ready, count from zero again.
         """
         if not self.is_on:
             return []
@@ -86,7 +88,7 @@ class Fallback:
         return []
 
     def next_probe(self, ready: Sequence[Worker], now: float) -> list[Effect]:
-        """The next probe, if one is due: after waiting requests have taken the free places."""
+        """The next probe, if one is due. Call it after waiting requests took the free places."""
         if not self.is_on or self._probed is not None or now < self._not_before:
             return []
         free = [worker.worker_id for worker in ready if worker.num_free_places]
@@ -101,8 +103,8 @@ class Fallback:
     def probe_ended(
         self, serial: int, result: ProbeResult, worker: str, reason: str, now: float
     ) -> list[Effect]:
-        """What became of the probe of that number. Results of old ones are ignored. A late probe
-        has failed, unless other requests had all places meanwhile: then the worker was busy.
+        """The result of the probe with the number `serial`; those of old probes are ignored. A late
+        probe has failed, unless other requests had all places meanwhile: then the worker was busy.
         """
         if self._probed is None or serial != self._serial:
             return []
@@ -120,9 +122,9 @@ class Fallback:
         return [Notice(HealthProbeFailed(self._config.name, worker, reason))]
 
     def judge_by_user(self, worker: Worker, ready: Sequence[Worker], *, is_well: bool) -> None:
-        """The worker has served a request of a user, or has failed it. While such requests have all
-        its places no probe is sent there, and they are the proof. They prove nothing of other ready
-        workers: where there is room for a probe, it has to come back.
+        """The worker has served a user's request, or has failed on it. While users' requests have
+        all its places no probe can run there, so they count as probes. They prove nothing about
+        other ready workers: if one of those has room for a probe, that probe has to succeed.
         """
         if not self.is_on or not worker.ready or worker.num_free_places:
             return
@@ -137,8 +139,8 @@ class Fallback:
             self._restart(now)
 
     def _restart(self, now: float) -> None:
-        """Count from zero. Serial numbers go on, so that a probe that is still under way is never
-        taken for a later one.
+        """Count from zero. Serial numbers continue, so that the result of an old probe is never
+        taken for that of a later one.
         """
         self._probed = None
         self._is_excused = False

@@ -1,7 +1,7 @@
-"""Which models and workers there are, and which workers may join.
+"""The fleet: which models and workers there are, and which workers may join.
 
-Owns the models by name (those of the configuration and those that workers bring), the workers by
-identity and by name, and the rules of joining. Must not know requests.
+Owns the models by name (those of the configuration and those that only workers name), the workers
+by identity and by name, and the rules of joining. Must not know requests.
 """
 
 import re
@@ -33,11 +33,11 @@ ModelState = Literal["ready", "starting", "down"]
 
 
 class ModelView(msgspec.Struct, frozen=True):
-    """A model as clients and turns see it. `context_length` (tokens) is the least of the ready
+    """A model as clients and turns see it. `context_length` (tokens) is the least of its ready
     workers, else the last known, else the configured one. `files_digest` and `block_size` are
-    None until a worker was ready once. `grammar_forms` are those that all its ready workers
-    enforce, or did when one was ready. Their embeddings have `embedding_size` numbers, 0: they give
-    none. `relays`: its workers are text-level engines, without a tokenizer.
+    None until a worker was ready once. `grammar_forms` are those that all ready workers enforce,
+    or, without one, those of the last. `embedding_size` is the length of its embeddings, 0 if its
+    workers do not embed. `relays`: its workers are text-level engines, without a tokenizer.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ModelView(msgspec.Struct, frozen=True):
 
     @property
     def is_away(self) -> bool:
-        """Whether its providers answer for it now."""
+        """Whether requests for the model go to its providers now."""
         is_local = self.state == "ready" and not self.is_fallback_on
         return not is_local and self.cloud and bool(self.fallback)
 
@@ -87,10 +87,10 @@ class Average:
 
 
 class Model:
-    """Mutable; written by `Dispatch` only. Until `awaited_until` a worker that has vanished, or
-    that a restarted gateway does not know yet, is expected to dial in again. `probation_ticket` is
-    the one on probation that has a place. `unserved_since`: no worker has served it, and no
-    request has waited for one.
+    """The state of one model; only `Dispatch` writes it. Until `awaited_until` a worker that has
+    vanished, or that a restarted gateway does not know yet, is expected to dial in again.
+    `probation_ticket` is the ticket on probation that has a place. `unserved_since`: since when no
+    worker serves the model and no request waits for one.
     """
 
     def __init__(self, config: ModelConfig, recovery_probes: int = RECOVERY_PROBES) -> None:
@@ -114,14 +114,14 @@ class Model:
         self.unserved_since: float | None = None
 
     def configure(self, config: ModelConfig, recovery_probes: int) -> None:
-        """Go on by a configuration that has changed. What workers have reported stands."""
+        """Apply a changed configuration. Facts that workers have reported stay."""
         self.config = config
         self.fallback.configure(config, recovery_probes)
         if self.block_size is None:
             self.context_length = config.context_length
 
     def expected_output(self, max_tokens: int) -> int:
-        """An estimate of the tokens that a sequence will generate, from past ones."""
+        """An estimate of the tokens that a sequence will generate, from past sequences."""
         return max(1, min(max_tokens, round(self.output_tokens.value)))
 
     def chain(self, request: RouteRequest) -> tuple[FallbackConfig, ...]:
@@ -132,7 +132,9 @@ class Model:
 
 
 class Models:
-    """All models. The configuration's own names do not collide. `by_name`: by name and by alias."""
+    """All models. `by_name` has them by name and by alias, which the configuration keeps distinct.
+    `_brought` has those that only workers have named.
+    """
 
     def __init__(
         self, configs: Iterable[ModelConfig], recovery_probes: int = RECOVERY_PROBES
@@ -144,7 +146,7 @@ class Models:
     def configure(
         self, configs: Iterable[ModelConfig], recovery_probes: int = RECOVERY_PROBES
     ) -> None:
-        """Have these configurations; models that none names count as brought by workers."""
+        """Apply these configurations; other models count as brought by workers from now on."""
         before, self._models = self._models, {}
         for config in configs:
             model = before.pop(config.name, None) or Model(config, recovery_probes)
@@ -161,8 +163,8 @@ class Models:
         self.by_name = {**self._models, **aliased}
 
     def conflict(self, configs: Iterable[ModelConfig], served: Container[str]) -> str | None:
-        """Why the models cannot have these configurations while workers serve the names `served`,
-        if so.
+        """Why the configurations conflict with the names that workers serve now; None if they do
+        not.
         """
         for config in configs:
             for alias in config.aliases:
@@ -177,14 +179,14 @@ class Models:
         return iter(self._models.values())
 
     def named(self, name: str) -> Model | None:
-        """The model of that name or alias, an alias with a wildcard last."""
+        """The model with that name or alias, else one whose wildcard alias matches, else None."""
         if (model := self.by_name.get(name)) is not None:
             return model
         wildcard = wildcard_of(name, self._aliases)
         return self.by_name[wildcard] if wildcard is not None else None
 
     def refusal(self, names: tuple[str, ...]) -> str | None:
-        """Why a worker may not bring models of these names, if so."""
+        """Why a worker may not serve models of these names; None if it may."""
         if not names:
             return "it serves no model"
         for name in names:
@@ -214,8 +216,8 @@ class Models:
 
 
 class WorkerRecord:
-    """What is kept of a worker by its name, over its restarts. `left_at`: when it left `models`
-    without having given up, so that it may come back.
+    """What is kept of a worker by its name, over its restarts. `left_at` is when it left without
+    having given up, so that it may come back; `models` are those that it served then.
     """
 
     __slots__ = ("breaker", "left_at", "models", "was_ready")
@@ -249,7 +251,7 @@ class Fleet:
         return self._workers.get(worker_id)
 
     def put(self, worker: Worker) -> None:
-        """The worker joins, or registers again under its identity."""
+        """Add a worker, or replace the one with the same identity."""
         self._workers[worker.worker_id] = worker
         record = self.record(worker)
         record.left_at = float("-inf")
@@ -273,7 +275,9 @@ class Fleet:
         self._changed()
 
     def record(self, worker: Worker) -> WorkerRecord:
-        """What is kept of the worker. Of workers that are gone the oldest records are dropped."""
+        """The record of the worker, created if missing. If there are too many records, the oldest
+        of workers that are gone are dropped.
+        """
         record = self._records.pop(worker.name, None) or WorkerRecord()
         if len(self._records) >= _RECORDS_AT_MOST:
             here = {other.name for other in self._workers.values()}
@@ -289,8 +293,8 @@ class Fleet:
         return self._models.conflict(configs, served)
 
     def configure(self, configs: Iterable[ModelConfig], recovery_probes: int) -> None:
-        """Have these configurations. A model that none names any more stays while workers serve it
-        or requests wait for one.
+        """Apply these configurations. A model that they no longer name stays while workers serve it
+        or requests wait for it.
         """
         self._models.configure(configs, recovery_probes)
         for model in self._models.brought():
@@ -309,8 +313,8 @@ class Fleet:
         return self._ready[model.name]
 
     def judge_by_user(self, worker: Worker, *, is_well: bool) -> bool:
-        """The worker has served a user's request, or has failed it. Counts for all its models,
-        which one engine serves. True if providers answer for one of them, which this may end.
+        """The worker has served a user's request, or has failed on it. Counts for all its models,
+        which one engine serves. True if one of them is in fallback, which this may end.
         """
         models = [model for name in worker.models if (model := self._models.by_name.get(name))]
         away = [model for model in models if model.fallback.is_on]
@@ -323,14 +327,15 @@ class Fleet:
         return [worker for worker in self.serving(model) if worker.state == "starting"]
 
     def is_coming(self, model: Model) -> bool:
-        """Whether a worker of the model starts, or drains: most that drain are back with another
-        engine, and the others take their leave within seconds.
+        """Whether a worker of the model is starting or draining: most draining workers come back
+        with another engine, and the others leave within seconds.
         """
         return any(worker.state in ("starting", "draining") for worker in self.serving(model))
 
     def has_given_up(self, model: Model, now: float, patience_s: float) -> bool:
-        """Whether all workers of the model have reported that they stop restarting. A worker that
-        left without that may be back within `patience_s`. False for a model without workers.
+        """Whether all workers of the model have reported that they stop restarting, and none that
+        left without such a report may come back within `patience_s`. False for a model without
+        workers.
         """
         here = self.serving(model)
         if not here or any(worker.state != "down" for worker in here):
@@ -342,7 +347,7 @@ class Fleet:
         )
 
     def refusal(self, worker_id: WorkerId, message: Register) -> str | None:
-        """Why this worker may not join, if so; the text names what to change."""
+        """Why this worker may not join, and what to change; None if it may."""
         if message.protocol_version != PROTOCOL_VERSION:
             return (
                 f"it speaks protocol {message.protocol_version}, this gateway speaks "
@@ -387,7 +392,7 @@ class Fleet:
         return None
 
     def refresh(self, model: Model) -> None:
-        """Keep the facts of the ready workers for the time when none is ready."""
+        """Update the model's facts from its ready workers; without one, the last facts stay."""
         engines = [worker.engine for worker in self.ready(model) if worker.engine is not None]
         if engines:
             model.relays = engines[0].relay is not None
@@ -402,8 +407,8 @@ class Fleet:
             self._views.pop(model.name, None)
 
     def forget_models(self, now: float, after_s: float) -> None:
-        """Remove models that only workers have named, once no worker has served them and no request
-        has waited for one for `after_s`. A worker that vanishes is mostly back before.
+        """Remove each model that only workers have named and that no worker has served, and no
+        request has waited for, during `after_s`. A worker that vanishes is mostly back before.
         """
         for model in self._models.brought():
             if self.serving(model) or model.queue.by_ticket:
@@ -415,12 +420,12 @@ class Fleet:
                 self._changed()
 
     def find(self, name: str) -> ModelView | None:
-        """The model of that name or alias, for clients and turns."""
+        """The view of the model with that name or alias; None if there is none."""
         model = self._models.named(name)
         return self.view(model) if model is not None else None
 
     def view(self, model: Model) -> ModelView:
-        """The model for clients and turns."""
+        """The view of the model, from a cache while nothing has changed."""
         if model.name in self._views:
             view, is_on = self._views[model.name], model.fallback.is_on
             if view.queued == len(model.queue.by_ticket) and view.is_fallback_on == is_on:

@@ -1,8 +1,8 @@
-"""A place on a worker.
+"""A lease: a ticket's place on a worker.
 
-Owns the time between the dispatcher's decision and the end of its use: an engine may be lost in
-between, and the user of the place must learn of it however late it looks. Must not know sequences
-or frames.
+Owns the news that the place is lost. An engine may be lost at any time after the dispatcher's
+decision, even before the turn has looked at its lease, and the turn must learn of it. Must not know
+sequences or frames.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,9 @@ from protocol.ids import WorkerId
 
 
 class Lease(msgspec.Struct, eq=False):
-    """The ticket's place on `worker_id`, held until it is released or lost. `files_digest`: see
-    `Assign`. `died` is the epoch of an engine that is known to have died. `on_lost` is called when
-    the place is lost; set it, then look at `is_lost`. `decision`,
-    `asked_at` and `placed_at`: see `Assign`.
+    """The ticket's place on `worker_id`, held until it is released or lost. `died` is the epoch of
+    the engine if it is known to have died. `on_lost` is called when the place is lost; after
+    setting it, check `is_lost`. For the other fields see `Assign`.
     """
 
     ticket: int

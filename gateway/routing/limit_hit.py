@@ -1,8 +1,8 @@
-"""Which limit a request that is refused for load has hit, in words.
+"""The limit that a refused request has hit, in words.
 
 Owns how many sequences may wait, and the text of a 429: the limit, its value, and the setting that
-raises it. A request with `n` choices counts as n sequences. Must not know queues' order or places'
-costs.
+raises it. A request with `n` choices counts as n sequences. Must not know the order of queues or
+the cost of places.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,13 @@ from gateway.routing.effects import RouteRequest
 from gateway.routing.worker_view import Worker
 
 LEAST_QUEUE: Final = 256
-"""Sequences that may wait for a model where nothing is configured, however few its workers take."""
+"""Without `max_queue`, at least this many sequences may wait for a model."""
 
 
 def queue_limit(ready: Sequence[Worker], max_queue: int | None) -> int:
-    """How many sequences of a model may wait: what is configured, else as many as run at most."""
+    """How many sequences of a model may wait: `max_queue`, else as many as its workers run at most,
+    but at least `LEAST_QUEUE`.
+    """
     if max_queue is not None:
         return max_queue
     return max(LEAST_QUEUE, sum(worker.engine.max_seqs for worker in ready if worker.engine))
@@ -29,7 +31,7 @@ def full_text(
     num_waiting: int,
     max_queue: int | None,
 ) -> str:
-    """Why a request may not even wait, beside `num_waiting` sequences that do."""
+    """Why a request may not wait, while `num_waiting` sequences do."""
     limit, num_new = queue_limit(ready, max_queue), request.num_sequences
     asks = "" if num_new == 1 else f", and this request asks for {num_new} more (n = {num_new})"
     return (
@@ -39,12 +41,12 @@ def full_text(
 
 
 def late_text(model: str, ready: Sequence[Worker]) -> str:
-    """Why a request waited until its deadline."""
+    """Why a request found no place before its deadline."""
     return f"The deadline passed before a place for {model} was free. {limit_of(ready)}."
 
 
 def limit_of(ready: Sequence[Worker]) -> str:
-    """What keeps the workers from taking more, and what raises it."""
+    """The limit that keeps the workers from taking more, and the setting that raises it."""
     engines = [worker.engine for worker in ready if worker.engine is not None]
     num_running = sum(len(worker.reservations) for worker in ready)
     most = sum(engine.max_seqs for engine in engines)

@@ -4,18 +4,18 @@ Owns the cost, in milliseconds of delay for all requests, and the choice of its 
 no thresholds. Must not know queues or caps.
 
     cost          = wait + prefill + interference
-    wait          until the prefills ahead on that worker are over, those promised to waiting
-                  requests included; a short prompt begins beside a long one
+    wait          time until the prefills ahead on that worker are over, including those promised to
+                  waiting requests; a short prompt begins beside a long one
     prefill       own uncached tokens at the worker's learned rate. A prefix that k other recent
-                  conversations share will be used there again, so this one is charged 1/(k+1) of
-                  it: a hot prefix spreads over idle workers, a private history does not. One
-                  that a worker computes just now spreads less: others can wait for it there.
-    interference  the own prefill delays the waiting requests, each on one worker of the fleet; each
-                  answer that runs there pauses for as long and is slower afterwards. A pause of an
-                  answer counts less than a wait for one.
+                  conversations share will be used there again, so this request is charged 1/(k+1)
+                  of it: a hot prefix spreads over idle workers, a private history does not. A
+                  prefix that a worker is computing now spreads less: others can wait for it there.
+    interference  the delay of others: of the waiting requests, each on one worker of the fleet, by
+                  the own prefill; and of the answers that run there, which pause for that prefill
+                  and are slower afterwards. A pause in an answer counts less than a wait for one.
 
-Under load the queue makes uncached tokens dearer, so the cache counts more when work piles up, not
-less. LMetric (arXiv 2603.15202) argues for the same two factors, uncached tokens and batch size.
+Under load the queue makes uncached tokens more expensive, so the cache counts more when work piles
+up. LMetric (arXiv 2603.15202) argues for the same two factors, uncached tokens and batch size.
 """
 
 from collections.abc import Sequence
@@ -30,25 +30,29 @@ from protocol.ids import WorkerId
 
 PRIOR_STEP_MS: Final = 20.0
 DECODE_SLOWDOWN: Final = 0.0075
-"""Each running sequence lengthens a decode step by so much. Measured are 0.5 % for short ones (5.25
-to 7.03 ms from 1 to 64; 8B model, H200) and several times that for long contexts."""
+"""Each running sequence lengthens a decode step by this share. Measured: 0.5 % for short sequences
+(5.25 to 7.03 ms from 1 to 64; 8B model, H200) and several times that for long contexts.
+"""
 PAUSE_WEIGHT: Final = 0.3
-"""Of a running answer's delay: agents wait for whole answers too, but a pause in one is shared with
-reading it. Both were chosen once, together, on traces (docs/routing.md)."""
+"""The weight of a second by which a running answer is delayed, against a second of waiting for one:
+clients read while an answer pauses. This and `DECODE_SLOWDOWN` were chosen together on traces
+(docs/routing.md).
+"""
 
 UNDER_WAY: Final = 0.7
-"""Of the discount on a shared prefix, so much is left out while a worker computes it: that worker
-will have it for others. All of it would send nearly all of a hot prefix's users there."""
+"""While a worker computes a shared prefix, the discount on it is reduced by this share, because
+others can use it there. Without any discount nearly all users of a hot prefix would go there.
+"""
 
 TIE_MS: Final = 1.0
 TIE_RATIO: Final = 0.05
-"""Costs closer than that are equal: rates are averages and drift by as much."""
+"""Costs that differ by less than both together are equal: rates are averages, which drift."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The sequence that is placed. `sharing`: along its prompt, (end in blocks, how many other
-    recent conversations share the blocks up to there). `num_waiting`: sequences in the queue for
-    each worker.
+    """The sequence to place. `sharing` has pairs along its prompt: (end in blocks, how many other
+    recent conversations share the blocks up to there). `num_waiting` is the number of sequences in
+    the queue per worker.
     """
 
     session: str
@@ -62,9 +66,9 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Option(msgspec.Struct, frozen=True, gc=False):
-    """A worker with room. `matched_blocks` of the prompt are there; `held_blocks` in all;
-    `promised_s` of prefill there are promised to waiting requests. `coming_blocks` of the matched
-    are not computed yet.
+    """A worker that may be chosen. It holds `matched_blocks` of the prompt, of which
+    `coming_blocks` are not computed yet, and `held_blocks` in all. `promised_s` of its prefill
+    time is promised to waiting requests.
     """
 
     worker: Worker
@@ -75,9 +79,9 @@ class Option(msgspec.Struct, frozen=True, gc=False):
 
 
 class Score(msgspec.Struct, frozen=True, gc=False):
-    """An option and its cost beside `num_running` others. `prefill_s` is the own prefill,
-    undiscounted. `fresh_tokens` would have to be computed if it began now, while its shared blocks
-    are still being computed.
+    """An option and its cost, with `num_running` other sequences there. `prefill_s` is the own
+    prefill without discount. `fresh_tokens` would have to be computed if the sequence began now,
+    before the `coming_blocks` are computed.
     """
 
     option: Option
@@ -107,7 +111,8 @@ class Score(msgspec.Struct, frozen=True, gc=False):
 
 
 Why = str
-"""In one word, for a metric: `only`, `prefer`, `own`, `home`, `even`, `cached` or `moved`."""
+"""The reason in one word, for a metric: `only`, `prefer`, `own`, `home`, `even`, `cached`, `moved`.
+"""
 
 
 _IN_WORDS: Final = {
@@ -120,7 +125,7 @@ _IN_WORDS: Final = {
 
 
 class RouteDecision(msgspec.Struct, frozen=True):
-    """The best option and, in one word, why."""
+    """The best option, and why it is the best."""
 
     work: Work
     best: Score
@@ -138,7 +143,7 @@ class RouteDecision(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Why, in a line. A property, because most decisions of a full queue are not taken."""
+        """Why, in one line. Computed on demand: most decisions about a full queue are not used."""
         work, best = self.work, self.best
         text = (
             f"{best.option.worker.name}: {best.cached_tokens} of {work.prompt_tokens} tokens "
@@ -168,8 +173,8 @@ def choose(work: Work, options: Sequence[Option], now: float) -> RouteDecision:
 
 
 def _typical(options: Sequence[Option], now: float) -> tuple[float, float]:
-    """The options' mean prefill rate, weighted by trust, and mean step time. A worker without a
-    measurement counts as its peers: a prior worse than theirs would keep it idle, and so
+    """The options' mean prefill rate, weighted by trust, and mean step time in ms. A worker without
+    a measurement is assumed to be like its peers: a worse assumption would keep it idle, and so
     unmeasured, for ever.
     """
     rates = trusts = steps_ms = 0.0
@@ -188,16 +193,16 @@ def _typical(options: Sequence[Option], now: float) -> tuple[float, float]:
 
 
 def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
-    """The cost of each option. One loop, because it is half of a decision, and a call for each
-    would add a quarter.
+    """The cost of each option. It is one loop because it takes half of a decision's time, and a
+    call per option would add a quarter.
     """
     prompt_tokens, block_size, num_waiting = work.prompt_tokens, work.block_size, work.num_waiting
     # The engine computes at least the last token, so a hit never covers the whole prompt.
     most_blocks = (prompt_tokens - 1) // block_size if block_size and prompt_tokens else 0
     typical_rate, typical_step_ms = _typical(options, now)
-    # What one more sequence adds to all steps, on a worker of the typical speed. The fleet's mean
-    # counts: a worker's own latest step mostly shows whether a long prompt was in it. How many
-    # steps an answer takes is the worker's own: drafts make several tokens in one.
+    # What one more sequence adds to all steps of an answer, on a worker of typical speed. The mean
+    # step time of the fleet is used, because one worker's latest step mostly shows whether a long
+    # prompt was in it. How many tokens a step makes (`pass_tokens`, drafts) is the worker's own.
     slowdown_ms = 2 * work.expected_output * typical_step_ms * DECODE_SLOWDOWN
     scores: list[Score] = []
     under_way = _under_way(options, most_blocks) if work.sharing else 0
@@ -210,7 +215,7 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
         if rate := estimate.tokens_per_s:
             own_s, slower = estimate.seconds(cached, uncached), typical_rate / rate
             if slower != 1.0:
-                # What it measured long ago fades towards what its peers measure.
+                # An old measurement fades towards what the worker's peers measure.
                 kept = slower ** estimate.trust(now, slower)
                 own_s, slower = own_s * kept / slower, kept
         else:
@@ -244,8 +249,8 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
 
 
 def _under_way(options: Sequence[Option], most_blocks: int) -> int:
-    """How many leading blocks a worker computes just now. Before its first prefill a worker's wait
-    is a guess: a second copy is the safer choice.
+    """How many leading blocks some worker is computing now. A worker that has not finished a
+    prefill yet is left out: its wait is a guess, so a second copy elsewhere is the safer choice.
     """
     ends = [
         min(option.matched_blocks, most_blocks)
@@ -256,7 +261,9 @@ def _under_way(options: Sequence[Option], most_blocks: int) -> int:
 
 
 def _shared_discount(matched: int, under_way: int, sharing: Sequence[tuple[int, int]]) -> float:
-    """How many of the uncached blocks others are charged for: k/(k+1) of a block that k share."""
+    """How many of the uncached blocks are charged to other requests: k/(k+1) of a block that k
+    others share.
+    """
     discount, position = 0.0, matched
     for end, num_others in sharing:
         if end > position:
@@ -268,11 +275,11 @@ def _shared_discount(matched: int, under_way: int, sharing: Sequence[tuple[int, 
 
 
 def _break_tie(work: Work, tied: Sequence[Score]) -> Score:
-    """The preferred worker, that which holds most of the conversation's own blocks, its home, the
-    emptiest; then by a hash, equal each time for the same conversation.
+    """In this order: the preferred worker, the one that holds most of the conversation's own
+    blocks, its home, the one with the least work; at last by a hash of the conversation's name.
 
-    Blocks come before the home: every gateway hears of them, but each knows only the homes of the
-    requests that it placed itself. Shared blocks do not count: a hot prefix is to spread.
+    Blocks come before the home, because every gateway knows of them, but a gateway knows only the
+    homes of requests that it placed itself. Shared blocks do not count: a hot prefix should spread.
     """
     if (preferred := _of_worker(work.prefer, tied)) is not None:
         return preferred
@@ -296,8 +303,8 @@ def _of_worker(worker_id: WorkerId | None, scores: Sequence[Score]) -> Score | N
 
 
 def _with_most_own(work: Work, tied: Sequence[Score]) -> Sequence[Score]:
-    """Those with the most of the prompt's tokens that no other conversation shares; all of them if
-    none has any.
+    """The scores of workers with the most tokens of the prompt that no other conversation shares;
+    all scores if no worker has any.
     """
     num_shared = work.sharing[-1][0] * work.block_size if work.sharing else 0
     most = max(score.cached_tokens for score in tied)

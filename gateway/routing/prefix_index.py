@@ -1,9 +1,9 @@
 """The prefix index: which worker holds which blocks, and which states behind them, exactly.
 
-Owns the tables of blocks and of states, and one part per engine run: a bit of both and the number
-of its last event. A gap in the numbers empties the part and asks for a snapshot, because a missed
-`BlocksDropped` would promise blocks that are gone. Must not know loads, costs or what was routed:
-the blocks of prompts that are on their way belong to `worker_view.py`.
+Owns a table of blocks, a table of states, and one part per engine run: its bit in each table and
+the number of its last event. A gap in the numbers empties the part and leads to a request for a
+snapshot, because after a missed `BlocksDropped` the index would promise blocks that are gone. Must
+not know loads, costs or placed requests: `worker_view.py` has the blocks of prompts that run.
 """
 
 import struct
@@ -23,23 +23,23 @@ from protocol.messages import (
 )
 
 SNAPSHOT_PATIENCE_S: Final = 5.0
-"""A snapshot that did not come is asked for again."""
-
+"""A snapshot that has not arrived is asked for again after this time."""
 
 NUM_SHARDS: Final = 4096
 SWEPT_AT_ONCE: Final = 1024
-"""Entries that a call of `sweep` visits, about: 0.5 ms."""
+"""About how many entries a call of `sweep` visits: 0.5 ms."""
 
 SHARDS_AT_ONCE: Final = 64
 _LOOSE_BYTES: Final = 64
-"""A dictionary that takes more per entry was left large by churn. Filled from empty it takes 27 to
-54."""
+"""A dictionary with more bytes per entry than this was left large by churn and is rebuilt. One that
+was filled from empty has 27 to 54.
+"""
 
 _KEY_SHIFT: Final = 4
 """Integers of up to 60 bits take 32 bytes, longer ones 48."""
 _KEY_BYTES: Final = 32
 _SHARD_SHIFT: Final = 48
-"""The high bits: dictionaries tell keys apart by their low ones."""
+"""A key's high bits choose its shard, because dictionaries hash integers by their low bits."""
 _SHARD_OF_WORD: Final = _KEY_SHIFT + _SHARD_SHIFT
 
 _MASKS_AT_MOST: Final = 4096
@@ -58,8 +58,9 @@ class EventResult(Enum):
 
 
 class _Part:
-    """The blocks of one engine run. `seq` None: nothing is known until a snapshot comes. If it
-    `needs_states` a sequence can begin only behind one, of which `state_bit` stands for ours.
+    """The blocks of one engine run. `bit` marks them in the table of blocks, `state_bit` its states
+    in the table of states. With `seq` None nothing is known until a snapshot arrives. If it
+    `needs_states`, a sequence can begin only behind a saved state.
     """
 
     __slots__ = ("asked_at", "bit", "needs_states", "num_blocks", "seq", "state_bit")
@@ -84,14 +85,14 @@ class PrefixIndex:
         self._last: tuple[Sequence[BlockDigest], int, Mapping[WorkerId, int]] = (), -1, {}
 
     def add(self, worker_id: WorkerId, now: float, *, needs_states: bool = False) -> None:
-        """An engine run begins, or is new here: nothing is known until a snapshot comes."""
+        """An engine run begins, or registers here: nothing is known until its snapshot arrives."""
         self.remove(worker_id)
         self._num_changes += 1
         bits = self._table.open(), self._states.open()
         self._parts[worker_id] = _Part(*bits, now, needs_states=needs_states)
 
     def remove(self, worker_id: WorkerId) -> None:
-        """The engine run is over, its blocks are gone."""
+        """The engine run is over, and its blocks are gone."""
         part = self._parts.pop(worker_id, None)
         self._num_changes += 1
         if part is not None:
@@ -101,10 +102,11 @@ class PrefixIndex:
     def apply(
         self, worker_id: WorkerId, event: BlockEvent | BlocksSnapshot, now: float
     ) -> EventResult:
-        """Take in one event. After `GAP` the caller asks the worker for a snapshot.
+        """Apply one event. After `GAP` the caller asks the worker for a snapshot.
 
-        Events that come before the awaited snapshot are stale: it includes them, since a link
-        keeps the order. So are repeated ones and those of a worker without an engine.
+        Events that arrive before an expected snapshot are stale: the snapshot includes them,
+        because a link keeps the order. Repeated events and those of a worker without an engine are
+        stale too.
         """
         part = self._parts.get(worker_id)
         self._num_changes += 1
@@ -133,9 +135,9 @@ class PrefixIndex:
         return EventResult.APPLIED
 
     def match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
-        """Behind how many leading blocks of the chain a sequence would begin on each worker. The
-        last answer is kept: for a request that waits, the queue and the decision ask one after the
-        other.
+        """By worker, how many leading blocks of the chain a sequence need not compute there. The
+        last result is cached, because for a waiting request the queue and the decision ask in
+        succession.
         """
         chain, num_changes, match = self._last
         if chain is digests and num_changes == self._num_changes:
@@ -151,9 +153,9 @@ class PrefixIndex:
         return match
 
     def _cut_to_states(self, digests: Sequence[BlockDigest], match: dict[WorkerId, int]) -> None:
-        """Of workers whose sequences begin behind states, to the deepest one that is kept. States
-        are few, so there is nothing to bisect: a look from the end finds most at once, and none in
-        a prompt of 100k tokens in half a millisecond.
+        """Reduce the match of workers that need states to their deepest saved state. Not every
+        block has a state, so bisection is impossible. A search from the end mostly finds a state at
+        once; a search without result takes half a millisecond for 100k tokens.
         """
         open_: dict[int, WorkerId] = {
             part.state_bit: worker_id
@@ -184,19 +186,19 @@ class PrefixIndex:
         return parts[worker_id].num_blocks if worker_id in parts else 0
 
     def num_distinct(self) -> int:
-        """How many different blocks the fleet holds, about: lost workers are swept later."""
+        """How many blocks the fleet holds, with those of lost workers that are not swept yet."""
         return len(self._table)
 
     def num_bytes(self) -> int:
         return self._table.num_bytes() + self._states.num_bytes()
 
     def sweep(self) -> None:
-        """Clean up a little after workers that are gone; call it from time to time."""
+        """Clean up a part of what lost workers have left; call it from time to time."""
         self._table.sweep()
         self._states.sweep()
 
     def overdue_snapshots(self, now: float) -> tuple[WorkerId, ...]:
-        """Workers whose snapshot did not come, to be asked again."""
+        """Workers that are to be asked again, because their snapshot has not arrived."""
         overdue = []
         for worker_id, part in self._parts.items():
             if part.seq is None and now - part.asked_at >= SNAPSHOT_PATIENCE_S:
@@ -215,7 +217,7 @@ class PrefixIndex:
         return EventResult.APPLIED
 
     def _empty(self, part: _Part) -> None:
-        """New bits, rather than clearing the old ones block by block."""
+        """Give the part new bits, instead of clearing the old ones block by block."""
         if part.num_blocks or part.needs_states:
             self._table.close(part.bit)
             self._states.close(part.state_bit)
@@ -224,19 +226,20 @@ class PrefixIndex:
 
 
 class BlockTable:
-    """From block to holders, one table for all workers together: a block costs its entry once,
-    however many hold it. A holder is a bit, which the table hands out.
+    """A map from block to its holders, for all workers together: a block takes one entry, however
+    many workers hold it. A holder is a bit, which `open` gives out.
 
-        key       the last 60 bits of the digest. Two blocks share one in one of 100,000 tables of
-                  5 million: a wrong estimate, no more, because engines compare token ids.
-        value     an int with one bit per holder; equal ones are one object.
-        shards    4,096 dictionaries: one of 5 million entries would stop the process for 0.2 s
-                  whenever it grows, and could not be swept in small steps.
-        closed    bits are hidden by a mask until the sweep has passed, so that the loss of a worker
-                  costs nothing.
+        key       The last 60 bits of the digest. One of 100,000 tables with 5 million blocks has
+                  two blocks with the same key. That only makes an estimate wrong, because engines
+                  compare token ids.
+        value     An int with one bit per holder; equal values are one object.
+        shards    4,096 dictionaries: a single one with 5 million entries would stop the process for
+                  0.2 s whenever it grows, and could not be swept in small steps.
+        closed    The bits of lost workers are hidden by a mask until `sweep` has cleared them, so
+                  that the loss of a worker costs nothing.
 
-    An open-addressing table in `array` takes 25 to 50 bytes a block instead of 60 to 95, but half
-    again the CPU per event in pure Python, and its own code for growing and for holes.
+    An open-addressing table in `array` would take 25 to 50 bytes per block instead of 60 to 95, but
+    1.5 times the CPU per event in pure Python, and code for growing and for holes.
     """
 
     def __init__(self) -> None:
@@ -252,15 +255,15 @@ class BlockTable:
         self._is_churned = False
 
     def __len__(self) -> int:
-        """Distinct blocks, those of closed holders that are not swept yet included."""
+        """The number of distinct blocks, including those of closed holders not swept yet."""
         return sum(map(len, self._shards))
 
     def num_bytes(self) -> int:
-        """What the table takes: dictionaries and keys."""
+        """The memory of the dictionaries and keys."""
         return sum(map(sys.getsizeof, self._shards)) + _KEY_BYTES * len(self)
 
     def open(self) -> int:
-        """A bit for a new holder, which holds nothing."""
+        """A bit for a new holder, which holds no blocks."""
         if self._free:
             bit = self._free & -self._free
             self._free ^= bit
@@ -271,7 +274,7 @@ class BlockTable:
         return bit
 
     def close(self, bit: int) -> None:
-        """The holder is gone, and all that it held."""
+        """The holder is gone, and no longer holds any block."""
         self._alive &= ~bit
         self._dead |= bit
 
@@ -310,29 +313,28 @@ class BlockTable:
         return num_gone
 
     def holders(self, digest: BlockDigest) -> int:
-        """The bits of those that hold the block."""
+        """The bits of the block's holders."""
         word: int = _PACKED.unpack(digest)[0]
         key = word >> _KEY_SHIFT
         return self._shards[key >> _SHARD_SHIFT].get(key, 0) & self._alive
 
     def depths(self, chain: Sequence[BlockDigest]) -> dict[int, int]:
-        """How many leading blocks of the chain each holder has, by bit; holders of none are left
-        out.
+        """How many leading blocks of the chain each holder has, by bit; without holders of none.
 
-        Prefixes have no holes, so the holders only grow fewer along the chain: bisecting wherever
-        some are lost finds every end. 12 look-ups for 100k tokens, 12 more at most for each holder
-        that ends elsewhere.
+        A holder has a prefix of the chain without holes, so the set of holders only shrinks along
+        the chain, and bisection finds each place where it does. That takes 12 look-ups for 100k
+        tokens, and at most 12 more for each further end.
         """
         found: dict[int, int] = {}
         if not chain:
             return found
         shards, unpack = self._shards, _PACKED.unpack
-        # `holders` at a third of its price: a call.
+        # `holders`, inlined: a call would cost three times as much.
         word = unpack(chain[0])[0]
         low, at_low = 0, shards[word >> _SHARD_OF_WORD].get(word >> _KEY_SHIFT, 0) & self._alive
         high, at_high = len(chain), 0
-        # Where we looked beyond `high` already, the nearest first: pairs in pairs grow and shrink
-        # without a call.
+        # A stack of positions beyond `high` that were looked up already, the nearest on top. It is
+        # made of nested tuples, which need no call to push and pop.
         beyond: _Beyond = None
         while at_low:
             while at_low != at_high and high - low > 1:

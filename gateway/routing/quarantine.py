@@ -1,25 +1,28 @@
-"""Requests that may be what kills engines.
+"""Quarantine: finds the requests that kill engines.
 
-Owns which requests were on engines that died. Held and changed by the fleet state alone
+Owns the record of requests that ran on engines that died. Only the fleet state changes it
 (`dispatch.py`, `tickets.py`). Must not know how requests are served.
 
-The death of an engine strikes every request that was on it and had got fewer than `PROOF_TOKENS`
-from it. A request that gets as many is cleared. With `PROBATION_STRIKES` a request is on probation:
-one such request at a time is on any engine (`queue_pick.py`), so that others are not struck with
-it. With `POISON_STRIKES` it is refused, and so is the same request when it comes again.
+The death of an engine is a strike for every request that ran on it and had fewer than
+`PROOF_TOKENS` from it. A request that gets as many is cleared. With `PROBATION_STRIKES` a request
+is on probation: of a model only one such request runs at a time (`queue_pick.py`), so that others
+get no strike because of it. With `POISON_STRIKES` the request is refused, and so is every later
+request with the same bytes.
 
-Links that are lost and engines that leave when asked strike no request.
+A lost link and an engine that leaves when asked are no strikes.
 """
 
 from collections.abc import Hashable
 from typing import Final
 
 PROOF_TOKENS: Final = 8
-"""Some requests kill at the second token and would otherwise get on by one token a death."""
+"""Some requests kill an engine at their second token. If one token were a proof, such a request
+would kill an engine for every token.
+"""
 PROBATION_STRIKES: Final = 2
 POISON_STRIKES: Final = 3
 MEMORY_S: Final = 600.0
-"""Agents try again within seconds; an operator may have removed the cause by then."""
+"""How long strikes count. Agents retry within seconds; later the cause may have been removed."""
 MAX_RECORDS: Final = 1024
 
 RequestIdentity = tuple[str, bytes]
@@ -35,16 +38,16 @@ class _Record:
 
 
 class Quarantine:
-    """Times are on the caller's clock. `records` is nearly always empty, which callers look at
-    first.
+    """Strikes by request. Times are on the caller's clock. `records` is nearly always empty, which
+    callers check first.
     """
 
     def __init__(self) -> None:
         self.records: dict[RequestIdentity, _Record] = {}
 
     def strike(self, request: RequestIdentity, death: Hashable, now: float) -> bool:
-        """The request was there at `death`. True if that makes it poison. Sequences of one request
-        that die together are struck once.
+        """The request ran on the engine of `death`. True if it is to be refused from now on.
+        Several sequences of a request that die together are one strike.
         """
         record = self._find(request, now) or _Record()
         self.records.pop(request, None)
@@ -57,20 +60,20 @@ class Quarantine:
         return is_new and len(record.deaths) == POISON_STRIKES
 
     def clear(self, request: RequestIdentity) -> None:
-        """The request got its tokens."""
+        """The request has made progress: forget its strikes."""
         self.records.pop(request, None)
 
     def strikes(self, request: RequestIdentity, now: float) -> int:
-        """At how many deaths the request was."""
+        """The number of engine deaths that count against the request."""
         record = self._find(request, now)
         return len(record.deaths) if record is not None else 0
 
     def is_on_probation(self, request: RequestIdentity, now: float) -> bool:
-        """Whether no other request on probation may run beside it."""
+        """Whether the request may run only while no other one on probation runs."""
         return self.strikes(request, now) >= PROBATION_STRIKES
 
     def poison_deaths(self, request: RequestIdentity, now: float) -> int:
-        """At how many deaths it was if it must not be served; else 0."""
+        """`strikes` if the request must not be served; else 0."""
         deaths = self.strikes(request, now)
         return deaths if deaths >= POISON_STRIKES else 0
 

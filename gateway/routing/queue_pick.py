@@ -1,8 +1,8 @@
-"""Which waiting request gets a place next, and on which worker.
+"""The pick: which waiting request gets a place next, and on which worker.
 
-Owns the walk through the queue (which request may pass which) and the gathering of what one
-decision needs: index, running prompts, conversations. Changes nothing. Must not know how tickets
-end, providers or refusals.
+Owns the walk through the queue (which request may pass which) and the collection of the inputs of
+one decision: index, running prompts, conversations. Changes nothing. Must not know how tickets end,
+providers or refusals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,14 +19,15 @@ from gateway.routing.worker_view import Worker
 from protocol.ids import WorkerId
 
 LOOKED_AT: Final = 16
-"""Requests that are weighed when a worker has room, from the head of the queue; the others wait for
-the next event, at most a tick."""
+"""How many requests from the head of the queue are considered when a worker has room. The others
+wait for the next event, at most a tick.
+"""
 
 NOTHING_PROMISED: Final[Mapping[WorkerId, float]] = {}
 
 
 class Pick(msgspec.Struct, frozen=True):
-    """The request that is placed, and where; the cost counted on `expected_output` tokens."""
+    """The request to place, and where; its cost assumes `expected_output` tokens."""
 
     waiting: Waiting
     choice: RouteDecision
@@ -34,8 +35,8 @@ class Pick(msgspec.Struct, frozen=True):
 
 
 def pick_next(model: Model, ready: Sequence[Worker], index: PrefixIndex, now: float) -> Pick | None:
-    """The first in the queue whose best worker can take it now."""
-    # The queue is weighed only if some worker may take a request.
+    """The first request in the queue whose best worker can take it now."""
+    # Skip the walk if no worker may take any request.
     auxiliary = model.queue.any_auxiliary()
     if not any(
         worker.has_prefill_headroom(now) and worker.open_for(auxiliary=auxiliary)
@@ -46,8 +47,8 @@ def pick_next(model: Model, ready: Sequence[Worker], index: PrefixIndex, now: fl
 
 
 def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequence[Worker]:
-    """The workers that have not failed this request; of them those that have not failed lately.
-    Others are used only if there are none of these.
+    """The workers that have not failed this request (all if there is none), and of these the ones
+    whose breaker lets a request through (again all if there is none).
     """
     others = ready
     if request.excluded:
@@ -70,8 +71,8 @@ def decide(
     promised_s: Mapping[WorkerId, float] = NOTHING_PROMISED,
     num_ready: int = 1,
 ) -> RouteDecision:
-    """The best of `workers`. `expected_output` is in tokens. `promised_s`: seconds of prefill on
-    them that other waiting requests will take.
+    """The best of `workers`. `expected_output` is in tokens. `promised_s` has, by worker, the
+    seconds of prefill that other waiting requests will take there.
     """
     digests, conversations = request.digests, model.conversations
     held = index.match(digests)
@@ -105,10 +106,11 @@ def first_that_fits(
 ) -> Pick | None:
     """The first of `order` (a queue, or one new request while the queue is empty) that is placed.
 
-    A blocked request reserves its eligible workers so that smaller requests cannot starve it. One
-    whose best worker is full, while others have room, reserves that worker alone: there it will
-    find its cache. A request whose best worker has enough prefill ahead waits here, with its own
-    prefill promised to that worker: another worker may be better by then.
+    A request for which no worker has room reserves all its eligible workers, so that smaller
+    requests cannot starve it. One whose best worker is full, while others have room, reserves only
+    that worker, which holds its cache. A request whose best worker has enough prefill ahead stays
+    in the queue, with its own prefill promised to that worker: another worker may be better by the
+    time it can start.
     """
     kept: set[WorkerId] = set()
     promised_s: dict[WorkerId, float] = {}
@@ -159,8 +161,8 @@ def first_that_fits(
 def _until_room(
     model: Model, full: Iterable[Worker], promised_s: Mapping[WorkerId, float]
 ) -> dict[WorkerId, float]:
-    """Seconds until workers without room should have some, on top of what is promised there: of the
-    answers that run on one, the next ends after such a part of their usual time.
+    """Seconds until each full worker should have room, plus the prefill promised there. With n
+    answers running, the next one ends after about 1/n of their usual time.
     """
     return {
         worker.worker_id: promised_s.get(worker.worker_id, 0.0)

@@ -21,15 +21,16 @@ Outcome = Literal["placed", "waits", "provider", "held"]
 
 
 class ReadyWorker(Candidate, frozen=True):
-    """What also counts: room for the request, and time for its prefill."""
+    """A candidate, and whether it has room for the request and time for its prefill."""
 
     has_room: bool
     has_prefill_headroom: bool
 
 
 class RoutePreview(msgspec.Struct, frozen=True):
-    """`outcome`: it would be placed at once, wait in the queue behind `num_waiting` others, go to a
-    provider, or be held or refused because no worker is ready. `why` and `reason` as for a request.
+    """What would happen to a request: it would be placed at once, wait behind `num_waiting` others,
+    go to a provider, or be held or refused because no worker is ready. `why` and `reason` are those
+    that a placed request gets.
     """
 
     model: str
@@ -50,7 +51,9 @@ def preview(
     request: RouteRequest,
     now: float,
 ) -> RoutePreview:
-    """The decision for `request` on the `ready` workers; the `eligible` are asked first."""
+    """The decision for `request` on the `eligible` ones of the `ready` workers, with the cost of
+    all `ready` ones.
+    """
     session = model.conversations.recognise(
         request.key, request.session, request.digests, request.ticket
     )

@@ -1,7 +1,7 @@
-"""Tickets and their places.
+"""Tickets: from the question for a place to its release.
 
-Owns every ticket from `ask` to its end: waiting, placed or answered. Must not know how workers
-join or leave: `Dispatch` calls `evict`.
+Owns every ticket from `ask` to its end, waiting or placed. Must not know how workers join or leave:
+`Dispatch` calls `evict` for a worker that is gone.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ from gateway.telemetry import BreakerClosed, BreakerOpen
 from protocol.messages import RejectReason
 
 DOWN_RETRY_AFTER_S: Final = 10
-"""Nothing can serve and nothing starts: an operator is needed, so no hurry."""
+"""Retry-After while no worker serves the model and none starts: only an operator can help."""
 
 
 class PlacementQueue:
@@ -66,7 +66,7 @@ class PlacementQueue:
         self.decisions: Counter[str] = Counter()
 
     def set_limits(self, max_queue: int | None, resume_wait_s: float) -> None:
-        """Judge waiting requests by these from now on."""
+        """Apply new limits, to waiting requests too."""
         self._max_queue = max_queue
         self._resume_wait_s = resume_wait_s
 
@@ -76,13 +76,14 @@ class PlacementQueue:
 
     @property
     def num_waiting(self) -> int:
-        """Tickets without one."""
+        """How many tickets wait for a place."""
         return len(self._model_of) - len(self._placed)
 
     def ask(self, request: RouteRequest, now: float) -> Effects:
-        """Find a place: `Assign`, `UseProvider` or `Refuse` at once, or none: it waits.
+        """Find a place for the request. Its effect is `Assign`, `UseProvider` or `Refuse`; without
+        one of these the ticket waits.
 
-        Effects may concern other tickets too. Raises `ValueError` if the ticket is in use.
+        Other effects may concern other tickets. Raises `ValueError` if the ticket is in use.
         """
         ticket = request.ticket
         if ticket in self._model_of:
@@ -92,7 +93,8 @@ class PlacementQueue:
             return (Refuse(ticket, errors.model_not_found(request.model)),)
         ready = self._fleet.ready(model)
         if not ready and (chain := model.chain(request)):
-            # It waits for nothing, and those that wait may not use providers.
+            # No need to queue: the request goes to a provider, and the requests in the queue are
+            # those that may not.
             reason, changes = _no_worker(model), model.fallback.step(ready, now)
             changes += model.fallback.turn_on(reason)
             return (*changes, UseProvider(ticket, chain, reason))
@@ -105,7 +107,7 @@ class PlacementQueue:
             waiting.is_on_probation = self._quarantine.is_on_probation(identity, now)
         is_quiet = not model.queue.by_ticket and not model.fallback.is_on
         if is_quiet and ready:
-            # Most requests find an empty queue and a free place: they never wait.
+            # The usual case: an empty queue and a free place.
             if pick := first_that_fits(model, (waiting,), ready, self._index, now):
                 return (self._place(model, pick, now),)
             self._enqueue(model, waiting, now)
@@ -128,8 +130,9 @@ class PlacementQueue:
         return preview(model, ready, first_asked, self._index, request, now)
 
     def started(self, ticket: int, now: float) -> Effects:
-        """The ticket's first token came: its prefill is no longer ahead of others, and its worker
-        may have time for another. Without this the estimate stands.
+        """The ticket's first token has arrived: its prefill no longer delays others, and its worker
+        may have time for another one. Until this is reported, the estimated end of the prefill
+        counts.
         """
         if ticket not in self._placed:
             return ()
@@ -138,7 +141,7 @@ class PlacementQueue:
         return self.settle_all(reservation.worker.models, now)
 
     def failed(self, ticket: int, now: float, reason: str) -> Effects:
-        """The ticket's worker failed it, and lives. Unknown tickets are ignored."""
+        """The ticket's worker failed on it, but lives. Unknown tickets are ignored."""
         if ticket not in self._placed:
             return ()
         worker = self._placed[ticket].worker
@@ -165,9 +168,9 @@ class PlacementQueue:
     def release(
         self, ticket: int, now: float, output_tokens: int | None = None, *, is_proven: bool = False
     ) -> Effects:
-        """The turn is over with this ticket, running or waiting. Unknown tickets are ignored.
+        """The turn no longer needs the ticket, placed or waiting. Unknown tickets are ignored.
 
-        `output_tokens` settles the key's account; without it the estimate stands. `is_proven`: see
+        The key is charged for `output_tokens`; without it, for the estimate. `is_proven`: see
         `proven`.
         """
         if ticket not in self._model_of:
@@ -184,16 +187,16 @@ class PlacementQueue:
         self._vacate(model, reservation, now)
         worker = reservation.worker
         if is_proven and worker.breaker.succeeded():
-            # Before others are placed: an open breaker lets only its trial through.
+            # Close the breaker before others are placed: an open one lets only a trial through.
             closed = Notice(BreakerClosed("worker", worker.name))
             return closed, *self.settle_all(worker.models, now)
         return self.settle_all(worker.models, now)
 
     def busy(self, ticket: int, now: float, reason: RejectReason = "busy") -> Effects:
-        """The worker refused for load: the ticket goes back to the front of the queue.
+        """The worker had no room: the ticket goes back to the front of the queue.
 
-        The worker gets one more at each news of it, until its `Load` shows free places; a draining
-        worker gets no more.
+        Until its `Load` shows free places, the worker gets only one request per change there; a
+        draining worker gets none.
         """
         reservation = self._placed.get(ticket)
         if reservation is None:
@@ -214,7 +217,7 @@ class PlacementQueue:
         return self.settle_all(worker.models, now)
 
     def evict(self, worker: Worker, now: float, why: str, *, died: bool = False) -> Effects:
-        """The worker's engine is gone and with it its tickets' sequences."""
+        """The worker's engine is gone, and with it the sequences of its tickets."""
         tickets = tuple(worker.reservations)
         for ticket in tickets:
             model = self._model_of[ticket]
@@ -254,8 +257,8 @@ class PlacementQueue:
         return tuple(effects)
 
     def _wake(self, model: Model) -> list[Effect]:
-        """A worker is ready: no request is held any more. Until its health probes have passed, the
-        requests that may use providers go there.
+        """A worker is ready: no request is held any more. During a fallback, those that may use
+        providers go to a provider until the worker's health probes have passed.
         """
         effects: list[Effect] = []
         model.queue.is_any_held = False
@@ -267,7 +270,7 @@ class PlacementQueue:
         return effects
 
     def tick(self, now: float) -> Effects:
-        """Deadlines, the time limit of held requests, and cleaning up."""
+        """Apply deadlines and the time limit of held requests, and clean up."""
         effects: Effects = ()
         for model in self._models:
             model.conversations.sweep()
@@ -321,8 +324,8 @@ class PlacementQueue:
 
     def _unserved(self, model: Model, now: float) -> list[Effect]:
         """No worker of the model is ready: each waiting request goes to a provider, is held or is
-        refused. One whose answer has begun is held even if no worker is coming, unless all workers
-        have given up.
+        refused. A request whose answer has begun is held even if no worker is expected, unless all
+        workers have given up.
         """
         effects: list[Effect] = []
         is_awaited = self._fleet.is_coming(model) or now < model.awaited_until
@@ -341,18 +344,20 @@ class PlacementQueue:
         return effects
 
     def _is_hopeless(self, model: Model, request: RouteRequest, now: float) -> bool:
-        """Whether a new request cannot wait. A resumed one always may: its text is out already."""
+        """Whether the request may not wait: its deadline is over, or the queue is full. A resumed
+        one may always wait, because its client has text already.
+        """
         if _is_late(request, now):
             return True
         if request.resumed:
             return False
-        # A request that waits although places are free only waits for its turn to prefill.
+        # As many requests as there are free places wait only for their turn to prefill.
         ready = self._fleet.ready(model)
         num_free = sum(worker.num_free_places for worker in ready)
         return model.queue.num_sequences - num_free > queue_limit(ready, self._max_queue)
 
     def _give_up(self, model: Model, ticket: int, now: float) -> Effects:
-        """Waiting is hopeless: a provider if one may answer, else the refusal that fits."""
+        """End the wait of a ticket: with a provider if one may answer, else with a refusal."""
         ready = self._fleet.ready(model)
         if chain := model.chain(model.queue.get(ticket).request):
             self._dequeue(model, ticket)
@@ -361,7 +366,8 @@ class PlacementQueue:
             return (self._refuse_unserved(model, ticket, now),)
         request = model.queue.get(ticket).request
         if _is_late(request, now):
-            # It will come again as a new one, behind those that are due earlier.
+            # Its retry will be a new request, behind those that are due earlier, so forecast that
+            # one's wait for Retry-After.
             session = self._dequeue(model, ticket).session
             self._enqueue(model, self._enter(model, request, session, now, first=False), now)
         wait_s = retry_after_s(self.wait_s(ticket, now))
@@ -374,7 +380,7 @@ class PlacementQueue:
         return (Refuse(ticket, errors.busy(text, wait_s)),)
 
     def positions(self, model: Model, now: float) -> dict[int, QueuePosition]:
-        """Where each ticket that waits for the model is in its queue."""
+        """The position of each ticket in the queue of the model."""
         waits_s = model.forecast.waits_s(self._played(model, now), model.shares)
         return {
             waiting.request.ticket: QueuePosition(number, waiting.asked_at, wait_s)
@@ -382,13 +388,13 @@ class PlacementQueue:
         }
 
     def wait_s(self, ticket: int, now: float) -> float:
-        """Seconds until the ticket, which must wait, has a place."""
+        """The forecast of seconds until the ticket, which must be waiting, has a place."""
         model = self._model_of[ticket]
         waits_s = model.forecast.waits_s(self._played(model, now), model.shares)
         return next(wait_s for waiting, wait_s in waits_s if waiting.request.ticket == ticket)
 
     def _played(self, model: Model, now: float) -> list[Waiting]:
-        """The queue in the order in which it will go, for forecasts of it as of now."""
+        """The queue in its expected order. Refreshes the forecast if it is old."""
 
         def charge(waiting: Waiting) -> int:
             expected = model.expected_output(waiting.request.max_tokens)
@@ -414,7 +420,7 @@ class PlacementQueue:
     def _enter(
         self, model: Model, request: RouteRequest, session: str, now: float, *, first: bool
     ) -> Waiting:
-        """Take the ticket in; it waits or runs from now on."""
+        """Register the ticket, which from now on waits or runs."""
         self._num_arrivals += 1
         model.shares.enter(request.key, session)
         self._model_of[request.ticket] = model
@@ -445,7 +451,9 @@ class PlacementQueue:
         return UseProvider(ticket, chain, reason)
 
     def _judge_well(self, reservation: Reservation) -> bool:
-        """Clear the request and credit its worker, once. True if that may end a fallback."""
+        """Clear the request of suspicion and, once per ticket, count a success of its worker. True
+        if that may end a fallback.
+        """
         if self._quarantine.records:
             request = reservation.request
             self._quarantine.clear((request.key, request.fingerprint))
@@ -453,7 +461,7 @@ class PlacementQueue:
         return is_first and self._fleet.judge_by_user(reservation.worker, is_well=True)
 
     def _vacate(self, model: Model, reservation: Reservation, now: float) -> None:
-        """Free the place; the key's account stands as it is."""
+        """Free the place; what the key was charged stays."""
         request = reservation.request
         del self._model_of[request.ticket], self._placed[request.ticket]
         if model.probation_ticket == request.ticket:
@@ -463,7 +471,7 @@ class PlacementQueue:
 
 
 def count_failure(worker: Worker, now: float, reason: str) -> list[Effect]:
-    """The worker failed. Returns an event if that opened its breaker."""
+    """Count a failure of the worker. Returns an event if that opened its breaker."""
     breaker = worker.breaker
     if not breaker.failed(now):
         return []
@@ -471,7 +479,7 @@ def count_failure(worker: Worker, now: float, reason: str) -> list[Effect]:
 
 
 def _learn(model: Model, reservation: Reservation, output_tokens: int, now: float) -> None:
-    """Settle the key's account by the tokens generated, and learn length and duration."""
+    """Charge the key for the tokens generated, and learn the usual length and duration."""
     request, over = reservation.request, output_tokens - reservation.expected_output
     model.shares.charge(request.key, reservation.session, request.weight, OUTPUT_COST * over)
     model.output_tokens.add(output_tokens)
@@ -479,7 +487,7 @@ def _learn(model: Model, reservation: Reservation, output_tokens: int, now: floa
 
 
 def _refund(model: Model, reservation: Reservation) -> None:
-    """The key pays nothing for what a worker refused or lost."""
+    """Give the key back its charge for a sequence that a worker refused or lost."""
     request = reservation.request
     model.shares.charge(request.key, reservation.session, request.weight, -reservation.charged)
 
@@ -491,7 +499,7 @@ def _is_late(request: RouteRequest, now: float) -> bool:
 def _unserved_error(
     model: str, starting: Sequence[Worker], now: float, *, resumed: bool
 ) -> errors.ApiError:
-    """The error while no worker of the model is ready. `resumed`: text of the answer is out."""
+    """The error while no worker of the model is ready. `resumed`: text of the answer was sent."""
     if resumed:
         return errors.connection_lost()
     if not starting:
@@ -501,7 +509,7 @@ def _unserved_error(
         start_retry_after_s(now - w.since, w.progress.fraction if w.progress else 0.0)
         for w in starting
     )
-    # Not why an earlier engine died: that holds paths, and words on which clients act.
+    # The cause of an earlier engine's death is left out: it holds paths and foreign text.
     progress = _start_progress(starting)
     how_far = f" ({progress})" if progress else ""
     return errors.unavailable(f"The workers of {model} are still starting{how_far}.", wait_s)
@@ -512,7 +520,7 @@ def _no_worker(model: Model) -> str:
 
 
 def _start_progress(starting: Sequence[Worker]) -> str:
-    """How far the furthest start is, in words; "" if none has reported."""
+    """The progress of the start that is furthest, in words; "" if none has reported any."""
     starts = [(worker, worker.progress) for worker in starting if worker.progress]
     if not starts:
         return ""

@@ -1,16 +1,16 @@
-"""How long a request that waits will go on waiting.
+"""The wait forecast: how much longer a waiting request will wait.
 
-Owns the forecast: the queue is played forward on the workers, then lengthened by the requests that
-will come and pass, and corrected by how earlier forecasts turned out. It is what Retry-After and
-the dashboard say; no decision depends on it. Must not know how requests are placed.
+Owns the forecast for Retry-After and the dashboard; no decision depends on it. It simulates the
+queue on the workers, adds the delay by requests that will arrive and pass, and corrects by how
+earlier forecasts turned out. Must not know how requests are placed.
 
-    start    in the order of the queue, each prompt takes the worker where its prefill would end
-             first: when the prefill ahead there is short enough, when enough keys and values are
-             free, and a place. What runs on a worker frees its tokens evenly over a mean service.
-    passing  a later request goes first if it is due earlier. The clock of the queue moves on, so
-             one with `late` less to be served passes for `late / rate` seconds only; each delays
-             by its prefill; where room is scarcer than time, by up to the room that it takes.
-    gain     real over forecast waits, as a moving mean of logarithms: answers are longer or shorter
+    start    In the order of the queue, each prompt takes the worker where its prefill would end
+             first. It starts there when the prefill ahead is short enough and enough keys and
+             values and a place are free. Running sequences free theirs evenly over a mean service.
+    passing  A later request goes first if it is due earlier. Since the clock of the queue moves, a
+             kind of request that is due earlier by `late` passes for `late / rate` seconds only.
+             Each delays by its prefill; where room is scarcer than time, by up to its room.
+    gain     Real over forecast waits, as a moving mean of logarithms: answers are longer or shorter
              than expected, and requests wait for one worker although others have room.
 """
 
@@ -32,24 +32,26 @@ from gateway.routing.worker_view import (
 )
 
 REFRESH_S: Final = 0.25
-"""How old a played queue may be when it is asked for: 256 requests on 16 workers take 10 ms."""
+"""A simulation is used for this time: one of 256 requests on 16 workers takes 10 ms."""
 NOTE_S: Final = 1.0
-"""How often forecasts are noted to learn from."""
+"""The interval at which forecasts are noted, to compare them with the real waits."""
 
 _NUM_ARRIVALS: Final = 64
-"""The latest requests that had to wait stand for those that will come."""
+"""This many of the latest requests that had to wait stand for those that will arrive."""
 _FEWEST_ARRIVALS: Final = 8
 _LEARNED: Final = 0.005
 _MOST_GAIN: Final = 1.5
-"""One wait counts as e^1.5 = 4.5 times the forecast at most."""
+"""The bound on the logarithm of a real over a forecast wait: e^1.5 = 4.5."""
 _LEAST_SERVICE_S: Final = 0.001
 _LEAST_LEARNED_S: Final = 1.0
-"""Retry-After is in whole seconds: shorter waits need no correction."""
+"""Shorter waits are not learned from: Retry-After is in whole seconds."""
 
 
 class Lane(msgspec.Struct):
-    """A worker in the play: seconds until a long and a short prompt can be sent there; what is free
-    there, and how much of it becomes free each second. `last_s`: the last one started then.
+    """A worker in the simulation. Its prefills are over in `long_s` for a long and in `short_s` for
+    a short prompt; a prompt is sent `ahead_s` before. Tokens of keys and values and places are
+    free, and become free at the given rates. The last prompt was sent there at `last_s`. All times
+    are in seconds from the start of the simulation.
     """
 
     rate: PrefillRateEstimator
@@ -67,8 +69,8 @@ class Lane(msgspec.Struct):
         return self.rate.seconds(num_cached, num_fresh) or num_fresh / PRIOR_TOKENS_PER_S
 
     def start_s(self, num_fresh: int, num_tokens: int) -> float:
-        """When a prompt could be sent, if `num_fresh` tokens are to be computed and `num_tokens`
-        of room are needed.
+        """When a prompt can be sent that has `num_fresh` tokens to compute and needs room for
+        `num_tokens`.
         """
         free_s = self.short_s if num_fresh <= self.most_beside else self.long_s
         start_s = max(self.last_s, free_s - self.ahead_s)
@@ -79,7 +81,7 @@ class Lane(msgspec.Struct):
         return start_s
 
     def take(self, start_s: float, num_fresh: int, num_tokens: int, own_s: float) -> None:
-        """A prompt is sent; as `Worker.take`."""
+        """Send a prompt at `start_s`. Mirrors `Worker.take`."""
         self.last_s = start_s
         self.free_tokens -= num_tokens
         self.free_places -= 1
@@ -92,9 +94,9 @@ class Lane(msgspec.Struct):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A request in the play. `cached` and `resident`: on each lane, the tokens that need not be
-    computed there, and of them those that take no room because they run there. `charge`: what its
-    key will pay.
+    """A request in the simulation. For each lane, `cached` tokens need not be computed there, and
+    `resident` ones of them need no room because running prompts have them. `charge` is what its key
+    will be charged.
     """
 
     ticket: int
@@ -107,8 +109,8 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """When a prompt starts if none passes it. `charged`: what its key pays until then, itself left
-    out. `lacks_room`: keys and values are scarcer than time for prefill.
+    """When a prompt starts if no other passes it. `charged` is what its key is charged before that.
+    `lacks_room`: room for keys and values is scarcer than time for prefill.
     """
 
     at_s: float
@@ -117,7 +119,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def starts(lanes: Sequence[Lane], prompts: Iterable[Prompt]) -> dict[int, Start]:
-    """Play the queue; the lanes are used up. By ticket, in seconds from now."""
+    """Simulate the queue. Returns the start of each ticket in seconds from now; changes `lanes`."""
     found: dict[int, Start] = {}
     charged: dict[str, float] = {}
     work_s = num_tokens = 0.0
@@ -150,16 +152,17 @@ def starts(lanes: Sequence[Lane], prompts: Iterable[Prompt]) -> dict[int, Start]
 def passed_s(
     start_s: float, late: float, rate: float, newcomers: Sequence[tuple[float, float]]
 ) -> float:
-    """The start of a request that newcomers pass. Each of them is (its own `late`, the delay that
-    all like it cause in a second), the latest first; `rate`: how fast the clock moves.
+    """The start, in seconds, of a request that `newcomers` pass. Each kind of newcomers is a pair:
+    its own `late`, and the seconds of delay that it causes per second; the largest `late` first.
+    `rate` is the speed of the clock.
 
-    The delay by each kind grows until the clock has moved so far that the kind passes no more, so
-    the end of the wait is where a concave line of pieces meets the time.
+    A kind delays until the clock has moved so far that it no longer passes. So the wait that is
+    left is a piecewise linear function of time, and the start is its zero.
     """
     if rate <= 0:
         return start_s
     kinds = [((late - own) / rate, delay) for own, delay in newcomers if own < late]
-    # Seconds of wait that are left, as they change with each second that passes.
+    # How the seconds of wait that are left change with each second that passes.
     slope = sum(delay for _, delay in kinds) - 1.0
     at_s, left_s = 0.0, start_s
     for until_s, delay in kinds:
@@ -171,7 +174,7 @@ def passed_s(
 
 
 class _Arrival(msgspec.Struct, frozen=True):
-    """A request that had to wait: how much its key's clock had to move until it was due."""
+    """A request that had to wait. `late` is how far its key's clock was from its due time then."""
 
     at: float
     late: float
@@ -180,9 +183,9 @@ class _Arrival(msgspec.Struct, frozen=True):
 
 
 class _Play(msgspec.Struct, frozen=True):
-    """The queue played forward. Of each kind of newcomers: `late`, and the delay that they cause in
-    a second, by their prefill (`in_time`) and by the room that they take (`in_room`);
-    `charge_per_s` of them all.
+    """The result of a simulation. `in_time` and `in_room` have for each kind of newcomers its
+    `late` and the delay per second that it causes, by its prefill and by the room that it takes.
+    `charge_per_s` is what all newcomers are charged.
     """
 
     made_at: float
@@ -201,12 +204,12 @@ class WaitForecast:
         self._play = _Play(-math.inf, {}, [], [], 0.0)
 
     def arrived(self, waiting: Waiting, late: float, now: float) -> None:
-        """It has to wait; it is due when its key's clock has moved by `late`."""
+        """A request has to wait; it is due when its key's clock has moved by `late`."""
         tokens = waiting.request.prompt_tokens
         self._arrivals.append(_Arrival(now, late, tokens, waiting.fresh_tokens))
 
     def age_s(self, now: float) -> float:
-        """How long ago the queue was played."""
+        """The age of the last simulation."""
         return now - self._play.made_at
 
     def play(
@@ -218,8 +221,8 @@ class WaitForecast:
         service_s: float,
         now: float,
     ) -> None:
-        """Play the queue forward; `service_s`: how long a request has its place in the mean.
-        Without a worker nothing is known of its waits.
+        """Simulate the queue. `service_s` is the mean time for which a request has its place.
+        Without a worker the forecast is empty.
         """
         if not workers:
             self._play = _Play(now, {}, [], [], 0.0)
@@ -243,19 +246,19 @@ class WaitForecast:
     def waits_s(
         self, order: Sequence[Waiting], shares: FairShares
     ) -> Iterator[tuple[Waiting, float]]:
-        """Seconds until each in `order` has a place, by the last `play`."""
+        """Seconds until each request of `order` has a place, by the last simulation."""
         gain = math.exp(self._gain)
         for waiting, wait_s in self._uncorrected_s(order, shares):
             yield waiting, wait_s * gain
 
     def note(self, order: Sequence[Waiting], shares: FairShares, now: float) -> None:
-        """Keep a forecast of each that has none, to learn from when it is placed."""
+        """Keep the forecast of each request that has none yet; `placed` compares it."""
         for waiting, wait_s in self._uncorrected_s(order, shares):
             if waiting.forecast is None:
                 waiting.forecast = now, wait_s
 
     def placed(self, waiting: Waiting, now: float) -> None:
-        """It waits no more: learn from what was noted of it."""
+        """A request has its place: learn from the error of its noted forecast."""
         if waiting.forecast is None:
             return
         noted_at, forecast_s = waiting.forecast
@@ -270,7 +273,7 @@ class WaitForecast:
         play = self._play
         start = Start(0.0, 0.0, lacks_room=False)
         for waiting in order:
-            # One that came after the play has the start of the one ahead of it.
+            # A request that arrived after the simulation gets the start of the one ahead of it.
             start = play.starts.get(waiting.request.ticket, start)
             if start.at_s <= 0:
                 yield waiting, 0.0
@@ -280,15 +283,15 @@ class WaitForecast:
             late, rate = waiting.due - clock, charge_per_s / num_active
             wait_s = passed_s(start.at_s, late, rate, play.in_time)
             if start.lacks_room:
-                # Not all newcomers take room that this one could have: it may wait for a worker
-                # that they do not need. Between the two bounds.
+                # An upper bound: not all newcomers take room on a worker that this request waits
+                # for. The forecast is the geometric mean of both bounds.
                 most_s = passed_s(start.at_s, late, rate, play.in_room)
                 wait_s = math.sqrt(wait_s * max(wait_s, most_s))
             yield waiting, wait_s
 
 
 def _lane(worker: Worker, service_s: float, now: float) -> Lane:
-    """The worker at the start of the play."""
+    """The worker at the start of the simulation."""
     engine = worker.engine
     num_running, reserved = len(worker.reservations), worker.kv_reserved_tokens
     long_s, short_s = worker.free_in_s(now)
@@ -308,7 +311,9 @@ def _lane(worker: Worker, service_s: float, now: float) -> Lane:
 def _prompts(
     order: Sequence[Waiting], workers: Sequence[Worker], block_size: int, expected_output: int
 ) -> Iterable[Prompt]:
-    """The queue, in order. What a prompt shares with those ahead will be there."""
+    """The queue as prompts, in order. Blocks that a prompt shares with an earlier one count as
+    cached on every lane.
+    """
     ahead = ChainTree()
     for waiting in order:
         request, held = waiting.request, waiting.held

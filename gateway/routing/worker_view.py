@@ -1,7 +1,7 @@
 """One worker as the gateway sees it.
 
-Owns its engine's facts, the reservations on it, and the estimates of its prefill: how fast it is
-and until when it is busy. Must not know other workers, models' policies or costs.
+Owns the facts of its engine, the reservations on it, and the estimates of its prefill: how fast it
+is and until when it is busy. Must not know other workers, models' policies or costs.
 """
 
 from collections.abc import Sequence
@@ -17,59 +17,66 @@ from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import Drafting, EngineFacts, Fault, FaultKind, Load, Progress, Register
 
 AUXILIARY_PLACES: Final = 1
+"""Places beyond a worker's cap that only auxiliary requests may use."""
 STEPS_AHEAD: Final = 2
-"""Steps full of prefill that a worker is given in advance: one to compute, and one to go on with
-while its messages travel."""
+"""Steps full of prefill that a worker is given in advance: one that it computes, and one to
+continue with while messages travel.
+"""
 
 LEARN_AFTER_S: Final = 10.0
-"""How often a worker that always has prefill work is learned from: prefills that have begun and are
-not over make an error of a few percent."""
-
+"""A worker that always has prefill work is measured at this interval. Prefills that have begun and
+are not over then make an error of a few percent.
+"""
 
 STUCK_AFTER_S: Final = 120.0
 STUCK_STEPS: Final = 10
-"""An engine with work reports its steps ten times a second, or each one if they take longer: one
-that is full and has reported none for so long, nor for so many of its steps, is stuck. Its
-supervisor knows what it computes or compiles, and kills it after 3 s if that is nothing long: an
-engine that lives on without a step mostly has a reason, for which it gets two minutes
-(`stall_s`)."""
-
+"""A full engine is stuck if it has reported no step for both `STUCK_AFTER_S` and the time of
+`STUCK_STEPS` steps. An engine with work reports its steps ten times a second, or each step if it
+takes longer. The limit is long because the supervisor, which knows what an engine computes or
+compiles, kills a silent one after 3 s: one that lives without steps mostly has a reason, for which
+it gets two minutes (`stall_s`).
+"""
 
 PRIOR_TOKENS_PER_S: Final = 2000.0
 LEAST_TOKENS_PER_S: Final = 1.0
 MOST_TOKENS_PER_S: Final = 1e9
-"""Rates beyond count as these: no report of a broken worker may make a cost infinite or NaN."""
+"""Reported rates are clamped to these: a broken worker must not make a cost infinite or NaN."""
 
 _MEMORY_S: Final = 30.0
-"""About so much of the latest prefill time counts, older time less."""
+"""The window of the fit: about this much of the latest prefill time counts, older time less."""
 
 _PRIOR_S: Final = 0.3
 _PRIOR_DEPTH: Final = 10_000
-"""The prior of the fit: the worker computed for so long at the rate that it reports, with so many
-tokens before each. Prompts that all have one length say nothing of `context_s`."""
+"""The prior of the fit: `_PRIOR_S` of prefill at the rate that the worker reports, with
+`_PRIOR_DEPTH` tokens before each. It is needed because prompts of equal length say nothing about
+`context_s`.
+"""
 
 _RECENT_PASSES: Final = 500
-"""Of sequences: about so many of the latest say how many tokens a pass makes."""
+"""The window, in passes, of the moving average of tokens per pass."""
 
 _HALF_TRUST_S: Final = 20.0
-"""A worker that was slow once gets no work while its peers have time, and so could never show that
-it is not slow any more. A rate this old counts half, one twice as old a seventeenth: against what
-peers measured, and against what the worker itself measures when it is asked again.
+"""At this age a measured rate counts half, at twice the age a seventeenth, against the rates of
+peers and against a new measurement of the worker itself. Otherwise a worker that was slow once
+would get no work while its peers have time, and could never show that it has recovered.
 
-To ask a worker of a tenth of the others' speed costs ten times as much as one of their speed, so
-against theirs a rate fades the more slowly the slower it is: a worker seen at 80 % is their equal
-again (`placement_cost.TIE_RATIO`) after 40 s, at 30 % after three minutes, at 10 % after nine."""
+Trying a worker with a tenth of its peers' speed costs ten times as much, so a rate fades the more
+slowly the slower it is: a worker measured at 80 % of their speed counts as equal again
+(`placement_cost.TIE_RATIO`) after 40 s, at 30 % after three minutes, at 10 % after nine.
+"""
 
 _LEAST_SHARE: Final = 0.1
-"""At least this share of the time is the tokens' own: noise must not charge all to the context."""
+"""`token_s` explains at least this share of the measured time, so that noise cannot attribute all
+of it to the context.
+"""
 
 
 class PrefillRateEstimator:
-    """How long one worker's prefills take, learned from those that it computed.
+    """How long prefills take on one worker, learned from those that it computed.
 
-    A token of a prompt costs `token_s`, and `context_s` for each token before it: attention makes
-    the end of a long prompt dearer than its beginning, so that one rate would give a long prompt
-    half of the time that it takes. `tokens_per_s` is the average, 0 while nothing is known.
+    A token of a prompt costs `token_s`, plus `context_s` for each token before it: because of
+    attention the end of a long prompt costs more than its beginning, and a single rate would
+    estimate half of the time of a long prompt. `tokens_per_s` is the average, 0 while unknown.
     """
 
     __slots__ = (
@@ -94,7 +101,7 @@ class PrefillRateEstimator:
         self._tokens = self._depth = self._spread = self._seconds = self._deep_s = 0.0
 
     def report(self, tokens_per_s: float, now: float) -> None:
-        """The rate that the worker measured itself: used alone until the first sample."""
+        """Take the rate that the worker reports; it is used alone until the first sample."""
         if not tokens_per_s:
             return
         self._reported = min(MOST_TOKENS_PER_S, max(LEAST_TOKENS_PER_S, tokens_per_s))
@@ -103,20 +110,22 @@ class PrefillRateEstimator:
             self.learned_at = now
 
     def trust(self, now: float, slower: float = 1.0) -> float:
-        """From 1, just measured, towards 0: how much it still counts; against peers that take a
-        part of the time, 1 in `slower`.
+        """The weight of the measured rate: 1 when it is new, falling towards 0 with its age. It
+        falls more slowly for a worker that is `slower` than its peers by that factor.
         """
         age = (now - self.learned_at) / (_HALF_TRUST_S * max(1.0, slower))
         return 1 / (1 + age**4)
 
     def learn(self, num_tokens: int, depth: float, seconds: float, now: float) -> None:
-        """That many prompt tokens took so long, until now. `depth`: the tokens before each, summed.
+        """Take a sample: `num_tokens` of prompts took `seconds`, until `now`. `depth` is the sum,
+        over these tokens, of the number of tokens before each.
 
-        Least squares over the samples so far; an error counts by the prompt's own length.
+        Least squares over the samples so far, weighted by the prompts' lengths.
         """
         if num_tokens <= 0 or seconds <= 0:
             return
-        # Otherwise a worker with little work would count as slow for hours after it was slow once.
+        # `trust` too: else a worker with little work would count as slow for hours after one slow
+        # prefill.
         kept = (1 - seconds / _MEMORY_S) * self.trust(now) if seconds < _MEMORY_S else 0.0
         self.learned_at = now
         mean_depth = depth / num_tokens
@@ -139,15 +148,16 @@ class PrefillRateEstimator:
         self.tokens_per_s = tokens / seconds
 
     def seconds(self, num_cached: int, num_tokens: int) -> float:
-        """The time of a prefill of so many tokens after those cached."""
+        """The time of a prefill of `num_tokens` after `num_cached` cached tokens."""
         return num_tokens * (self.token_s + self.context_s * (num_cached + num_tokens / 2))
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """A ticket's place. `done_at` is when its prefill should be over; `charged` is what its key
-    paid in advance, of which `expected_output` tokens are an estimate; `private_tokens` is the KV
-    space that it shares with no other; `is_beside`: its prefill began beside a long one's;
-    `arrival` is its place among those that waited; `is_proof`: it has cleared its worker.
+    """A ticket's place. Its prefill should be over at `done_at`. Its key was charged `charged` in
+    advance, which assumes `expected_output` tokens. `private_tokens` is the KV space that it shares
+    with no other ticket. `is_beside`: its prefill runs beside that of a long prompt. `arrival`
+    orders it among waiting tickets if it comes back. `is_proof`: it has counted as a success of its
+    worker.
     """
 
     request: RouteRequest
@@ -174,8 +184,9 @@ WorkerState = Literal["ready", "draining", "starting", "down"]
 @dataclass(frozen=True, slots=True)
 class WorkerView:
     """A worker for metrics and the dashboard. `running` counts this gateway's tickets only;
-    `fault_kind` is None unless its engine has failed and no new one is ready. `progress` is that of
-    its start; `is_open`: its breaker asks it last; `places`: what it takes at once.
+    `fault_kind` is None unless its engine has failed and no new one is ready. `progress` is the
+    progress of its start; `is_open`: its breaker is open; `places` is how many sequences it takes
+    at once.
     """
 
     worker_id: WorkerId
@@ -196,8 +207,8 @@ class WorkerView:
 
 
 class _Measurement(msgspec.Struct, gc=False):
-    """The prefills that a worker has computed `since` a time: their tokens, and the sum of each
-    token's position (`depth`).
+    """The prefills that a worker has computed `since` a time: the number of tokens, and `depth`,
+    the sum of their positions.
     """
 
     since: float
@@ -206,13 +217,17 @@ class _Measurement(msgspec.Struct, gc=False):
 
 
 class Worker:
-    """Mutable; written by `Dispatch` only. `num_running`: sequences on it, ours and, as of its last
-    `Load`, those of other gateways. `breaker` outlives it: the fleet keeps it by the worker's name.
-    `pass_tokens`: how many tokens of an answer a step makes, more than one where drafts are
-    accepted. `full_since`: it refused one of ours and has not reported free places since;
-    `may_try`: it gets one more all the same. `chains`: the prompts that run here; their blocks
-    count as held until their tickets are over, whatever block events say. A prompt with at most
-    `most_beside` tokens to compute begins beside a long one.
+    """The state of one worker; only `Dispatch` writes it.
+
+    `num_running` counts the sequences on it: this gateway's and, as of its last `Load`, those of
+    other gateways. `breaker` outlives this object: the fleet keeps it by the worker's name.
+    `pass_tokens` is how many tokens of an answer a step makes, more than one if drafts are
+    accepted. `full_since`: the worker has refused a sequence then and not reported free places
+    since; `may_try`: it gets one more sequence all the same. `chains` are the prompts that run
+    here; their blocks count as held until their tickets are over, whatever block events say. A
+    prompt with at most `most_beside` tokens to compute starts beside a long one.
+
+    Prefill is scheduled by estimate: a new prompt starts at `_free_at`, a short one at `_open_at`.
     """
 
     def __init__(self, worker_id: WorkerId, message: Register, now: float) -> None:
@@ -258,12 +273,12 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """It has generated tokens and takes more work."""
+        """Whether its engine has generated tokens and takes more work."""
         return self.engine is not None and not self.draining
 
     @property
     def places(self) -> int:
-        """How many sequences it takes at once: what its engine said last, at most its cap."""
+        """How many sequences it takes at once: as its last `Load` says, at most `max_seqs`."""
         if self.engine is None:
             return 0
         now = self.load.places if self.load is not None else 0
@@ -275,8 +290,8 @@ class Worker:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a health probe there may have to wait: our tickets and those of other gateways
-        have all places, or all blocks.
+        """Whether a health probe may have to wait there, because sequences of this and other
+        gateways have all places or all blocks.
         """
         if self.engine is None:
             return False
@@ -287,7 +302,7 @@ class Worker:
         return is_full or has_no_block
 
     def is_stuck(self, now: float) -> bool:
-        """Whether its steps have stopped, if it has work."""
+        """Whether its steps have stopped. Meaningful only if it has work."""
         usual_s = self.load.step_ms / 1e3 if self.load is not None else 0.0
         patience_s = max(STUCK_AFTER_S, STUCK_STEPS * max(usual_s, self.step_s))
         return now - self._stepped_at >= patience_s
@@ -299,7 +314,7 @@ class Worker:
         return self._pinned_blocks * size + self._private_tokens
 
     def open_for(self, *, auxiliary: bool) -> bool:
-        """Whether it has a sequence place; auxiliary requests may use one beyond the cap."""
+        """Whether it has a free place; auxiliary requests may use one beyond the cap."""
         if self.engine is None or self.draining:
             return False
         if self.full_since is not None and not self.may_try:
@@ -308,8 +323,8 @@ class Worker:
         return len(self.reservations) < limit
 
     def has_room(self, request: RouteRequest, expected_output: int) -> bool:
-        """Whether the ticket fits below both caps. An empty worker takes any prompt: it could
-        never have more room.
+        """Whether there is a place and KV space for the request. An empty worker takes any prompt,
+        because it will never have more room.
         """
         engine = self.engine
         if engine is None or not self.open_for(auxiliary=request.auxiliary):
@@ -326,8 +341,8 @@ class Worker:
         return (num_blocks - self.chains.depth(request.digests)) * block_size <= free
 
     def wait_s(self, now: float, num_tokens: int = 0) -> float:
-        """Seconds until the prefill of a prompt with so many tokens to compute begins: when those
-        ahead should be over. A short one begins beside a long one, in the step after this one.
+        """Seconds until the prefill of a prompt with `num_tokens` to compute should begin: when the
+        prefills ahead are over. A short one begins beside a long one, in the next step.
         """
         ahead_s = self._free_at - now
         if ahead_s <= 0.0:
@@ -337,8 +352,9 @@ class Worker:
         return ahead_s
 
     def has_prefill_headroom(self, now: float, num_tokens: int = 0) -> bool:
-        """Whether less prefill is ahead of a prompt with so many tokens to compute than a few steps
-        take. More would only queue up at the worker, where requests cannot be reordered or moved.
+        """Whether the prefill ahead of a prompt with `num_tokens` to compute takes no more than
+        `STEPS_AHEAD` steps. More would only queue at the worker, where requests cannot be reordered
+        or moved.
         """
         if self.engine is None:
             return False
@@ -351,9 +367,10 @@ class Worker:
         return free_s, min(free_s, max(0.0, self._open_at - now))
 
     def coming_depth(self, digests: Sequence[BlockDigest]) -> int:
-        """How many leading blocks of the chain are those of prompts that run here, whatever events
-        say. An engine that keeps states saves one where a prompt parts from one in progress; of one
-        that is computed, those that its events name are all.
+        """How many leading blocks of the chain belong to prompts that run here, so that a sequence
+        can start behind them whatever block events say. In an engine that keeps states only prompts
+        in prefill count: it saves a state where another prompt parts from one of these, but from a
+        finished prefill only the states that its events name.
         """
         if self.engine is None or self.engine.snapshots is None:
             return self.chains.depth(digests)
@@ -361,7 +378,7 @@ class Worker:
         return max(shared, default=0)
 
     def take(self, reservation: Reservation) -> None:
-        """Give the ticket its place, behind the prefills already ahead."""
+        """Give the ticket its place; its prefill is scheduled after those ahead."""
         request, now = reservation.request, reservation.assigned_at
         self._pinned_blocks += self.chains.enter(request.digests)
         size = self.engine.block_size if self.engine is not None else 0
@@ -376,24 +393,24 @@ class Worker:
         self.may_try = False
 
     def refused(self, now: float) -> None:
-        """It had no room for one of ours. At each change there it is tried with one: if all that
-        wait were sent, nearly all would come back each time.
+        """The worker had no room for a sequence. At each change there it is tried with a single
+        one: of all waiting sequences nearly all would come back.
         """
         self.full_since, self.may_try = now, False
 
     def started(self, reservation: Reservation, now: float) -> None:
-        """Its prefill is over; those behind move up by what was estimated too much."""
+        """The reservation's prefill is over; if that is early, the prefills behind it move up."""
         if reservation.started:
             return
         reservation.started = True
-        self.may_try = True  # another may take its place in the worker's own queue
+        self.may_try = True  # the worker's own queue may have room now
         del self._prefilling[reservation.request.ticket]
         if not reservation.is_beside:
             self._shift(reservation.done_at, reservation.done_at - now)
         self._learn(reservation, now)
 
     def drop(self, reservation: Reservation, now: float) -> None:
-        """Free the ticket's place and, if its prefill was not over, the time it would take."""
+        """Free the ticket's place and, if its prefill was not over, the time scheduled for it."""
         request = reservation.request
         del self.reservations[request.ticket]
         self.num_running -= 1
@@ -403,7 +420,8 @@ class Worker:
             del self._prefilling[request.ticket]
             left_s = min(reservation.prefill_s, reservation.done_at - now)
             self._shift(reservation.done_at, left_s)
-            self._measurement = _Measurement(now)  # how much of it was computed is not known
+            # How much of the prefill was computed is unknown, so the measurement starts again.
+            self._measurement = _Measurement(now)
         self.may_try = True
 
     def report(self, load: Load, now: float) -> None:
@@ -420,7 +438,7 @@ class Worker:
             self.full_since = None
 
     def fail(self, fault: Fault, now: float) -> None:
-        """The engine is gone; its tickets were dropped before."""
+        """The engine is gone. The caller has dropped its tickets."""
         self.fault, self.fault_kind = fault.cause, fault.kind
         self.gave_up = fault.is_final
         self.engine = self.load = self.progress = self.full_since = None
@@ -448,13 +466,13 @@ class Worker:
 
     @property
     def step_s(self) -> float:
-        """How long a step full of prefill takes."""
+        """Estimated seconds of a step full of prefill."""
         budget = self.engine.token_budget if self.engine is not None else 0
         return budget / (self.prefill_rate.tokens_per_s or PRIOR_TOKENS_PER_S)
 
     def _schedule(self, reservation: Reservation, now: float) -> None:
-        """When its prefill is over, and from when on the next ones can begin: any prompt from
-        `_free_at`, one that fits beside long ones from `_open_at`.
+        """Set when the reservation's prefill is over, and when the next one can start: any prompt
+        at `_free_at`, one that fits beside a long prompt at `_open_at`.
         """
         own_s = reservation.prefill_s
         free_at, open_at = max(now, self._free_at), max(now, self._open_at)
@@ -464,7 +482,7 @@ class Worker:
         elif open_at >= free_at:
             self._open_at = reservation.done_at = self._free_at
         else:
-            # Half of each step belongs to the long one, which this delays by its own length.
+            # Half of each step belongs to the long prompt, which this one delays by `own_s`.
             reservation.is_beside = True
             self._open_at = reservation.done_at = min(open_at + 2 * own_s, self._free_at)
             for other in self._prefilling.values():
@@ -483,8 +501,8 @@ class Worker:
                 other.done_at -= early_s
 
     def _learn(self, reservation: Reservation, now: float) -> None:
-        """A prefill is over. When none is left, all of them together took the time since the first
-        was sent, in whichever order they were computed.
+        """Count a finished prefill. When none is left, all of them together took the time since the
+        first was sent, in whichever order they were computed, and the estimator learns that.
         """
         num_tokens = reservation.uncached_tokens
         measured = self._measurement
@@ -498,9 +516,9 @@ class Worker:
 
 
 def _most_beside(engine: EngineFacts | None) -> int:
-    """How many tokens of a prompt our engine computes beside a long one: half of each step is for
-    those that fit into it (`workers/scheduler/planning.py`). External engines finish what they
-    began.
+    """The longest prompt, in tokens to compute, that a native engine starts beside a long one: half
+    of each step is for prompts that fit into that half (`workers/scheduler/planning.py`). External
+    engines finish the prompt that they began: -1.
     """
     if engine is None or engine.kind != "native":
         return -1
@@ -508,7 +526,7 @@ def _most_beside(engine: EngineFacts | None) -> int:
 
 
 def _pass_tokens(before: float, last: Load | None, now: Drafting) -> float:
-    """The moving average of tokens a pass, which counts those since the last report."""
+    """The moving average of tokens per pass after the passes since the last report."""
     passes, tokens = now.passes, now.tokens
     if last is not None and last.drafting is not None and last.drafting.passes <= passes:
         passes, tokens = passes - last.drafting.passes, tokens - last.drafting.tokens

@@ -5,6 +5,7 @@ to and from the card go by its bus alone and in the order of its stream. Must no
 there.
 """
 
+from ctypes import c_uint8
 from math import prod
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
 from typing import Any, Final
@@ -22,7 +23,7 @@ ALIGNMENT: Final = 256
 
 class HostPool:
     """`num_bytes` of which tensors are taken; what is taken stays taken. Page-locked with `locks`,
-    until `close`.
+    until `close` or the end of the last tensor: the pool itself may go before.
     """
 
     def __init__(self, num_bytes: int, room: MemoryRoom, *, locks: bool) -> None:
@@ -34,11 +35,12 @@ class HostPool:
             )
         self.num_bytes = num_bytes
         self._num_taken = 0
-        self._unlock: finalize[..., HostPool] | None = None
+        self._unlock: finalize[..., Any] | None = None
         # Whole pages of its own: the driver locks no page twice. torch's own page-locked memory
         # comes in powers of two, up to twice what is asked for.
         pages = mmap(-1, max(PAGESIZE, num_bytes), MAP_PRIVATE | MAP_ANONYMOUS)
-        self._region = torch.frombuffer(pages, dtype=torch.uint8, count=max(1, num_bytes))
+        held = (c_uint8 * max(1, num_bytes)).from_buffer(pages)  # by every tensor of the region
+        self._region = torch.frombuffer(held, dtype=torch.uint8)
         if locks and num_bytes > 0:
             at = self._region.data_ptr()
             status = int(_cudart().cudaHostRegister(at, num_bytes, 0))
@@ -47,8 +49,9 @@ class HostPool:
                     f"host_bytes = {num_bytes}: the driver cannot lock so much memory (error "
                     f"{status}): lower it, or raise the limit of locked memory (ulimit -l)"
                 )
-            # Never outlives the region: what the system maps there next would be copied wrongly.
-            self._unlock = finalize(self, _unlock, at)
+            # Neither earlier than the region's end, or its copies would stop the host, nor later:
+            # what the system maps there next would be copied wrongly.
+            self._unlock = finalize(held, _unlock, at)
             self._unlock.atexit = False
 
     def __repr__(self) -> str:
@@ -70,13 +73,16 @@ class HostPool:
         return part.view(dtype).view(shape)
 
     def close(self) -> None:
-        """Unlock the region, which no copy may use any more."""
+        """Unlock the region before its tensors end. Raises `RuntimeError` if the driver refuses."""
         if self._unlock is not None:
             self._unlock()
 
 
 def _unlock(at: int) -> None:
-    _cudart().cudaHostUnregister(at)
+    torch.cuda.synchronize()  # copies on their way read and write the locked pages
+    status = int(_cudart().cudaHostUnregister(at))
+    if status != 0:
+        raise RuntimeError(f"the driver does not unlock memory at {at:#x}: error {status}")
 
 
 def _cudart() -> Any:  # noqa: ANN401 - torch does not type it

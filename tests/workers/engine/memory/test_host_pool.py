@@ -1,11 +1,14 @@
 """The host's memory of an engine: an explicit size, of which nothing is given twice."""
 
+import gc
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ConfigError
+from workers.engine.memory import host_pool
 from workers.engine.memory.budget import MemoryRoom
 from workers.engine.memory.host_pool import ALIGNMENT, HostPool
 from workers.engine.memory.state_size import StateDemand, choose_states, divide_host
@@ -80,16 +83,69 @@ def test_what_the_host_is_divided_into_fits(
         pool.tensor((found.num_blocks, block_numbers), torch.bfloat16)
 
 
+class Driver:
+    """What CUDA is asked for."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int]] = []
+
+    def cudaHostRegister(self, at: int, num_bytes: int, _flags: int) -> int:  # noqa: N802 - CUDA's
+        self.done.append(("lock", num_bytes))
+        assert at % 4096 == 0
+        return 0
+
+    def cudaHostUnregister(self, at: int) -> int:  # noqa: N802 - CUDA's
+        self.done.append(("unlock", at))
+        return 0
+
+    def synchronize(self) -> None:
+        self.done.append(("wait", 0))
+
+
+@pytest.fixture(name="driver")
+def _driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver()
+    monkeypatch.setattr(host_pool, "_cudart", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "synchronize", driver.synchronize)
+    return driver
+
+
+def test_memory_is_locked_as_long_as_a_tensor_lies_there(driver: Driver) -> None:
+    """Whoever took it may drop the pool. It is unlocked when the last tensor goes, once, behind all
+    copies, while its addresses are still its own.
+    """
+    pool = HostPool(5000, ROOM, locks=True)
+    first, second = pool.tensor((30,), torch.float32), pool.tensor((8,), torch.uint8)
+    at = first.data_ptr()
+    del pool
+    part = second[2:5]
+    del first, second
+    gc.collect()
+    assert driver.done == [("lock", 5000)]
+    part.fill_(7)
+    del part
+    assert driver.done == [("lock", 5000), ("wait", 0), ("unlock", at)]
+
+
+def test_memory_that_is_unlocked_is_so_once(driver: Driver) -> None:
+    """A pool may be closed before its tensors end, and twice."""
+    pool = HostPool(4096, ROOM, locks=True)
+    kept = pool.tensor((4096,), torch.uint8)
+    pool.close()
+    kept.fill_(3)
+    pool.close()
+    del pool, kept
+    assert [what for what, _ in driver.done] == ["lock", "wait", "unlock"]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_a_card_copies_to_and_from_it_in_order() -> None:
     """Without the host waiting in between; the memory is exactly as large as was asked for."""
-    pool = HostPool(3 * 2**20, ROOM, locks=True)
-    kept = pool.tensor((2**19,), torch.float32)
+    kept = HostPool(3 * 2**20, ROOM, locks=True).tensor((2**19,), torch.float32)
     assert kept.is_pinned(), "torch asks for the first byte of a region, which is locked"
     found = torch.zeros(2**19, device="cuda")
     for number in range(20):
         kept.copy_(torch.full((2**19,), float(number), device="cuda"), non_blocking=True)
         found += kept.to("cuda", non_blocking=True)
     assert bool((found == sum(range(20))).all())
-    pool.close()

@@ -125,7 +125,7 @@ def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) 
     return msgspec.structs.replace(
         request,
         session=_session(typed.metadata),
-        is_translated=True,
+        translated_from="messages",
         template_kwargs={**_template_kwargs(typed), **request.template_kwargs},
     )
 

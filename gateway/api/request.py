@@ -153,12 +153,18 @@ class OtherPart(msgspec.Struct, frozen=True):
     where: str
     kind: str
 
-    def refusal(self) -> ApiError:
-        """The error for the client if no provider may answer."""
+    def refusal(self, translated_from: str = "") -> ApiError:
+        """The error for the client if no provider may answer. The place is one in a chat, so it
+        means nothing to the client of another API, whose field is `translated_from`.
+        """
+        code = "unsupported_content_part"
+        if translated_from:
+            text = f"'{translated_from}' has pictures, files or sound; this model reads only text."
+            return invalid(translated_from, text, code=code)
         text = (
             f"'{self.where}' is a part of type {self.kind!r}; only parts of type 'text' are served."
         )
-        return invalid(f"{self.where}.type", text, code="unsupported_content_part")
+        return invalid(f"{self.where}.type", text, code=code)
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
@@ -172,7 +178,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     `fingerprint` is equal for equal bytes of the body, `num_bytes` their number.
 
     `embeds`: the embedding of the prompt is wanted, of `dimensions` numbers.
-    `is_translated`: `raw` was written here from the body of another API.
+    `translated_from`: `raw` was written here from the body of another API, `messages` from that
+    field of it.
 
     A raw completion has a `prompt` (text, or token ids) and no `messages`; `add_special_tokens`:
     the tokenizer adds its own around a text.
@@ -211,19 +218,21 @@ class ChatRequest(msgspec.Struct, frozen=True):
     num_bytes: int | None = None
     prompt: str | tuple[int, ...] | None = None
     add_special_tokens: bool = True
-    is_translated: bool = False
+    translated_from: str = ""
     embeds: bool = False
     dimensions: int | None = None
 
     @property
     def prompt_field(self) -> str:
-        return "messages" if self.prompt is None else "prompt"
+        if self.prompt is not None:
+            return "prompt"
+        return self.translated_from or "messages"
 
     @property
     def refused_locally(self) -> ApiError | None:
         """Why workers cannot answer it, although a provider may; None if they can."""
         if self.other_part is not None:
-            return self.other_part.refusal()
+            return self.other_part.refusal(self.translated_from)
         if self.has_bias:
             text = "'logit_bias' is not served by local models; send the request without it."
             return invalid("logit_bias", text, code="logit_bias_not_served")

@@ -195,7 +195,7 @@ def parse_responses(
     request = chat_request(chat, fingerprint, len(draft.body))
     return Responses(
         request=msgspec.structs.replace(
-            request, session=session_of(raw) or draft.conversation_id, is_translated=True
+            request, session=session_of(raw) or draft.conversation_id, translated_from="input"
         ),
         names=names,
         echo={**_echo(typed, raw), **_stored_fields(draft, is_stored=is_stored)},

@@ -49,7 +49,7 @@ def provider_request(
     Without `stream_usage` only a client itself may ask for the usage of a stream.
     """
     raw = apply_params(request.raw, params)
-    if request.is_translated and not stream_usage:
+    if request.translated_from and not stream_usage:
         raw = {name: value for name, value in raw.items() if name != "stream_options"}
     if session_hint is None:
         pass

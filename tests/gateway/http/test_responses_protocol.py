@@ -102,6 +102,8 @@ async def test_a_picture_is_for_models_that_see() -> None:
         said = [{"role": "user", "content": [part, PICTURE]}]
         reply = await whole.post(PATH, model="alpha", input=said)
     assert (reply.status, reply.json["error"]["code"]) == (400, "unsupported_content_part")
+    assert reply.json["error"]["param"] == "input"
+    assert "messages" not in reply.json["error"]["message"]
 
 
 @pytest.mark.parametrize(("text", "cities"), [(CALL, ["Athens"]), (TWO_CALLS, ["Athens", "Paris"])])

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from config.defaults import names_no_drafter, names_nothing, profiles
 from config.links import link_mistakes
-from config.mistakes import Mistake, Place
+from config.mistakes import Mistake, Place, name_of
 from config.model import (
     DUMMY_PREFIX,
     EXTERNAL_ENGINES,
@@ -41,6 +41,7 @@ def mistakes(config: Config) -> Iterator[Mistake]:
         _worker_mistakes(config),
         _params_mistakes(config),
         _price_mistakes(config),
+        _url_mistakes(config),
         link_mistakes(config),
         process_mistakes(config),
         _ledger_mistakes(config.ledger),
@@ -64,6 +65,37 @@ def process_mistakes(config: Config) -> Iterator[Mistake]:
             f"[gateway] process_port = {gateway.process_port} leaves no port for each of "
             f"{gateway.processes} processes; it is 1 to {MAX_PORT - last}",
         )
+
+
+def _url_mistakes(config: Config) -> Iterator[Mistake]:
+    """Addresses that match their pattern and cannot be dialled all the same."""
+    urls: list[tuple[Place, str | None]] = [
+        *(
+            (("providers", name, "base_url"), one.base_url)
+            for name, one in config.providers.items()
+        ),
+        *((("workers", at, "url"), worker.url) for at, worker in enumerate(config.workers)),
+    ]
+    if config.gateway.traces is not None:
+        urls.append((("gateway", "traces", "endpoint"), config.gateway.traces.endpoint))
+    for place, url in urls:
+        if url is not None and (why := _no_url(url)) is not None:
+            yield Mistake(place, f"{name_of(place)} is not an address: {why}")
+
+
+def _no_url(url: str) -> str | None:
+    """Why `url` is not an address, without its text, which may hold a password; None if it is."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "its host is malformed"
+    if parts.scheme != "unix" and not parts.hostname:
+        return "it needs a host"
+    try:
+        _ = parts.port
+    except ValueError:
+        return f"its port is not a number from 0 to {MAX_PORT}"
+    return None
 
 
 def _ledger_mistakes(ledger: LedgerConfig) -> Iterator[Mistake]:

@@ -40,7 +40,7 @@ def secret_of(
     if path is not None:
         try:
             secret = Path(path).read_text(encoding="utf-8").strip()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # no such file; bytes that are not UTF-8
             raise ConfigError(f"{place}: cannot read its key file: {error}") from error
         if not secret:
             raise ConfigError(f"{place}: its key file {path} is empty")

@@ -397,8 +397,8 @@ class _Bounded(Body):
 @lru_cache(maxsize=1024)
 def _address(name: str, url: str) -> tuple[str, str]:
     """The request target, and the server as texts may name it."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         host, _ = (parts.hostname or "").encode("idna"), parts.port
     except ValueError as error:
         raise ConfigError(f"base_url of provider {name}: {error}") from error

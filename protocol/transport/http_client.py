@@ -200,7 +200,7 @@ class HttpClient:
         now = trio.current_time()
         connection.expires_at = now + self._keepalive_s
         self._idle.append(connection)
-        while self._idle[0].expires_at <= now or len(self._idle) > self._max_idle:
+        while self._idle and (self._idle[0].expires_at <= now or len(self._idle) > self._max_idle):
             self._idle.pop(0).close()
 
 

@@ -40,6 +40,10 @@ def test_a_missing_secret_names_its_source(tmp_path: Path) -> None:
     empty.touch()
     with pytest.raises(ConfigError, match="empty"):
         provider_api_key("p", ProviderConfig(base_url=URL, api_key_file=str(empty)), {})
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"`p`: cannot read its key file"):
+        provider_api_key("p", ProviderConfig(base_url=URL, api_key_file=str(binary)), {})
 
 
 def test_the_hash_is_what_the_file_holds() -> None:

@@ -122,6 +122,18 @@ def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:
         ('name = "gpu1"', 'name = "gpu1"\ndevice = "gpu"', ("auto, cpu, cuda or cuda:N", "device")),
         ('name = "gpu1"', 'name = "g 1"', ("herma.toml:20: [workers[1]] name:", "letters, digits")),
         ('base_url = "http', 'base_url = "ftp', ("begins with http://", "base_url")),
+        (
+            "//cloud.example/v1",
+            "//[::1",
+            ("herma.toml:26: [providers.cloud] base_url", "malformed"),
+        ),
+        ("//cloud.example/v1", "//", ("herma.toml:26: [providers.cloud] base_url", "host")),
+        ("//cloud.example/v1", "//a:99999/v1", ("[providers.cloud] base_url", "65535")),
+        (
+            'model = "/models/large"',
+            'model = "/models/large"\nengine = "vllm"\nurl = "http://a:99999"',
+            ("herma.toml:23: [workers[1]] url", "65535"),
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_place(

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -134,6 +135,18 @@ async def test_connections_are_reused() -> None:
         assert client.num_idle == 0
         await ask(client)
         assert client.num_idle == 0
+
+
+@pytest.mark.parametrize("bounds", [{"max_idle": 0}, {"keepalive_s": 0.0}])
+async def test_no_connection_is_kept_alive(bounds: dict[str, Any]) -> None:
+    """Each request has a connection of its own, whose place is free afterwards."""
+    async with open_server(ScriptedServer([EMPTY])) as server:
+        client = HttpClient(server.url, max_connections=1, **bounds)
+        for _ in range(2):
+            await ask(client)
+            assert repr(client) == "<HttpClient 0 busy, 0 idle>"
+        assert server.num_connections == 2
+        client.close()
 
 
 async def test_an_idle_connection_grows_old(autojump_clock: MockClock) -> None:

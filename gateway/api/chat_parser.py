@@ -24,6 +24,7 @@ from gateway.api.request import (
     SamplingBody,
     ToolCall,
     ToolChoice,
+    continued,
     decode_object,
     request_of,
     typed_body,
@@ -46,6 +47,7 @@ _THINKING: Final = ("enable_thinking", "think")
 
 _KWARGS: Final = frozenset({"chat_template_kwargs", "reasoning_effort", "reasoning", *_THINKING})
 """Fields that become variables of the template."""
+CONTINUE: Final = "continue_final_message"
 _NONE: Final[dict[str, Any]] = {}
 
 _FORMATS: Final = ("text", "json_object", "json_schema")
@@ -128,6 +130,7 @@ class ChatBody(SamplingBody, kw_only=True):
         | None
     ) = None
     parallel_tool_calls: bool | None = None
+    continue_final_message: bool | None = None
     max_completion_tokens: OutputCap | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -166,7 +169,7 @@ def chat_request(
     if typed.response_format is not None:
         messages = _instructed(messages, typed.response_format)
         grammar = _format_grammar(typed.response_format)
-    return request_of(
+    request = request_of(
         typed,
         raw,
         messages=messages,
@@ -182,6 +185,7 @@ def chat_request(
         fingerprint=fingerprint,
         num_bytes=num_bytes,
     )
+    return continued(request, CONTINUE) if typed.continue_final_message else request
 
 
 def _messages(bodies: list[MessageBody], others: list[OtherPart]) -> tuple[Message, ...]:

@@ -22,7 +22,9 @@ from gateway.api.request import (
     ChatRequest,
     OutputCap,
     cached_tools,
+    continued,
     decode_object,
+    may_continue,
     typed_body,
 )
 from gateway.api.signatures import Signer
@@ -122,6 +124,8 @@ def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) 
         chat = rewrite(chat)
     fingerprint = xxhash.xxh3_128_digest(body, seed=_FINGERPRINT_SEED)
     request = chat_request(chat, fingerprint, len(body))
+    if may_continue(request.messages):
+        request = continued(request, "messages")
     return msgspec.structs.replace(
         request,
         session=_session(typed.metadata),

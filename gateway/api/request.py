@@ -9,7 +9,7 @@ kept in `raw` for providers.
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -181,6 +181,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     `translated_from`: `raw` was written here from the body of another API, `messages` from that
     field of it.
 
+    The answer goes on from `prefix`, which is not part of it.
+
     A raw completion has a `prompt` (text, or token ids) and no `messages`; `add_special_tokens`:
     the tokenizer adds its own around a text.
     """
@@ -219,6 +221,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     prompt: str | tuple[int, ...] | None = None
     add_special_tokens: bool = True
     translated_from: str = ""
+    prefix: str = ""
     embeds: bool = False
     dimensions: int | None = None
 
@@ -328,6 +331,27 @@ def request_of(
         has_bias=bool(typed.logit_bias),
         session=None if _SESSION_FIELDS.isdisjoint(raw) else session_of(raw),
     )
+
+
+def may_continue(messages: Sequence[Message]) -> bool:
+    """Whether an answer can go on from the last message."""
+    last = messages[-1]
+    is_text = last.role == "assistant" and bool(last.content) and not last.tool_calls
+    return is_text and len(messages) > 1
+
+
+def continued(request: ChatRequest, field: str) -> ChatRequest:
+    """`request` with its last message as the beginning of the answer, as `field` asks. Raises
+    `ApiError` 400.
+    """
+    if not may_continue(request.messages):
+        text = f"'{field}' needs a last message of the assistant with text and without calls."
+        raise invalid(field, text)
+    if request.grammar is not None or request.tool_choice == "required":
+        text = f"'{field}': an answer that goes on from a text can have no form and no forced call."
+        raise invalid(field, text)
+    *before, last = request.messages
+    return msgspec.structs.replace(request, messages=tuple(before), prefix=last.content)
 
 
 def _checked_grammar(

@@ -87,7 +87,7 @@ def _encoding(
         return lambda: encode_raw(text, prompt, add_special_tokens=add_special_tokens)
     request = chat_request(raw)
     kwargs = request.template_kwargs
-    if typed.add_generation_prompt is False:
+    if typed.add_generation_prompt is False and not request.prefix:
         kwargs = {**kwargs, "add_generation_prompt": False}
     return _encoding_of_chat(text, msgspec.structs.replace(request, template_kwargs=kwargs))
 
@@ -96,8 +96,16 @@ def _encoding_of_chat(text: ModelText, request: ChatRequest) -> Callable[[], "ar
     if (refusal := request.refused_locally) is not None:
         raise refusal
     now = datetime.now(tz=UTC).astimezone()
-    kwargs = request.template_kwargs
-    return lambda: text.encode_chat(request.messages, request.tools, kwargs, now)
+    given = request.messages, request.tools, request.template_kwargs, now
+    if not request.prefix:
+        return lambda: text.encode_chat(*given)
+
+    def encode() -> "array[int]":
+        end = text.render_chat(*given)[-1]
+        prefix = text.encode_prefix(text.answer_format(), end, request.prefix)
+        return text.encode_chat(*given) + prefix
+
+    return encode
 
 
 async def count_chat(known: KnownText, request: ChatRequest) -> int:

@@ -127,6 +127,12 @@ class ModelText:
         segments = (before + name + after).split(MARK)
         return self.encoder.encode(self._control.read(segments))
 
+    def encode_prefix(self, form: AnswerFormat, end: str, prefix: str) -> "array[int]":
+        """The ids of the beginning of an answer, behind a prompt with this end. Control tokens in
+        `prefix` are text.
+        """
+        return self.encode_opening(Opening(form.past_reasoning(end), prefix))
+
     def lone_id(self, text: str) -> int | None:
         """The token that is this text, if there is one."""
         return self.encoder.tokenizer.token_to_id(text)

@@ -131,16 +131,10 @@ async def prepare(
     form = _form(services, request, view, text)
     salt = caller.key.encode() if caller.private_cache else b""
     prompt, end = await _encode(text, request, salt)
-    is_thinking = form.is_opened_by(end)
-    opening = None
-    if request.tool_choice == "required":
-        opening = _opening(request, text, form)
-        if opening is not None:
-            before = form.past_reasoning(end) + opening.before
-            prompt += pack_tokens(text.encode_opening(opening._replace(before=before)))
+    begun, given = _begun(request, text, form, end)
+    prompt += begun
     grammar, skipped = None, b""
     if _needs_grammar(request):
-        given = Beginning(end, is_thinking, opening.text if opening is not None else "")
         grammar, skipped = _grammar(request, view, text, form, given)
         prompt += skipped
     prompt_tokens = len(prompt) // TOKEN_BYTES
@@ -167,8 +161,8 @@ async def prepare(
         session=caller.session or request.session,
         auxiliary=is_auxiliary(request, prompt_tokens),
         form=form,
-        is_thinking=is_thinking and opening is None and not skipped,
-        opening=opening.text if opening is not None else "",
+        is_thinking=given.is_thinking and not skipped,
+        opening=given.opening,
         grammar=grammar,
     )
 
@@ -201,6 +195,24 @@ def _form(
             tools, reasoning = model.tool_parser, model.reasoning_parser
             break
     return text.answer_format(tools if request.tools else NONE, reasoning)
+
+
+def _begun(
+    request: ChatRequest, text: ModelText, form: AnswerFormat, end: str
+) -> tuple[bytes, Beginning]:
+    """What a prompt with this end needs so that the answer goes on from a demanded call or from the
+    request's prefix, and where the answer begins then.
+    """
+    if request.tool_choice == "required":
+        opening = _opening(request, text, form)
+        if opening is not None:
+            before = form.past_reasoning(end) + opening.before
+            ids = text.encode_opening(opening._replace(before=before))
+            return pack_tokens(ids), Beginning(end, is_thinking=False, opening=opening.text)
+    if request.prefix:
+        ids, end = text.encode_prefix(form, end, request.prefix), end + form.past_reasoning(end)
+        return pack_tokens(ids), Beginning(end, is_thinking=False, opening="")
+    return b"", Beginning(end, form.is_opened_by(end), opening="")
 
 
 def _opening(request: ChatRequest, text: ModelText, form: AnswerFormat) -> Opening | None:

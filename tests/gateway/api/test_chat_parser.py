@@ -14,6 +14,8 @@ from gateway.api.request import MAX_SESSION_CHARS, ChatRequest, OtherPart, ToolC
 
 TOOL = {"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}}
 
+ASKED, BEGUN = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
@@ -156,6 +158,23 @@ def test_a_bad_value_is_refused_by_name(text: str, param: str) -> None:
     """Each wrong value is one 400 that names the field."""
     error = refusal(f'{{"model":"m","messages":[{{"role":"user","content":"x"}}],{text}}}')
     assert error.param == param
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"messages": [BEGUN]},
+        {"messages": [ASKED, {**BEGUN, "content": ""}]},
+        {"messages": [ASKED, {**BEGUN, "tool_calls": [CALL]}]},
+        {"messages": [ASKED, BEGUN], "response_format": {"type": "json_object"}},
+        {"messages": [ASKED, BEGUN], "tools": [TOOL], "tool_choice": "required"},
+    ],
+)
+def test_what_an_answer_cannot_go_on_from_is_refused(fields: dict[str, Any]) -> None:
+    """A last message without a text, and forms that only a whole answer has."""
+    error = refusal(json.dumps(body(continue_final_message=True, **fields)))
+    assert error.param == "continue_final_message"
 
 
 def test_a_part_that_is_no_text_is_named() -> None:

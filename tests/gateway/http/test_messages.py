@@ -93,6 +93,25 @@ async def test_a_second_turn_shows_the_model_what_it_wrote() -> None:
     assert count.json["input_tokens"] == len(prompt_ids(submit))
 
 
+async def test_an_answer_goes_on_from_the_assistant_s_last_text() -> None:
+    """The prompt ends in it, the answer does not repeat it, and the count includes it. Calls at the
+    end of a history are no beginning of an answer.
+    """
+    begun = {"role": "assistant", "content": [{"type": "text", "text": "The sum is"}]}
+    async with whole_gateway(FakeWorker(text=" four.")) as whole:
+        asked = {"model": "alpha", "max_tokens": 99, "messages": [*USER, begun]}
+        reply = await whole.post(PATH, **asked)
+        count = await whole.post(PATH + "/count_tokens", **asked)
+        ids = prompt_ids(whole.worker.all_of(Submit)[-1])
+        call = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+        calling = {"role": "assistant", "content": [*begun["content"], call]}
+        called = await whole.post(PATH, **{**asked, "messages": [*USER, calling]})
+    assert make_tokenizer().decode(ids).endswith("The sum is")
+    assert [block["text"] for block in reply.json["content"]] == [" four."]
+    assert count.json["input_tokens"] == len(ids)
+    assert called.status == 200
+
+
 async def test_errors_are_in_the_api_s_shape() -> None:
     """Before the answer, whoever finds the mistake; the words of a full window are known ones."""
     async with whole_gateway(FakeWorker(context_length=64)) as whole:

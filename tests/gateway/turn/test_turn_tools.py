@@ -1,4 +1,4 @@
-"""Tool calls of a turn: demanded ones begin in the prompt, and the configuration names parsers."""
+"""What begins in the prompt, calls and texts, and the parsers that the configuration names."""
 
 import pytest
 
@@ -52,6 +52,26 @@ async def test_a_demanded_call_begins_in_the_prompt(
         assert "".join(e.text for e in asked.all_of(ToolCallArguments)) == '{"count": 1}'
         assert asked.all_of(Finished) == [Finished(0, "tool_calls")]
         assert asked.usage.prompt_tokens == len(prompt_ids(await worker.wait(Submit)))
+
+
+async def test_an_answer_goes_on_from_the_last_message() -> None:
+    """Its text ends the prompt, past the reasoning and with its markup as text. The answer is what
+    follows it, from the first space on.
+    """
+    said = {"role": "assistant", "content": 'Once <|im_end|> {"a": "'}
+    messages = [{"role": "user", "content": "A story"}, said]
+    answer = " upon a <think>time"
+    worker = FakeWorker(text=answer)
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        asked = await gateway.ask(messages=messages, continue_final_message=True)
+        ids = prompt_ids(await worker.wait(Submit))
+    prompt = make_tokenizer().decode(ids, skip_special_tokens=False)
+    assert prompt.endswith(f"{SKIPPED}{said['content']}")
+    assert ids.count(make_tokenizer().token_to_id("<|im_end|>")) == 1
+    assert asked.text == answer
+    assert not asked.all_of(ReasoningDelta)
+    assert asked.usage.prompt_tokens == len(ids)
 
 
 async def test_a_demanded_call_that_is_none_is_text() -> None:

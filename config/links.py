@@ -13,11 +13,14 @@ from config.model import Config, GatewayConfig, WorkerConfig
 from protocol.addresses import (
     ADDRESS_FORM,
     CURVE_KEY_FORM,
+    IPC_PREFIX,
     is_curve_key,
     is_host,
     is_local_address,
     is_loopback_host,
     is_well_formed,
+    nth_address,
+    too_long,
 )
 
 _EVERY_HOST: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 (compared, never bound)
@@ -65,12 +68,20 @@ def _bind_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
     place, bind = ("gateway", "worker_bind"), gateway.worker_bind
     if not is_well_formed(bind, allows_wildcard=True):
         yield Mistake(place, f"[gateway] worker_bind `{bind}` is not an address: {ADDRESS_FORM}")
+    elif (why := too_long(_last_address(gateway))) is not None:
+        yield Mistake(place, f"[gateway] worker_bind: {why}")
     elif not is_local_address(bind) and gateway.curve_secret_file is None:
         yield Mistake(
             place,
             f"[gateway] worker_bind {bind} is public, but there is no "
             "curve_secret_file; make a pair with `herma keys curve FILE` or bind 127.0.0.1",
         )
+
+
+def _last_address(gateway: GatewayConfig) -> str:
+    """Of the last process; those of Unix sockets grow longer."""
+    bind = gateway.worker_bind
+    return nth_address(bind, gateway.processes - 1) if bind.startswith(IPC_PREFIX) else bind
 
 
 def _port_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
@@ -138,6 +149,8 @@ def _dial_mistakes(config: Config, at: int, worker: WorkerConfig) -> Iterator[Mi
         if not is_well_formed(address, allows_wildcard=False):
             text = f"worker `{worker.name}` cannot dial `{address}`: {ADDRESS_FORM} in `gateways`"
             yield Mistake((*place, index), text)
+        elif (why := too_long(address)) is not None:
+            yield Mistake((*place, index), f"worker `{worker.name}`: {why}")
         elif worker.curve_server_key is None and _takes_keys(config.gateway, address):
             text = (
                 f"worker `{worker.name}` dials {address}, where it needs keys: make a pair with "

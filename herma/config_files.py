@@ -25,6 +25,7 @@ from herma.preflight import (
     missing_drafters,
     missing_models,
 )
+from protocol.addresses import IPC_PREFIX
 from protocol.errors import ConfigError
 
 
@@ -33,6 +34,7 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
 
     Raises `ConfigError` for a missing file of the gateway and for any wrong file.
     """
+    yield from _socket_folder(config)
     yield from _gateway_keys(config)
     _check_certificate(config)
     _check_signing_key(config, environ)
@@ -45,6 +47,15 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     yield from _drafters(config)
     yield from launch_problems(config, environ)
     yield from _worker_files(config)
+
+
+def _socket_folder(config: Config) -> Iterator[str]:
+    """A unit's RuntimeDirectory may make it."""
+    path = config.gateway.worker_bind.removeprefix(IPC_PREFIX)
+    if path == config.gateway.worker_bind or path.startswith("@"):
+        return
+    if not (folder := Path(path).parent).is_dir():
+        yield f"[gateway] worker_bind: there is no directory {folder} on this host"
 
 
 def _gateway_keys(config: Config) -> Iterator[str]:

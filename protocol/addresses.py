@@ -12,6 +12,9 @@ from protocol.errors import ConfigError
 
 MAX_PORT: Final = 65_535
 ADDRESS_FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
+IPC_PREFIX: Final = "ipc://"
+_MAX_PATH_BYTES: Final = 107
+"""Of a Unix socket: the kernel's 108, with the byte that ends it."""
 CURVE_KEY_FORM: Final = "the 40 characters that `herma keys curve` printed"
 
 _HOST_NAME: Final = re.compile(r"\w([\w.-]*[\w.])?")
@@ -51,6 +54,15 @@ def is_well_formed(address: str, *, allows_wildcard: bool) -> bool:
     if not allows_wildcard and (host == "*" or port in {"*", "0"}):
         return False
     return port == "*" or (_PORT.fullmatch(port) is not None and int(port) <= MAX_PORT)
+
+
+def too_long(address: str) -> str | None:
+    """The error for a path that no Unix socket can have, else None."""
+    path = address.removeprefix(IPC_PREFIX)
+    num_bytes = len(path.encode())
+    if path == address or num_bytes <= _MAX_PATH_BYTES:
+        return None
+    return f"the path of {address} has {num_bytes} bytes; {_MAX_PATH_BYTES} are the limit"
 
 
 def is_loopback_host(host: str) -> bool:

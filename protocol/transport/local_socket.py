@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from protocol.addresses import ADDRESS_FORM
+from protocol.addresses import ADDRESS_FORM, IPC_PREFIX, too_long
 from protocol.errors import ConfigError, WireError
 from protocol.transport.sockets import address_in_use, check_ipc_is_free
 
@@ -21,16 +21,22 @@ MAGIC: Final = b"herma/1\n"
 HELLO_S: Final = 5.0
 """How long the peer may take to send it."""
 
-_PREFIX: Final = "ipc://"
 _NUM_PENDING: Final = 128
-_MAX_NAME_BYTES: Final = 107
 _CREDENTIALS: Final = struct.Struct("3i")
 """Process, user and group."""
+
+_NOT_OURS: Final = "name a path in a directory that this user may write"
+_REMEDIES: Final = {
+    errno.EADDRINUSE: "there is a file that is no socket: remove it, or name another path",
+    errno.ENOENT: "make its directory, or name another path",
+    errno.EACCES: _NOT_OURS,
+    errno.EROFS: _NOT_OURS,
+}
 
 
 def is_local(address: str) -> bool:
     """Whether `address` names a Unix socket, which needs no ZeroMQ."""
-    return address.startswith(_PREFIX)
+    return address.startswith(IPC_PREFIX)
 
 
 def listen(address: str) -> socket.socket:
@@ -45,9 +51,7 @@ def listen(address: str) -> socket.socket:
         listener.listen(_NUM_PENDING)
     except OSError as error:
         listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(address_in_use(address)) from error
-        raise ConfigError(_cannot("bind", address, error)) from error
+        raise ConfigError(_cannot_bind(address, error)) from error
     listener.setblocking(False)
     return listener
 
@@ -61,8 +65,7 @@ def unlink(address: str) -> None:
 
 def check_dialled(address: str) -> None:
     """Raise `ConfigError` if `address` cannot be dialled, ever."""
-    if len(_name(address, "dial").encode()) > _MAX_NAME_BYTES:
-        raise ConfigError(f"cannot dial {address}: the path is too long; {ADDRESS_FORM}")
+    _name(address, "dial")
 
 
 def dial(address: str) -> socket.socket | None:
@@ -109,11 +112,17 @@ def peer_pid(connection: socket.socket) -> int:
 
 def _name(address: str, verb: str) -> str:
     """The path, or the abstract name for `@NAME`, which has no file."""
-    path = address.removeprefix(_PREFIX)
+    path = address.removeprefix(IPC_PREFIX)
     if not path or not is_local(address):
         raise ConfigError(f"cannot {verb} `{address}`: {ADDRESS_FORM}")
+    if (why := too_long(address)) is not None:
+        raise ConfigError(f"cannot {verb}: {why}")
     return "\0" + path[1:] if path.startswith("@") else path
 
 
-def _cannot(verb: str, address: str, error: OSError) -> str:
-    return f"cannot {verb} {address}: {error.strerror or error}; {ADDRESS_FORM}"
+def _cannot_bind(address: str, error: OSError) -> str:
+    """A path that another process holds was refused before."""
+    if error.errno == errno.EADDRINUSE and address.startswith(f"{IPC_PREFIX}@"):
+        return address_in_use(address)
+    remedy = _REMEDIES.get(error.errno or 0, ADDRESS_FORM)
+    return f"cannot bind {address}: {error.strerror or error}; {remedy}"

@@ -163,3 +163,14 @@ def test_a_password_of_no_server_is_refused() -> None:
     """The limits would silently be those of one host."""
     with pytest.raises(ConfigError, match="shared_password_env is of `shared`"):
         check('[ledger]\nshared_password_env = "P"')
+
+
+def test_a_path_that_no_socket_can_have_is_refused() -> None:
+    """That of the last process counts."""
+    path = "ipc:///" + "x" * 104
+    text = f'[gateway]\nprocesses = 3\nworker_bind = "{path}"\n'
+    assert check(text).gateway.worker_bind == path
+    with pytest.raises(ConfigError, match=r"^x:3: .*worker_bind: .* has 108 bytes; 107 are"):
+        check(text.replace("processes = 3", "processes = 11"))
+    with pytest.raises(ConfigError, match=r"^x:5: worker `w`: .* has 108 bytes; 107 are the limit"):
+        check(f'{WORKER}gateways = ["{path}xxx"]')

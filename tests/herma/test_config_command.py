@@ -90,6 +90,12 @@ def test_a_drafter_that_can_be_is_taken(checked: Checked, drafter: str) -> None:
     assert checked.notes(text) == []
 
 
+def test_a_missing_directory_of_the_workers_socket_is_noted(checked: Checked) -> None:
+    """A unit may make it; else the gateway would not start."""
+    (note,) = checked.notes(HEAD.replace("{folder}/workers", "{folder}/none/workers") + WORKER)
+    assert note.endswith(f"worker_bind: there is no directory {checked.folder}/none on this host")
+
+
 def test_an_engine_without_weights_asks_no_hub(checked: Checked) -> None:
     """It takes a tokenizer from a directory."""
     (note,) = checked.notes(f'{HEAD}{WORKER}engine = "synthetic"', model="Qwen/Qwen3-0.6B")

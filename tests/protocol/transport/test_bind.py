@@ -8,7 +8,7 @@ import pytest
 
 from protocol.errors import ConfigError
 from protocol.ids import WorkerId
-from protocol.transport import CurveServer, DealerSocket, RouterSocket, make_pair
+from protocol.transport import CurveServer, DealerSocket, LocalRouter, RouterSocket, make_pair
 from tests.fakes.links import ANY_PORT, GatewayEnd, WorkerEnd, running, until
 
 
@@ -132,3 +132,22 @@ async def test_ipv6_loopback_works() -> None:
     async with running(gateway, worker):
         worker.dealer.send(b"over v6")
         await until(lambda: gateway.frames == [(worker.identity, b"over v6")])
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("missing/socket", "No such file or directory; make its directory"),
+        ("file", "there is a file that is no socket: remove it"),
+        ("", "there is a file that is no socket: remove it"),
+        ("x" * 108, "bytes; 107 are the limit"),
+    ],
+)
+def test_a_path_where_no_socket_can_be_is_one_line(path: str, remedy: str, tmp_path: Path) -> None:
+    """With what to do; what is there stays."""
+    (tmp_path / "file").write_text("kept")
+    router = LocalRouter(lambda _peer, _frame: None, lambda _peer: None)
+    with pytest.raises(ConfigError, match=remedy) as error:
+        router.bind(f"ipc://{tmp_path}/{path}".rstrip("/"))
+    _error_line(error)
+    assert (tmp_path / "file").read_text() == "kept"

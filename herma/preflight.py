@@ -191,11 +191,16 @@ def claim_port(gateway: GatewayConfig) -> socket.socket:
 
 
 def check_process_ports(gateway: GatewayConfig) -> None:
-    """Raise `ConfigError` if a port that one of several processes needs is taken."""
+    """Raise `ConfigError` if a port or path that one of the processes needs is taken."""
+    from protocol.transport import check_ipc_is_free
+
     for index in range(gateway.processes):
-        scheme, _, rest = nth_address(gateway.worker_bind, index).partition("://")
+        bind = gateway.worker_bind
+        bind = bind if gateway.processes == 1 else nth_address(bind, index)
+        check_ipc_is_free(bind)
+        scheme, _, rest = bind.partition("://")
         host, _, port = rest.rpartition(":")
-        if scheme == "tcp":
+        if scheme == "tcp" and port not in ("0", "*"):
             _check_free(host, int(port), "[gateway] worker_bind, --worker-bind")
         if gateway.process_port is not None:
             _check_free(gateway.host, gateway.process_port + index, "[gateway] process_port")

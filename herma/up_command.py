@@ -16,7 +16,7 @@ from config import Config
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.doctor import examine, this_host
 from herma.gateway_command import gateway_config, gateway_options
-from herma.preflight import check_host, known_model, unserved_models
+from herma.preflight import check_host, check_process_ports, known_model, unserved_models
 from protocol.errors import ConfigError
 from protocol.leftovers import make_scratch, remove
 from protocol.service_manager import say
@@ -30,6 +30,8 @@ def run(arguments: Namespace) -> int:
     _take_model(arguments)
     config = gateway_config(arguments)
     check_host(config, os.environ)
+    if arguments.config is not None:
+        check_process_ports(config.gateway)
     setproctitle("herma up")
     for finding in examine(this_host(), config):
         # The start reports a port that is taken itself.

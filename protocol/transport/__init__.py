@@ -25,6 +25,7 @@ from protocol.transport.local_dealer import LocalDealer
 from protocol.transport.local_router import LocalRouter
 from protocol.transport.local_socket import is_local
 from protocol.transport.router import RouterSocket, RouterStatistics
+from protocol.transport.sockets import check_ipc_is_free
 from protocol.transport.subscriber import Subscriber
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "RouterStatistics",
     "Subscriber",
     "ask_control",
+    "check_ipc_is_free",
     "enable_inline_reads",
     "is_local",
     "load_curve_client",

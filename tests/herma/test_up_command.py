@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from protocol.errors import ConfigError
 
 TINY = builtin_models()["builtin:herma-tiny"]
 BOUND_S = 120
+WORKER = '[[workers]]\nname = "w"\nmodel = "builtin:herma-tiny"\nserves = "m"\n'
 
 
 @pytest.mark.parametrize("word", ["herma-tiny", "builtin:herma-tiny"])
@@ -68,6 +70,22 @@ def test_a_mistake_is_one_line(
     text = capsys.readouterr().err
     assert part in text
     assert text.count("\n") == 1
+
+
+def test_an_address_of_workers_that_is_taken_starts_no_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second start of the same file would load its models beside the first one's."""
+    file = tmp_path / "herma.toml"
+    with socket.socket(socket.AF_UNIX) as other, socket.create_server(("127.0.0.1", 0)) as taken:
+        other.bind(str(tmp_path / "workers"))
+        other.listen()
+        for address in (f"ipc://{tmp_path}/workers", f"tcp://127.0.0.1:{taken.getsockname()[1]}"):
+            file.write_text(f'[gateway]\nworker_bind = "{address}"\n{WORKER}')
+            assert main(["up", "--port", "0", "--config", str(file)]) == 2
+            text = capsys.readouterr().err
+            assert "taken" in text
+            assert text.count("\n") == 1
 
 
 def test_a_directory_is_served_under_the_given_name(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ import xxhash
 from config import (
     BUILTIN_PREFIX,
     DUMMY_PREFIX,
+    INDEX_DRAFTERS,
+    TEXT_ENGINE,
     WorkerConfig,
     builtin_drafters,
     builtin_models,
@@ -185,6 +187,24 @@ def engine_model_dir(config: WorkerConfig) -> Path:
             f"engine needs one with tokenizer.json and config.json, or {BUILTIN_PREFIX}NAME"
         )
     return path
+
+
+def check_dirs(config: WorkerConfig) -> None:
+    """Raise `ConfigError`, as the engine would, for a model or drafter that this host lacks; what a
+    hub has is not asked for.
+    """
+    if config.engine == TEXT_ENGINE:
+        return
+    if config.engine != "native":
+        engine_model_dir(config)
+        return
+    chosen = config.drafting
+    found = [local_dir(config.model)]
+    if chosen is not None and chosen.drafter not in INDEX_DRAFTERS:
+        found.append(drafter_dir(chosen.drafter))
+    for path in found:
+        if path is not None:
+            read_json(path / CONFIG_NAME)
 
 
 def dummy_names() -> list[str]:

@@ -41,6 +41,7 @@ from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop, hangups, outlive_hangups
 from protocol.transport import ControlSocket, CurveClient, load_curve_client
 from protocol.version import VERSION
+from workers.model_dir import check_dirs
 from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.engine_supervisor import EngineSupervisor
 from workers.supervisor.frame_relay import FrameRelay
@@ -242,6 +243,8 @@ class Worker:
         try:
             config = await trio.to_thread.run_sync(self._reread, abandon_on_cancel=True)
             changed = changed_keys(self._config, config)
+            # An engine that serves must not end for one that cannot start.
+            await trio.to_thread.run_sync(check_dirs, config, abandon_on_cancel=True)
         except ConfigError as error:
             raise ConfigError(f"not restarted: {error}") from error
         if self._hold.is_on:

@@ -154,6 +154,7 @@ async def test_a_corrected_file_is_read_by_a_restart(tmp_path: Path) -> None:
         ('serves = "echo"', 'serves = "echo"\ndrain_s = 1', "drain_s of worker `w` is another now"),
         ('name = "w"', 'name = "v"', "no [[workers]] table is named `w`"),
         ("max_seqs", "max_seq", "did you mean `max_seqs`"),
+        ("model =", 'model = "/none"  #', "worker `w`: model /none is no directory"),
     ],
 )
 async def test_a_file_that_a_restart_cannot_take_changes_nothing(

@@ -6,6 +6,7 @@ import json
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.drive import Drive, fresh_runner
@@ -19,7 +20,7 @@ from workers.engine.drafting.load import load_drafter
 from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
-from workers.model_dir import drafter_dir
+from workers.model_dir import check_dirs, drafter_dir
 from workers.speculation import Expense, Fit, Mean
 
 MODEL = "builtin:herma-tiny"
@@ -112,3 +113,20 @@ def test_a_name_that_there_is_not_is_said() -> None:
         drafter_dir(f"{MODEL}/other")
     assert list(builtin_models()) == [MODEL]
     assert isinstance(drafter_dir(f"{MODEL}/mtp"), Path)
+
+
+def test_what_a_host_lacks_is_said_before_a_start(tmp_path: Path) -> None:
+    """Models and drafters that are no directories, or hold no model; a hub is not asked."""
+    (tmp_path / "empty").mkdir()
+    config = WorkerConfig("w", MODEL, "m", (), token_budget=1)
+    check_dirs(config)
+    check_dirs(WorkerConfig("w", "z-lab/none", "m", (), token_budget=1))
+    for changes, says in (
+        ({"model": "/none"}, "model '/none' is neither a directory"),
+        ({"model": str(tmp_path / "empty")}, "config.json does not exist"),
+        ({"speculation": SpeculationConfig("/none")}, "drafter '/none' is neither a directory"),
+        ({"speculation": SpeculationConfig(str(tmp_path))}, "config.json does not exist"),
+        ({"engine": "synthetic", "model": "/none"}, "model /none is no directory"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            check_dirs(msgspec.structs.replace(config, **changes))

@@ -23,7 +23,8 @@ NUM_THREADS: Final = 6
 
 class FileStream:
     """Queues copies with `put`; they are done after `settle`, and nothing follows `finish`. The
-    files stay the caller's.
+    files stay the caller's. What was launched before a `put` may still use the memory of its
+    tensor: that of a layer that is being quantised goes to the next one.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class FileStream:
 
     def put(self, descriptor: int, offset: int, dtype: torch.dtype, out: Tensor) -> None:
         """Copy what lies at `offset` of a file, elements of `dtype`, into the contiguous `out`."""
-        flat = out.view(-1)
+        flat, launched = out.view(-1), self._launched()
         step = self._piece_bytes // dtype.itemsize
         for start in range(0, flat.numel(), step):
             part = flat[start : start + step]
             at = offset + start * dtype.itemsize
-            self._pieces.append(self._threads.submit(self._copy, descriptor, at, dtype, part))
+            self._pieces.append(
+                self._threads.submit(self._copy, descriptor, at, dtype, part, launched)
+            )
 
     def settle(self, progress: Callable[[], None]) -> None:
         """Wait for all copies, calling `progress` after each. Raises `OSError` for a short file."""
@@ -52,8 +55,7 @@ class FileStream:
         for piece in as_completed(pieces):
             self.done_bytes += piece.result()
             progress()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        self._synchronize()
 
     def finish(self, progress: Callable[[], None]) -> None:
         """Settle for the last time; the threads end."""
@@ -63,15 +65,37 @@ class FileStream:
             self.close()
 
     def close(self) -> None:
-        """End the threads; copies that have not begun are dropped."""
+        """End the threads; copies that have not begun are dropped, and the others done."""
         self._threads.shutdown(cancel_futures=True)
+        self._synchronize()
 
-    def _copy(self, descriptor: int, offset: int, dtype: torch.dtype, out: Tensor) -> int:
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _launched(self) -> torch.cuda.Event | None:
+        """What the caller has launched so far."""
+        if self._device.type != "cuda":
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def _copy(
+        self,
+        descriptor: int,
+        offset: int,
+        dtype: torch.dtype,
+        out: Tensor,
+        launched: torch.cuda.Event | None,
+    ) -> int:
         staging = self._staging()
         num_bytes = out.numel() * dtype.itemsize
         with staging.next() as buffer:
             array: Any = buffer.numpy()
             read_whole(descriptor, offset, memoryview(array)[:num_bytes])
+            if launched is not None:
+                launched.wait()
             out.copy_(buffer[:num_bytes].view(dtype), non_blocking=True)
         return num_bytes
 

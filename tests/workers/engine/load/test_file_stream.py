@@ -1,8 +1,10 @@
 """Files are copied into tensors in pieces by several threads, whole or with an error."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -108,6 +110,82 @@ def test_truth_values_are_read(tmp_path: Path) -> None:
         checkpoint.settle(lambda: None)
     for name, out in outs.items():
         assert torch.equal(out, tensors[name])
+
+
+class SlowCard:
+    """A card whose main stream computes nothing until somebody waits for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.main = object()
+        self._launched: list[Callable[[], object]] = []
+        empty = torch.empty
+
+        def unpinned(*sizes: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+            del pin_memory
+            return empty(*sizes, **options)
+
+        monkeypatch.setattr(torch, "empty", unpinned)
+        monkeypatch.setattr(torch.cuda, "Event", lambda: CardEvent(self))
+        monkeypatch.setattr(torch.cuda, "Stream", lambda _: object())
+        monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: self.main)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda _: self.compute())
+
+    def launch(self, work: Callable[[], object]) -> None:
+        self._launched.append(work)
+
+    def compute(self) -> None:
+        while self._launched:
+            self._launched.pop(0)()
+
+
+class CardEvent:
+    """Of the main stream, or of another one, which is always done."""
+
+    def __init__(self, card: SlowCard) -> None:
+        self._card = card
+        self._is_main = False
+
+    def record(self, stream: object) -> None:
+        self._is_main = stream is self._card.main
+
+    def wait(self) -> None:
+        if self._is_main:
+            self._card.compute()
+
+    synchronize = wait
+
+
+def test_a_tensor_is_filled_behind_what_still_uses_its_memory(
+    numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernels that quantise the layer before, whose memory it has."""
+    card, seen = SlowCard(monkeypatch), []
+    stream = FileStream(torch.device("cuda", 0), num_threads=1, piece_bytes=1000)
+    out = torch.full((1000,), 3.0)
+    card.launch(lambda: seen.append(out.clone()))
+    card.launch(lambda: out.fill_(5.0))
+    stream.put(numbers, 12, torch.float32, out)
+    stream.finish(lambda: None)
+    assert bool((seen[0] == 3.0).all())
+    assert torch.equal(out, torch.arange(1000.0))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_card_fills_a_tensor_behind_its_kernels(numbers: int) -> None:
+    """A tenth of a second late here."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    out = torch.full((1000,), 3.0, device=device)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(150_000_000)
+    seen = out.clone()
+    out.fill_(5.0)
+    stream = FileStream(device)
+    stream.put(numbers, 12, torch.float32, out)
+    stream.finish(lambda: None)
+    assert bool((seen == 3.0).all())
+    assert torch.equal(out.cpu(), torch.arange(1000.0))
 
 
 @pytest.mark.gpu

@@ -22,6 +22,7 @@ from jinja2.visitor import NodeTransformer
 
 from gateway.api import JsonForm, Message, ToolSchema, invalid, json_text, shown_tool
 from gateway.prompt.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
+from gateway.prompt.strict_turns import alternating_turns, settled_turns
 from protocol.errors import ConfigError
 
 # What a template raises on purpose, and what its expressions raise on unexpected shapes.
@@ -89,16 +90,28 @@ class ChatTemplate:
         """The segments of the prompt, which ends where the assistant's answer begins; `now` is for
         `strftime_now`.
 
-        Raises `ApiError` 400 when the template refuses the conversation.
+        A conversation that the template refuses is rendered in stricter forms. Raises `ApiError`
+        400 when it refuses these too.
         """
         try:
             given = self._given(messages, tools, template_kwargs)
-            if self._builds_tokens:
-                return self._control.split_broken(self._run(self._control.break_up(given), now))
-            return self._run(given, now).split(MARK)
+            return self._segments(given, now)
         except _REFUSALS as error:
-            text = f"The chat template of the model cannot use these messages: {error}"
-            raise invalid("messages", text, code="template_refused") from error
+            refusal = error
+        for form in (settled_turns, alternating_turns):
+            try:
+                given = self._given(messages, tools, template_kwargs)
+                given["messages"] = form(given["messages"])
+                return self._segments(given, now)
+            except _REFUSALS:
+                continue
+        text = f"The chat template of the model cannot use these messages: {refusal}"
+        raise invalid("messages", text, code="template_refused") from refusal
+
+    def _segments(self, given: dict[str, Any], now: datetime) -> list[str]:
+        if self._builds_tokens:
+            return self._control.split_broken(self._run(self._control.break_up(given), now))
+        return self._run(given, now).split(MARK)
 
     def _run(self, given: dict[str, Any], now: datetime) -> str:
         """What Jinja's `render` does, without collecting the globals anew (8 us)."""
@@ -244,7 +257,7 @@ def _arguments(text: str) -> str | dict[str, Any]:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            return text
+            return text if text.strip() else {}
     return value if isinstance(value, dict) else text
 
 

@@ -1,7 +1,7 @@
-"""What a gateway takes from a file that has changed while it serves.
+"""What a reload takes from a changed configuration file.
 
-Owns which keys need another start of the process, and the names of what differs. Must not read
-files or carry anything out.
+Owns which keys need a restart of the gateway, and the names of what differs. Must not read files or
+apply anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,16 +18,18 @@ _FIXED: Final = (
     *("curve_secret_file", "signing_key_file", "tls_certificate_file", "tls_key_file"),
     *("responses", "spending_thresholds", "log", "traces"),
 )
-"""Keys of `[gateway]` that are sockets, files that are open, known to the parent process, or part
-of alerts, of which some may wait for their quiet hours to end; and what hears of each request."""
+"""Keys of `[gateway]` that need a restart: addresses of open sockets, files that are read at the
+start, keys that the parent process of several uses too, thresholds that waiting alerts refer to,
+and the listeners of requests (`log`, `traces`).
+"""
 
 _FIXED_TABLES: Final = ("ledger", "alerts", "hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`config` is what to go on by. `taken` names what it has from the new file, `kept` what stays
-    as it was until a restart.
+    """`config` is the configuration to apply. `taken` names what it has from the new file, `kept`
+    what stays as it was until a restart.
     """
 
     config: Config
@@ -36,7 +38,7 @@ class Changes:
 
 
 def gateway_changes(old: Config, new: Config) -> Changes:
-    """What a gateway that serves by `old` takes from `new`. Tables of workers are not its own."""
+    """What a gateway that runs with `old` takes from `new`. Tables of workers do not concern it."""
     differ = [key for key in GatewayConfig.__struct_fields__ if _differ(old, new, key)]
     fixed = {key: getattr(old.gateway, key) for key in _FIXED}
     tables = {key: getattr(old, key) for key in _FIXED_TABLES}

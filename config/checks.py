@@ -26,7 +26,7 @@ from protocol.addresses import MAX_PORT, nth_address
 from protocol.errors import ConfigError
 
 _MAX_ALERTS: Final = 8
-"""Each listens to the feed of events, which has room for 16 listeners."""
+"""Each receiver listens to the event feed, which has room for 16 listeners."""
 
 _DATABASE: Final = re.compile(r"(/\d{0,5})?", re.ASCII)
 
@@ -99,7 +99,9 @@ def _no_url(url: str) -> str | None:
 
 
 def _ledger_mistakes(ledger: LedgerConfig) -> Iterator[Mistake]:
-    """What keeps shared limits from their server; a password belongs in the environment."""
+    """Mistakes in the address of the server for shared limits. Its password belongs in the
+    environment.
+    """
     if ledger.shared is None:
         if ledger.shared_password_env is not None:
             place = ("ledger", "shared_password_env")
@@ -186,7 +188,7 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
     models = {model.name for model in config.models}
     for at, worker in enumerate(config.workers):
         if worker.engine == TEXT_ENGINE:
-            pass  # its own name of the model
+            pass  # `model` is the engine's own name for it
         elif worker.model.startswith(DUMMY_PREFIX):
             yield Mistake(
                 ("workers", at, "model"),
@@ -226,7 +228,9 @@ def _shares_gpu(worker: WorkerConfig, other: WorkerConfig) -> bool:
 
 
 def _params_mistakes(config: Config) -> Iterator[Mistake]:
-    """Only the client decides which model answers and how; `alias_params` must name an alias."""
+    """`params` must not rewrite the fields that only the client decides; `alias_params` must name
+    an alias.
+    """
     for at, model in enumerate(config.models):
         for alias in model.alias_params:
             if alias not in model.aliases:

@@ -1,7 +1,7 @@
-"""What comes with Herma: profiles, built-in models, and the configuration without a file.
+"""Defaults: profiles, built-in models, and the configuration without a file.
 
-Owns the forms in which a worker's `model` may be written: built in, an id of the hub, or a
-directory. Must not look at the machine, look for directories or ask a hub.
+Owns the forms in which a worker's `model` may be written: a built-in name, a hub id or a directory.
+Must not look at the machine, search for directories or ask a hub.
 """
 
 import functools
@@ -50,8 +50,8 @@ def profiles() -> dict[str, Profile]:
 
 
 def builtin_config(model: str | None = None, serves: str = BUILTIN_MODEL) -> Config:
-    """One gateway and one worker, all on loopback, without a file: the built-in model, or `model`
-    as a worker's, under the public name `serves`. Raises `ConfigError` for what is no name.
+    """The configuration without a file: one gateway and one worker on loopback, with the built-in
+    model or `model`, under the public name `serves`. Raises `ConfigError` for an invalid name.
     """
     try:
         msgspec.convert(serves, Name)
@@ -102,7 +102,7 @@ def no_builtin(model: str) -> str:
 
 
 def no_model(model: str) -> str:
-    """The error for a `model` that is nothing that a worker can load."""
+    """The error for a `model` that no worker can load."""
     known = ", ".join(builtin_models())
     return (
         f"model {model!r} is neither a directory, nor a hub id such as Qwen/Qwen3-0.6B, nor built "
@@ -111,20 +111,20 @@ def no_model(model: str) -> str:
 
 
 def no_drafter(drafter: str) -> str:
-    """The error for a `drafter` that is nothing that a worker can load."""
+    """The error for a `drafter` that no worker can load."""
     known = ", ".join((*INDEX_DRAFTERS, *builtin_drafters()))
     return f"drafter {drafter!r} is neither a directory, nor a hub id, nor one of {known}"
 
 
 def names_no_drafter(drafter: str) -> str | None:
-    """The error if no machine can have `drafter`, else None."""
+    """The error if `drafter` cannot exist on any machine, else None."""
     if drafter in builtin_drafters() or not _SCHEME.match(drafter):
         return None
     return no_drafter(drafter)
 
 
 def names_nothing(model: str) -> str | None:
-    """The error if no machine can have `model`, else None."""
+    """The error if `model` cannot exist on any machine, else None."""
     if model in builtin_models():
         return None
     if model.startswith(BUILTIN_PREFIX):

@@ -49,8 +49,8 @@ def secret_of(
 
 
 def clear_password(ledger: LedgerConfig) -> str | None:
-    """What is wrong if the password of the shared limits' server passes in clear text to another
-    host.
+    """The mistake if the password of the server for shared limits goes to another host in clear
+    text; None if it does not.
     """
     parts = urlsplit(ledger.shared or "")
     if ledger.shared_password_env is None or parts.scheme != "redis":

@@ -27,7 +27,7 @@ _EVERY_HOST: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 (compared, 
 
 
 def link_mistakes(config: Config) -> Iterator[Mistake]:
-    """Mistakes that keep clients or workers from their gateway, or let strangers in."""
+    """Mistakes that keep clients or workers from connecting, or that admit strangers."""
     return chain(
         _host_mistakes(config),
         _bind_mistakes(config.gateway),
@@ -165,7 +165,7 @@ def _takes_keys(gateway: GatewayConfig, address: str) -> bool:
 
 
 def _group_mistakes(at: int, worker: WorkerConfig) -> Iterator[Mistake]:
-    """A group's head takes the word of those that dial it, so strangers must not."""
+    """Rank 0 of a group trusts every process that dials it, so a public address needs keys."""
     address, place = worker.group_address, ("workers", at, "group_address")
     if address is None:
         return

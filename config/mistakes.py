@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, and where.
+"""Mistakes in a configuration, and where they are.
 
 Owns the names of places in the file and their line numbers. Must not know any rule.
 """
@@ -51,8 +51,8 @@ def line_of(place: Place, text: str) -> int | None:
     """The line in the TOML `text` on which the key, table or item at `place` begins, or else the
     nearest table around it; None if the text has neither.
 
-    No line depends on a later one, so that line is the first with which the text up to it has
-    `place`. To find it takes about twenty partial reads for a file of a thousand lines.
+    In TOML no line depends on a later one. So the line is found by bisection, as the first one with
+    which the text up to it contains `place`: about twenty partial reads for a thousand lines.
     """
     lines = text.replace("\r\n", "\n").split("\n")
     whole = tomllib.loads(text)
@@ -66,8 +66,8 @@ def line_of(place: Place, text: str) -> int | None:
 
 
 def _read(lines: list[str], num: int) -> tuple[dict[str, Any], int]:
-    """What the first `num` lines say, or as many of them as end between values, and how many those
-    are. A list that is open there is closed.
+    """The tables in the first `num` lines, without lines at the end that break off within a value,
+    and the number of lines that were read. A list that is still open is closed.
     """
     for cut in range(num, 0, -1):
         for closing in ("", "\n]"):

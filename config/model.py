@@ -72,11 +72,11 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ResponsesConfig(_Table, frozen=True):
-    """`[gateway.responses]`: the stored responses and conversations of the Responses API. `path`
-    None: beside the ledger. What was not used for `expire_days` is deleted, as is what was used
-    longest ago where a bound is reached: `max_responses` and `max_bytes` of all keys together,
-    `max_key_responses` and `max_key_bytes` of one. `max_background` responses run in the background
-    at a time.
+    """`[gateway.responses]`: the stored responses and conversations of the Responses API.
+    `path` is their file, by default beside the ledger. An entry that is not used for `expire_days`
+    is deleted. Where a bound is reached, the least recently used entries are deleted:
+    `max_responses` and `max_bytes` bound all keys together, `max_key_responses` and `max_key_bytes`
+    one key. At most `max_background` responses run in the background at a time.
     """
 
     store: Literal["allow", "never"] = "allow"
@@ -90,8 +90,8 @@ class ResponsesConfig(_Table, frozen=True):
 
 
 class RateLimitConfig(_Table, frozen=True):
-    """`rate_limit = { ... }`: requests, and tokens of prompts and answers, in a minute. An absent
-    value limits nothing.
+    """`rate_limit = { ... }`: requests per minute, and tokens of prompts and answers per minute. An
+    absent value is no limit.
     """
 
     requests_per_minute: Positive | None = None
@@ -111,8 +111,8 @@ class RateLimitConfig(_Table, frozen=True):
 
 
 class TracesConfig(_Table, frozen=True):
-    """`[gateway.traces]`: where a span per request goes, by OTLP over HTTP. `sample` is the share
-    that is recorded of requests whose client names no span; others follow their client's flag.
+    """`[gateway.traces]`: the collector that gets a span per request, by OTLP over HTTP. `sample`
+    is the recorded share of requests. One whose client names a span is recorded if that span is.
     """
 
     endpoint: Annotated[str, msgspec.Meta(pattern=_URL)]
@@ -120,25 +120,32 @@ class TracesConfig(_Table, frozen=True):
 
 
 class GatewayConfig(_Table, frozen=True):
-    """`[gateway]`: where it listens, and its time limits.
+    """`[gateway]`: addresses, time limits, bounds and files.
 
-    `head_hold_s` bounds how long a response head is withheld; `keep_alive_s` is the gap between
-    empty deltas. A request waits `resume_wait_s` for a worker that restarts, and `rejoin_wait_s`
+    Addresses. Clients connect to `host` and `port` (0: any free port), workers to `worker_bind`.
+    Several `processes` share the port: process i takes workers at `worker_bind` + i, and answers
+    alone on `process_port` + i, so that each one's metrics can be read. One of several processes
+    whose event loop does not turn for `hang_s` is replaced.
+
+    Answers. A response head is withheld for at most `head_hold_s`; an empty delta follows each
+    `keep_alive_s` of silence. A streamed request outlives its client by `disconnect_grace_s` before
+    the first token. At a stop, open answers have `drain_s` to end.
+
+    Workers. A request waits for `resume_wait_s` for a worker that restarts, and for `rejoin_wait_s`
     for one whose link is gone: workers dial in again within a second, but a host that slept or a
     restarted supervisor takes longer. A model that only workers name stays known for the same time.
-    `first_token_s`: a worker that has sent nothing for a sequence in this time has lost it.
-    `disconnect_grace_s`: how long a streamed request outlives its client before the first token.
-    `recovery_probes` must succeed in a row to end a fallback to providers.
-    `max_queue` bounds the waiting sequences of one model; None: as many as its workers take at
-    once, at least 256. `signing_key_file` proves which reasoning came from here; None: beside the
-    ledger. `curve_worker_keys` maps worker names to their public keys. Port 0 is any free port.
-    `tls_certificate_file` and `tls_key_file`, both or none, are PEM files and read again when they
-    change. `spending_thresholds`, in percent of a spending limit, are events when they are passed.
-    `rate_limit` is that of each key without its own, `address_rate_limit` that of each client's
-    address beside it.
-    `processes` share the port; process i takes workers at `worker_bind` + i, and alone answers on
-    `process_port` + i, for metrics of each. One of several whose event loop does not turn for
-    `hang_s` is replaced. `log` "requests" adds a line for each request.
+    A worker that sends nothing for a sequence within `first_token_s` has lost it. `recovery_probes`
+    successes in a row end a fallback to providers.
+
+    Bounds. `max_queue` bounds the waiting sequences of one model; by default as many as its workers
+    take at once, at least 256. `rate_limit` applies to each key without its own,
+    `address_rate_limit` to each client address in addition. An event reports each of
+    `spending_thresholds`, in percent of a spending limit, that is passed.
+
+    Files. The key in `signing_key_file`, by default beside the ledger, signs reasoning that clients
+    send back. `tls_certificate_file` and `tls_key_file`, both or none, are PEM files and are read
+    again when they change. `curve_worker_keys` maps worker names to their public keys. `log` is
+    "requests" for one line per request.
     """
 
     host: str = "127.0.0.1"
@@ -172,8 +179,8 @@ class GatewayConfig(_Table, frozen=True):
 
 
 class ParamsConfig(_Table, frozen=True):
-    """`params = { ... }`: rewritten fields of requests. `drop` removes fields, `default` sets those
-    that the client did not, `set` sets them in any case.
+    """`params = { ... }`: rewrites the fields of requests. `drop` removes fields, `default` sets
+    fields that the client has not set, `set` sets fields in any case.
     """
 
     set: dict[str, Any] = {}
@@ -192,11 +199,11 @@ class FallbackConfig(_Table, frozen=True):
 
 
 class ModelConfig(_Table, frozen=True):
-    """`[[models]]`: a public name, its aliases, and the providers for when no worker can serve it.
-    `context_length` is only for models that no worker has reported yet. `max_gap_ms` is for its
-    workers, in place of the profile's. `alias_params` rewrite the requests by an alias. An alias
-    that ends in `*` stands for all names that begin so. `owned_by` is for lists of models: opencode
-    reads windows from those of "vllm" only.
+    """`[[models]]`: a public name, its aliases, and its providers for when no worker can serve it.
+    An alias that ends in `*` stands for all names that begin with the text before it.
+    `alias_params` rewrites the requests that name an alias. `context_length` is only used until a
+    worker reports the model's. `max_gap_ms` replaces that of the profile for the model's workers.
+    `owned_by` appears in lists of models: opencode reads context lengths only of "vllm".
     """
 
     name: Name
@@ -213,7 +220,7 @@ class ModelConfig(_Table, frozen=True):
 
 
 def wildcard_of(name: str, aliases: Iterable[str]) -> str | None:
-    """The longest of the `aliases` ending in `*` that stand for `name`, if any does."""
+    """The longest of the `aliases` ending in `*` that match `name`; None if none does."""
     fits = [alias for alias in aliases if alias[-1] == "*" and name.startswith(alias[:-1])]
     return max(fits, key=len, default=None)
 
@@ -229,8 +236,8 @@ class PriceConfig(_Table, frozen=True):
 
 
 class LimitsConfig(_Table, frozen=True):
-    """`limits = { ... }`: units of the ledger's currency per UTC day and month. 0 forbids all that
-    costs; without a value there is no limit.
+    """`limits = { ... }`: units of the ledger's currency per UTC day and month. 0 forbids every
+    request with a cost; without a value there is no limit.
     """
 
     daily: Amount | None = None
@@ -242,22 +249,23 @@ class LimitsConfig(_Table, frozen=True):
 
 
 class TariffConfig(_Table, frozen=True):
-    """`[providers.NAME.models."MODEL"]`: differences of one model of the provider."""
+    """`[providers.NAME.models."MODEL"]`: values of one model that differ from its provider's."""
 
     price: PriceConfig | None = None
     max_output_tokens: Positive | None = None
 
 
 class ProviderConfig(_Table, frozen=True):
-    """`[providers.NAME]`: an OpenAI-compatible API. The key comes from the environment variable
-    or the file, never from the configuration itself.
+    """`[providers.NAME]`: an OpenAI-compatible API. Its key comes from the environment variable
+    `api_key_env` or the file `api_key_file`, never from the configuration itself.
 
     `first_token_s` bounds the time to the first data of a stream, `read_s` the silence after it,
     `answer_s` the time to an answer in one piece.
 
-    `max_output_tokens`: the longest answer of its models. `stream_usage`: ask for the usage of
-    streams even if the client does not; without it their cost stays the worst case.
-    `session_hint`: the header (with a hyphen) or field (without) that identifies a conversation.
+    `max_output_tokens` is the longest answer of its models. With `stream_usage` the usage of every
+    stream is requested; without it a stream costs the worst case unless its client asks for usage.
+    `session_hint` is the header (with a hyphen) or body field (without) that gets a name for the
+    conversation.
     """
 
     base_url: Annotated[str, msgspec.Meta(pattern=_URL)]
@@ -277,9 +285,9 @@ class ProviderConfig(_Table, frozen=True):
 
 class KeyConfig(_Table, frozen=True):
     """`[[keys]]`: an API key by its hash (`herma keys new` prints both). `weight` is its share
-    under load; `cache = "private"` keeps its prefixes from the other keys; `store = "never"` keeps
-    its responses and conversations out of the store. `rate_limit` replaces that of `[gateway]`;
-    empty, it lifts it.
+    under load. `cache = "private"` keeps its prefixes from other keys, `store = "never"` keeps its
+    responses and conversations out of the store, `cloud = "never"` its requests from providers.
+    `rate_limit` replaces that of `[gateway]`; an empty table means no limit.
     """
 
     name: Name
@@ -298,9 +306,10 @@ class KeyConfig(_Table, frozen=True):
 
 
 class LedgerConfig(_Table, frozen=True):
-    """`[ledger]`: the file of usage and cost, and the currency of all prices and limits. `path`
-    None: in the user's state directory. `shared`: the Redis server by which several hosts keep
-    limits together; the variable `shared_password_env` holds its password.
+    """`[ledger]`: the file of usage and cost, and the currency of all prices and limits. By default
+    `path` is in the user's state directory. `shared` is the Redis server by which gateways on
+    several hosts share spending limits; the environment variable `shared_password_env` holds its
+    password.
     """
 
     path: str | None = None
@@ -310,12 +319,13 @@ class LedgerConfig(_Table, frozen=True):
 
 
 class LaunchConfig(_Table, frozen=True):
-    """`launch = { ... }`: how a worker starts somebody else's engine. `argv` is its command line,
-    one word each, never a shell's; `env` is added to the environment. `stop` is a command that ends
-    what outlives the process, as `["docker", "rm", "-f", "NAME"]`: it runs before the first start
-    and after each end. `{version}` in these words stands for the version of `installation` that is
-    current on the host: the directory of an environment, or the reference of an image. `base` is
-    the one that stands there until `herma upgrade` has installed another.
+    """`launch = { ... }`: how a worker starts an external engine.
+    `argv` is its command line as a list of words, without a shell; `env` is added to the
+    environment. `stop` is a command that ends whatever outlives the process, such as
+    `["docker", "rm", "-f", "NAME"]`; it runs before the first start and after each end.
+    `{version}` in these words stands for the current version of `installation` on this host: the
+    directory of an environment, or the reference of an image. `base` is the version until
+    `herma upgrade` installs another.
     """
 
     argv: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -339,8 +349,9 @@ class LaunchConfig(_Table, frozen=True):
 
 
 class KvEventsConfig(_Table, frozen=True):
-    """`kv_events = { ... }`: where an engine publishes what enters and leaves its prefix cache, and
-    where it replays what was missed. `topic` is the beginning of those that count; "" is any.
+    """`kv_events = { ... }`: the address at which an engine publishes which blocks enter and leave
+    its prefix cache, and the one at which it replays missed events. `topic` is the prefix of topics
+    to subscribe to; "" is all.
     """
 
     url: Annotated[str, msgspec.Meta(pattern=_ZMQ_URL)]
@@ -352,7 +363,7 @@ TEXT_ENGINE: Final = "openai"
 """Any server with OpenAI's API: it takes and gives text."""
 
 EXTERNAL_ENGINES: Final = frozenset(("vllm", "sglang", "llama-cpp", TEXT_ENGINE))
-"""Other people's engines. All but `TEXT_ENGINE` take and give token ids."""
+"""External engines. All except `TEXT_ENGINE` take and give token ids."""
 
 _PUBLISHERS: Final = ("vllm", "sglang")
 """Engines that publish KV events."""
@@ -362,17 +373,19 @@ ENGINE_KINDS: Final[tuple[str, ...]] = get_args(EngineKind)
 
 
 INDEX_DRAFTERS: Final = ("ngram", "suffix")
-"""Drafters without weights: the sequence's own text, and with it that of all recent ones."""
+"""Drafters without weights. "ngram" drafts from the sequence's own text, "suffix" from that of
+recent sequences too.
+"""
 
 _SHIPPED_DRAFTERS: Final = {"builtin:herma-tiny": "builtin:herma-tiny/mtp"}
 """The drafting networks that come with Herma, by model."""
 
 
 class SpeculationConfig(_Table, frozen=True):
-    """`speculation = { ... }`: what proposes tokens for a step to verify: one of `INDEX_DRAFTERS`,
-    or the directory of a drafting network for this model. `depth`: so many at once, or as many as
-    pay. `promised`: the tokens a pass that the network's card names; under half of them there is a
-    warning.
+    """`speculation = { ... }`: what proposes tokens for a step to verify. `drafter` is one of
+    `INDEX_DRAFTERS`, or the directory of a drafting network for this model. `depth` is how many
+    tokens it drafts at once; "adaptive" is as many as pay. `promised` is the number of tokens per
+    pass that the network's model card names; with less than half of it there is a warning.
     """
 
     drafter: Annotated[str, msgspec.Meta(min_length=1)] = "suffix"
@@ -392,11 +405,11 @@ _ALL_KINDS: Final[tuple[AlertKindName, ...]] = get_args(AlertKindName)
 
 
 class AlertConfig(_Table, frozen=True):
-    """`[[alerts]]`: a receiver of alerts: `url`, or `url_env` where the address is a secret, or
-    `command`, which gets one JSON object on its standard input. `form` is that of the body:
-    generic JSON, ntfy's or Slack's. `token_env` names the variable of a bearer token. In the local
-    hours `quiet` ("22:00-07:00") only what is critical is sent; the rest follows as one message, as
-    does what exceeds `per_hour`.
+    """`[[alerts]]`: a receiver of alerts: a `url`, or `url_env` for an address that is a secret, or
+    a `command` that gets one JSON object on its standard input. `form` is the form of the body:
+    generic JSON, ntfy's or Slack's. `token_env` names the environment variable of a bearer token.
+    In the local hours `quiet` ("22:00-07:00") only critical alerts are sent; the others follow as
+    one message, and so do alerts beyond `per_hour`.
     """
 
     name: Name
@@ -411,9 +424,9 @@ class AlertConfig(_Table, frozen=True):
 
 
 class HostConfig(_Table, frozen=True):
-    """`[[hosts]]`: a machine of `workers` (their names), for `models` that wake it by a packet to
-    `mac` when providers take over and none of its workers is here. `power`: a command that runs
-    when its workers were lost and none came back within `power_after_s`.
+    """`[[hosts]]`: a machine that runs `workers` (by name). When one of `models` falls back to
+    providers and none of these workers is registered, a Wake-on-LAN packet goes to `mac`. The
+    command `power` runs when its workers were lost and none came back within `power_after_s`.
     """
 
     name: Name
@@ -427,37 +440,44 @@ class HostConfig(_Table, frozen=True):
 
 
 class WorkerConfig(_Table, frozen=True):
-    """`[[workers]]`: one engine and the model it serves.
+    """`[[workers]]`: one engine and the model that it serves.
 
-    `model` is a Hugging Face style directory, a hub id or `builtin:herma-tiny`. `token_budget`
-    (tokens per step), `max_gap_ms` (how long prompts may keep an answer in progress waiting for its
-    next token) and `max_context` come from the model's profile unless set here. The window is the
-    model's, `max_context` at most, or `context_length` exactly: then memory that cannot hold it is
-    an error. `kv_tokens` None takes what memory allows, and `max_seqs` None as many sequences as
-    these keys and values are good for: at most 256 on a card, 16 on a CPU. `snapshots`, of a model
-    with recurrent layers, are states that are kept for prefixes; None takes what an eighth of the
-    memory holds. `host_bytes` of the host's memory, page-locked, hold more of them, and sequences
-    that were preempted. `quantization` "fp8" or "int4" keeps the layers' weights in 8 or 4 bits,
-    "auto" as in the checkpoint; `kv_dtype` "fp8" keeps keys and values in 8 bits, "auto" in the
-    network's dtype. `prefill` "fp8" multiplies steps of 257 rows and more in 8 bits, with a second
-    form of a 16-bit checkpoint's weights, half as large again. `invariant`: a sequence's tokens
-    depend on nothing but its prompt, its parameters and its seed, on every worker of that kind of
-    device. `speculation` "auto" drafts where that pays, by the MTP head in the checkpoint or of a
-    built-in model, else from earlier text; it changes no sampling.
-    `stall_s`: a start without progress for this time has failed. `prepare` is cleared before each
-    start: the page cache, and segments in /dev/shm that no process uses. `owns_gpu`: what still
-    holds memory of `device` between two starts is a leftover, and is ended. Workers of one `group`
-    on several hosts are the `ranks` of one engine, each started by its own `launch`: rank 0 has the
-    API and listens for the others at `group_address`, which they dial. Off loopback `group_keys`
-    are the others' public keys by name, `group_server_key` is the head's. `engine = "synthetic"`
-    makes up a token every `step_ms` without weights, for load tests; "scripted" gives the answers
-    in the file `script`, for tests of clients. "vllm", "sglang" and "llama-cpp" are other people's
-    engines: the one at `url`, started by `launch` (its next start waits for the memory of the card
-    `device`) or already there. `model` is then the directory with its tokenizer files, `max_seqs`
-    what it may get at once, `api_key_env` the variable that holds its key, and `probe_context` the
-    length of the prompt that it must answer before it counts as ready (0: none). "openai" is any
-    other server with OpenAI's API: it gets text, `model` is its own name of the model, and
-    `refused_fields` are those that it answers with an error, so that it does not get them.
+    Model and limits. `model` is a Hugging Face style directory, a hub id or `builtin:herma-tiny`.
+    `token_budget` (tokens per step), `max_gap_ms` (how long prompts may delay the next token of an
+    answer) and `max_context` come from the model's profile unless set here. The context length is
+    the model's, but at most `max_context`; or exactly `context_length`, and then it is an error if
+    memory cannot hold it. `kv_tokens` is by default what memory allows, `max_seqs` as many
+    sequences as these keys and values suffice for: at most 256 on a card, 16 on a CPU. For a model
+    with recurrent layers, `snapshots` states are kept for prefixes, by default what an eighth of
+    the memory holds. `host_bytes` of page-locked host memory hold more states, and preempted
+    sequences.
+
+    Numbers. `quantization` "fp8" or "int4" keeps the layers' weights in 8 or 4 bits; `kv_dtype`
+    "fp8" keeps keys and values in 8 bits; "auto" is as in the checkpoint. `prefill` "fp8" computes
+    steps of 257 rows and more in 8 bits, with a second form of a 16-bit checkpoint's weights, which
+    takes half as much memory again. With `invariant` a sequence's tokens depend only on its prompt,
+    parameters and seed, on every worker with that kind of device. `speculation` "auto" drafts where
+    that pays, by the MTP head in the checkpoint or of a built-in model, else from earlier text; it
+    does not change the sampling.
+
+    Starts. A start without progress for `stall_s` has failed. `prepare` lists what is cleared
+    before each start: the page cache, and segments in /dev/shm that no process uses. With
+    `owns_gpu` a process that still holds memory of `device` between two starts is ended.
+
+    Groups. Workers of one `group` on several hosts are the `ranks` of one engine, each started by
+    its own `launch`. Rank 0 has the API and listens for the others at `group_address`. Unless that
+    is loopback, `group_keys` has the public keys of the other ranks by name, and `group_server_key`
+    is that of rank 0.
+
+    Other engines. "synthetic" generates a token every `step_ms` without weights, for load tests;
+    "scripted" gives the answers in the file `script`, for tests of clients. "vllm", "sglang" and
+    "llama-cpp" are external engines at `url`, started by `launch` (the next start waits for the
+    memory of the card `device`) or by others. `model` is then the directory with the tokenizer
+    files, `max_seqs` the number of sequences that the engine may get at once, `api_key_env` the
+    environment variable with its key, and `probe_context` the length of the prompt that it must
+    answer before it counts as ready (0: none). "openai" is any other server with OpenAI's API: it
+    gets text, `model` is its own name of the model, and `refused_fields` are request fields that it
+    does not accept and therefore does not get.
     """
 
     name: Name
@@ -523,7 +543,7 @@ class WorkerConfig(_Table, frozen=True):
             raise ValueError(f'`refused_fields` is only for engine = "{TEXT_ENGINE}"')
 
     def _check_modes(self) -> None:
-        """Raises `ValueError` for modes that exclude each other, or are not for this engine."""
+        """Raise `ValueError` for modes that exclude each other or that the engine does not have."""
         modes = {
             "invariant": self.invariant,
             "prefill": self.prefill != "auto",
@@ -537,11 +557,13 @@ class WorkerConfig(_Table, frozen=True):
                 f'quantization = "{self.quantization}" has no 16-bit weights: remove `prefill`'
             )
         if self.prefill == "fp8" and self.invariant:
-            raise ValueError('prefill = "fp8" depends on what runs beside: not with `invariant`')
+            raise ValueError('prefill = "fp8" depends on the batch, so not with `invariant`')
 
     @property
     def drafting(self) -> SpeculationConfig | None:
-        """How the engine drafts, if it does; with "auto" a head of the checkpoint goes first."""
+        """How the engine drafts; None if it does not. With "auto" an MTP head in the checkpoint is
+        used instead, if there is one.
+        """
         if isinstance(self.speculation, SpeculationConfig):
             return self.speculation
         if self.speculation == "off":
@@ -554,7 +576,7 @@ class WorkerConfig(_Table, frozen=True):
                 raise ValueError("`rank` and `group_address` are only for workers of a `group`")
             return
         if self.engine not in EXTERNAL_ENGINES or self.launch is None:
-            raise ValueError("a `group` is of other people's engines that are started by `launch`")
+            raise ValueError("a `group` needs an external engine that is started by `launch`")
         if self.group_address is None:
             raise ValueError("`group` needs `group_address`, where rank 0 listens for the others")
         if self.rank >= self.ranks:

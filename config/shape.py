@@ -1,7 +1,7 @@
 """Checks raw tables against the structs of `model.py`: unknown or missing keys, wrong types.
 
-Owns the texts of these mistakes, and their places, because msgspec's lack the names of tables such
-as [providers.NAME]. Must not know what a key does.
+Owns the texts and places of these mistakes, because msgspec's own texts lack the names of tables
+such as [providers.NAME]. Must not know what a key does.
 """
 
 import difflib
@@ -97,7 +97,7 @@ def _in_named(value: object, item: object, place: Place) -> Iterator[Mistake]:
 
 
 def _in_union(value: object, kind: object, place: Place) -> Iterator[Mistake]:
-    """Words, and a table or a number in their place."""
+    """A value that is one of some words, or else a table or a number."""
     kinds = get_args(kind)
     words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
     struct = next((one for one in kinds if isinstance(one, type(msgspec.Struct))), None)

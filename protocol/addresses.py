@@ -1,7 +1,7 @@
-"""The forms of what an operator writes for links: addresses and CURVE keys.
+"""The forms of addresses and CURVE keys in the configuration.
 
-Owns the rule behind "a public bind needs keys", and how several gateway processes divide one
-address. Must not open sockets or resolve names: a host name other than `localhost` is public.
+Owns which addresses are public and therefore need keys, and how several gateway processes share
+one address. Must not open sockets or resolve names: a host name other than `localhost` is public.
 """
 
 import ipaddress

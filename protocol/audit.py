@@ -1,9 +1,9 @@
-"""The audit file: one JSON line for each act of an operator upon a running process.
+"""The audit file: one JSON line for each act of an operator on a running process.
 
-Owns the line, and how it is appended: with mode 0600, in one write, so that several processes share
-a file; opened anew each time, so that it can be moved away meanwhile. Nothing shortens it here.
-An act whose line cannot be written happens all the same, and is logged. Must not know what an act
-does.
+Owns the line and how it is appended: in one write, so that several processes can share the file,
+which has mode 0600 and is opened for each line, so that it can be rotated. Nothing here shortens
+it. If a line cannot be written, the act happens all the same, and an error is logged. Must not know
+what an act does.
 """
 
 import json
@@ -20,8 +20,8 @@ _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOF
 
 
 class Act(NamedTuple):
-    """What `who` did to `what`, and how it ended. `who` is a key's name, a user of this host with
-    the process that asked, or a signal; `address` is that of an HTTP client.
+    """What `who` did to `what`, and how it ended. `who` is the name of a key, a user and process of
+    this host, or a signal; `address` is the address of an HTTP client.
     """
 
     act: str
@@ -32,13 +32,13 @@ class Act(NamedTuple):
 
 
 Note = Callable[[Act], None]
-"""Writes an act down. Never waits for long, and never raises."""
+"""Records an act. Never waits for long, and never raises."""
 
 
 @final
 class AuditFile:
     """`process` names the writer in each line; `complain` gets one line for each act that could not
-    be written down. `path` None: none can.
+    be written, which with `path` None is every act.
     """
 
     def __init__(

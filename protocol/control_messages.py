@@ -1,8 +1,8 @@
-"""The messages of the control sockets of this host's processes.
+"""The messages of control sockets, by which commands such as `herma reload` talk to processes.
 
-Owns the requests, the answers and their form: one line of JSON each way. Processes of two versions
-speak it while one replaces the other, so fields are only added, with a default. Must not know
-sockets or how a table looks.
+Owns the requests, the answers and their form: one line of JSON each way. During an upgrade
+processes of two versions exchange them, so fields are only added, with a default. Must not know
+sockets or how answers are displayed.
 """
 
 from typing import Annotated, Final, Literal
@@ -17,12 +17,12 @@ MAX_SHOWN_BYTES: Final = 2**22
 """An overview of a hundred requests has 80 KB."""
 WORKER_SOCKET: Final = "control"
 GATEWAY_SOCKET: Final = "gateway"
-"""Control sockets are named for their owner (`protocol/leftovers.py`) and such a word."""
+"""The last word in the name of a control socket, behind its owner (`protocol/leftovers.py`)."""
 
 State = Literal["starting", "ready", "draining", "waiting", "ending", "stopped", "leaving"]
 
 MAX_SHOWN_LINES: Final = 20
-"""50 lines of 500 characters would not be sure to fit into one answer once escaped."""
+"""More lines, of up to 500 characters, might exceed `MAX_LINE_BYTES` once escaped."""
 
 MAX_SHOWN_TROUBLES: Final = 8
 
@@ -34,8 +34,8 @@ class AskStatus(msgspec.Struct, frozen=True, tag="status", forbid_unknown_fields
 
 
 class AskRestart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=True):
-    """Restart the engine with the file's current configuration; `force`: without draining. A worker
-    that is held starts the `version` of its launch's installation, "" is the current one.
+    """Restart the engine with the current configuration file; `force`: without draining. A held
+    worker starts `version` of its launch's installation; "" is the current version.
     """
 
     force: bool = False
@@ -43,12 +43,13 @@ class AskRestart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fiel
 
 
 class AskReload(msgspec.Struct, frozen=True, tag="reload", forbid_unknown_fields=True):
-    """Take what has changed in the file."""
+    """Apply what has changed in the configuration file."""
 
 
 class AskHold(msgspec.Struct, frozen=True, tag="hold", forbid_unknown_fields=True):
-    """Take no more work, finish what runs in `drain_s`, then keep the engine for these messages.
-    After `lease_s` without another of them the worker serves again, with the version that it had.
+    """Hold the worker: take no more work, finish running sequences within `drain_s`, then use the
+    engine only for these messages. `lease_s` after the last of them the worker serves again, with
+    the version that it had before.
     """
 
     drain_s: Seconds
@@ -56,7 +57,7 @@ class AskHold(msgspec.Struct, frozen=True, tag="hold", forbid_unknown_fields=Tru
 
 
 class ProbeQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A prompt: its ids, or its `text` for an engine that takes text."""
+    """A prompt: token `ids`, or `text` for an engine that takes text."""
 
     max_tokens: Annotated[int, msgspec.Meta(ge=1, le=4096)]
     ids: tuple[Annotated[int, msgspec.Meta(ge=0, lt=2**32)], ...] = ()
@@ -64,8 +65,8 @@ class ProbeQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AskProbe(msgspec.Struct, frozen=True, tag="probe", forbid_unknown_fields=True):
-    """Ask the engine of a worker that is held. The report with that `number` is in the status.
-    `has_leads`: how far each token led over the next best is asked too.
+    """Send prompts to the engine of a held worker. The report with that `number` appears in the
+    worker's status. `has_leads`: report too how far each token led over the next best.
     """
 
     number: int
@@ -74,12 +75,13 @@ class AskProbe(msgspec.Struct, frozen=True, tag="probe", forbid_unknown_fields=T
 
 
 class AskServe(msgspec.Struct, frozen=True, tag="serve", forbid_unknown_fields=True):
-    """Hold the worker no longer."""
+    """End the hold: the worker serves again."""
 
 
 class AskReplace(msgspec.Struct, frozen=True, tag="replace", forbid_unknown_fields=True):
-    """Have the process of a worker that is held become the one of `entry`, the first words of a
-    command line, which goes on by the same options, and is held for `lease_s`; 0: it serves.
+    """Replace the process of a held worker by the program `entry`, the first words of a command
+    line that continues with the present options. The new process is held for `lease_s`, or serves
+    at once if that is 0.
     """
 
     entry: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -112,7 +114,7 @@ Ask = (
 )
 
 READS: Final[tuple[type[Ask], ...]] = (AskStatus, AskOverview, AskRequest)
-"""What changes nothing; all else leaves a line in the audit file."""
+"""Requests that change nothing. All others leave a line in the audit file."""
 
 
 class LastFault(msgspec.Struct, frozen=True):
@@ -127,8 +129,9 @@ class LastFault(msgspec.Struct, frozen=True):
 
 
 class ProbedAnswer(msgspec.Struct, frozen=True):
-    """`leads`: by how much, in log probability, each token led over the next best; empty if that is
-    not known. `text` is that of an engine that gives text. Speeds are 0 where they are not known.
+    """The answer to a probe question. `leads` is by how much, in log probability, each token led
+    over the next best; empty if unknown. `text` is the answer of an engine that gives text. Speeds
+    are 0 if unknown.
     """
 
     tokens: tuple[int, ...] = ()
@@ -139,7 +142,7 @@ class ProbedAnswer(msgspec.Struct, frozen=True):
 
 
 class ProbeReport(msgspec.Struct, frozen=True):
-    """How far the probe of that number is; `failure` says why it ended early."""
+    """The progress of the probe with that number; `failure` says why it ended early."""
 
     number: int
     is_over: bool
@@ -148,13 +151,18 @@ class ProbeReport(msgspec.Struct, frozen=True):
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
-    """One worker. `phase` and `fraction` tell how far a start is, `uptime_s` how long the engine
-    has been ready (0: it is not). `restarts` counts engines that died or were replaced. `device` is
-    that of the engine, `is_invariant` its mode, `drafting` what its drafts bring; `gateways` counts
-    those welcomed and those dialled, `troubles` are the warnings of its start and the reasons of
-    the other gateways. `is_held`: it is kept from gateways, `probe` is its last. `installation` and
-    `base` are those of its launch, `version` is the one that runs; `entry` the program of its own
-    process, of the version `build`. `rank` is that of a `group`.
+    """One worker.
+
+    Its engine: `phase` and `fraction` are the progress of a start, `uptime_s` is how long the
+    engine has been ready (0: it is not). `restarts` counts engines that died or were replaced.
+    `device` is the engine's, `is_invariant` its mode, `drafting` describes the results of drafts.
+    `installation` and `base` are those of its launch, `version` is the version that runs.
+
+    Its links: `gateways` counts the gateways that welcomed it and those that it dials. `troubles`
+    are what the start found, its `warnings` included, and the reasons of the other gateways.
+    `is_held`: no gateway can use it; `probe` is its last probe.
+
+    Its process: `entry` is the program, of the version `build`. `rank` is its rank in `group`.
     """
 
     name: str
@@ -203,7 +211,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class ModelCover(msgspec.Struct, frozen=True):
-    """Who answers for a model: its ready workers, and whether providers may."""
+    """How many ready workers serve a model, and whether providers may."""
 
     name: str
     ready_workers: int
@@ -211,8 +219,8 @@ class ModelCover(msgspec.Struct, frozen=True):
 
 
 class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
-    """One gateway process. `process` is which of several on one port, as 0/4; "" if it is alone.
-    `replaced` processes had its place before; the last one ended for `why`.
+    """One gateway process. `process` is its index if several share the port, else "". `replaced`
+    processes had its index before; `why` is how the last one ended.
     """
 
     pid: int
@@ -226,8 +234,8 @@ class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
 
 
 class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
-    """The file was read: what was `taken` of it, and what is `kept` as it was until a restart, each
-    with the restart that it needs.
+    """The result of a reload: the keys that were `taken` from the file, and the keys that are
+    `kept` as they were until a restart.
     """
 
     taken: tuple[str, ...] = ()
@@ -241,7 +249,7 @@ class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
 
 
 class Shown(msgspec.Struct, frozen=True, tag="shown"):
-    """What the dashboard of a gateway process shows, as that package defines it."""
+    """Dashboard data of a gateway process, as `gateway/dashboard` defines it."""
 
     json: msgspec.Raw
 
@@ -254,7 +262,7 @@ _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 
 
 def encode_line(message: Ask | Answer) -> bytes:
-    """One line, its newline included."""
+    """The message as one line, with its newline."""
     return _encoder.encode(message) + b"\n"
 
 

@@ -1,19 +1,19 @@
 """The errors that both sides of the wire share.
 
-    HermaError                 everything that we raise on purpose
+    HermaError                 every error that Herma raises on purpose
     ├── WireError              a frame is not a message of the protocol (the peer's fault)
     ├── LinkError              a link cannot carry a message now
     │   ├── PeerUnknown        no peer with that identity is connected
     │   └── LinkFull           the bounded queue of the link is full; the link is dropped
     ├── HttpError              an exchange of the HTTP client failed
     │   ├── ConnectError       no connection: refused, unresolved, no TLS; nothing was sent
-    │   ├── ConnectTimeout     none in time, or none was free; nothing was sent
+    │   ├── ConnectTimeout     no connection was free or made in time; nothing was sent
     │   ├── KeptConnectionClosed  a connection that was kept alive ended before the response
     │   ├── LocalProtocolError the request cannot be sent as it is
     │   ├── WriteTimeout       the server did not take the request in time
     │   ├── ReadTimeout        the server was silent for too long
     │   ├── ReadError          the connection broke
-    │   └── RemoteProtocolError  what came is not a whole HTTP/1.1 response
+    │   └── RemoteProtocolError  the server sent no complete HTTP/1.1 response
     └── ConfigError            the operator's files, addresses or keys are wrong
 
 Owns the tree. Must not know HTTP statuses: `gateway/http/responses.py` maps those.
@@ -54,7 +54,7 @@ class ConnectTimeout(HttpError):
 
 class KeptConnectionClosed(HttpError):
     """A connection that was kept alive ended before the response: servers close idle connections,
-    and may do so while a request is on its way. A new connection may serve.
+    and may do so while a request is on its way. The request may succeed on a new connection.
     """
 
 

@@ -1,4 +1,4 @@
-"""The forms of grammars, which not every engine has all of, and how an engine tells its own.
+"""The forms of grammars, and the capabilities by which an engine reports those that it enforces.
 
 Owns the forms and their names as capabilities. Must not know engines or requests.
 """
@@ -48,13 +48,13 @@ def choices_of(text: str) -> list[str]:
 
 
 def capabilities_of(forms: Iterable[GrammarForm]) -> tuple[str, ...]:
-    """What an engine that enforces these forms tells the gateways."""
+    """The capabilities of an engine that enforces these forms."""
     return tuple(f"{ENFORCES_GRAMMARS}:{form}" for form in sorted(forms))
 
 
 def forms_of(capabilities: Iterable[str]) -> frozenset[GrammarForm]:
     """The forms that an engine with these capabilities enforces."""
-    told = frozenset(capabilities)
-    if ENFORCES_GRAMMARS in told:
+    reported = frozenset(capabilities)
+    if ENFORCES_GRAMMARS in reported:
         return ALL_FORMS
-    return frozenset(form for form in ALL_FORMS if f"{ENFORCES_GRAMMARS}:{form}" in told)
+    return frozenset(form for form in ALL_FORMS if f"{ENFORCES_GRAMMARS}:{form}" in reported)

@@ -1,11 +1,11 @@
-"""What processes leave behind: named for their owner, removed once the owner is dead.
+"""Leftovers: files that dead processes have left behind, found by the owner in their names.
 
-Owns the form `herma-NAMESPACE-PID-START-WHAT` of the names, the folders where such things lie and
-the decision what may go. Only things of our own user are touched, and no link is followed.
+Owns the form `herma-NAMESPACE-PID-START-WHAT` of the names, the folders with such files, and the
+decision which may be removed. Only files of our own user are touched, and no link is followed.
 
-A process id alone is not enough: the kernel reuses numbers, so the name holds the process's start
-time in clock ticks; and two containers that share a directory have processes of the same number, so
-it holds the inode of the pid namespace. Names of another namespace are left alone.
+A process id alone does not identify an owner: the kernel reuses ids, so the name holds the
+process's start time in clock ticks; and containers that share a directory have processes with the
+same id, so it holds the inode of the pid namespace. Names of another namespace are left alone.
 """
 
 import os
@@ -75,8 +75,8 @@ def is_exiting(stat: str) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process was stopped (SIGSTOP), which no end of a connection shows. False without
-    a pid of ours: in another container's namespace its number is 0.
+    """Whether the process is stopped by SIGSTOP, which its connections do not show. False for pid
+    0, which stands for a process in another pid namespace.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")

@@ -14,13 +14,13 @@ from protocol.sampling import SamplingParams
 PROTOCOL_VERSION: Final = 8
 
 ENFORCES_GRAMMARS: Final = "grammars"
-"""The capability of an engine that takes a `Submit` with a grammar; others refuse it by name."""
+"""The capability of an engine that takes a `Submit` with a grammar; other engines reject it."""
 
 INVARIANT: Final = "invariant"
-"""The capability of an engine whose tokens do not depend on what runs beside a sequence."""
+"""The capability of an engine whose tokens do not depend on the other sequences of a batch."""
 
 MAX_GRAMMAR_BYTES: Final = 2**18
-"""Of a grammar's text. An agent's tools have some 40 KiB of schemas."""
+"""The bound on a grammar's text. An agent's tools have some 40 KiB of schemas."""
 
 Id16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -33,8 +33,8 @@ PackedDigests = bytes
 
 RELAY_CHUNK_BYTES: Final = 2**16
 RELAY_WINDOW_BYTES: Final = 2**17
-"""How far the sender of a relayed body may be ahead of what the receiver has taken. 320 requests of
-one worker have 40 MiB under way at the most, and its supervisor keeps 64 MiB for its engine.
+"""How far the sender of a relayed body may be ahead of the bytes that the receiver has taken. With
+320 requests of a worker at most 40 MiB are in flight; its supervisor buffers 64 MiB for the engine.
 """
 Piece = Annotated[bytes, msgspec.Meta(max_length=RELAY_CHUNK_BYTES)]
 Header = tuple[
@@ -54,9 +54,9 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """What the output must follow: `text` is a JSON schema (options in `x-guidance`), a
     grammar in llguidance's Lark, or a regular expression.
 
-    It begins with the first output token; or behind the first token `closing_id` if reasoning may
-    come before. The prompt has opened that reasoning, unless there is an `opening_id`: then only an
-    output that begins with it has reasoning.
+    The grammar applies from the first output token. With a `closing_id` reasoning may come first,
+    and the grammar applies after the first token with that id. The prompt has opened the reasoning,
+    unless there is an `opening_id`: then only an output that begins with that token has reasoning.
     """
 
     kind: GrammarKind
@@ -69,7 +69,7 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Welcome(_Message, frozen=True, tag=1):
-    """The gateway accepts the worker that sent `Register`, which should dial `gateways` as well."""
+    """The gateway accepts the worker that sent `Register`, which then dials `gateways` too."""
 
     protocol_version: int
     gateway_id: Id16
@@ -98,7 +98,7 @@ class Submit(_Message, frozen=True, tag=2):
 
 
 class Abort(_Message, frozen=True, tag=3):
-    """Stop a sequence and free its blocks. Unknown ids are ignored: it may have just finished."""
+    """Stop a sequence and free its blocks. Unknown ids are ignored: the sequence may have ended."""
 
     request_id: Id16
     attempt: Count
@@ -111,11 +111,11 @@ class Drain(_Message, frozen=True, tag=4):
 
 
 class Ping(_Message, frozen=True, tag=5):
-    """The supervisor's loop answers with `Pong`: libzmq answers heartbeats even for a stuck
-    process.
+    """The supervisor's event loop answers with `Pong`. libzmq's own heartbeats are not enough,
+    because libzmq answers them even for a stuck process.
 
     `last_pong` is the nonce of the newest `Pong` that the gateway has handled, 0 before the first.
-    It acknowledges all that the worker sent before that `Pong`.
+    It acknowledges every message that the worker sent before that `Pong`.
     """
 
     nonce: Count
@@ -133,7 +133,7 @@ class GetFiles(_Message, frozen=True, tag=7):
 
 
 class Dismiss(_Message, frozen=True, tag=8):
-    """The gateway has given up on the worker, whose sequences are lost, or refuses its `Register`.
+    """The gateway has disconnected the worker, whose sequences are lost, or refuses its `Register`.
     A worker that is alive logs the reason and registers again.
     """
 
@@ -144,9 +144,9 @@ class Relay(_Message, frozen=True, tag=9):
     """POST to `target` of a text-level engine: a body of `num_bytes` that begins with `data`.
     The rest follows as `RelayChunk`s from the first `RelayTaken` on.
 
-    `Abort` stops it. The answer is a `RelayHead` and `RelayData`, as far as the gateway's credit
-    allows, and a `RelayEnd`; or `Rejected`. `digests` are those of its text in blocks of four bytes
-    a token: what the engine will probably have in its cache.
+    `Abort` stops the exchange. The answer is a `RelayHead`, `RelayData` as far as the gateway's
+    credit allows, and a `RelayEnd`; or `Rejected`. `digests` are those of the text's blocks, with
+    four bytes counted as a token: blocks that the engine will probably have in its cache.
     """
 
     request_id: Id16
@@ -161,7 +161,7 @@ class Relay(_Message, frozen=True, tag=9):
 
 
 class RelayChunk(_Message, frozen=True, tag=10):
-    """More of a relayed request's body; `offset` is where it begins."""
+    """More of a relayed request's body, which begins at `offset`."""
 
     request_id: Id16
     attempt: Count
@@ -184,8 +184,8 @@ class Embed(_Message, frozen=True, tag=12):
 
 
 class RelayCredit(_Message, frozen=True, tag=11):
-    """The gateway has passed on that many bytes of the response: the worker may be
-    `RELAY_WINDOW_BYTES` ahead of them.
+    """The gateway has passed on `num_taken` bytes of the response. The worker may send up to
+    `RELAY_WINDOW_BYTES` beyond these.
     """
 
     request_id: Id16
@@ -213,8 +213,8 @@ ToWorker = (
 
 
 class RelayFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Of a text-level engine: the model's name there, and the fields of requests that it refuses,
-    which are left out of what it gets.
+    """Facts of a text-level engine: its name of the model, and the request fields that it refuses,
+    which the gateway leaves out.
     """
 
     model: str
@@ -225,10 +225,10 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     """What a running engine measured about itself. `kv_tokens` = blocks x block size.
 
     An engine with `relay` takes `Relay` instead of `Submit`; its `files_digest` is all zeros.
-    `capabilities` are what not every engine can do (`ENFORCES_GRAMMARS`, `INVARIANT`); unknown ones
-    are ignored. One that takes `Embed` gives `embedding_size` numbers. `snapshots` None: a sequence
-    begins behind all of its prefix that is cached. Else the model has recurrent layers, and the
-    engine keeps so many states, behind which alone a sequence can begin.
+    `capabilities` name what not every engine can do (`ENFORCES_GRAMMARS`, `INVARIANT`); unknown
+    names are ignored. An engine that takes `Embed` gives `embedding_size` numbers. With `snapshots`
+    None a sequence can begin behind any cached prefix. Otherwise the model has recurrent layers,
+    the engine keeps at most `snapshots` states, and a sequence can begin only behind one of these.
     """
 
     kind: str
@@ -296,7 +296,7 @@ class TokenLogprobs(
 
 class TokenItem(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """New output tokens of one sequence; `offset` is the index of the first among its outputs.
-    Without `gc`, as it cannot be part of a cycle and there are thousands a second.
+    `gc=False`, because there are thousands per second and none can be part of a cycle.
     """
 
     request_id: Id16
@@ -322,17 +322,17 @@ class Embedding(_Message, frozen=True, tag=51):
 
 
 FinishReason = Literal["stop", "length", "abort", "error", "grammar"]
-"""`grammar`: no token can follow its grammar within the bounds. That lies in the request: another
-engine would stop at the same token.
+"""`grammar`: no token can continue the output under its grammar. The request is the cause, so
+another engine would stop at the same token.
 """
 
 
 class Finished(_Message, frozen=True, tag=37):
     """The sequence is over and its blocks are free. Sent after its last tokens.
 
-    `matched` is the stop token that ended it, if one did. `output_tokens` counts the outputs of all
-    attempts, including `matched`, which is never sent. `detail` explains an error. Of the
-    outputs of this attempt `accepted_tokens` were drafts, of `drafted_tokens` that were verified.
+    `matched` is the stop token that ended the sequence, if one did. `output_tokens` counts the
+    outputs of all attempts, including `matched`, which is never sent. `detail` explains an error.
+    In this attempt `drafted_tokens` were verified, of which `accepted_tokens` became output.
     """
 
     request_id: Id16
@@ -353,8 +353,8 @@ RejectReason = Literal[
 
 
 class Rejected(_Message, frozen=True, tag=38):
-    """The sequence was refused. `busy`, `draining` and `not_ready` are load, not failure.
-    `grammar`: its grammar cannot be enforced here; `detail` says why.
+    """The sequence was refused. `busy`, `draining` and `not_ready` are not failures. `grammar`: the
+    grammar cannot be enforced here; `detail` says why.
     """
 
     request_id: Id16
@@ -378,9 +378,9 @@ class BlocksDropped(_Message, frozen=True, tag=40):
 
 
 class StatesSaved(_Message, frozen=True, tag=52):
-    """Of a model with recurrent layers: the states behind these blocks are kept from now on. It is
-    a block event, with their numbers. A sequence begins behind the last cached block of its prefix
-    whose state is kept.
+    """For a model with recurrent layers: the states behind these blocks are kept from now on. A
+    sequence begins behind the last cached block of its prefix whose state is kept. This is a block
+    event: `seq` continues the numbers of `BlocksStored`.
     """
 
     seq: Count
@@ -398,7 +398,9 @@ BlockEvent = BlocksStored | BlocksDropped | StatesSaved | StatesForgotten
 
 
 class BlocksSnapshot(_Message, frozen=True, tag=41):
-    """All digests in the prefix cache after event `seq`, and those whose states are kept."""
+    """The digests of all blocks in the prefix cache after event `seq`, and of those whose states
+    are kept.
+    """
 
     seq: Count
     digests: PackedDigests
@@ -406,9 +408,9 @@ class BlocksSnapshot(_Message, frozen=True, tag=41):
 
 
 class Drafting(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What an engine's drafts have brought since its start: `passes` of single sequences made
-    `tokens`; of the drafts at each place so many were `verified` and `accepted`. `depth` is how
-    many a pass verified lately, `gain` how many times as fast the steps with drafts were.
+    """The results of an engine's drafts since its start. `passes`, each of one sequence, made
+    `tokens`. `verified` and `accepted` count the drafts at each position behind the last token.
+    `depth` is the recent number of drafts per pass, `gain` the recent speed-up by drafts.
     """
 
     drafter: str
@@ -421,11 +423,11 @@ class Drafting(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Load(_Message, frozen=True, tag=42):
-    """The engine's own counters, at most one per 100 ms and after each change of state.
+    """The engine's own counters, sent after changes, at most once per 100 ms.
 
     `free_blocks` counts blocks that no sequence holds (cached ones included). `step_ms` and
     `prefill_tokens_per_s` are moving averages, 0 while unknown. `places` is how many sequences the
-    engine takes at once now: `max_seqs` of its facts, or fewer where the answers of so many would
+    engine takes at once now: `max_seqs` of its facts, or fewer if the answers of that many would
     not fit into its memory; 0 while unknown. `drafting` is None for an engine without drafts.
     """
 
@@ -448,9 +450,10 @@ Figure = Annotated[str, msgspec.Meta(max_length=MAX_FIGURE_CHARS)]
 
 
 class SpeedLoss(_Message, frozen=True, tag=54):
-    """What of the engine of this epoch is over 10 % slower than at its last good start, each with
-    both numbers; empty: nothing any more. Its host lists `num_changes` differences. A gateway
-    that does not know this message counts it as garbage and goes on.
+    """The `figures` of the engine of this epoch that are over 10 % slower than at its last good
+    start, each as text with both numbers; empty when none is any longer. `herma diff` on the
+    worker's host lists `num_changes` differences between the starts. A gateway that does not know
+    this message counts it as garbage.
     """
 
     epoch: Count
@@ -488,9 +491,9 @@ FaultKind = Literal[
 
 
 class Fault(_Message, frozen=True, tag=44):
-    """The engine of this epoch is gone, and every sequence on it is lost. `exit_code` as in a
-    shell. `is_final`: it is not started again until an operator removes the cause and restarts the
-    worker.
+    """The engine of this epoch is gone, and every sequence on it is lost. `exit_code` is as in a
+    shell. `is_final`: the supervisor does not start it again until an operator removes the cause
+    and restarts the worker.
     """
 
     worker: str
@@ -505,7 +508,7 @@ class Fault(_Message, frozen=True, tag=44):
 REPLACED: Final = "its process is replaced"
 LINK_LOST: Final = "the link was lost; what ran for this gateway was aborted"
 BACK_SOON: Final = frozenset({REPLACED, LINK_LOST})
-"""The reasons of a worker that leaves and is back in a moment."""
+"""The reasons of a `Bye` after which the worker comes back within a moment."""
 
 
 class Bye(_Message, frozen=True, tag=45):
@@ -524,7 +527,7 @@ class RelayHead(_Message, frozen=True, tag=47):
 
 
 class RelayData(_Message, frozen=True, tag=48):
-    """More of the response's body; `offset` is where it begins."""
+    """More of the response's body, which begins at `offset`."""
 
     request_id: Id16
     attempt: Count
@@ -533,8 +536,8 @@ class RelayData(_Message, frozen=True, tag=48):
 
 
 class RelayTaken(_Message, frozen=True, tag=49):
-    """The engine has taken that many bytes of the request's body: the gateway may be
-    `RELAY_WINDOW_BYTES` ahead of them.
+    """The engine has taken `num_taken` bytes of the request's body. The gateway may send up to
+    `RELAY_WINDOW_BYTES` beyond these.
     """
 
     request_id: Id16
@@ -546,7 +549,7 @@ RelayError = Literal["aborted", "broken", "unreachable"]
 
 
 class RelayEnd(_Message, frozen=True, tag=50):
-    """The exchange is over. Without an `error` the response is whole, with `num_bytes`.
+    """The exchange is over. Without an `error` the response is complete and has `num_bytes`.
 
     `unreachable`: nothing reached the engine; `broken`: the connection broke, or was silent for too
     long.
@@ -560,11 +563,11 @@ class RelayEnd(_Message, frozen=True, tag=50):
 
 
 class Bundle(_Message, frozen=True, tag=46):
-    """Frames of the engine that came together, in order; none is a bundle.
+    """Frames that the engine sent at the same time, in order; none of them is a bundle.
 
-    Each frame on its own would cost the gateway a wake-up of three threads, as much as handling
-    twenty messages. Each part is a whole frame, so the supervisor joins them without decoding, and
-    garbage in one does not affect the others.
+    A separate frame would cost the gateway a wake-up of three threads, as much as handling twenty
+    messages. Each part is a whole frame, so the supervisor joins them without decoding, and garbage
+    in one does not affect the others.
     """
 
     frames: tuple[bytes, ...]

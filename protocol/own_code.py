@@ -1,7 +1,7 @@
-"""The code that this process runs, and how it starts another process with the same.
+"""The code that this process runs, and how it starts another process with the same code.
 
-Owns the first words of such command lines. Several versions may be installed on a host, and a
-process may stand in a checkout of one while it runs another.
+Owns the first words of such command lines. Several versions may be installed on a host, and the
+working directory of a process may be a checkout of another version than it runs.
 """
 
 import sys
@@ -12,27 +12,27 @@ from typing import Final
 from protocol.errors import ConfigError
 
 HELD: Final = "HERMA_HELD"
-"""A variable of the environment of a worker's process that is on trial. No option: a version that
-does not know it serves at once.
+"""The environment variable by which a worker process starts held, for a trial. It is not a command
+line option, so that a version that does not know it starts too, and serves at once.
 """
 CODE_VARIABLES: Final = ("PYTHONPATH", "PYTHONHOME")
-"""They would have every version run the same code."""
+"""Environment variables that would make every version run the same code."""
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _PROGRAM: Final = "herma"
 
 
 def module_argv(module: str) -> list[str]:
-    """The words that run one of our modules, from where this process has its own."""
+    """The words that run a module of the code that this process runs."""
     # Without -P Python takes packages of the working directory before all others.
     is_here = Path.cwd() == _ROOT
     return [sys.executable, *([] if is_here else ["-P"]), "-m", module]
 
 
 def own_entry(words: Sequence[str] | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The program of this process as the first words of a command line, with links to its folder
-    followed, and the words behind it. Raises `ConfigError` for a process that was started otherwise
-    than as `herma`.
+    """The command line of this process in two parts: the program, with links in its folder
+    resolved, and the words after it. Raises `ConfigError` for a process that was not started as
+    `herma`.
     """
     given = sys.orig_argv if words is None else words
     for at, word in enumerate(given):
@@ -47,11 +47,13 @@ def own_entry(words: Sequence[str] | None = None) -> tuple[tuple[str, ...], tupl
 
 
 def _flags(words: Sequence[str]) -> list[str]:
-    """Of the interpreter's own, those that decide which code is found."""
+    """The interpreter's options in `words` that decide which code is found."""
     return [word for word in words if word in ("-P", "-I")]
 
 
 def _followed(program: str) -> str:
-    """An interpreter's own link is what makes its environment, so only its folder is followed."""
+    """`program` with its folder's links resolved. Its own link stays: an interpreter finds its
+    virtual environment by it.
+    """
     path = Path(program if "/" in program else sys.executable)
     return str(path.parent.resolve() / path.name)

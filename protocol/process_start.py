@@ -1,6 +1,6 @@
-"""What the parent of several gateway processes on one port tells each that it starts.
+"""What the parent of several gateway processes reports to each process that it starts.
 
-Owns the environment variable that carries it. Must not know why a process ended.
+Owns the environment variable that carries the report. Must not know why a process ended.
 """
 
 from collections.abc import MutableMapping
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Final
 
 BACKLOG: Final = 1024
-"""Connections that wait to be accepted, at most."""
+"""The bound on connections that wait to be accepted."""
 
 _REPLACED: Final = "HERMA_REPLACED"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStart:
-    """`num_replaced` processes had this index before, since the start of the parent; `why` says how
-    the last of them ended.
+    """Since the start of the parent, `num_replaced` processes with this index have ended; `why` is
+    how the last of them ended.
     """
 
     num_replaced: int = 0
@@ -24,15 +24,15 @@ class ProcessStart:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variable for the process."""
+        """The environment variable for the process."""
         return {_REPLACED: f"{self.num_replaced} {self.why}"} if self.num_replaced else {}
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> "ProcessStart":
-        """What `environ` says, which is removed from it: children of the process are others."""
+        """Read the variable and remove it from `environ`, because it is not for child processes."""
         count, _, why = environ.pop(_REPLACED, "").partition(" ")
         return cls(int(count), why) if count.isdigit() else FIRST
 
 
 FIRST: Final = ProcessStart()
-"""Of a process that replaces no other."""
+"""The report to a process that replaces no other."""

@@ -51,7 +51,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
     @property
     def has_penalties(self) -> bool:
-        """Whether what is sampled depends on the tokens before."""
+        """Whether the sampler needs the earlier tokens of the sequence."""
         neutral = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
         return neutral != (1.0, 0.0, 0.0)
 

@@ -1,5 +1,4 @@
-"""What a service says to those that started it: lines on its standard streams, and ready, alive,
-stopping to a service manager.
+"""Messages of a service to its service manager (ready, alive, stopping), and lines for people.
 
 Owns the protocol of sd_notify(3): assignments in one datagram to the Unix socket that NOTIFY_SOCKET
 names. Without that variable nothing is sent. Must not know what the service does.
@@ -15,17 +14,17 @@ import trio
 
 _MICROSECONDS: Final = 1e6
 _STATUS_S: Final = 10.0
-"""How often the status is sent where there is no watchdog."""
+"""How often the status is sent without a watchdog."""
 
 
 def say(line: str, stream: TextIO | None = None) -> None:
-    """Print `line`, on stderr unless another stream is named. A stream that takes nothing, as a log
-    on a full disk or a pipe whose reader has left, ends no service: the line is lost.
+    """Print `line`, by default on stderr. If the stream takes nothing (a log on a full disk, a pipe
+    without a reader), the line is lost and the service continues.
     """
     stream = stream or sys.stderr
     try:
         stream.flush()
-        # Past the stream's buffer: what it could not write it would try again, and fail, at exit.
+        # Not by the stream's buffer, which would try the failed write again at exit.
         os.write(stream.fileno(), f"{line}\n".encode())
     except OSError:
         return
@@ -33,8 +32,8 @@ def say(line: str, stream: TextIO | None = None) -> None:
 
 @final
 class ServiceManager:
-    """The manager at `address`; None: there is none. It expects a sign of life within `watchdog_s`,
-    if that is set.
+    """The service manager at `address`, None without one. It expects a sign of life every
+    `watchdog_s`, if that is set.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
@@ -44,7 +43,7 @@ class ServiceManager:
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> "ServiceManager":
-        """The one that `environ` names. Its variables are removed: children are not the service."""
+        """The manager that `environ` names. Removes its variables, which are not for children."""
         address = environ.pop("NOTIFY_SOCKET", None)
         pid = environ.pop("WATCHDOG_PID", None)
         interval_us = environ.pop("WATCHDOG_USEC", "")
@@ -54,7 +53,7 @@ class ServiceManager:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variables by which another program that this process becomes finds the manager."""
+        """The variables for a program that replaces this one in the same process."""
         if self._address is None:
             return {}
         found = {"NOTIFY_SOCKET": self._address}
@@ -75,8 +74,8 @@ class ServiceManager:
         self._send("STOPPING=1")
 
     async def keep_alive(self, status: Callable[[], str] | None = None) -> None:
-        """Send signs of life from the loop that calls this, twice in the time of the watchdog, and
-        the status when it changes. Returns if there is no manager.
+        """Send signs of life, twice per `watchdog_s`, and the status when it changes. They come
+        from trio's loop, so a loop that hangs sends none. Returns at once without a manager.
         """
         if self._address is None:
             return

@@ -1,7 +1,7 @@
-"""When processes end: by SIGINT or SIGTERM in good order, and never later than their parent.
+"""Signals: a graceful stop by SIGINT or SIGTERM, a reload by SIGHUP, an end with the parent.
 
-Owns these two signals and SIGHUP in the processes that serve, and the Linux call that binds a child
-to its parent. Must not know what a process has to finish or to reload.
+Owns the handlers of these signals in processes that serve, and the Linux call that ends a child
+with its parent. Must not know what a process has to finish or to reload.
 """
 
 import ctypes
@@ -36,12 +36,12 @@ def die_with_parent(parent_pid: int, number: int) -> None:
 
 @contextmanager
 def graceful_stop(stop: Callable[[], None], force: Callable[[int], None]) -> Iterator[None]:
-    """Within the block the first SIGINT or SIGTERM calls `stop` in trio's loop, and the same signal
-    again calls `force` with its number. The same one, because Ctrl-C sends both to a child process:
-    one from the terminal, one from its parent.
+    """Within the block the first SIGINT or SIGTERM calls `stop` in trio's loop. The same signal
+    again calls `force` with its number. It must be the same one, because after Ctrl-C a child gets
+    SIGINT from the terminal and SIGTERM from its parent.
 
-    After the block both are ignored: the process is on its way out, its exit status is decided, and
-    a signal could only interrupt what is being closed.
+    After the block both are ignored: the process is ending, its exit status is decided, and a
+    signal could only interrupt the closing.
     """
     import trio  # noqa: PLC0415 (engines bind themselves to their parent without it)
 
@@ -68,8 +68,8 @@ def graceful_stop(stop: Callable[[], None], force: Callable[[int], None]) -> Ite
 
 
 def outlive_hangups() -> bool:
-    """Whether SIGHUP asks this process to read its files again; then it does not end the process
-    from now on. On a terminal it means that the terminal is closed, and ends the process.
+    """Ignore SIGHUP from now on, unless the process runs on a terminal, where the signal means that
+    the terminal is closed. Returns whether it is ignored and can ask for a reload.
     """
     if sys.stdin is None or sys.stdin.isatty():
         return False
@@ -78,7 +78,7 @@ def outlive_hangups() -> bool:
 
 
 async def hangups() -> AsyncIterator[None]:
-    """One item for each SIGHUP; none where it ends the process."""
+    """Yield once for each SIGHUP; not at all on a terminal, where it ends the process."""
     import trio  # noqa: PLC0415
 
     if not outlive_hangups():
@@ -92,8 +92,8 @@ _Hook = Callable[["sys.UnraisableHookArgs"], object]
 
 
 def _without_late_signals(report: _Hook) -> _Hook:
-    """`report`, but for the `OSError` with which CPython reports a signal that any thread received
-    before its handler was taken away and that is handled after: it is ignored, as it should be.
+    """`report`, except for the `OSError` with which CPython reports a signal that arrived before
+    its handler was removed and was processed after that: such a signal is meant to be ignored.
     """
 
     def hook(unraisable: "sys.UnraisableHookArgs") -> None:

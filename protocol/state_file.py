@@ -1,6 +1,6 @@
-"""Files that outlive their processes: written in one piece, changed by one process at a time.
+"""State files, which outlive their processes: replaced whole, changed by one process at a time.
 
-Owns how that is done. Must not know what is in them.
+Owns the replacement and the lock. Must not know what is in the files.
 """
 
 import fcntl
@@ -13,8 +13,8 @@ from protocol.errors import ConfigError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file and make its folder if need be; a reader sees the old content or the new
-    one, also after a power cut. Raises `OSError`.
+    """Replace the file; create its folder if it is missing. A reader sees either the old or the new
+    content, also after a power cut. Raises `OSError`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
@@ -27,9 +27,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def held_alone(path: Path, what: str) -> Iterator[None]:
-    """No other process is in such a block for `path`; the kernel ends it with the process.
+    """Hold the lock of `path` during the block; the kernel releases it when the process ends.
 
-    Raises `ConfigError` if one is, which `what` describes, or if the file cannot be made.
+    Raises `ConfigError` if another process holds it (`what` describes the work), or if the file
+    cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from protocol.errors import WireError
 from protocol.messages import FromWorker, ToWorker
 
 MAX_FRAME_BYTES: Final = 40 * 2**20
-"""The files of a model (32 MiB) are the largest message; nothing else comes near."""
+"""The largest message has the files of a model, up to 32 MiB."""
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: Final[msgspec.msgpack.Decoder[ToWorker]] = msgspec.msgpack.Decoder(ToWorker)
@@ -23,8 +23,9 @@ _from_worker: Final[msgspec.msgpack.Decoder[FromWorker]] = msgspec.msgpack.Decod
 # msgspec reports bad UTF-8, deep nesting and __post_init__ failures as different exceptions.
 _DECODE_FAULTS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
 
-# MessagePack has longer encodings of the same header, which are refused: a relay must see the tag
-# that we decode. One look-up of both bytes; testing each would cost three calls per frame.
+# All valid first two bytes: array header and tag. MessagePack has longer encodings of the same
+# header, which are refused, so that `peek_tag` always sees the tag that a decoder finds. Looking
+# both bytes up at once saves three calls per frame.
 _STARTS: Final = frozenset(bytes((0x90 | size, tag)) for size in range(16) for tag in range(128))
 
 
@@ -60,7 +61,7 @@ def decode_from_worker(frame: bytes) -> FromWorker:
 def peek_tag(frame: bytes) -> int | None:
     """The tag of a frame without decoding it; None if it cannot be a message.
 
-    Our arrays have at most 15 elements (one header byte) and tags below 128 (one byte).
+    Messages have at most 15 fields (one header byte) and tags below 128 (one byte).
     """
     return frame[1] if frame[:2] in _STARTS else None
 
@@ -81,9 +82,8 @@ def _no_message(frame: bytes) -> WireError:
 
 @final
 class LengthDecoder:
-    """Splits a stream into frames, each of which follows its length: `feed` takes any bytes and
-    returns the frames that they complete. `header` comes before each frame; its first field is the
-    frame's length.
+    """Splits a stream of bytes into frames. A `header` precedes each frame; its first field is the
+    frame's length in bytes.
     """
 
     def __init__(self, header: struct.Struct) -> None:
@@ -91,8 +91,9 @@ class LengthDecoder:
         self._pending = bytearray()
 
     def feed(self, data: bytes | bytearray) -> list[tuple[tuple[int, ...], bytes]]:
-        """The fields of each header and its frame. Raises `WireError` for a length over the frame
-        limit; the stream cannot be used after that.
+        """Take any number of bytes; returns the frames that they complete, each with the fields of
+        its header. Raises `WireError` for a length over the frame limit; the decoder must not be
+        used after that.
         """
         header, num_header_bytes = self._header, self._header.size
         if self._pending:

@@ -1,8 +1,8 @@
-"""What moves bytes between processes.
+"""Transport of bytes between processes.
 
-Owns trio sockets that carry opaque frames (ZeroMQ's, which only this package imports, and Unix
-sockets within a machine), control sockets, and the streaming HTTP/1.1 client. Must not know what
-the bytes mean.
+Owns the sockets that carry frames (ZeroMQ's, which only this package imports, and Unix sockets
+within a machine), control sockets, and the streaming HTTP/1.1 client. Must not know what the bytes
+mean.
 """
 
 from protocol.transport.backlog import MAX_BACKLOG_BYTES

@@ -1,6 +1,6 @@
-"""Frames that wait because a link is busy.
+"""The backlog: frames that wait because a link is busy.
 
-Owns the bound on them, for one link. Must not know sockets.
+Owns the bound on the frames of one link. Must not know sockets.
 """
 
 from collections import deque
@@ -25,9 +25,8 @@ class Backlog:
         return len(self._frames)
 
     def push(self, frame: bytes) -> None:
-        """Append `frame`. Raises `LinkFull` over 8 MiB and keeps the earlier frames.
-
-        One frame alone may be larger, because a model's files take 32 MiB.
+        """Append `frame`. Raises `LinkFull`, and keeps the earlier frames, if more than 8 MiB would
+        wait. A single frame may be larger, because a model's files take 32 MiB.
         """
         if self._frames and self.num_bytes + len(frame) > MAX_BACKLOG_BYTES:
             raise LinkFull(

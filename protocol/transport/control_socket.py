@@ -1,8 +1,8 @@
-"""The control socket of a process on its host, for the commands of its user.
+"""The control socket, by which commands of the same user talk to a process on its host.
 
-Owns the socket file, its bounds, the check of the peer, and the audit line of what it asks. One
-request and one answer per connection, one line of JSON each; at most eight connections, five
-seconds each. Must not know what requests mean.
+Owns the socket file, its bounds, the check of the peer, and the audit line of a request. Each
+connection has one request and one answer, one line of JSON each; at most eight connections at a
+time, five seconds each. Must not know what requests mean.
 """
 
 import os
@@ -43,8 +43,8 @@ _PEER: Final = struct.Struct("3i")
 
 @final
 class ControlSocket:
-    """`kind` is the last word of its name. `answer` may raise `ConfigError`, which refuses what was
-    asked. `note` gets each act: what was asked that changes something, and how it ended.
+    """`kind` is the last word of the socket's name. `answer` may raise `ConfigError` to refuse a
+    request. `note` gets an act for each request that changes something, with its result.
     """
 
     def __init__(self, kind: str, answer: Callable[[Ask], Awaitable[Answer]], note: Note) -> None:
@@ -63,7 +63,7 @@ class ControlSocket:
             raise ConfigError(f"{self.path}: no control socket: {error}") from error
 
     async def run(self) -> None:
-        """Answer until cancelled; then the file is gone."""
+        """Answer until cancelled; removes the socket file at the end."""
         try:
             with trio.socket.from_stdlib_socket(self._listener) as listener:
                 async with trio.open_nursery() as nursery:
@@ -79,13 +79,13 @@ class ControlSocket:
             with trio.move_on_after(_CONNECTION_S):
                 try:
                     pid, uid = _peer_of(stream.socket)
-                    # The folder's mode ensures it too.
+                    # The mode of the folder already keeps other users out.
                     if uid in (0, os.geteuid()):
                         who = f"{_name_of(uid)} (pid {pid})"
                         reply = await self._reply(await _read_line(stream), who)
                         await stream.send_all(encode_line(reply))
                 except trio.BrokenResourceError:
-                    return  # it did not wait for the answer
+                    return  # the peer did not wait for the answer
 
     async def _reply(self, line: bytes, who: str) -> Answer:
         try:
@@ -104,7 +104,7 @@ class ControlSocket:
 
 
 def _act_of(ask: Ask, who: str, reply: Answer | None) -> Act:
-    """With the plain values of what was asked; texts of questions are not an operator's."""
+    """The act of a request, with its plain values. Prompts of probe questions are left out."""
     fields = msgspec.structs.asdict(ask).items()
     said = [f"{name} {value}" for name, value in fields if value and isinstance(value, _PLAIN)]
     return Act(str(ask.__struct_config__.tag), who, _result_of(reply), ", ".join(said))
@@ -135,7 +135,7 @@ async def _read_line(stream: trio.SocketStream) -> bytes:
 
 
 def _peer_of(sock: trio.socket.SocketType) -> tuple[int, int]:
-    """Its process and its user; elsewhere than on Linux those of this process."""
+    """The peer's process and user id; on systems other than Linux those of this process."""
     if sys.platform != "linux":
         return os.getpid(), os.geteuid()
     peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
@@ -151,8 +151,8 @@ def _name_of(uid: int) -> str:
 
 
 async def ask_control(path: Path, question: Ask) -> Answer:
-    """The answer of the process behind `path`, without a deadline. Raises `HermaError` if it is
-    gone or of another version.
+    """The answer of the process behind `path`; the caller sets a deadline. Raises `HermaError` if
+    the process is gone or its answer cannot be read.
     """
     line = bytearray()
     try:
@@ -168,5 +168,5 @@ async def ask_control(path: Path, question: Ask) -> Answer:
 
 
 def remove_socket(path: Path) -> None:
-    """No process listens there any more."""
+    """Remove the socket file of a process that no longer listens."""
     path.unlink(missing_ok=True)

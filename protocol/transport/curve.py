@@ -57,7 +57,7 @@ class CurveServer:
         return frozenset(self.worker_keys.values())
 
     def secure(self, socket: zmq.Socket[bytes]) -> None:
-        """Make `socket` refuse every peer that ZAP does not accept, also while ZAP is missing."""
+        """Make `socket` refuse every peer that ZAP does not accept, also without a ZAP handler."""
         socket.set(zmq.CURVE_SERVER, 1)
         socket.set(zmq.CURVE_SECRETKEY, self.secret.encode())
         socket.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
@@ -81,8 +81,8 @@ class CurveClient:
 
 @final
 class ZapHandler:
-    """Answers the CURVE handshakes of all sockets of one context. The answer carries the public key
-    as User-Id, which every later frame of the connection carries as well.
+    """Answers the CURVE handshakes of all sockets of one context. The answer sets the public key as
+    User-Id of the connection, so that each of its frames carries it.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ZapHandler:
         self.num_refused = 0
 
     def accept(self, public_keys: frozenset[str]) -> None:
-        """Accept these, and no others, from now on."""
+        """Accept exactly these public keys from now on."""
         self._public_keys = public_keys
 
     async def run(self) -> None:

@@ -46,8 +46,8 @@ _WATCHED: Final = (
 
 
 class DealerStatistics(NamedTuple):
-    """Counters since the start, and the frames that wait now. `malformed`: messages of several
-    frames. `last_failure`: why the last handshake failed, None once one succeeded.
+    """Counters since the start, and the frames that wait now. `malformed` counts messages of
+    several frames. `last_failure` is why the last handshake failed, None after a successful one.
     """
 
     received: int
@@ -62,9 +62,9 @@ class DealerStatistics(NamedTuple):
 
 @final
 class LinkMonitor:
-    """Follows the events of one dialled connection, by libzmq's monitor socket.
+    """Follows the events of one dialled connection on libzmq's monitor socket.
 
-    `on_change(is_up)` is synchronous. `is_idle`: libzmq neither is connected nor dials.
+    `on_change(is_up)` is synchronous. `is_idle`: libzmq is neither connected nor dialling.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], on_change: Callable[[bool], None]) -> None:
@@ -136,8 +136,8 @@ class DealerSocket:
         self._socket = sockets.open_socket(self._context, zmq.DEALER)
         self._socket.set(zmq.ROUTING_ID, identity)
         self._socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        # Without a connection libzmq accepts nothing, so a restarted gateway does not get frames
-        # that were meant for its predecessor.
+        # Without a connection libzmq then accepts no frames, so that a restarted gateway does not
+        # get frames that were meant for its predecessor.
         self._socket.set(zmq.IMMEDIATE, 1)
         if keys is not None:
             keys.secure(self._socket)
@@ -182,7 +182,7 @@ class DealerSocket:
         return False
 
     def drop_waiting(self) -> int:
-        """Drop the frames that wait for a gateway that is gone and return their number."""
+        """Drop the frames that wait for a gateway that is gone; returns their number."""
         return self._backlog.clear()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -221,8 +221,9 @@ class DealerSocket:
         )
 
     async def _redial_when_given_up(self) -> None:
-        """libzmq dials again after a lost connection, but gives up for good after a refused key,
-        a protocol error or an oversize frame (seen with 4.3.5: DISCONNECTED, then silence).
+        """Dial again when libzmq has given up. It dials again by itself after a lost connection,
+        but not after a refused key, a protocol error or an oversize frame (seen with 4.3.5:
+        DISCONNECTED, then silence).
         """
         was_idle = False
         while True:

@@ -3,8 +3,8 @@
 Owns one Unix stream socket, on which each frame follows its length, and the frames that the peer
 has not read yet. Must not know what the peer is, nor dial or listen.
 
-The sending task writes a frame and the receiving loop reads it: ZeroMQ's two I/O threads in between
-cost 100 us of each round trip and half of its CPU time.
+The sending task writes a frame and the receiving event loop reads it, with no thread in between:
+ZeroMQ's two I/O threads cost 100 us of each round trip and half of its CPU time.
 """
 
 import socket
@@ -25,9 +25,9 @@ from protocol.wire import LengthDecoder
 
 _RECEIVE_BYTES: Final = 1 << 18
 _INLINE_BYTES: Final = 1 << 14
-"""Read inline at once, before other tasks run: tokens for 500 clients."""
+"""Bytes that are read inline before other tasks run: tokens for 500 clients."""
 _MAX_JOINED_BYTES: Final = 1 << 18
-"""Written in one call at most: about what a socket takes at once."""
+"""Bytes of frames that are joined into one write: about what a socket takes at once."""
 
 HEADER: Final = struct.Struct("<I")
 """The length before each frame."""
@@ -38,7 +38,7 @@ class FrameStream:
     """Frames to and from one peer, until it is gone or `close` is called.
 
     `on_frame` is synchronous and must not block; it may `send` and `close`. `on_pause` is called
-    after the frames that came together, before other tasks run.
+    after the frames that arrived together, before other tasks run.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class FrameStream:
         on_frame: Callable[[bytes], None],
         on_pause: Callable[[], None] = lambda: None,
     ) -> None:
-        """`sock` does not block; it is closed with the stream."""
+        """`sock` must be non-blocking; it is closed with the stream."""
         self._socket = sock
         self._on_frame = on_frame
         self._on_pause = on_pause
@@ -72,7 +72,7 @@ class FrameStream:
 
     @property
     def waiting_bytes(self) -> int:
-        """The bytes of these frames."""
+        """The bytes of `waiting_frames`."""
         return self._backlog.num_bytes + len(self._unsent)
 
     def fileno(self) -> int:
@@ -82,14 +82,14 @@ class FrameStream:
     def send(self, frame: bytes) -> None:
         """Write `frame` now, or queue it while the peer does not read; never blocks.
 
-        Raises `LinkFull` if over 8 MiB wait already (this frame is refused, the earlier ones stay),
-        `PeerUnknown` if the peer is gone, `WireError` over the frame limit.
+        Raises `LinkFull` if over 8 MiB wait already (this frame is refused, earlier ones stay),
+        `PeerUnknown` if the peer is gone, `WireError` for a frame over the limit.
         """
         self.send_all([frame])
 
     def send_all(self, frames: list[bytes]) -> None:
-        """`send` each in order, in one write if they are small. The frame that raises is refused,
-        and so are those after it.
+        """`send` each frame in order, in one write if they are small. If one raises, that frame and
+        those after it are refused.
         """
         if len(frames) > 1 and sum(map(len, frames)) > _MAX_JOINED_BYTES:
             for frame in frames:
@@ -107,13 +107,13 @@ class FrameStream:
                 self._may_write.set()
 
     def drop_waiting(self) -> int:
-        """Drop the waiting frames and return their number. A frame that was sent in part is sent to
-        its end, because the peer counts bytes.
+        """Drop the waiting frames and return their number. A frame that was sent in part is still
+        completed, because the peer counts its bytes.
         """
         return self._backlog.clear()
 
     async def run(self) -> None:
-        """Carry frames until the peer is gone or the stream is closed; closes it."""
+        """Carry frames until the peer is gone or the stream is closed; closes it at the end."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_waiting)
@@ -126,8 +126,8 @@ class FrameStream:
             self.close()
 
     def close(self, *, linger_s: float = 0.0) -> None:
-        """Close, after up to `linger_s` (blocking) for the waiting frames. What the socket has
-        accepted reaches the peer in any case.
+        """Close. With `linger_s`, first block for up to that time to send the waiting frames. What
+        the socket has accepted reaches the peer in any case.
         """
         if self.is_closed:
             return
@@ -160,8 +160,8 @@ class FrameStream:
             raise self._failure
 
     def _read_inline(self) -> None:
-        """Read while the loop waits: nearly always one frame. More bytes, and the end of the
-        stream, are left for `_read`.
+        """Read once while the loop waits, mostly a single frame. `_read` reads further bytes, and
+        finds the end of the stream.
         """
         try:
             frames = self._decoder.feed(self._socket.recv(_INLINE_BYTES))
@@ -172,7 +172,7 @@ class FrameStream:
             return
         result = outcome.capture(self._deliver_inline, frames)
         if isinstance(result, outcome.Error):
-            # The reading task finds the end of the stream and raises it.
+            # `_read` finds the end of the stream and raises the failure in its task.
             self._failure = result.error
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -186,7 +186,7 @@ class FrameStream:
         self._on_pause()
 
     async def _deliver(self, frames: list[bytes]) -> None:
-        """In order; other tasks run in between when it takes long."""
+        """Deliver the frames in order; every `BURST_S` let other tasks run."""
         ends_at = time.perf_counter() + BURST_S
         self.is_delivering = True
         for frame in frames:
@@ -224,20 +224,21 @@ class FrameStream:
         self._write_bytes(b"".join([HEADER.pack(len(frame)) + frame for frame in frames]))
 
     def _write_bytes(self, data: bytes | memoryview) -> None:
-        """Write what the socket accepts; the rest is written next. The reading task notices that
-        the peer is gone, after it has read what came before.
+        """Write what the socket accepts, and keep the rest in `_unsent`. A peer that is gone is
+        noticed by the reading task, once it has read what the peer sent before.
         """
         try:
             num_sent = self._socket.send(data)
         except BlockingIOError:
             num_sent = 0
         except OSError:
-            # A peer that is still there (we are out of memory) must notice that a frame is missing.
+            # A peer that is still there (this process is out of memory) must notice that a frame is
+            # missing, so end the stream.
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
             num_sent = len(data)
         self._is_blocked = num_sent < len(data)
-        # A view, not a copy: a model's files are sent in a hundred pieces.
+        # A view, not a copy: a model's files leave in a hundred pieces.
         self._unsent = memoryview(data)[num_sent:] if self._is_blocked else b""
 
     def _write_all(self, within_s: float) -> None:

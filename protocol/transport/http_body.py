@@ -1,7 +1,7 @@
-"""The body of a response, in pieces as they come.
+"""The body of a response, in pieces as they arrive.
 
-Owns the two ways to read it: a task that waits for each piece, and a callback that gets it where it
-arrives. Must not know what the bytes mean, nor how long a silence may last.
+Owns the two ways to read it: a task that waits for each piece, and a callback that gets each piece
+inline, without a task switch. Must not know what the bytes mean, nor how long a silence may last.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ if TYPE_CHECKING:
     from protocol.transport.http_response import ResponseParser
 
 _INLINE_BYTES: Final = 2**14
-"""Read inline at once: a TLS record. What is more wakes the task."""
+"""Bytes that are read inline: a TLS record. More bytes wake the task."""
 
 Take = Callable[[bytes], bool]
 
 
 class Connection(Protocol):
-    """What a body is read from. Reading raises `ReadError`."""
+    """The connection that a body is read from. Reading raises `ReadError`."""
 
     def fileno(self) -> int:
         """The descriptor to wait for."""
         ...
 
     def receive_now(self, num_bytes: int) -> bytes | None:
-        """What has come, at most `num_bytes`; b"" at the end, None if nothing has."""
+        """At most `num_bytes` that have arrived; b"" at the end, None if none have arrived."""
         ...
 
     async def receive(self) -> bytes:
-        """What comes next; b"" at the end."""
+        """Wait for the next bytes; b"" at the end."""
         ...
 
 
 class Body(AsyncIterator[bytes]):
-    """Iterating yields what each read brings. It has no deadline: one scope around all reads costs
-    less than one for each.
+    """Iterating yields the bytes of each read. There is no deadline: the caller's single scope
+    around all reads costs less than one for each read.
     """
 
     async def pass_to(self, take: Take) -> None:
         """Call `take` with each piece until the end of the body; raises what `take` raises.
 
-        `take` may run in no task: it must be short, and return True if it has moved a deadline to
-        an earlier time.
+        `take` may be called outside any task. It must be short, and return True if it has moved a
+        deadline to an earlier time.
         """
         async for data in self:
             take(data)
 
     def pass_ready(self, take: Take) -> bool:
-        """Call `take` with what has come already; True at the end of the body."""
+        """Call `take` with the bytes that have arrived already; True at the end of the body."""
         del take
         return False
 
@@ -104,7 +104,7 @@ class ConnectionBody(Body):
 
 @final
 class _InlineBody:
-    """Reads the body while the loop waits. `stop` leaves the rest to the task."""
+    """Reads the body inline while the loop waits, until `stop` or `close`."""
 
     def __init__(self, connection: Connection, parser: ResponseParser, take: Take) -> None:
         self._connection = connection
@@ -116,13 +116,13 @@ class _InlineBody:
             self._inline.register(connection.fileno(), self._read)
 
     def stop(self) -> None:
-        """The callback has woken the task. Raises what went wrong."""
+        """The callback has woken the task: read no more inline. Raises the callback's failure."""
         self.close()
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Read nothing more."""
+        """Read no more inline."""
         inline, self._inline = self._inline, None
         if inline is not None:
             inline.unregister(self._connection.fileno())
@@ -137,7 +137,7 @@ class _InlineBody:
         trio.lowlevel.notify_closing(self._connection.fileno())
 
     def _read_once(self) -> bool:
-        """Whether the task has to go on."""
+        """Read once; returns whether the task has to wake."""
         parser, is_over = self._parser, False
         data = self._connection.receive_now(_INLINE_BYTES)
         if data is None:

@@ -1,8 +1,8 @@
-"""One streaming HTTP/1.1 client, for engines, providers and benchmarks.
+"""A streaming HTTP/1.1 client, for engines, providers and benchmarks.
 
-Owns the connections to one origin: their number, which of them are kept alive, TLS, and one
-exchange at a time on each. Sends each request once: only the caller knows whether it may be
-repeated. Must not know proxies, redirects, cookies, or what bodies mean.
+Owns the connections to one origin: their number, which ones are kept alive, TLS, and one exchange
+at a time on each. It never repeats a request: only the caller knows whether that is safe. Must not
+know proxies, redirects, cookies, or what bodies mean.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KEEPALIVE_S: Final = 5.0
 """Servers close idle connections too, some after five seconds."""
 
 _READ_BYTES: Final = 2**16
-"""More than a TLS record, so nothing stays in the TLS layer unseen after a read."""
+"""More than a TLS record, so that a read leaves no decrypted bytes inside the TLS layer."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
@@ -61,8 +61,8 @@ class HttpResponse:
 @final
 class HttpClient:
     """Sends requests to the origin of `url`, over at most `max_connections` connections, of which
-    `max_idle` are kept alive for `keepalive_s`. `uds`: the path of a Unix socket to connect to
-    instead. `tls` is for https; by default, `trusting_context()`.
+    `max_idle` are kept alive for `keepalive_s`. `uds` is the path of a Unix socket to connect to
+    instead of the host. `tls` is for https, by default `trusting_context()`.
 
     Raises `ValueError` if `url` is not an http or https address.
     """
@@ -128,13 +128,13 @@ class HttpClient:
         write_s: float = math.inf,
         read_s: float = math.inf,
     ) -> AbstractAsyncContextManager[HttpResponse]:
-        """Send a request and give its response as soon as the head is there. On leaving, the
-        connection is kept if the body was read to its end, else closed.
+        """A context that sends a request and gives the response as soon as its head has arrived. On
+        leaving it, the connection is kept if the body was read to its end, else closed.
 
-        `connect_s` bounds the wait for a free connection, and again connecting; `write_s` sending
-        the request (each piece of an iterable `body`), `read_s` the silence before and within the
-        head. An iterable body of known length, `num_bytes`, is sent as it is, any other in chunks.
-        Entering raises the errors of `protocol.errors.HttpError`.
+        `connect_s` bounds the wait for a free connection, and once more the connecting; `write_s`
+        bounds sending the request (each piece of an iterable `body`), `read_s` the silence before
+        and within the head. An iterable body is sent in chunks unless `num_bytes` gives its length.
+        Entering raises subclasses of `protocol.errors.HttpError`.
         """
         if isinstance(body, bytes):
             num_bytes = len(body)
@@ -144,8 +144,8 @@ class HttpClient:
         return _Exchange(self, ResponseParser(method), head, body, limits, is_chunked=is_chunked)
 
     async def acquire(self, connect_s: float) -> Connection | None:
-        """Wait for one of the connections that there may be. Returns an idle one, None if one is to
-        be made; `release` it in any case.
+        """Wait for one of `max_connections` slots. Returns an idle connection, or None if one has
+        to be made. Call `release` in either case.
         """
         try:
             self._free.acquire_nowait()
@@ -155,7 +155,7 @@ class HttpClient:
         return self._take_idle()
 
     def release(self, connection: Connection | None, *, can_reuse: bool) -> None:
-        """Keep `connection`, if its exchange allows it, and let another request have its place."""
+        """Keep or close `connection`, and free its slot."""
         if connection is not None:
             self._take_back(connection, can_reuse=can_reuse)
         self._free.release()
@@ -176,7 +176,7 @@ class HttpClient:
                 stream = await trio.open_unix_socket(self._uds)
             else:
                 stream = await trio.open_tcp_stream(self._host, self._port)
-            # trio's stream tries to read before it waits: a failing call for each read.
+            # A bare socket: trio's stream tries each read before it waits, one failing call more.
             connection = Connection(socket.socket(fileno=stream.socket.detach()))
             if self._tls is not None:
                 await connection.start_tls(self._tls, self._host)
@@ -205,8 +205,8 @@ class HttpClient:
 
 
 def trusting_context() -> ssl.SSLContext:
-    """What verifies servers: by SSL_CERT_FILE or SSL_CERT_DIR if set, else by certifi's list of
-    authorities. Takes 20 ms.
+    """A context that verifies servers by SSL_CERT_FILE or SSL_CERT_DIR if set, else by certifi's
+    authorities. Making it takes 20 ms.
     """
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     if file or not folder:
@@ -218,7 +218,7 @@ def trusting_context() -> ssl.SSLContext:
 
 
 class Connection:
-    """A connected socket, closed by `close` alone."""
+    """A connected socket. Only `close` closes it."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -226,7 +226,7 @@ class Connection:
         self.expires_at = math.inf
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
-        """Shake hands. Raises `OSError`; the socket is closed then, as when cancelled."""
+        """Do the TLS handshake. Raises `OSError`; a failure or cancellation closes the socket."""
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
             secured = context.wrap_socket(
@@ -247,8 +247,8 @@ class Connection:
     async def send_request(
         self, head: bytes, body: bytes | AsyncIterable[bytes], write_s: float, *, is_chunked: bool
     ) -> None:
-        """Send it all. A connection that breaks is not an error yet: the server may have answered
-        before it has read everything.
+        """Send the whole request. A connection that breaks is not an error yet, because the server
+        may have answered before it has read everything.
         """
         try:
             if isinstance(body, bytes):
@@ -279,7 +279,7 @@ class Connection:
         return self._socket.fileno()
 
     def receive_now(self, num_bytes: int) -> bytes | None:
-        """What has come, at most `num_bytes`; b"" at the end, None if nothing has."""
+        """At most `num_bytes` that have arrived; b"" at the end, None if none have arrived."""
         try:
             return self._socket.recv(num_bytes)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -288,8 +288,8 @@ class Connection:
             raise ReadError(str(error)) from error
 
     async def receive(self) -> bytes:
-        """What comes next; b"" at the end, which TLS need not announce: HTTP itself knows whether
-        something is missing.
+        """Wait for the next bytes; b"" at the end. The end of TLS is not checked, because HTTP's
+        framing shows whether something is missing.
         """
         while True:
             await trio.lowlevel.wait_readable(self._socket)
@@ -308,7 +308,7 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             num_sent = 0
         if num_sent == len(data):
-            return  # as nearly always: no deadline is needed
+            return  # nearly always; no deadline is needed
         left = memoryview(data)[num_sent:]
         with _within(write_s, WriteTimeout, "the server did not take the request"):
             while left:
@@ -320,7 +320,7 @@ class Connection:
                     await trio.lowlevel.wait_readable(self._socket)
 
     def is_readable(self) -> bool:
-        """Whether an idle connection is at its end, or out of step."""
+        """Whether an idle connection has ended, or has bytes that no request asked for."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
@@ -331,7 +331,7 @@ class Connection:
 
 
 class _Limits(NamedTuple):
-    """Seconds: see `HttpClient.exchange`."""
+    """Limits in seconds; see `HttpClient.exchange`."""
 
     connect_s: float
     write_s: float
@@ -340,8 +340,8 @@ class _Limits(NamedTuple):
 
 @final
 class _Exchange(AbstractAsyncContextManager[HttpResponse]):
-    """One request and its response: a class, since a generator's context costs as much as ten
-    calls.
+    """One request and its response. It is a class because a context made from a generator costs as
+    much as ten calls.
     """
 
     def __init__(
@@ -377,7 +377,7 @@ class _Exchange(AbstractAsyncContextManager[HttpResponse]):
             except (ReadError, RemoteProtocolError) as error:
                 if not is_kept:
                     raise
-                client.close_idle()  # they have been idle for longer
+                client.close_idle()  # the others have been idle for longer
                 raise KeptConnectionClosed(str(error)) from error
             self._connection = connection
         finally:

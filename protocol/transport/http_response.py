@@ -1,7 +1,7 @@
 """Parses one HTTP/1.1 response.
 
-Owns what counts as a response: llhttp's rules, less strict where common servers are sloppy. Does no
-I/O and must not know connections.
+Owns what is accepted as a response: llhttp's rules, relaxed where common servers break them. Does
+no I/O and must not know connections.
 """
 
 import zlib
@@ -15,7 +15,9 @@ from protocol.errors import RemoteProtocolError
 Header = tuple[bytes, bytes]
 
 MAX_HEAD_BYTES: Final = 100 * 1024
-"""Of a head with the interim responses before it, of trailers, or of one chunk's size line."""
+"""The bound on a head with the interim responses before it, on trailers, and on the size line of a
+chunk.
+"""
 
 _NO_BODY: Final = frozenset({101, 204, 304})
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
@@ -24,15 +26,16 @@ _COMPRESSED: Final = frozenset({b"gzip", b"deflate"})
 
 @final
 class ResponseParser:
-    """`feed` it what the connection brings, `take` the body out. Interim responses are skipped.
-
-    `can_reuse`: the response is complete, nothing followed it, and the server keeps the connection.
+    """`feed` takes the bytes of the connection, `take` gives the body. Interim responses are
+    skipped. `can_reuse`: the response is complete, nothing followed it, and the server keeps the
+    connection open.
     """
 
     def __init__(self, method: str) -> None:
         self._is_head_request = method == "HEAD"
         self._llhttp = httptools.HttpResponseParser(self)
-        # Bare line feeds, blanks after a chunk's size, a length beside chunks (which is ignored).
+        # Accept bare line feeds, blanks after a chunk's size, and a Content-Length with chunks,
+        # which is then ignored.
         self._llhttp.set_dangerous_leniencies(
             lenient_optional_cr_before_lf=True,
             lenient_spaces_after_chunk_size=True,
@@ -50,7 +53,7 @@ class ResponseParser:
         self.can_reuse = False
 
     def feed(self, data: bytes) -> None:
-        """Parse `data`; b"" is the end of the connection. What is wrong is raised by `take`."""
+        """Parse `data`; b"" is the end of the connection. `take` raises the error, if any."""
         if not data:
             self._end()
             return
@@ -67,7 +70,7 @@ class ResponseParser:
     def take(self) -> bytes:
         """The part of the body that was fed since the last call, decompressed; b"" if none.
 
-        Raises `RemoteProtocolError` once all that came before the fault was taken.
+        Raises `RemoteProtocolError` after all bytes before the error were taken.
         """
         pieces = self._pieces
         if not pieces:

@@ -20,7 +20,7 @@ from protocol.transport.dealer import DealerStatistics
 from protocol.transport.frame_stream import FrameStream
 
 _RECONNECT_S: Final = 0.05
-_NO_GATEWAY: Final = "what answers there is no gateway, or one of another version"
+_NO_GATEWAY: Final = "the process that answers is no gateway, or one of another version"
 
 
 @final
@@ -72,7 +72,7 @@ class LocalDealer:
             self._backlog.push(frame)
 
     def is_peer_stopped(self) -> bool:
-        """Whether the gateway's process was stopped: no heartbeat of this connection shows it."""
+        """Whether the gateway's process is stopped; a Unix socket has no heartbeats to show it."""
         return self._stream is not None and is_stopped(self._peer_pid)
 
     def drop_waiting(self) -> int:

@@ -20,13 +20,13 @@ from protocol.transport.frame_stream import FrameStream
 from protocol.transport.router import RouterStatistics
 
 _ACCEPT_AGAIN_S: Final = 0.1
-"""When the process is out of descriptors, until other connections end."""
+"""The pause after `accept` failed, as when the process is out of descriptors."""
 
 
 @final
 class LocalRouter:
-    """As `RouterSocket`, for `ipc://` addresses without keys. It notices at once that a peer is
-    gone, and calls `on_unroutable`.
+    """As `RouterSocket`, for `ipc://` addresses without keys. When a peer's connection ends it
+    calls `on_unroutable` at once.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LocalRouter:
         if self._listener is not None:
             with suppress(RuntimeError):  # closed outside a loop: no task waits for it
                 trio.lowlevel.notify_closing(self._listener)
-            # The file first: after the close it may belong to a successor.
+            # Unlink before closing: after the close the file may belong to a successor.
             local_socket.unlink(self._address)
             self._listener.close()
 
@@ -155,7 +155,7 @@ class LocalRouter:
     async def _carry(self, peer: WorkerId, connection: socket.socket) -> None:
         stream = FrameStream(connection, partial(self._on_frame, peer))
         if (former := self._streams.pop(peer, None)) is not None:
-            # The peer dialled again before the end of its last connection was noticed.
+            # The peer dialled again before the end of its previous connection was noticed.
             self._forget(former)
             former.close()
         self._streams[peer] = stream

@@ -16,14 +16,14 @@ from protocol.errors import ConfigError, WireError
 from protocol.transport.sockets import address_in_use, check_ipc_is_free
 
 MAGIC: Final = b"herma/1\n"
-"""Each side sends it first; a peer that does not is a stranger, or ZeroMQ."""
+"""The first bytes of each side; a peer that sends others is a stranger, or ZeroMQ."""
 
 HELLO_S: Final = 5.0
-"""How long the peer may take to send it."""
+"""How long the peer may take to send its first bytes."""
 
 _NUM_PENDING: Final = 128
 _CREDENTIALS: Final = struct.Struct("3i")
-"""Process, user and group."""
+"""struct ucred of unix(7): process, user and group id."""
 
 _NOT_OURS: Final = "name a path in a directory that this user may write"
 _REMEDIES: Final = {
@@ -64,7 +64,7 @@ def unlink(address: str) -> None:
 
 
 def check_dialled(address: str) -> None:
-    """Raise `ConfigError` if `address` cannot be dialled, ever."""
+    """Raise `ConfigError` if `address` can never be dialled."""
     _name(address, "dial")
 
 

@@ -1,11 +1,11 @@
-"""trio <-> zmq: the one task that waits for a socket.
+"""The pump: the one trio task that waits for a ZeroMQ socket.
 
 The rule of this package: `ZMQ_FD` is edge-triggered. It says only that the state may have changed,
-and any operation on the socket (send, recv, connect, reading `EVENTS`) may consume the edge. After
-an operation outside the pump, its caller therefore calls `Pump.touched`, which reads `EVENTS` and
-wakes the pump; the pump itself reads `EVENTS` after its last operation and only then waits. Waiting
-for the FD while other tasks send left messages unread in 20 of 20 timed rounds, and never under
-this rule (tests/protocol/transport/test_edge.py).
+and any operation on the socket (send, recv, connect, reading `EVENTS`) may consume the edge. So
+whoever operates on the socket outside the pump then calls `Pump.touched`, which reads `EVENTS` and
+wakes the pump if there is work. The pump itself reads `EVENTS` after its last operation and only
+then waits. A plain wait for the FD while other tasks send left messages unread in 20 of 20 timed
+rounds; under this rule it never did (tests/protocol/transport/test_edge.py).
 
 Owns the wait. Must not know what a message is.
 """
@@ -18,13 +18,14 @@ import zmq
 
 BURST_LIMIT: Final = 256
 BURST_S: Final = 0.002
-"""Messages, and time, before other tasks run. Small messages take 3 us each, but a frame of tokens
-for hundreds of clients takes milliseconds.
+"""After this many messages, or this time, other tasks run. A small message takes 3 us, but a frame
+of tokens for hundreds of clients takes milliseconds.
 """
 
 RETRY_S: Final = 0.005
 """How often a ROUTER with a backlog retries. Its POLLOUT stands for all peers together, so no event
-names the one peer that was full, and another operation may have consumed the edge."""
+says that the one peer that was full has room, and another operation may have consumed the edge.
+"""
 
 _POLLIN: Final = int(zmq.POLLIN)
 _POLLIN_OUT: Final = int(zmq.POLLIN | zmq.POLLOUT)
@@ -32,12 +33,12 @@ _POLLIN_OUT: Final = int(zmq.POLLIN | zmq.POLLOUT)
 
 @final
 class Pump:
-    """Receives from one socket and sends its backlog, for as long as `run` runs.
+    """Receives from one socket and sends its backlog while `run` runs.
 
-    `receive` takes one message off the socket and delivers it synchronously: between dequeue
-    and delivery there is no checkpoint, so cancellation loses nothing. It raises `zmq.Again` on
-    an empty socket. `send_backlog` sends what it can and returns whether something is left.
-    `retries`: POLLOUT does not show when the backlog can be sent, so it is tried every 5 ms.
+    `receive` takes one message from the socket and delivers it by a plain call. There is no
+    checkpoint between the two, so cancellation loses nothing. It raises `zmq.Again` if there is no
+    message. `send_backlog` sends what it can and returns whether something is left. `retries`:
+    POLLOUT does not show when the backlog can be sent, so it is tried every `RETRY_S`.
     """
 
     def __init__(
@@ -65,8 +66,8 @@ class Pump:
                 await self._wait()
 
     def touched(self) -> None:
-        """Read `EVENTS` after an operation outside the pump, and wake the pump if there is work. A
-        pump that does not wait reads them itself before it does.
+        """Read `EVENTS` after an operation outside the pump, and wake the pump if there is work. If
+        the pump is not waiting, it reads `EVENTS` itself before it waits.
         """
         if self._is_waiting and not self._socket.closed and self._has_work():
             self.kick()
@@ -81,7 +82,8 @@ class Pump:
     def kick(self) -> None:
         """End the wait. Nothing is dequeued while the pump waits, so nothing is lost."""
         if self._is_waiting:
-            # The wait catches the error that this raises there; a cancel scope would cost 10 us.
+            # `_wait_readable` catches the error that this raises in it. A cancel scope around each
+            # wait would cost 10 us.
             trio.lowlevel.notify_closing(self._fd)
 
     def close(self) -> None:
@@ -90,7 +92,7 @@ class Pump:
         self._socket.close()
 
     def _turn(self) -> bool:
-        """Receive and send as far as possible; True if there may be more work now."""
+        """Receive and send as much as possible; True if there may be more work now."""
         may_have_more = self._drain()
         if self._socket.closed:
             return False
@@ -100,10 +102,10 @@ class Pump:
         return self._has_work() or may_have_more
 
     def _drain(self) -> bool:
-        """Deliver messages within the limits of a burst; True if it stopped at one."""
+        """Deliver messages within the limits of a burst; True if a limit was reached."""
         ends_at = trio.current_time() + BURST_S
         for _ in range(BURST_LIMIT):
-            # Asking first costs 1 us, the exception costs 5.
+            # Reading `EVENTS` first costs 1 us, the exception of an empty socket 5 us.
             if not self._may_receive():
                 return False
             try:

@@ -1,7 +1,7 @@
 """ZeroMQ sockets: options, binding and dialling.
 
-Owns the options that all of ours share and the translation of address faults into `ConfigError`.
-Must not know messages or tasks.
+Owns the options that all our ZeroMQ sockets share, and the translation of address errors into
+`ConfigError`. Must not know messages or tasks.
 """
 
 import errno
@@ -15,17 +15,18 @@ from protocol.addresses import ADDRESS_FORM, is_local_address, is_well_formed
 from protocol.errors import ConfigError
 from protocol.wire import MAX_FRAME_BYTES
 
-# With these a stopped peer was EHOSTUNREACH after 0.8 s; a lost link must be known within 1 s.
+# With these values a stopped peer is unreachable after 0.8 s; a lost link must be known within 1 s.
 _HEARTBEAT_EVERY_MS: Final = 200
 _HEARTBEAT_TIMEOUT_MS: Final = 600
 
 # libzmq's default is 30 s, for which a port scanner could hold a descriptor.
 _HANDSHAKE_MS: Final = 5_000
 
-# Frames that libzmq itself holds per connection, beside our own backlog. Few to send, because it
-# counts frames and not bytes. No limit to receive: with a full queue libzmq stops reading, even
-# heartbeats, and mistakes a loop that lags for a dead peer. The senders bound what waits unread:
-# workers by what their gateway has acknowledged, the gateway by giving up on silent workers.
+# Frames that libzmq itself holds per connection, in addition to our backlog. Few are held for
+# sending, because libzmq counts frames and not bytes. Receiving has no limit: with a full queue
+# libzmq stops reading, even heartbeats, and takes a loop that lags for a dead peer. The senders
+# bound the unread frames: workers send only a bounded amount beyond what the gateway has
+# acknowledged, and the gateway gives up on silent workers.
 _SEND_HWM_FRAMES: Final = 128
 _RECEIVE_HWM_FRAMES: Final = 0
 
@@ -35,7 +36,7 @@ NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 def receive_rest(socket: zmq.Socket[bytes]) -> int:
-    """Discard the further parts of the message being received and return their number."""
+    """Discard the remaining parts of the message that is being received; returns their number."""
     num_parts = 0
     while socket.get(zmq.RCVMORE):
         socket.recv(NOBLOCK)
@@ -97,7 +98,7 @@ def _check_address(address: str, verb: str, *, has_keys: bool) -> None:
 
 
 def check_ipc_is_free(address: str) -> None:
-    """Raise `ConfigError` if a process answers there: a path is unlinked before it is bound."""
+    """Raise `ConfigError` if a process listens on the ipc path, because binding would unlink it."""
     scheme, _, path = address.partition("://")
     if scheme != "ipc" or not Path(path).is_socket():
         return
@@ -123,5 +124,5 @@ def address_in_use(address: str) -> str:
 
 
 def _reason(error: zmq.ZMQError) -> str:
-    # The error's own text repeats the address.
+    # Without the text of the error, which repeats the address.
     return zmq.strerror(error.errno) if error.errno is not None else str(error)

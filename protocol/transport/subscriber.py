@@ -1,7 +1,7 @@
-"""A subscription to what another program publishes, and its replay of what was missed.
+"""A subscription to the messages of a publisher, with replays of missed messages.
 
 Owns one SUB socket, one DEALER for replays, and dialling until the publisher answers. Messages of
-several frames are opaque here. Must not know what they say.
+several frames are opaque here. Must not know what they mean.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from protocol.transport.pump import Pump
 from protocol.transport.sockets import NOBLOCK, open_socket
 
 _MAX_WAITING: Final = 10_000
-"""Messages that libzmq holds; what is dropped beyond shows as a gap in their numbers."""
+"""Messages that libzmq holds; further ones are dropped, and leave a gap in the numbers."""
 _MAX_BYTES: Final = 64 * 2**20
 _RECONNECT_MS: Final = 100
 
@@ -71,7 +71,7 @@ class Subscriber:
             self.close()
 
     def ask_replay(self, request: bytes) -> None:
-        """Ask for what was missed; does nothing if the publisher is not there."""
+        """Ask for missed messages; does nothing if the publisher is not connected."""
         if self._replays is None:
             return
         try:

@@ -1,17 +1,19 @@
 """The turns of a conversation in forms that strict templates take.
 
 Owns what agents send and templates of some models refuse: system turns behind the first one,
-arguments that are no object, a history without a user, neighbours of one role. Each form keeps
-every text, and keeps it in its place, so that a prompt still begins as that of the request before.
-Must not know templates.
+arguments that are no object, a history without a user, neighbours of one role, long ids of calls.
+Each form keeps every text, and keeps it in its place, so that a prompt still begins as that of the
+request before. Must not know templates.
 """
 
+import hashlib
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Final
 
 Turn = dict[str, Any]
 
+_ID_CHARS: Final = 9
 _INSTRUCTIONS: Final = frozenset({"system", "developer"})
 
 
@@ -27,9 +29,11 @@ def settled_turns(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def alternating_turns(turns: Sequence[Turn]) -> list[Turn]:
-    """As `settled_turns`, where the user begins and neighbours of the user are one turn."""
+    """As `settled_turns`, where the user begins and neighbours of the user are one turn. Ids of
+    calls have nine letters and digits, as those of Mistral's models; another server's are longer.
+    """
     alternating: list[Turn] = []
-    for turn in settled_turns(turns):
+    for turn in map(_with_short_ids, settled_turns(turns)):
         last = alternating[-1]["role"] if alternating else "system"
         if turn["role"] == last == "user":
             alternating[-1] = _joined([alternating[-1], turn], "user")
@@ -53,6 +57,21 @@ def _with_object(call: Turn) -> Turn:
     if isinstance(function["arguments"], dict):
         return call
     return {**call, "function": {**function, "arguments": {"arguments": function["arguments"]}}}
+
+
+def _with_short_ids(turn: Turn) -> Turn:
+    if "tool_calls" in turn:
+        calls = [{**call, "id": _short(call["id"])} for call in turn["tool_calls"]]
+        return {**turn, "tool_calls": calls}
+    if "tool_call_id" in turn:
+        return {**turn, "tool_call_id": _short(turn["tool_call_id"])}
+    return turn
+
+
+def _short(call_id: str) -> str:
+    if len(call_id) == _ID_CHARS and call_id.isalnum():
+        return call_id
+    return hashlib.blake2b(call_id.encode()).hexdigest()[:_ID_CHARS]
 
 
 def _joined(turns: Sequence[Turn], role: str) -> Turn:

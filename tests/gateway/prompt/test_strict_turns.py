@@ -34,18 +34,20 @@ STRICT = """\
 """What the templates of Qwen 3.5 and later refuse, in few lines."""
 
 
-def turn(shown: str) -> dict[str, Any]:
+def turn(shown: str, call_id: str) -> dict[str, Any]:
     """A message from a role's first letter, a colon and a text; arguments of a call in brackets."""
     letter, _, text = shown.partition(":")
     role = {"s": "system", "d": "developer", "u": "user", "a": "assistant", "t": "tool"}[letter]
     text, _, arguments = text.partition("(")
-    call = {"id": "1", "function": {"name": "f", "arguments": arguments[:-1]}}
-    return {"role": role, "content": text} | ({"tool_calls": [call]} if arguments else {})
+    call = {"id": call_id, "function": {"name": "f", "arguments": arguments[:-1]}}
+    answered = {"tool_call_id": call_id} if letter == "t" else {}
+    made = {"tool_calls": [call]} if arguments else {}
+    return {"role": role, "content": text, **answered, **made}
 
 
-def rendered(shown: str, source: str = STRICT) -> str:
+def rendered(shown: str, source: str = STRICT, call_id: str = "call_0123456789") -> str:
     template = ChatTemplate(source, ControlTokens({}))
-    body = {"model": "m", "messages": [turn(one) for one in shown.split("|")]}
+    body = {"model": "m", "messages": [turn(one, call_id) for one in shown.split("|")]}
     request = parse_chat_request(json.dumps(body).encode())
     return "".join(template.render(request.messages, (), NOW)).rstrip("|")
 
@@ -87,6 +89,24 @@ def test_neighbours_become_one_turn_where_roles_alternate(given: str, seen: str)
 {%- endfor %}
 """
     assert rendered(given, source) == seen
+
+
+def test_ids_of_another_server_are_cut_where_ids_are_short() -> None:
+    """A call and its result keep one id, and ids of nine letters and digits stay."""
+    source = """\
+{%- for m in messages if m.tool_call_id or m.tool_calls %}
+    {%- for id in ([m.tool_call_id] if m.tool_call_id else m.tool_calls | map(attribute='id')) %}
+        {%- if id | length != 9 %}{{ raise_exception('Ids have 9 letters.') }}{% endif %}
+        {{- id + '|' }}
+    {%- endfor %}
+{%- endfor %}
+"""
+    given = "u:A|a:B({})|t:C"
+    ids = rendered(given, source).split("|")
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+    two_turns = "u:A|a:B({})|t:C|u:D|u:E"
+    assert rendered(two_turns, source, "abcDEF123").split("|") == ["abcDEF123"] * 2
 
 
 def test_the_first_refusal_is_the_one_that_is_shown() -> None:

@@ -101,7 +101,9 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist: give a complete model directory") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
         raise ConfigError(f"{path} is not readable JSON ({error}): fetch it again") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds no JSON object: fetch it again")

@@ -1,10 +1,11 @@
 """All checks in their order, from the bottom of a host to its settings.
 
-Owns the order. A check that cannot read a fact yields nothing about it; a check that breaks is a
-defect and raises.
+Owns the order. A check that cannot read a fact yields nothing about it. One whose file cannot be
+read, or vanishes meanwhile, ends with a warning; a check that breaks otherwise is a defect and
+raises.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from config import Config
@@ -53,5 +54,14 @@ OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (
 
 def examine(host: Host, config: Config) -> list[Finding]:
     """What all checks find."""
-    found = [finding for check in OF_HOST for finding in check(host)]
-    return found + [finding for check in OF_CONFIG for finding in check(host, config)]
+    found = [finding for check in OF_HOST for finding in _whole(check(host))]
+    return found + [finding for check in OF_CONFIG for finding in _whole(check(host, config))]
+
+
+def _whole(findings: Iterable[Finding]) -> Iterator[Finding]:
+    try:
+        yield from findings
+    except OSError as error:
+        why = "what else this check would have found is not known"
+        what = f"{error.filename or 'a file'} cannot be read: {error.strerror or error}"
+        yield Finding("warning", "doctor", what, why, "run herma doctor as a user that may read it")

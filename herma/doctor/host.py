@@ -68,6 +68,12 @@ class Host:
         except OSError:
             return False
 
+    def size(self, name: str | Path) -> int:
+        """Bytes of the file; 0 if it is gone, or its name leads nowhere."""
+        with suppress(OSError):
+            return self.path(name).stat().st_size
+        return 0
+
     def names(self, folder: str | Path, pattern: str = "*") -> Iterator[Path]:
         """Absolute names of what lies in `folder` and fits `pattern`, in order."""
         with suppress(OSError):

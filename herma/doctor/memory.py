@@ -111,7 +111,7 @@ def check_control_group(host: Host, config: Config) -> Iterator[Finding]:
     if not limit.isdigit():
         return
     for worker in config.workers:
-        size = sum(host.path(n).stat().st_size for n in host.names(worker.model, "*.safetensors"))
+        size = sum(host.size(name) for name in host.names(worker.model, "*.safetensors"))
         if size > int(limit):
             yield Finding(
                 "error",
@@ -129,7 +129,7 @@ def check_shared_memory(host: Host) -> Iterator[Finding]:
     mapped = _mapped(host) if segments else ""
     stale = [name for name in segments if str(name) not in mapped]
     if stale:
-        size = sum(host.path(name).stat().st_size for name in stale)
+        size = sum(host.size(name) for name in stale)
         yield Finding(
             "warning",
             "shared memory",

@@ -51,7 +51,13 @@ def _check_weights(host: Host, folder: Path) -> Iterator[Finding]:
         remedy = 'serve it with engine = "llama-cpp", or take the safetensors files of the model'
         yield _broken(folder, "holds GGUF files and no safetensors", remedy)
     for name in names:
-        if (fault := _fault_of(host.path(name))) is not None:
+        try:
+            fault = _fault_of(host.path(name))
+        except OSError as error:
+            fault = f"cannot be read: {error.strerror}"
+            yield _broken(name, fault, "give this user the right to read it, or correct its link")
+            continue
+        if fault is not None:
             yield _broken(name, fault, "download it again and compare its size")
 
 
@@ -79,8 +85,11 @@ def _fault_of(path: Path) -> str | None:
 
 
 def _wrong_length(header: dict[str, Any], num_bytes: int) -> str | None:
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    wanted = max(ends, default=0)
+    try:
+        tensors = [entry for name, entry in header.items() if name != "__metadata__"]
+        wanted = max([int(entry["data_offsets"][1]) for entry in tensors], default=0)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return "has a header that does not say where its tensors are"
     if num_bytes == wanted:
         return None
     return f"has {num_bytes:,} bytes of tensors where its header says {wanted:,}"

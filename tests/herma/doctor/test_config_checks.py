@@ -55,12 +55,25 @@ def test_a_missing_file(machine: Machine, name: str) -> None:
         (b"GGUF" + bytes(60), "GGUF file under another name"),
         (b"\0" * 4, "is no safetensors file"),
         ((5).to_bytes(8, "little") + b"{bad}", "a header that is no JSON"),
+        ((2).to_bytes(8, "little") + b"[]", "a header that does not say where its tensors are"),
+        ((8).to_bytes(8, "little") + b'{"t": 1}', "a header that does not say where its tensors"),
     ],
 )
 def test_a_file_of_weights_that_is_not_whole(machine: Machine, content: bytes, fault: str) -> None:
     plant_model(machine)
     machine.write("/models/m/model.safetensors", content)
     assert fault in only(machine).what
+
+
+def test_a_link_that_leads_nowhere(machine: Machine) -> None:
+    """As where the cache that it points to was cleared; no check breaks, nor does a start."""
+    plant_model(machine)
+    (machine.root / "models/m/model.safetensors").unlink()
+    machine.link("/models/m/model.safetensors", "/cache/gone")
+    machine.write("/sys/fs/cgroup/memory.max", "1000000")
+    found = only(machine)
+    assert found.what == "/models/m/model.safetensors cannot be read: No such file or directory"
+    assert "correct its link" in found.remedy
 
 
 def test_a_shard_that_is_missing(machine: Machine) -> None:

@@ -7,7 +7,7 @@ import ast
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,6 +70,15 @@ def _gateway(status: GatewayStatus | None) -> Callable[[Machine], None]:
         machine.gateways.append(Gateway(machine.root / "socket", 7, status))
 
     return plant
+
+
+class _Unreadable(list[Gateway]):
+    def __iter__(self) -> Iterator[Gateway]:
+        raise PermissionError(13, "Permission denied", "/proc/secret")
+
+
+def _no_rights(machine: Machine) -> None:
+    machine.gateways = _Unreadable()
 
 
 def _silent_server(machine: Machine) -> None:
@@ -157,6 +166,7 @@ def _preloaded(machine: Machine) -> None:
 NATIVE = HEAD
 LAUNCHED = HEAD + ENGINE
 CASES = {
+    "no rights": Case("as a user that may read it", _no_rights),
     "unit whose script is gone": Case(
         f"correct ExecStart in {UNIT} or install /opt/gone.sh",
         _unit("[Service]\nExecStart=/opt/gone.sh\n"),

@@ -21,9 +21,13 @@ _MAX_HEADER: Final = 100 * 2**20
 
 def check_models(host: Host, config: Config) -> Iterator[Finding]:
     """The directory of each worker of this host."""
+    seen: set[tuple[str, str]] = set()
     for worker in config.workers:
         if worker.model in builtin_models() or not host.exists(worker.model):
             continue  # a missing directory is an error of the start, a hub id has none
+        if (worker.model, worker.engine) in seen:
+            continue
+        seen.add((worker.model, worker.engine))
         folder = Path(worker.model)
         names = ["tokenizer.json"]
         if worker.engine == "native":

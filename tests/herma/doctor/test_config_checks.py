@@ -44,7 +44,8 @@ def test_a_whole_model_is_no_finding(machine: Machine) -> None:
 def test_a_missing_file(machine: Machine, name: str) -> None:
     plant_model(machine)
     (machine.root / "models/m" / name).unlink()
-    assert only(machine).what == f"/models/m/{name} does not exist"
+    again = '[[workers]]\nname = "second"\nmodel = "/models/m"\n'
+    assert only(machine, again).what == f"/models/m/{name} does not exist"
 
 
 @pytest.mark.parametrize(

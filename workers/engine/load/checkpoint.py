@@ -161,6 +161,10 @@ class Checkpoint:
         if not path.is_file():
             raise ConfigError(f"{path} does not exist: {_REMEDY}, with all its safetensors files")
         try:
+            path.open("rb").close()  # the library calls a file without rights a missing one
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        try:
             self._files[file_name] = safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{path} is not a safetensors file ({error}): {_REMEDY}") from error

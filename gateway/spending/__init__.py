@@ -1,4 +1,4 @@
-"""What requests cost and may cost: books, prices, limits, the ledger's writer; rates.
+"""Spending: what requests cost and may cost (books, prices, limits, ledger writer); rate limits.
 
 Must not know SQL (`gateway.store`) or HTTP.
 """

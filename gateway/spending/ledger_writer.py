@@ -1,9 +1,9 @@
 """The one task that writes the ledger.
 
-Owns the queue before the disk. What arrives during a commit waits for the next one, so 40 requests
-cost two or three syncs and not 40. The event loop never waits for SQLite: each batch is one call in
-a thread, one at a time. While there are limits it looks at what other processes have written, twice
-a second. Must not know limits or prices.
+Owns the queue before the disk. Entries that arrive during a commit wait for the next one, so 40
+requests cost two or three syncs and not 40. The event loop never waits for SQLite: each batch is
+one call in a thread, one at a time. While there are limits, the task also reads what other
+processes have written, twice a second. Must not know limits or prices.
 """
 
 import logging
@@ -31,11 +31,11 @@ MAX_WAITING: Final = 1024
 """Reservations that wait for the disk; each is a client's request."""
 
 USAGE_DELAY_S: Final = 0.5
-"""Usage is written after this delay: half of the second of it that a kill may lose."""
+"""Usage is written after this delay, so that a kill loses less than a second of it."""
 
 LOOK_S: Final = 0.4
-"""What another process has spent or released counts here after at most 1.25 times this, and the
-next reservation looks anyway. The beat of a process at rest, which then wakes no more often.
+"""Changes by another process are read after at most 1.25 times this, and with every reservation.
+It is the tick of a process at rest, which so wakes no more often.
 """
 
 RETRY_S: Final = 0.5
@@ -61,7 +61,7 @@ class _Batch:
 
 
 class LedgerWriter:
-    """Queues what is to be written; `run` writes it. `see` gets what all other processes have spent
+    """A queue of ledger entries, which `run` writes. `see` gets what all other processes have spent
     and reserved in `places`.
     """
 
@@ -84,8 +84,8 @@ class LedgerWriter:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Open the ledger, look, then write until cancelled; what is queued by then is written too.
-        Raises `ConfigError` if the ledger cannot be opened.
+        """Open the ledger, read it, then write until cancelled; entries queued by then are written
+        too. Raises `ConfigError` if the ledger cannot be opened.
         """
         store = await trio.to_thread.run_sync(open_store, limiter=self._thread)
         try:
@@ -126,13 +126,13 @@ class LedgerWriter:
         self._has_work.set()
 
     def record(self, usage: Entry) -> None:
-        """Write usage that was not reserved within `USAGE_DELAY_S`, added up until then."""
+        """Write usage without a reservation. It is added up and written within `USAGE_DELAY_S`."""
         if not self._usage:
             self._has_work.set()
         add_to(self._usage, usage)
 
     def look_soon(self) -> None:
-        """The places have changed."""
+        """Read the ledger soon, because `places` have changed."""
         self._looks_at = 0.0
         self._has_work.set()
 
@@ -148,8 +148,8 @@ class LedgerWriter:
                 await self._has_work.wait()
 
     async def _write(self, store: LedgerStore) -> bool:
-        """Write what is queued and return whether that succeeded. Shielded from cancellation, which
-        would lose what was taken off the queue.
+        """Write the queued entries; returns whether that succeeded. Shielded from cancellation,
+        which would lose the entries that were taken off the queue.
         """
         batch, self._waiting = self._waiting, _Batch()
         settlements, self._settlements = self._settlements, []

@@ -1,10 +1,10 @@
-"""What may still be spent.
+"""Spending limits: what may still be spent.
 
 Owns the books in memory: what every provider and every key has spent in the UTC day and month, and
-what requests under way have reserved. A request is admitted only if its worst case fits every limit
-that applies, so no order of events can exceed one. What other processes have spent and reserved
-counts as it was last seen; the ledger judges again, by the same limits. Must not know disks, clocks
-or prices of tokens; time is an argument, in seconds since 1970.
+what running requests have reserved. A request is admitted only if its worst case fits every limit
+that applies, so that no order of events can exceed a limit. Amounts of other processes count as
+they were last read; the ledger checks again, by the same limits. Must not know disks, clocks or
+prices of tokens; time is an argument, in seconds since 1970.
 """
 
 import functools
@@ -19,10 +19,10 @@ import msgspec
 from gateway.store import NOTHING, Balance, Balances, Cap, Place, places_of
 
 MAX_RETRY_AFTER_S: Final = 3600
-"""A client that sleeps for the whole Retry-After must not miss a raised limit."""
+"""The bound on Retry-After, so that a client that sleeps for all of it notices a raised limit."""
 
 OPEN_RETRY_AFTER_S: Final = 5
-"""When only reservations are in the way: most requests cost far less than they reserve."""
+"""Retry-After if only reservations fill the limit: most requests cost less than they reserve."""
 
 Period = Literal["daily", "monthly"]
 _PERIODS: Final[tuple[Period, ...]] = ("daily", "monthly")
@@ -30,9 +30,9 @@ _DAY_FORM: Final = "%Y-%m-%d"
 _DAY_S: Final = 86_400
 
 Obstacle = Literal["others", "spending", "size"]
-"""Why a request does not fit into a limit. `others`: requests under way, which may cost less than
-they reserve. `spending`: what is spent, if that is at least what the request could cost. `size`:
-the request itself, so that one large request does not make a limit look reached.
+"""Why a request does not fit into a limit. `others`: because of running requests, which may cost
+less than they reserve. `spending`: because of what is spent, if that is at least what the request
+could cost. `size`: because of its own cost; one large request must not make a limit look reached.
 """
 
 
@@ -115,8 +115,8 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class OverLimit(msgspec.Struct, frozen=True):
-    """`cost`, the most that a request can cost, is more than `window` leaves; all limits together
-    leave `left`. `is_news`: the first refusal for spending in this window.
+    """A refusal: `cost`, the most that a request can cost, is more than `window` leaves. `left` is
+    what all limits together leave. `is_news`: it is the first refusal for spending in this window.
     """
 
     window: Window
@@ -128,8 +128,8 @@ class OverLimit(msgspec.Struct, frozen=True):
 
 
 class Unbounded(msgspec.Struct, frozen=True):
-    """A limit applies, but without `missing` the worst case is unknown. All limits together leave
-    `left`.
+    """A refusal: a limit applies, but without `missing` the worst case is unknown. `left` is what
+    all limits together leave.
     """
 
     account: Account
@@ -141,7 +141,7 @@ Refusal = OverLimit | Unbounded
 
 
 class Saving(msgspec.Struct, frozen=True):
-    """Of a model, this month; `month` and `day` are micro-units, None if no price is known."""
+    """The saving by our workers for one model, in micro-units, None if no price is known."""
 
     model: str
     provider: str
@@ -166,8 +166,8 @@ class SpendingFigures(msgspec.Struct, frozen=True):
 
 
 class Books:
-    """What is spent and reserved by this process, in memory, beside what others were seen to have;
-    one owner. `limits` come from the configuration.
+    """What this process has spent and reserved, in memory, and what others had when the ledger was
+    last read. It has one owner. `limits` come from the configuration.
     """
 
     def __init__(self, limits: Mapping[Account, Limits]) -> None:
@@ -184,18 +184,18 @@ class Books:
         self._refusals: Counter[tuple[Account, Period]] = Counter()
 
     def set_limits(self, limits: Mapping[Account, Limits]) -> None:
-        """Judge by these from now on. Those of accounts that are gone stand: a request that began
-        before may still be under way to one.
+        """Apply these limits from now on. Limits of removed accounts stay, because a request that
+        began before may still run there.
         """
         merged = {**self._limits, **limits}
         self._limits = {one: held for one, held in merged.items() if held != Limits()}
 
     def see(self, elsewhere: Balances) -> None:
-        """Count this too: what all but this process have spent and reserved, as it is now."""
+        """Replace what all other processes have spent and reserved."""
         self._elsewhere.update(elsewhere)
 
     def watched(self, now: float) -> Iterator[Place]:
-        """The windows with a limit: what happens elsewhere in them matters here."""
+        """The windows with a limit, for which the amounts of other processes are needed."""
         return (cap.place for cap in self._caps(self._limits, day_of(now)))
 
     def caps_of(self, reservation: Reservation) -> tuple[Cap, ...]:
@@ -299,8 +299,8 @@ class Books:
 
 
 def _rank(window: Window, cost: int) -> tuple[bool, int, bool]:
-    """The limit that ranks lowest is named to the client: first one that no waiting helps against,
-    then the one that leaves least, then the longer period.
+    """The rank of a limit; the client is told of the lowest: first a limit against which waiting
+    does not help, then the one that leaves least, then the longer period.
     """
     return not window.never_holds(cost), window.left, window.period == "daily"
 

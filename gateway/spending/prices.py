@@ -17,13 +17,13 @@ MICRO: Final = 1_000_000
 _PER_TOKENS: Final = 1_000_000
 
 TEMPLATE_TOKENS: Final = 512
-"""What a provider's template may add, such as a system text around tools."""
+"""The most tokens that a provider's template may add, such as a system text around tools."""
 
 PART_TOKENS: Final = 32_768
-"""An image, a sound or a file, whose tokens do not follow from the length of its address."""
+"""The most tokens of an image, a sound or a file, which its address does not show."""
 
 CAP_TOKENS: Final = 48
-"""The most by which a cap on the output, added by the client, lengthens the body."""
+"""The most tokens that a cap on the output, added by the client, lengthens the body by."""
 
 _CAPS: Final = ("max_tokens", "max_completion_tokens")
 _TEXT_PARTS: Final = frozenset({"text", "refusal"})
@@ -67,8 +67,8 @@ class Price(msgspec.Struct, frozen=True):
         )
 
     def worst(self, prompt_tokens: int, output_tokens: int) -> int:
-        """The most that so many tokens can cost, in micro-units, however much of the prompt the
-        provider has cached: some providers charge more for writing their cache.
+        """The most that these tokens can cost, in micro-units, whichever part of the prompt the
+        provider has cached: some providers charge more for writing to their cache.
         """
         dearest = max(self.input, self.cached_input)
         return _rounded_up(prompt_tokens * dearest + output_tokens * self.output)

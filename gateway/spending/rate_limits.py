@@ -1,11 +1,11 @@
-"""How many requests and tokens a minute an API key, or the address of a client, may use.
+"""Rate limits: requests and tokens per minute of an API key, and of a client's address.
 
-Owns the token buckets of both, what a request is charged before and after its turn, and the words
-and headers that say so. Must not know HTTP servers or clocks; time is an argument, in seconds.
+Owns the token buckets, what a request is charged before and after its turn, and the texts and
+headers that report it. Must not know HTTP servers or clocks; time is an argument, in seconds.
 
-A bucket holds what a minute allows and refills evenly. The tokens of a request are known at its
-end only, so a request passes while something is left, is charged an estimate, and pays what it has
-really used at its end: a bucket may be in debt, which delays later requests until it is repaid.
+A bucket holds what a minute allows and refills evenly. The tokens of a request are known only at
+its end. So a request passes while anything is left, is charged an estimate, and at its end pays
+what it has used: a bucket may be in debt, which delays later requests until it is repaid.
 """
 
 import functools
@@ -20,7 +20,7 @@ from gateway.api import ApiError
 from gateway.telemetry import RequestTrace
 
 MAX_ADDRESSES: Final = 10_000
-"""Addresses that are remembered: one more pushes out the one that was silent longest."""
+"""Addresses that are remembered; beyond this the one that was silent longest is forgotten."""
 
 Scope = Literal["key", "address"]
 Unit = Literal["requests", "tokens"]
@@ -28,7 +28,7 @@ Header = tuple[bytes, bytes]
 
 
 class Refusals(NamedTuple):
-    """Whose requests were refused, for metrics: `name` is that of a key, or empty."""
+    """Whose requests were refused, for metrics; `name` is that of a key, empty for addresses."""
 
     scope: Scope
     name: str
@@ -70,7 +70,7 @@ class Account:
         self.buckets: dict[Unit, Bucket] = {}
 
     def follow(self, limits: RateLimitConfig, setting: str, now: float) -> None:
-        """Keep to `limits` from now on; what was used counts against them."""
+        """Apply `limits` from now on; what was used before counts against them."""
         self.setting = setting
         wanted: dict[Unit, int | None] = {
             "requests": limits.requests_per_minute,
@@ -170,7 +170,7 @@ class RateLimits:
         return any(one is not None and one.any for one in limits)
 
     def follow(self, gateway: GatewayConfig, keys: Iterable[KeyConfig]) -> None:
-        """Keep to this configuration from now on."""
+        """Apply this configuration from now on."""
         self._default, self._of_addresses = gateway.rate_limit, gateway.address_rate_limit
         self._of_keys = {key.name: key.rate_limit for key in keys if key.rate_limit is not None}
         known = {"", *(key.name for key in keys)}
@@ -226,7 +226,7 @@ def _refusal(account: Account, unit: Unit) -> ApiError:
 
 @functools.lru_cache(maxsize=1024)
 def network_of(host: str) -> str:
-    """What counts as one client: an IPv4 address, or the /64 that one IPv6 subscriber has."""
+    """The network that counts as one client: an IPv4 address, or the /64 of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

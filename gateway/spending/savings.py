@@ -1,7 +1,7 @@
-"""What our own workers save against the cloud.
+"""Savings: what the workers' answers would have cost in the cloud.
 
-Owns the tokens that they computed, by UTC day and model, and what a provider would have charged for
-them. Must not know clocks or the ledger.
+Owns the tokens that workers computed, by UTC day and model, and what a provider would have charged
+for them. Must not know clocks or the ledger.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from gateway.spending.prices import Price, tariff_of
 
 
 class CloudPrice(NamedTuple):
-    """Where a model would be answered otherwise, and for how much."""
+    """The provider that would answer for a model otherwise, and its price."""
 
     provider: str
     price: Price
@@ -50,7 +50,7 @@ class LocalUse:
         counts[2] += usage.completion_tokens
 
     def savings(self, day: str) -> tuple[Saving, ...]:
-        """Of the month that `day` lies in, by model."""
+        """The savings in the month of `day`, by model."""
         month = window_of("monthly", day)
         models = sorted({model for at, model in self._days if at.startswith(month)})
         return tuple(self._saving(model, day, month) for model in models)

@@ -61,7 +61,7 @@ output that providers offer.
 
 _RETRY_AFTER_S: Final = 5
 _MOST_TRIES: Final = 3
-"""Each means that another process was faster; then what is left is nearly nothing."""
+"""Each try fails because another process reserved first; after these nearly nothing is left."""
 
 _LOCAL_BY: Final[tuple[Column, ...]] = ("day", "model", "provider")
 
@@ -69,8 +69,8 @@ _log = logging.getLogger(__name__)
 
 
 class Bill:
-    """One cloud request that is reserved. Leaving the block settles it: by the provider's usage if
-    that came and the answer is complete, else by the most that it can have cost.
+    """The reservation of one cloud request, as a block. Leaving the block settles it: by the
+    provider's usage if it came and the answer is complete, else by the most it can have cost.
     """
 
     def __init__(self, spending: "Spending", reservation: Reservation, price: Price | None) -> None:
@@ -161,14 +161,14 @@ class Spending:
             task_status.started()
 
     def refusal_of(self, config: Config) -> str | None:
-        """Why the books cannot go on by `config`, if so."""
+        """Why the books cannot take `config`; None if they can."""
         if self._is_kept or not config.providers:
             return None
         return "providers need a ledger, which could not be opened at the start: see the log"
 
     def reconfigure(self, config: Config) -> None:
-        """Go on by the prices and limits of `config`. Tables of providers that are gone stay for
-        requests that are under way.
+        """Apply the prices and limits of `config`. Tables of removed providers stay for requests
+        that run.
         """
         self._config = config
         self._tables.update(config.providers)

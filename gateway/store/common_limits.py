@@ -1,8 +1,8 @@
-"""Spending limits that gateways on several hosts keep together, in a Redis server.
+"""Shared limits: spending limits that gateways on several hosts keep together, in a Redis server.
 
-Owns what the server holds: for each host a copy of its ledger's windows, so that nothing is lost
-with the server; and the one script that checks reservations against the sum over all hosts and
-makes them. Calls block for `TIMEOUT_S` at most. Must not know SQLite.
+Owns the data on the server, which is a copy of each host's ledger windows, so that a lost server
+loses nothing; and the one script that checks reservations against the sum over all hosts and makes
+them. Calls block for `TIMEOUT_S` at most. Must not know SQLite.
 """
 
 import math
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 1.0
 REST_S: Final = 0.5
-"""After a failure nothing is asked for so long: requests wait for the answers."""
+"""After a failure the server is not asked for this time, because requests wait for its answers."""
 
 LOST_S: Final = 2.0
-"""A server that has lost its data waits for the hosts that it had: each tells its own again at its
-next look. One that does not is gone; what it had spent is counted again when it comes back.
+"""A server that has lost its data waits for this time, in which each host sends its copy again. A
+host that does not is gone; its amounts count again when it comes back.
 """
 
 KEEP_S: Final = 70 * 86_400
@@ -82,7 +82,7 @@ class StoreUnreachable(HermaError):
 
 
 class _Answer(msgspec.Struct):
-    """Lua has one empty table for lists and objects."""
+    """The script's answer. Lua has one empty table for lists and objects, so either may come."""
 
     is_missing: bool
     hosts: list[str] | dict[str, str]
@@ -120,11 +120,11 @@ class CommonLimits:
     def exchange(
         self, windows: Callable[[], Balances], changes: Balances, wishes: list[Wish]
     ) -> frozenset[int]:
-        """Tell `changes` of this host's windows, and make reservations. Returns the numbers of
+        """Send `changes` of this host's windows, and make reservations. Returns the numbers of
         those that would exceed a cap.
 
-        To be called within the transaction that makes both durable here, and `committed` after it;
-        else, as after a `StoreUnreachable`, the next call tells all of `windows` anew.
+        Call it within the transaction that makes both durable here, and `committed` after that.
+        Otherwise, as after a `StoreUnreachable`, the next call sends all of `windows` again.
         """
         is_told, self._is_told = self._is_told, False
         answer = self._call(windows, changes, wishes, is_whole=not is_told)
@@ -142,7 +142,7 @@ class CommonLimits:
         self._is_told = True
 
     def forget(self) -> None:
-        """The windows have changed without an exchange."""
+        """The windows have changed without an exchange: send all of them next time."""
         self._is_told = False
 
     def is_known(self) -> bool:

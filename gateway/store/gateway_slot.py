@@ -1,8 +1,8 @@
-"""Which gateway processes use a file: a slot for each that lives.
+"""Slots: which gateway processes use a file.
 
-Owns the locks beside the file. The kernel releases them when a process ends, however it ends, so
-the others see a death at once, and a process that is only stopped keeps its slot. Must not know
-what the file holds.
+Owns the locks beside the file, one for each process. The kernel releases a lock when its process
+ends in any way, so that the others see the end at once; a process that is only stopped keeps its
+slot. Must not know what the file holds.
 """
 
 import fcntl
@@ -23,10 +23,10 @@ _RETRY_S: Final = 0.01
 
 @final
 class GatewaySlot:
-    """This process's slot, `index` from 0. `is_first`: no other process has one now, and none gets
-    one before `admit_others`.
+    """This process's slot, with `index` from 0. `is_first`: no other process has a slot now, and
+    none gets one before `admit_others`.
 
-    Raises `ConfigError` if the file is kept from others, or all slots are taken.
+    Raises `ConfigError` if another process uses the file alone, or if all slots are taken.
     """
 
     def __init__(self, path: Path, kind: FileKind) -> None:
@@ -41,7 +41,7 @@ class GatewaySlot:
             stack.pop_all()
 
     def admit_others(self) -> None:
-        """The file is ready for them."""
+        """The file is ready: let other processes take slots."""
         fcntl.flock(self._door, fcntl.LOCK_SH)
 
     def take_over(self, index: int) -> int | None:
@@ -53,7 +53,7 @@ class GatewaySlot:
         return None
 
     def close(self) -> None:
-        """Give the slot back."""
+        """Release the slot."""
         os.close(self._own)
         os.close(self._door)
 

@@ -80,9 +80,9 @@ WHERE day >= ? AND provider != '' GROUP BY day, key, provider
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """Usage of `requests` requests; its fields are the columns of `usage`, in order. `provider` ""
-    is our own workers. `is_settled` False: the end was never seen, so tokens and cost are upper
-    bounds. `is_priced` False: the price is unknown, and `cost` is 0.
+    """Usage of `requests` requests; the fields are the columns of `usage`, in order. `provider` is
+    "" for our own workers. Without `is_settled` the end of the request was never seen, so tokens
+    and cost are upper bounds. Without `is_priced` the price is unknown, and `cost` is 0.
     """
 
     day: str
@@ -99,7 +99,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 Usages = dict[tuple[str, str, str, str, bool, bool], Entry]
-"""Usage by what names its row."""
+"""Usage by the fields that identify its row."""
 
 
 def add_to(total: Usages, entry: Entry) -> None:
@@ -182,7 +182,7 @@ class LedgerStore:
                 self._connection = open_file(path, LEDGER)
                 self._file = _identity(path)
                 stack.callback(self._connection.close)
-                # What a bill rests on is on the disk when its commit returns.
+                # A commit returns when its data is on disk: reservations survive a power cut.
                 self._connection.execute("PRAGMA synchronous = FULL")
                 _check_currency(self._connection, path, currency)
                 self._balances = SharedBalances(self._connection)
@@ -224,7 +224,7 @@ class LedgerStore:
         return refused
 
     def look(self, places: Iterable[Place]) -> dict[Place, Balance]:
-        """Release what ended processes have reserved, and return what all but this process have
+        """Release the reservations of ended processes, and return what all other processes have
         spent and reserved in `places`. Raises `LedgerError`.
         """
         try:
@@ -249,15 +249,15 @@ class LedgerStore:
         return found
 
     def close(self) -> None:
-        """Close the file; what is still reserved may be charged."""
+        """Close the file. Open reservations become unsettled usage: they may be charged."""
         if self._common is not None:
             self._common.close()
         self._connection.close()
         self._slot.close()
 
     def _check_place(self) -> None:
-        """Raise `LedgerError` if the file was moved or replaced: what is written to it now would be
-        unknown to a process that starts.
+        """Raise `LedgerError` if the file was moved or replaced, because a process that starts now
+        would not see what this one writes.
         """
         if _identity(self._path) != self._file:
             raise LedgerError(
@@ -283,7 +283,7 @@ class LedgerStore:
         self._balances.committed(is_own=is_own)
 
     def _refused(self, claims: Sequence[Claim]) -> frozenset[int]:
-        """Reserve what fits into the caps here and on other hosts."""
+        """Reserve the claims that fit into the caps here and on other hosts; returns the others."""
         changes = self._balances.changes()
         refused = frozenset(one.number for one in claims if not self._reserve(one))
         if self._common is None or not (claims or changes):
@@ -300,7 +300,7 @@ class LedgerStore:
         return refused | beyond
 
     def _tell(self, changes: Balances, claims: Sequence[Claim]) -> frozenset[int]:
-        """Tell other hosts of `changes`; returns which of `claims` do not fit there."""
+        """Send `changes` to the server for shared limits; returns claims that do not fit there."""
         assert self._common is not None
         wishes = [Wish(one.number, one.worst.cost, _places(one.worst), one.caps) for one in claims]
         beyond = self._common.exchange(lambda: self._balances.everything(changes), changes, wishes)
@@ -309,8 +309,8 @@ class LedgerStore:
         return beyond
 
     def _begin(self) -> None:
-        """Wait for the transactions of other processes. SQLite's own wait sleeps for up to 100 ms
-        between its tries, while a commit takes five.
+        """Begin a transaction when those of other processes have ended. SQLite's own wait sleeps
+        for up to 100 ms between its tries, although a commit takes 5 ms.
         """
         ends_at = time.monotonic() + BUSY_S
         self._connection.execute("PRAGMA busy_timeout = 0")
@@ -413,7 +413,7 @@ def _places(worst: Entry) -> tuple[Place, ...]:
 
 
 def _names_in(connection: sqlite3.Connection) -> tuple[str, list[str]]:
-    """What tells this ledger from those of other hosts, and which others it has met."""
+    """The name of this ledger among those of other hosts, and the names that it has met."""
     connection.execute("INSERT OR IGNORE INTO meta VALUES ('host', lower(hex(randomblob(8))))")
     connection.execute("INSERT OR IGNORE INTO meta VALUES ('hosts', '')")
     (name,), (others,) = connection.execute(

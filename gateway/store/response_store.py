@@ -1,12 +1,12 @@
 """Stored responses and conversations: one SQLite file for all gateway processes of a host.
 
-Owns the tables, the statements, the bounds and the deletion: what is deleted is overwritten
+Owns the tables, the statements, the bounds and the deletion: deleted data is overwritten
 (`secure_delete`), and the write-ahead log that still held it is emptied. Each row has an owner, the
 name of an API key; another owner's rows do not exist for the caller. Times are Unix seconds. Every
 call blocks, so it belongs in a thread, one call at a time. Must not know what a response says.
 
-A response keeps the items that its own request added. What it went on from is found by
-`previous_id`, so a conversation of n turns costs n times a turn.
+A response keeps only the items that its own request added. The earlier ones are found by
+`previous_id`, so a conversation of n turns needs n times the space of a turn.
 """
 
 import os
@@ -104,7 +104,7 @@ Item = dict[str, Any]
 
 
 class Bounds(NamedTuple):
-    """How much is kept: of one owner, and of all together. What was used longest ago goes first."""
+    """How much is kept, per owner and in all. The least recently used entries are deleted first."""
 
     owner_num: int
     owner_bytes: int
@@ -146,7 +146,7 @@ class AddEvents(NamedTuple):
 
 
 class SetObject(NamedTuple):
-    """What a response is now, in JSON."""
+    """The present state of a response, in JSON."""
 
     id: str
     object: bytes
@@ -154,7 +154,7 @@ class SetObject(NamedTuple):
 
 
 class Remove(NamedTuple):
-    """A response that shall not be kept."""
+    """Delete a response."""
 
     id: str
 
@@ -215,7 +215,7 @@ class ResponseStore:
         os.close(self._lock)
 
     def write(self, changes: Iterable[Change]) -> None:
-        """Make the changes in one transaction, then let go of what is over the bounds."""
+        """Make the changes in one transaction, then delete what exceeds the bounds."""
         with self._transaction() as connection:
             owners = {""}
             for change in changes:
@@ -254,8 +254,8 @@ class ResponseStore:
         return found and StoredResponse(_unpack(found[0]), *map(bool, found[1:]))
 
     def chain(self, owner: str, response_id: str) -> list[tuple[list[Item], Item]] | None:
-        """The items and the object of the response and of all that it went on from, oldest first,
-        which all count as used now; None if one of them is gone.
+        """The items and objects of the response and of all responses before it in the conversation,
+        oldest first. All count as used now. None if one of them is gone.
         """
         asked = {"id": response_id, "owner": owner, "now": int(self._now())}
         with self._transaction() as connection:
@@ -283,7 +283,7 @@ class ResponseStore:
         return found
 
     def inputs(self, owner: str, response_id: str) -> list[tuple[list[Item], Item]]:
-        """As `chain`, of those that are left, and without an effect."""
+        """As `chain`, but without responses that are gone, and without counting as a use."""
         rows = self._read(_CHAIN_READ, {"id": response_id, "owner": owner})
         return [(_unpack(given), _unpack(made)) for given, made, _ in rows]
 
@@ -311,7 +311,7 @@ class ResponseStore:
         return self.response(owner, response_id)
 
     def cancelled(self) -> list[str]:
-        """Responses that this process runs, or has run, and should end."""
+        """Cancelled responses that this process runs or has run."""
         rows = self._read(
             "SELECT id FROM responses WHERE is_open AND process = ? AND is_cancelled",
             (self._process,),
@@ -325,7 +325,7 @@ class ResponseStore:
     def create_conversation(
         self, owner: str, conversation_id: str, metadata: object, items: list[tuple[str, bytes]]
     ) -> int:
-        """Create a conversation with items; returns when, as `conversation` will."""
+        """Create a conversation with items; returns its time of creation."""
         now, packed = int(self._now()), _pack(_encode(metadata))
         with self._transaction() as connection:
             row = (conversation_id, owner, now, now, len(packed), packed)
@@ -380,7 +380,7 @@ class ResponseStore:
         return self._delete("conversations", owner, conversation_id)
 
     def expire(self, used_before: float) -> int:
-        """Delete what was last used before that time; how much that was."""
+        """Delete entries that were last used before that time; returns their number."""
         with self._transaction() as connection:
             expired = 0
             for table, rest in (("responses", "NOT is_open"), ("conversations", "TRUE")):
@@ -389,8 +389,8 @@ class ResponseStore:
         return expired
 
     def left_open(self, num_processes: int) -> list[tuple[str, Item, list[bytes]]]:
-        """Responses that did not end: of an earlier run of this process, and of processes that are
-        no more. Their ids, objects and batches of events.
+        """Responses that an earlier run of this process, or a process that no longer exists, did
+        not end: their ids, objects and batches of events.
         """
         first = num_processes if self._process == 0 else 2**31
         rows = self._read(
@@ -400,7 +400,7 @@ class ResponseStore:
         return [(row_id, _unpack(made), self._all_events(row_id)) for row_id, made in rows]
 
     def scrub(self) -> None:
-        """Empty the write-ahead log: it holds the pages as they were before a deletion."""
+        """Empty the write-ahead log, which still holds pages from before a deletion."""
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
@@ -465,7 +465,7 @@ class ResponseStore:
         return bool(done.rowcount)
 
     def _make_room(self, owner: str) -> None:
-        """Delete what was used longest ago, of this owner and then of all, until the rest fits."""
+        """Delete the least recently used entries, of this owner and then of all, until all fits."""
         bounds = self._bounds
         mine = "SELECT num, num_bytes FROM held WHERE owner = ?"
         self._shrink(mine, (owner,), "owner = ? AND", bounds.owner_num, bounds.owner_bytes)

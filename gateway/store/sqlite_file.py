@@ -97,8 +97,8 @@ def open_for_reading(path: Path, kind: FileKind) -> sqlite3.Connection:
 
 @contextmanager
 def looking(path: Path, kind: FileKind) -> Iterator[sqlite3.Connection | None]:
-    """The file at `path` for a look, which creates and locks nothing; None if there is none yet.
-    Raises `ConfigError`, as opening it would.
+    """The file at `path` for a check, which creates and locks nothing; None if it does not exist.
+    Raises the `ConfigError` that opening it would raise.
     """
     # A process that has the file open has made the files beside it.
     is_open = Path(f"{path}-wal").exists()

@@ -1,7 +1,7 @@
-"""Other people's OpenAI-compatible APIs.
+"""Providers: OpenAI-compatible APIs of others.
 
-Owns the exchange with one provider: what is sent to it, what of its answer reaches the client, and
-how it fails. Must not know which provider is asked when.
+Owns the exchange with one provider: what is sent to it, which part of its answer reaches the
+client, and how it fails. Must not know which provider is asked when.
 """
 
 from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed

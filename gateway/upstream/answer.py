@@ -14,9 +14,10 @@ from protocol.errors import HermaError
 
 
 class ProviderFailed(HermaError):
-    """The provider sent nothing of an answer, so another can be asked. `status` is that of its
-    response, if there was one. `may_be_charged` False: the request did not reach the provider, or
-    was refused. `was_kept`: a kept-alive connection ended before the response; a new one may work.
+    """The provider sent no part of an answer, so another provider can be asked. `status` is that of
+    its response, if there was one. `may_be_charged` is False if the request did not reach the
+    provider or was refused. `was_kept`: a kept-alive connection ended before the response, so the
+    request may succeed on a new one.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ _decode: Final = msgspec.json.Decoder(_Body).decode
 
 
 class NoAnswer(HermaError):
-    """A body is no answer; clients may read the text."""
+    """A response body is not an answer. The text may be shown to clients."""
 
 
 def check_answer(status: int, body: bytes) -> None:

@@ -1,7 +1,8 @@
-"""A provider's chat answer as the events of a turn.
+"""Chat events: a provider's chat answer, parsed into the events of a turn.
 
 Owns how chunks and whole answers are read for the APIs that cannot pass them on as bytes. The
-stream has been checked: every event is a JSON object and no error. Must not know those APIs.
+stream was checked before: every event is a JSON object, and none is an error. Must not know those
+APIs.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class _Call:
-    """A call as its deltas join it. `is_live`: its arguments are passed on as they come."""
+    """A tool call while its deltas arrive. `is_live`: its arguments are passed on at once."""
 
     def __init__(self) -> None:
         self.id = ""
@@ -43,11 +44,11 @@ class _Call:
 
 
 class ChatEvents:
-    """Takes the events of a turn; those of a worker pass unchanged to `emit`, a provider's answer
-    as the same events. Only the first choice counts.
+    """Takes the events of a turn. Those of a worker pass unchanged to `emit`; a provider's answer
+    is emitted as the same kinds of events. Only the first choice counts.
 
-    The first call is passed on as it is written. Others, and text behind a call, wait for the end,
-    because providers may write several at once.
+    The first tool call is passed on as it arrives. Further calls, and text after a call, wait for
+    the end, because providers may interleave several calls.
     """
 
     def __init__(self, emit: Callable[[TurnEvent], None]) -> None:

@@ -1,18 +1,18 @@
 """Which headers are forwarded, from a client to a provider and from its response to the client.
 
-Owns the two lists of headers that are not: they belong to one connection or to one side's account,
-or the gateway sets them itself. All others are forwarded. Must not know providers.
+Owns the two lists of headers that are not forwarded: those that belong to one connection or to one
+side's account, and those that the gateway sets itself. Must not know providers.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 Header = tuple[bytes, bytes]
-"""A name in lower case, and its value, as they were received."""
+"""A name in lower case, and its value as it was received."""
 
 MAX_HEADERS: Final = 64
 MAX_HEADER_BYTES: Final = 16_384
-"""Of names and values together; headers beyond are dropped."""
+"""The bound on the bytes of all names and values; headers beyond it are dropped."""
 
 _ONE_CONNECTION: Final = frozenset(
     {
@@ -59,13 +59,13 @@ _NOT_RETURNED_PREFIXES: Final = (b"access-control-", b"x-herma-")
 
 
 def forwarded_to_provider(headers: Sequence[Header]) -> list[Header]:
-    """Those of a client's request `headers` that a provider gets."""
+    """The request headers of a client that are forwarded to a provider."""
     listed = _listed(headers)
     return _bounded([one for one in headers if _is_for_provider(one[0]) and one[0] not in listed])
 
 
 def forwarded_to_client(headers: Sequence[Header], secrets: Sequence[bytes] = ()) -> list[Header]:
-    """Those of a response's `headers` that the client gets; none contains one of `secrets`."""
+    """The response headers that are forwarded to the client; none contains one of `secrets`."""
     listed = _listed(headers)
     return _bounded(
         [
@@ -97,7 +97,7 @@ def _listed(headers: Sequence[Header]) -> frozenset[bytes]:
 
 
 def _bounded(headers: list[Header]) -> list[Header]:
-    """The first of them that stay within the limits."""
+    """The first of the headers, up to the limits."""
     num_bytes = 0
     for at, (name, value) in enumerate(headers):
         num_bytes += len(name) + len(value)

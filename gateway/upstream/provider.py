@@ -1,8 +1,9 @@
-"""One OpenAI-compatible API.
+"""One provider: an OpenAI-compatible API.
 
 Owns the HTTP exchange with it and the meaning of its failures: before the first byte of an answer
-another provider can be asked, after it the answer is cut. Bytes are passed on unchanged; of the
-request only the model's name changes. Must not know turns. No text names the address or the key.
+another provider can be asked; after it the answer is cut. Answers are passed on unchanged; in the
+request only the model's name is replaced. Must not know turns. No text names the address or the
+key.
 """
 
 from __future__ import annotations
@@ -52,21 +53,21 @@ MAX_ANSWER_BYTES: Final = 64 * 2**20
 MAX_RETRY_AFTER_S: Final = 600
 
 END_S: Final = 0.5
-"""Some servers send [DONE] and keep the response open."""
+"""How long the end of a response is awaited after [DONE]: some servers keep it open."""
 
 _LATE: Final = 0.01
-"""A silence ends by this share of it late: a deadline that moves at every event would cost more
-than the precision is worth.
+"""A silence may be noticed late by this share of its limit. A deadline that moves with every event
+would cost more than that precision is worth.
 """
 
 _ABOUT_PROVIDER: Final = frozenset({401, 402, 403, 404, 407, 408, 429, 499})
-"""Statuses below 500 that are about the provider or our account there, not about the request. 499:
-a server there believed that we had closed the connection.
+"""Statuses below 500 that concern the provider or our account there, not the request. 499 means
+that a server there believed that we had closed the connection.
 """
 
 _UNCHARGED: Final = frozenset({500, 501, 503, 529})
-"""No provider charges for these, nor for any 4xx. Others (502, 504) may come from a proxy that
-stopped waiting while the model went on.
+"""Statuses for which no provider charges, as for any 4xx. Others (502, 504) may come from a proxy
+that stopped waiting while the model continued.
 """
 
 _TARGET: Final = "/%!$&'()*+,;=:@~?"
@@ -84,7 +85,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Client(Protocol):
-    """What carries the requests: see `HttpClient`."""
+    """The client that sends requests; see `HttpClient`."""
 
     def exchange(
         self,
@@ -102,7 +103,7 @@ class Client(Protocol):
 
 class Provider:
     """An API by its name in the configuration. Keeps connections alive until `aclose`. With a
-    `client` of its own it has no address that texts must not name: an engine behind a worker.
+    `client` it is a text-level engine behind a worker, whose address is no secret.
     """
 
     def __init__(
@@ -127,14 +128,14 @@ class Provider:
             self._secrets.append(_address(name, self._url)[1].encode())
 
     def is_of(self, config: ProviderConfig, api_key: str | None) -> bool:
-        """Whether it asks by this table and key."""
+        """Whether it was made from this table and key."""
         return self._given_client is None and (self.config, self._api_key) == (config, api_key)
 
     def __repr__(self) -> str:
         return f"<Provider {self.name}>"
 
     def retire(self) -> None:
-        """No request follows but those of turns that have chosen it already."""
+        """Close idle connections: only turns that have chosen the provider already still ask it."""
         if isinstance(self._client, HttpClient):
             self._client.close()
 
@@ -191,8 +192,8 @@ class Provider:
         deadline = trio.CancelScope(deadline=trio.current_time() + self.config.first_token_s)
 
         def may_begin() -> bool:
-            # Content in the moment of the deadline is too late: this attempt is cancelled already,
-            # and its content would come before the answer of another provider.
+            # After the deadline this attempt is cancelled already, although content may still
+            # arrive in the same moment: it must not precede the answer of another provider.
             if deadline.cancel_called:
                 return False
             deadline.deadline = math.inf
@@ -242,7 +243,7 @@ class Provider:
         if not splitter.is_done:
             if self._given_client is None or not relay.is_finished:
                 raise ProviderFailed(f"{self.name} ended its stream early")
-            # Its response is whole, by its length or its last chunk.
+            # An engine ended its response without [DONE]; its HTTP framing shows that it is whole.
             relay.take(_DONE)
         return None
 
@@ -255,8 +256,8 @@ class Provider:
         *,
         headers: Iterable[Header] = (),
     ) -> None:
-        """POST `body` to a path below the API's root, whatever it means there. `respond` gets the
-        response and those of its headers that a client gets, and passes it on.
+        """POST `body` to a path below the API's root. `respond` gets the response, and the headers
+        that are forwarded to the client, and passes it on.
 
         Raises `ProviderFailed` before `respond` is called, `ProviderCut` after it.
         """
@@ -355,13 +356,13 @@ class Provider:
         return tuple(forwarded_to_client(response.headers, self._secrets))
 
     def _without_secrets(self, body: bytes) -> bytes:
-        """A refusal may quote our key or the address; answers are passed on unchanged."""
+        """`body` of a refusal, which may quote our key or the address, with both redacted."""
         for secret in self._secrets:
             body = body.replace(secret, b"[redacted]")
         return body
 
     def _failure(self, error: HermaError) -> ProviderFailed:
-        """The client's error in words for people: its own may name addresses."""
+        """The failure for an error of the HTTP client, whose own text may name addresses."""
         name, may_be_charged, was_kept = self.name, True, False
         match error:
             case ProviderFailed():
@@ -396,7 +397,7 @@ class _Bounded(Body):
 
 @lru_cache(maxsize=1024)
 def _address(name: str, url: str) -> tuple[str, str]:
-    """The request target, and the server as texts may name it."""
+    """The request target of `url`, and its server as `host:port`. Raises `ConfigError`."""
     try:
         parts = urlsplit(url)
         host, _ = (parts.hostname or "").encode("idna"), parts.port
@@ -410,8 +411,8 @@ def _address(name: str, url: str) -> tuple[str, str]:
 
 
 def client_for(url: str) -> HttpClient | ProxiedClient:
-    """A client for `url`: ours, unless HTTP_PROXY and its kin name a proxy for it. Takes 20 ms for
-    the certificates.
+    """A client for `url`: ours, unless the environment (HTTP_PROXY and the like) names a proxy for
+    it. Takes 20 ms for the certificates.
     """
     if getproxies():
         from gateway.upstream.proxied import ProxiedClient  # noqa: PLC0415 (imports httpx: 12 MB)
@@ -423,16 +424,16 @@ def client_for(url: str) -> HttpClient | ProxiedClient:
 
 
 async def _read_body(body: Body, take: Callable[[bytes], bool], silence_s: float) -> None:
-    """Call `take` with each piece of `body`. Once it returns True, nothing more is needed, and the
-    end of the body is awaited for `END_S`, so that its connection can be used again. Raises what
-    `take` raises, and `ReadTimeout` after `silence_s` without a byte.
+    """Call `take` with each piece of `body`. Once it returns True, no more is needed, and the end
+    of the body is awaited for `END_S`, so that its connection can be used again. Raises what `take`
+    raises, and `ReadTimeout` after `silence_s` without a byte.
 
-    Reading ends by cancellation: httpx reads through nested generators, and an exception in the
-    loop would leave the inner ones to the garbage collector.
+    A failure of `take` ends the reading by cancellation, because httpx reads through nested
+    generators: an exception in the loop would leave the inner ones to the garbage collector.
     """
     failure: HermaError | None = None
     is_done = False
-    # Half the calls of `trio.current_time`.
+    # Called directly on the clock, which halves the calls of `trio.current_time`.
     current_time = trio.lowlevel.current_clock().current_time
     margin_s = _LATE * silence_s
     move_at = current_time() + margin_s

@@ -1,8 +1,8 @@
-"""A client's request in the form for one provider.
+"""The provider request: a client's request in the form for one provider.
 
-Owns the configured changes of fields, and the header or field by which the provider keeps a
-conversation on one machine. Must not know HTTP clients, prices or the provider's name of the model,
-which `Provider` sets.
+Owns the configured changes of fields, and the session hint: the header or field by which a provider
+keeps a conversation on one machine. Must not know HTTP clients, prices or the provider's name of
+the model, which `Provider` sets.
 """
 
 import hashlib
@@ -62,8 +62,8 @@ def provider_request(
 
 
 def session_name(key: str, session: str | None, request: ChatRequest) -> str:
-    """A name of the conversation that reveals nothing: a hash of the client's own name for it, else
-    of the first system and user texts, which all its turns share.
+    """A name for the conversation that reveals nothing about it: a hash of the client's own name
+    for it, else of the first system and user texts, which are the same in all its turns.
     """
     if session is None:
         system = next((m.content for m in request.messages if m.role != "user"), None)

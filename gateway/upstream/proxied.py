@@ -1,7 +1,7 @@
 """Requests through a proxy that the environment names; the only importer of httpx.
 
-Owns httpx behind the interface of `HttpClient`. Must not know what is asked. Imported only where a
-proxy is configured: httpx takes a third of a start and 12 MB.
+Owns httpx behind the interface of `HttpClient`. Must not know what is asked. It is imported only if
+a proxy is configured, because httpx takes a third of the start-up time and 12 MB.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -84,8 +84,8 @@ class _ResponseBody(Body):
 
 
 class _RequestBody(httpx.AsyncByteStream):
-    """httpx's own is an async generator, which a request that is cancelled while it is sent leaves
-    to the garbage collector.
+    """The body of a request. httpx's own is an async generator, which a cancelled request would
+    leave to the garbage collector.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -107,7 +107,7 @@ class _Once(AsyncIterator[bytes]):
 
 
 class _NoCookies(CookieJar):
-    """Keeps none, because all clients share it."""
+    """A cookie jar that keeps no cookies, because all clients share it."""
 
     def extract_cookies(self, response: object, request: object) -> None:
         """See `CookieJar`."""

@@ -1,8 +1,8 @@
-"""Passes a provider's stream on to the client.
+"""The stream relay: passes a provider's stream on to the client.
 
-Owns the moment at which the stream becomes an answer: until its first content nothing is passed on,
-so another provider can be asked. Errors and garbage are never passed on. Must not know connections
-or deadlines.
+Owns the moment at which the stream becomes an answer: before its first content nothing is passed
+on, so that another provider can still be asked. Errors and garbage are never passed on. Must not
+know connections or deadlines.
 """
 
 import re
@@ -16,7 +16,7 @@ from protocol.errors import HermaError
 _FINISH: Final = re.compile(rb'"finish_reason"\s*:\s*"')
 
 MAX_HELD_BYTES: Final = 2**16
-"""Roles and keep-alives before the first content; with more, the answer has begun."""
+"""The bound on events before the first content; with more bytes the answer counts as begun."""
 
 
 class BadStream(HermaError):
@@ -25,7 +25,7 @@ class BadStream(HermaError):
 
 class StreamRelay:
     """Takes whole events; `on_events` gets those for the client, unchanged. `may_begin` is called
-    before the first and can refuse it. `has_begun`: something was passed on.
+    once before, and can refuse. `has_begun`: something was passed on.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class StreamRelay:
         return any(_FINISH.search(events) for events in self._latest)
 
     def pass_single(self, data: bytes) -> bool:
-        """Pass `data` on, and return True, if it is one event within an answer and has no usage.
-        Otherwise it is for `take`, which would do the same with three times the calls.
+        """If `data` is one event without usage, within an answer that has begun, pass it on and
+        return True. This is a fast path of `take`, with a third of its calls.
         """
         if (
             not self.has_begun
@@ -72,7 +72,7 @@ class StreamRelay:
                 self._pass_on(b"".join(good))
                 raise BadStream(problem)
             if kind is Kind.HOLLOW:
-                # The standard ignores it, but some clients parse it as JSON.
+                # The standard says to ignore such an event, but some clients parse it as JSON.
                 continue
             if self.has_begun or kind is not Kind.COMMENT:
                 good.append(event)

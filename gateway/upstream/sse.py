@@ -1,8 +1,8 @@
 """Server-sent events as bytes.
 
 Owns splitting a byte stream into whole events, so that a broken stream never ends inside one, and
-the kinds of events that decide about a provider: the first content, errors, garbage, the last one.
-Must not know anything else of what events mean.
+the kinds of events: content, error, garbage and so on. Must not know anything else about the
+meaning of events.
 """
 
 import codecs
@@ -28,8 +28,8 @@ class EventTooLarge(HermaError):
 
 
 class EventSplitter:
-    """Bytes in, whole events out. `is_done`: the final `[DONE]` has come. `is_between_events`: no
-    part of an incomplete event has come.
+    """Takes bytes and gives whole events. `is_done`: the final `[DONE]` has arrived.
+    `is_between_events`: no incomplete event is pending.
     """
 
     def __init__(self) -> None:
@@ -145,8 +145,8 @@ def kind_of(event: bytes) -> Kind:
 
 
 def kind_within(event: bytes) -> Kind:
-    """`kind_of` an event of an answer that has begun, in a tenth of the time: `EMPTY` is not
-    distinguished from `CONTENT`, because nothing depends on it any more.
+    """`kind_of` for an event of an answer that has begun, in a tenth of the time: `EMPTY` counts as
+    `CONTENT`, because the difference no longer matters.
     """
     data = data_of(event)
     return _kind_of_object(data) if data.startswith(b"{") else kind_of(event)

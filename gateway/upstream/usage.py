@@ -1,8 +1,8 @@
 """The usage that a provider reports for a request.
 
-Owns the usage objects of the OpenAI API and its relatives, in whole answers and in streams. A
-stream reports usage only on request, so the gateway always requests it, and drops the extra chunk
-for clients that did not: many index `choices[0]` of every chunk. Must not know prices.
+Owns the usage objects of the OpenAI API and its variants, in whole answers and in streams. A stream
+reports usage only on request, so the gateway always requests it. For clients that did not, it drops
+the extra chunk, because many of them index `choices[0]` of every chunk. Must not know prices.
 """
 
 import re
@@ -101,14 +101,14 @@ class StreamUsage:
         data = data_of(event)
         if (usage := usage_of(data)) is not None:
             self._on_usage(usage)
-        # A chunk whose usage cannot be read is there because of our request all the same.
+        # Drop also a chunk whose usage cannot be read: it was sent only because of our request.
         chunk = _read(_decode_chunk, data) if self._is_ours else None
         return chunk is None or chunk.usage is None or chunk.choices != []
 
 
 @final
 class UsageTail:
-    """Finds the usage at the end of a response of any kind, of which it keeps the last bytes."""
+    """Finds the usage in the last bytes of a response of any kind."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
@@ -122,7 +122,7 @@ class UsageTail:
             del self._kept[:-MAX_TAIL_BYTES]
 
     def usage(self, *, is_stream: bool) -> Usage | None:
-        """The last one in it, if there is one; a long answer in one piece is not searched."""
+        """The last usage in the response, if any. A long answer in one piece is not searched."""
         data = bytes(self._kept)
         if not is_stream:
             return usage_of(data) if self._is_whole else None

@@ -1,19 +1,26 @@
 """The text of a Containerfile and of a compose file.
 
 Owns what a container of Herma needs: the host's network for its addresses, room in /dev/shm, time
-to drain, the model's directory. Sources are wheels in a folder, never a bare name of an index.
+to drain, and what the configuration names on the host, at the same paths. Sources are wheels in a
+folder, never a bare name of an index.
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from config import Config, WorkerConfig
+from config import INDEX_DRAFTERS, Config, WorkerConfig
 from herma.boot.units import needed_variables, worker_unit
 from herma.child_processes import GRACE_S
+from protocol.addresses import IPC_PREFIX
 
 CONTAINER_CONFIG: Final = "/etc/herma/herma.toml"
 _STATE: Final = "/var/lib/herma"
+_CONTROL: Final = "/run/herma-control"
+"""Each container's own: the numbers of processes, which name control sockets, are not the host's. A
+socket of the file in /run/herma is all containers'.
+"""
 
 _CONTAINERFILE: Final = """# Herma from the wheels in ./wheels; in a checkout: pip wheel -w wheels .
 ARG BASE={base}
@@ -21,8 +28,8 @@ FROM ${{BASE}}
 COPY wheels/ /wheels/
 RUN python -m pip install --no-cache-dir --no-index --find-links /wheels herma && rm -r /wheels
 # Compiled kernels and records of good starts outlive the container.
-ENV XDG_STATE_HOME={state} XDG_CACHE_HOME={state}/cache HERMA_RUNTIME_DIR=/run/herma
-RUN mkdir -m 0700 /run/herma && mkdir -p {state}
+ENV XDG_STATE_HOME={state} XDG_CACHE_HOME={state}/cache HERMA_RUNTIME_DIR={control}
+RUN mkdir -m 0700 {control} && mkdir -p {state}
 VOLUME {state}
 ENTRYPOINT ["python", "-m", "herma"]
 CMD ["up", "--config", "{config}"]
@@ -31,7 +38,7 @@ CMD ["up", "--config", "{config}"]
 
 def containerfile(base: str) -> str:
     """`base` is an image with Python."""
-    return _CONTAINERFILE.format(base=base, state=_STATE, config=CONTAINER_CONFIG)
+    return _CONTAINERFILE.format(base=base, state=_STATE, control=_CONTROL, config=CONTAINER_CONFIG)
 
 
 def compose_file(config: Config, path: Path, image: str) -> str:
@@ -42,12 +49,61 @@ def compose_file(config: Config, path: Path, image: str) -> str:
     services = {
         "gateway": _service(["gateway"], path, image, variables, config.gateway.drain_s + GRACE_S)
     }
+    _mount(services["gateway"], path.parent, _gateway_files(config), _written(config))
     for worker in config.workers:
         words = ["worker", "--name", worker.name]
         service = _service(words, path, image, variables, worker.drain_s)
-        _add_model(service, worker)
+        _mount(service, path.parent, _worker_files(worker), _sockets(worker.gateways))
+        _add_card(service, worker)
         services[worker_unit(worker.name).removesuffix(".service")] = service
     return json.dumps({"services": services, "volumes": {"herma-state": {}}}, indent=2) + "\n"
+
+
+def _gateway_files(config: Config) -> list[str | None]:
+    """What a gateway reads."""
+    gateway = config.gateway
+    keys = [provider.api_key_file for provider in config.providers.values()]
+    return [
+        gateway.curve_secret_file, gateway.tls_certificate_file, gateway.tls_key_file, *keys,
+    ]  # fmt: skip
+
+
+def _written(config: Config) -> list[str]:
+    """Folders of what a gateway writes, where the file names them."""
+    gateway = config.gateway
+    files = config.ledger.path, gateway.responses.path, gateway.signing_key_file
+    folders = [str(Path(file).parent) for file in files if file is not None]
+    return [*folders, *_sockets((gateway.worker_bind,))]
+
+
+def _worker_files(worker: WorkerConfig) -> list[str | None]:
+    """What a worker reads: a path of its model, its drafter, its script, its key."""
+    chosen = worker.drafting
+    drafter = None if chosen is None or chosen.drafter in INDEX_DRAFTERS else chosen.drafter
+    named = [name if name and name[0] in "/.~" else None for name in (worker.model, drafter)]
+    return [*named, worker.script, worker.curve_secret_file]
+
+
+def _sockets(addresses: Iterable[str]) -> list[str]:
+    """Folders of Unix sockets, through which containers meet."""
+    paths = [one.removeprefix(IPC_PREFIX) for one in addresses if one.startswith(IPC_PREFIX)]
+    return [str(Path(path).parent) for path in paths if path[0] != "@"]
+
+
+def _mount(
+    service: dict[str, Any], folder: Path, read: Iterable[str | None], written: Iterable[str]
+) -> None:
+    """At the paths of the host; relative ones are the configuration's folder's, as in units."""
+    volumes = [
+        *service["volumes"],
+        *["{0}:{0}:ro".format(_placed(folder, name)) for name in read if name is not None],
+        *["{0}:{0}".format(_placed(folder, name)) for name in written],
+    ]
+    service["volumes"] = [one.replace("$", "$$") for one in dict.fromkeys(volumes)]
+
+
+def _placed(folder: Path, name: str) -> Path:
+    return folder / Path(name).expanduser()
 
 
 def _service(
@@ -59,6 +115,7 @@ def _service(
         "network_mode": "host",
         "ipc": "host",
         "init": True,
+        "working_dir": str(path.parent),
         "restart": "unless-stopped",
         "stop_grace_period": f"{drain_s + 2 * GRACE_S:.0f}s",
         "ulimits": {"nofile": 65536},
@@ -68,10 +125,7 @@ def _service(
     }
 
 
-def _add_model(service: dict[str, Any], worker: WorkerConfig) -> None:
-    """Its directory at the same path, and the card."""
-    if Path(worker.model).is_absolute():
-        service["volumes"].append(f"{worker.model}:{worker.model}:ro")
+def _add_card(service: dict[str, Any], worker: WorkerConfig) -> None:
     if worker.engine == "native" and worker.device != "cpu":
         device = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}

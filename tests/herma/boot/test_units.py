@@ -166,6 +166,62 @@ def test_the_command_writes_and_says_what_to_run(
     assert load_config(file).gateway.port == 8080
 
 
+def test_containers_have_what_the_file_names(tmp_path: Path) -> None:
+    """At the host's paths: secrets and models to read; what is kept, and the sockets by which
+    containers meet, to write.
+    """
+    file = tmp_path / "herma.toml"
+    file.write_text("""
+    [gateway]
+    worker_bind = "ipc:///run/herma/workers"
+    curve_secret_file = "gateway.key"
+    tls_certificate_file = "/etc/herma/chain.pem"
+    tls_key_file = "/etc/herma/key.pem"
+    signing_key_file = "/var/keys/signing"
+    [gateway.responses]
+    path = "/var/ledger/responses.sqlite"
+    [ledger]
+    path = "/var/ledger/l.sqlite"
+    [providers.p]
+    base_url = "https://p.example/v1"
+    api_key_file = "/run/secrets/p"
+    [[models]]
+    name = "m"
+    [[workers]]
+    name = "w"
+    model = "./models/m"
+    curve_secret_file = "w.key"
+    curve_server_key = "f7g$Fq^+#kX1dG8.M(p{9z>2w&Ls/Ty3!bN0oQvU"
+    speculation = { drafter = "/drafters/d" }
+    [[workers]]
+    name = "x"
+    model = "Qwen/Qwen3-0.6B"
+    gateways = ["tcp://127.0.0.1:8090"]
+    speculation = "auto"
+    """)
+    assert main(["container", "--config", str(file), "--output", str(tmp_path / "c")]) == 0
+    services = load_compose(tmp_path / "c" / "compose.yaml")["services"]
+    own = [f"{file}:/etc/herma/herma.toml:ro", "herma-state:/var/lib/herma"]
+
+    def mounted(*names: str, mode: str = "") -> list[str]:
+        return [f"{name}:{name}{mode}" for name in names]
+
+    assert services["gateway"]["volumes"] == [
+        *own,
+        *mounted(f"{tmp_path}/gateway.key", "/etc/herma/chain.pem", mode=":ro"),
+        *mounted("/etc/herma/key.pem", "/run/secrets/p", mode=":ro"),
+        *mounted("/var/ledger", "/var/keys", "/run/herma"),
+    ]
+    assert services["herma-worker-w"]["volumes"] == [
+        *own,
+        *mounted(f"{tmp_path}/models/m", "/drafters/d", f"{tmp_path}/w.key", mode=":ro"),
+        *mounted("/run/herma"),
+    ]
+    assert services["herma-worker-x"]["volumes"] == own
+    text = (tmp_path / "c" / "Containerfile").read_text()
+    assert "HERMA_RUNTIME_DIR=/run/herma-control" in text
+
+
 def load_compose(path: Path) -> dict[str, dict[str, dict[str, list[str]]]]:
     import json
 

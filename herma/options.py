@@ -25,7 +25,7 @@ class HelpFormat(argparse.ArgumentDefaultsHelpFormatter):
         self._action_max_length = _MIN_NAME_WIDTH
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default is None or action.default is False:
+        if not action.default or "default:" in (action.help or ""):
             return action.help
         return super()._get_help_string(action)
 

@@ -5,6 +5,7 @@ model is. A worker's other missing files are only notes, because the worker may 
 Must not write anything.
 """
 
+import shutil
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +44,7 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     yield from _shared_limits(config.ledger)
     if config.gateway.responses.path is not None or not troubles:
         yield from _stored_responses(config, environ)
+    yield from _programs(config)
     yield from missing_models(config)
     yield from _drafters(config)
     yield from launch_problems(config, environ)
@@ -148,6 +150,15 @@ def _check_place(path: Path, setting: str) -> None:
         raise ConfigError(f"{setting} {path} is a directory; name a file in it")
     if not above.is_dir():
         raise ConfigError(f"{setting} {path} is impossible: {above} is a file, not a directory")
+
+
+def _programs(config: Config) -> Iterator[str]:
+    """Those that the gateway runs; one of a unit's PATH may be unknown here."""
+    commands = [(f"alerts `{one.name}`: command", one.command) for one in config.alerts]
+    commands += [(f"host `{one.name}`: power", one.power) for one in config.hosts]
+    for what, words in commands:
+        if words and shutil.which(words[0]) is None:
+            yield f"{what}[0] {words[0]} is no program of this host"
 
 
 def _drafters(config: Config) -> Iterator[str]:

@@ -96,6 +96,18 @@ def test_a_missing_directory_of_the_workers_socket_is_noted(checked: Checked) ->
     assert note.endswith(f"worker_bind: there is no directory {checked.folder}/none on this host")
 
 
+def test_a_program_that_is_not_there_is_noted(checked: Checked) -> None:
+    """An alert that cannot run is found before it is needed, and so is a switch of power."""
+    alerts = '[[alerts]]\nname = "{name}"\ncommand = ["{program}"]\n'
+    host = '[[hosts]]\nname = "h"\nworkers = ["w"]\npower = ["pdu-that-is-not", "cycle"]\n'
+    good = alerts.format(name="good", program="sh")
+    bad = alerts.format(name="bad", program="/none/alert.sh")
+    assert checked.notes(HEAD + WORKER + good + bad + host) == [
+        "alerts `bad`: command[0] /none/alert.sh is no program of this host",
+        "host `h`: power[0] pdu-that-is-not is no program of this host",
+    ]
+
+
 def test_an_engine_without_weights_asks_no_hub(checked: Checked) -> None:
     """It takes a tokenizer from a directory."""
     (note,) = checked.notes(f'{HEAD}{WORKER}engine = "synthetic"', model="Qwen/Qwen3-0.6B")

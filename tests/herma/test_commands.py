@@ -191,11 +191,13 @@ def test_a_worker_port_already_taken_is_named() -> None:
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ('worker_bind = "tcp://127.0.0.1:{port}"', "already taken"),
+        ('worker_bind = "tcp://127.0.0.1:{port}"', "is taken by another program"),
         ('worker_bind = "ipc://{folder}/none/workers"', "No such file"),
     ],
 )
-def test_what_only_the_gateway_finds_is_one_line_of_up(tmp_path: Path, key: str, says: str) -> None:
+def test_an_address_of_workers_that_cannot_be_is_one_line_of_up(
+    tmp_path: Path, key: str, says: str
+) -> None:
     """The worker started beside it says nothing of its end: it had nothing to finish."""
     worker = '[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "builtin:herma-tiny"\n'
     with socket.create_server(("127.0.0.1", 0)) as taken:

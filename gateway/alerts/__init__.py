@@ -1,6 +1,6 @@
 """Alerts to people, and the power of worker hosts.
 
-Must not know how requests run: the feed of events is its only source, beside the spending.
+Must not know how requests run: its only sources are the event feed and the spending figures.
 """
 
 from gateway.alerts.alert import ALERT_KINDS, Alert, AlertKind, alert_of

@@ -1,6 +1,6 @@
-"""What an operator is alerted of: the fleet's events in one sentence each.
+"""Alerts: the events that operators are alerted of, in one sentence each.
 
-Owns which events are alerts, their level, and their words. Must not know receivers or when they
+Owns which events are alerts, their level and their text. Must not know receivers, or when alerts
 are sent.
 """
 
@@ -33,12 +33,12 @@ ALERT_KINDS: Final[tuple[AlertKind, ...]] = (
     "fallback", "spending", "worker", "crash loop", "speed loss", "provider", "request",
 )  # fmt: skip
 Level = Literal["good", "warning", "critical"]
-"""`critical` alone is sent in quiet hours."""
+"""Only `critical` alerts are sent in quiet hours."""
 
 
 class Alert(NamedTuple):
-    """`id` is the same in every attempt to send it, so a receiver can drop what it has. `event` is
-    the event as published, one JSON object; empty for a digest of several.
+    """`id` is the same in every attempt, so that a receiver can drop duplicates. `event` is the
+    event as published, one JSON object; empty for a digest of several alerts.
     """
 
     id: str
@@ -53,7 +53,7 @@ _decode: Final[Any] = msgspec.json.Decoder(FleetEvent).decode
 
 
 def alert_of(published: PublishedEvent, run: str) -> Alert | None:
-    """The alert of an event, if it is one. `run` names this run of the gateway in the id."""
+    """The alert of an event; None if it is none. `run` identifies this gateway run in the id."""
     event: FleetEvent = _decode(published.json)
     words = _words(event)
     if words is None:

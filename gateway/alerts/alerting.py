@@ -1,8 +1,8 @@
-"""The actor of alerts: from the feed of events to receivers and hosts.
+"""Alerting: carries events to the receivers of alerts and to the actions on hosts.
 
-Owns one task for each receiver, one for hosts, and one that looks at the spending. Must not decide:
-`Pacing`, `Hosts` and `Thresholds` do. The first of several gateway processes alone alerts, or each
-alert would come from all of them.
+Owns one task for each receiver, one for hosts, and one that checks the spending. Must not decide:
+`Pacing`, `Hosts` and `Thresholds` do. Of several gateway processes only the first one runs this;
+otherwise each alert would be sent by all of them.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Alerting:
                     await self._act(action)
 
     async def _act(self, action: HostAction) -> None:
-        """A failure is logged and costs this attempt alone."""
+        """Do the action. A failure is logged and ends only this attempt."""
         host = self._hosts[action.host]
         _log.warning("host %s: %s (%s)", host.name, action.what, action.why)
         try:

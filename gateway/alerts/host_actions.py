@@ -1,7 +1,7 @@
-"""What can be done to a host: a packet that wakes it, and commands.
+"""Actions on a host: a Wake-on-LAN packet, and commands.
 
 Owns the packet's bytes: six times FF, then sixteen times the hardware address (AMD, Magic Packet
-Technology, 1995). Must not know when.
+Technology, 1995). Must not know when an action is due.
 """
 
 import re

@@ -1,11 +1,11 @@
-"""When a host of workers is woken, and when its power is switched.
+"""When a host of workers is woken, and when its power hook runs.
 
 Owns both decisions for each configured host. Must not know sockets, commands or a clock: `now` is
 in seconds.
 
-A host is asleep while none of its workers is known. It is woken when a model of it is asked for and
-providers take over, again each minute until a worker of it registers. If a worker was lost and
-none is back within `power_after_s`, the power hook runs, once, and again after `AGAIN_S`.
+A host counts as asleep while none of its workers is registered. It is woken when one of its models
+falls back to providers, and again each minute until one of its workers registers. If a worker was
+lost and none is back within `power_after_s`, the power hook runs, and again after `AGAIN_S`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.telemetry import (
 
 WAKE_EVERY_S: Final = 60.0
 MAX_WAKES: Final = 10
-"""A host that does not wake in ten minutes needs a person, or its power hook."""
+"""Wake-up packets for one host: one that is not awake after ten minutes needs a person."""
 AGAIN_S: Final = 1800.0
 MAX_POWER_RUNS: Final = 3
 
@@ -94,7 +94,7 @@ class Hosts:
         self._hosts = [_Host(config) for config in configs]
 
     def observe(self, event: FleetEvent, now: float) -> None:
-        """Something has happened."""
+        """Take an event of the fleet."""
         match event:
             case WorkerStarting(worker) | WorkerReady(worker) | WorkerBack(worker):
                 for host in self._of_worker(worker):
@@ -113,7 +113,7 @@ class Hosts:
                 pass
 
     def due(self, now: float) -> list[HostAction]:
-        """What is to be done now."""
+        """The actions that are due now."""
         return [action for host in self._hosts for action in host.due(now)]
 
     def wait_s(self, now: float) -> float:

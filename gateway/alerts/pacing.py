@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, final
 from gateway.alerts.alert import Alert
 
 MAX_WAITING: Final = 200
-"""The oldest goes if there is no room; the next message says how many went."""
+"""Alerts that wait; beyond this the oldest is dropped, and the next message says how many were."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 _HOUR_S: Final = 3600.0
@@ -30,7 +30,7 @@ class QuietHours(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> QuietHours:
-        """Of "22:00-07:00". Raises `ValueError`."""
+        """Parse a text such as "22:00-07:00". Raises `ValueError`."""
         found = _HOURS.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not HH:MM-HH:MM")
@@ -48,9 +48,9 @@ class QuietHours(NamedTuple):
 class Pacing:
     """One receiver's alerts, in the order of their events.
 
-    At most `per_hour` messages leave in any hour; what waits for the next is one message then, as
-    is what waits for the end of quiet hours. The message under way stays the first until it is
-    delivered, with pauses that double.
+    At most `per_hour` messages are sent in any hour. Alerts that wait for the next message, or for
+    the end of quiet hours, become one message. A message that failed stays the first until it is
+    delivered, and is retried after pauses that double.
     """
 
     def __init__(self, per_hour: int, quiet: QuietHours | None = None) -> None:
@@ -64,7 +64,7 @@ class Pacing:
         self._pause_s = FIRST_PAUSE_S
 
     def put(self, alert: Alert) -> None:
-        """One more."""
+        """Queue an alert."""
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self._num_lost += 1
@@ -82,14 +82,14 @@ class Pacing:
         return self._under_way
 
     def delivered(self, now: float) -> None:
-        """The receiver has it."""
+        """The receiver has the last message of `due`."""
         self._under_way = None
         self._sent_s.append(now)
         self._next_s = -math.inf
         self._pause_s = FIRST_PAUSE_S
 
     def failed(self, now: float) -> None:
-        """The receiver may not have it."""
+        """The receiver may not have the last message of `due`: retry it later."""
         self._next_s = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 

@@ -1,7 +1,7 @@
 """One configured receiver of alerts: an address or a command.
 
-Owns the attempt to hand over one alert, and what counts as received. Must not know when. No text
-names the address: it often holds a secret.
+Owns the attempt to send one alert, and what counts as received. Must not know when alerts are sent.
+No text names the address, which often holds a secret.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NotReceivedError(Exception):
 
 
 class Receiver:
-    """Raises `ConfigError` for secrets that are missing and addresses that are none."""
+    """Raises `ConfigError` for a missing secret or an invalid address."""
 
     def __init__(self, config: AlertConfig, environ: Mapping[str, str]) -> None:
         self.config = config
@@ -54,7 +54,7 @@ class Receiver:
             self._client.close()
 
     async def send(self, alert: Alert) -> None:
-        """Hand it over. Raises `NotReceivedError`."""
+        """Send an alert. Raises `NotReceivedError`."""
         with trio.move_on_after(ATTEMPT_S) as deadline:
             if self._client is None:
                 try:

@@ -1,6 +1,7 @@
-"""Checks the fields that a configuration (`alias_params`) sets in requests.
+"""Checks the fields that the configuration sets in requests (`alias_params`).
 
-Owns the comparison with the bodies of both endpoints. Must not know how a request is rewritten.
+Owns the comparison with the bodies of chats and completions. Must not know how a request is
+rewritten.
 """
 
 from collections.abc import Iterable, Iterator

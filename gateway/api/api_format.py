@@ -1,8 +1,8 @@
-"""How an API writes its answers: the seam between the event stream and the formatters.
+"""The format of an API's answers: the interface between the event stream and the formatters.
 
-Owns what a format offers (one formatter for streams, one for whole bodies), the parts that all
-formats share, and the running usage in chunks. `chat_formatter.py` and `completions_formatter.py`
-are formats. Must not know how any of them looks.
+Owns what a format consists of (one formatter for streams, one for whole bodies), the parts that all
+formats share, and the running usage in chunks. Must not know any single format, such as
+`chat_formatter.py`.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
-    """What every part of an answer repeats; `created` is in Unix seconds. `include_usage`: the
-    stream ends with the usage.
+    """The values that every part of an answer repeats; `created` is in Unix seconds.
+    `include_usage`: the stream ends with the usage.
     """
 
     id: str
@@ -76,15 +76,14 @@ class BodyBuilder(Protocol):
         ...
 
     def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
-        """The JSON of what was added, with the server and the usage, as far as they are known."""
+        """The JSON of the added content, with the server and the usage if they are known."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ApiFormat:
-    """How the API of that name writes its answers. `id_prefix` begins their ids, which end in
-    `id_suffix` or, without one, at random. `error_body` is that of an answer which is an error as a
-    whole.
+    """How the API called `name` writes its answers. Their ids begin with `id_prefix` and end in
+    `id_suffix`, or in random digits without one. `error_body` is the whole body of an error.
     """
 
     name: str
@@ -96,13 +95,13 @@ class ApiFormat:
 
 
 class PromptDetails(msgspec.Struct):
-    """Of the prompt's tokens."""
+    """Parts of the prompt's tokens."""
 
     cached_tokens: int
 
 
 class CompletionDetails(msgspec.Struct):
-    """Of the answer's tokens."""
+    """Parts of the answer's tokens."""
 
     reasoning_tokens: int
 

@@ -1,4 +1,4 @@
-"""A cache bounded in bytes, which forgets what was not used for longest.
+"""A cache that is bounded in bytes and forgets its least recently used entries.
 
 Must not know what it holds.
 """
@@ -12,7 +12,8 @@ _V = TypeVar("_V")
 
 
 class ByteLru(Generic[_K, _V]):
-    """key -> value, `max_bytes` in all; a larger entry is not kept. `size_of` an entry is in bytes.
+    """A map from key to value, with `max_bytes` in all; a larger entry is not kept. `size_of` gives
+    the bytes of an entry.
 
     The value of a key never changes. One thread writes; `find` may run in any.
     """

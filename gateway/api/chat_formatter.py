@@ -199,8 +199,8 @@ class ChunkFormatter:
         return b"".join([self._envelope + _ROLE % index for index in range(num_choices)])
 
     def keep_alive(self) -> bytes:
-        """A chunk with an empty delta, of a choice that is not finished; b"" if there is none.
-        Clients do not count SSE comments as life, and many break on `choices: []`.
+        """A chunk with an empty delta of an unfinished choice; b"" if there is none. SSE comments
+        do not keep clients from timing out, and many clients fail on `choices: []`.
         """
         unfinished = (index for index in range(self._num_choices) if index not in self._finished)
         index = next(unfinished, None)

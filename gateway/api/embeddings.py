@@ -1,6 +1,6 @@
 """POST /v1/embeddings: its body -> one request per input, and its answer.
 
-Owns the shape of both. Instructions before a query are the client's to write. Must not know HTTP,
+Owns the shape of both. A client writes instructions before a query itself. Must not know HTTP,
 tokenizers or how a prompt is embedded.
 """
 

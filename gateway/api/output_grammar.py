@@ -14,7 +14,7 @@ from gateway.api.errors import ApiError, invalid
 from protocol.messages import MAX_GRAMMAR_BYTES, GrammarKind
 
 MAX_DEPTH: Final = 64
-"""Of objects and arrays within a schema."""
+"""The bound on the nesting of objects and arrays within a schema."""
 
 MAX_CHOICES: Final = 4096
 

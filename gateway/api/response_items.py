@@ -1,7 +1,7 @@
-"""Items as they are stored and listed, and the objects about stored things.
+"""Response items, as they are stored and listed, and the objects around them.
 
-Owns the form of a stored input item, pages of items, conversations, deletions, and what a response
-becomes that was running when its gateway stopped. Pure.
+Owns the form of a stored input item, pages of items, conversations, deletions, and the end of a
+response that was running when its gateway stopped. Pure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -141,8 +141,8 @@ def number_of(event: bytes) -> int:
 
 
 def stopped(response: Item, events: Sequence[bytes]) -> tuple[Item, int, bytes]:
-    """What a response becomes whose gateway stopped after these `events`: failed, with the items
-    that were done. Also the event that says so, and its number.
+    """The failed response of a gateway that stopped after these `events`, with the items that were
+    complete; and the event that reports it, and that event's number.
     """
     parts = [part for data in events for part in data.split(b"\n\n")[:-1]]
     done = [

@@ -1,8 +1,8 @@
 """Turn events -> the bytes of OpenAI's Responses API.
 
-Owns its events, in their order, its items, and the response object. The items of a whole answer
-are those that its stream would end with: both are made here by the same steps. Must not know
-sockets or when to send.
+Owns its events and their order, its items, and the response object. A whole answer has the items
+that its stream would end with: both are made by the same steps. Must not know sockets or when to
+send.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ Fields = dict[str, Any]
 Event = tuple[str, Fields]
 
 _NUM_OPENING: Final = 2
-"""Events before the first item, which are written when the head leaves."""
+"""How many events precede the first item; they are written with the response head."""
 
 _CODES: Final = {
     "busy": "rate_limit_exceeded",
@@ -54,14 +54,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class InputDetails(msgspec.Struct):
-    """Of the prompt's tokens."""
+    """Parts of the prompt's tokens."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
 class OutputDetails(msgspec.Struct):
-    """Of the answer's tokens."""
+    """Parts of the answer's tokens."""
 
     reasoning_tokens: int
 
@@ -126,19 +126,19 @@ class ResponseObject(msgspec.Struct, kw_only=True):
 
 
 class Recorder(Protocol):
-    """Keeps an answer while it is made."""
+    """Records an answer while it is formatted."""
 
     def state(self, response: Fields) -> None:
-        """What the response is now: `in_progress` (or `queued`) first, its end last."""
+        """Record the state of the response: first `in_progress` or `queued`, last its end."""
         ...
 
     def events(self, first: int, data: bytes) -> None:
-        """Events of its stream, the first with that number. The opening may come after others."""
+        """Record events of the stream, from the number `first` on. The opening may come later."""
         ...
 
 
 class _Nothing:
-    """A `Recorder` that keeps nothing."""
+    """A `Recorder` that records nothing."""
 
     def state(self, response: Fields) -> None:
         pass
@@ -157,7 +157,7 @@ def responses_format(
     recorder: Recorder | None = None,
     unix_time: Callable[[], float] = _no_time,
 ) -> ApiFormat:
-    """The Responses API for one request, kept by `recorder`."""
+    """The format of the Responses API for one request, recorded by `recorder`."""
     kept = recorder or _Nothing()
     return ApiFormat(
         name="responses",
@@ -181,7 +181,7 @@ class _Open:
 
     @property
     def place(self) -> Fields:
-        """What every event of the item holds."""
+        """The fields that every event of the item has."""
         return {"item_id": self.fields["id"], "output_index": self.index}
 
 
@@ -196,7 +196,7 @@ class _Items:
         self.done: list[Fields] = []
 
     def take(self, event: ContentEvent) -> list[Event]:
-        """Go on with `event`; a finish is for `close`."""
+        """The events of the stream for `event`, except `Finished`, which is for `close`."""
         match event:
             case TextDelta():
                 return self._text(event) if event.text or event.logprobs else []
@@ -363,7 +363,7 @@ class _Response:
 
 
 def _error(error: ApiError) -> Fields:
-    """Clients read the seconds to wait from the text."""
+    """The error object; its text has the seconds to wait, which clients read from there."""
     message = error.message
     if error.retry_after_s is not None:
         message = f"{message} Please try again in {error.retry_after_s}s."
@@ -394,11 +394,11 @@ class ResponseStream:
         return data
 
     def keep_alive(self) -> bytes:
-        """The state once more: clients do not count comments as life."""
+        """An event with the state: SSE comments do not keep clients from timing out."""
         return self._written([(f"response.{self._status}", self._state(self._status))])
 
     def format(self, event: ChoiceEvent) -> bytes:
-        """See `StreamFormatter`. What is said of the end is written at the end."""
+        """See `StreamFormatter`. `Finished` and the usage are written by `done`."""
         match event:
             case Started():
                 self._started = event
@@ -423,8 +423,8 @@ class ResponseStream:
         return self._end(closing, self._state(status)["response"])
 
     def cancel(self) -> bytes:
-        """The end of a response that its client has cancelled. No event has that name, so it is
-        that of an incomplete one.
+        """The end of a response that its client has cancelled. The API has no event for that, so
+        the event is that of an incomplete response.
         """
         closing = self._items.close("incomplete")
         return self._end(closing, self._state("cancelled")["response"])

@@ -1,9 +1,9 @@
 """The body of POST /v1/responses (OpenAI's API) -> `ChatRequest`, and what its answer repeats.
 
 Owns the shape of the body and its translation into a chat, which providers get too. Items, parts
-and tools that nothing here can serve are dropped, and no history makes a request fail, whatever
-arguments its calls have. What a response goes on from, or names, is given as items. Must not know
-HTTP, nor where items are stored.
+and tools that Herma cannot serve are dropped, and no history makes a request fail, whatever
+arguments its calls have. The items that a response continues or refers to are arguments. Must not
+know HTTP, nor where items are stored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ ENCRYPTED: Final = "reasoning.encrypted_content"
 LOGPROBS: Final = "message.output_text.logprobs"
 
 _FINGERPRINT_SEED: Final = 2
-"""The same bytes mean another request in another API."""
+"""Distinguishes these requests from those of other APIs with the same bytes."""
 
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
@@ -119,12 +119,12 @@ class ResponsesDraft(msgspec.Struct, frozen=True):
 
     @property
     def previous_id(self) -> str | None:
-        """The response to go on from."""
+        """The id of the response to continue, if any."""
         return self.typed.previous_response_id
 
     @property
     def conversation_id(self) -> str | None:
-        """The conversation to go on with."""
+        """The id of the conversation to continue, if any."""
         given = self.typed.conversation
         return given.id if isinstance(given, ConversationParam) else given
 
@@ -178,8 +178,8 @@ def parse_responses(
     history: Iterable[Item] = (),
     is_stored: bool = False,
 ) -> Responses:
-    """The request (or a body) as a chat, some of whose fields `rewrite` replaces. `history` are
-    the items of what it goes on from; `is_stored`: the response will be.
+    """The request (or a body) as a chat, some of whose fields `rewrite` replaces. `history` holds
+    the items that it continues; `is_stored`: the response will be stored.
 
     Reasoning in the history counts if `signer` has sealed it, or if it is plain text. Raises
     `ApiError` 400 that names the field.
@@ -234,7 +234,7 @@ def _given_items(typed: ResponsesBody) -> Sequence[Item]:
 
 
 def _echo(typed: ResponsesBody, raw: dict[str, Any]) -> dict[str, Any]:
-    """What every response object repeats of its request."""
+    """The fields of the request that every response object repeats."""
     effort = typed.reasoning.effort if typed.reasoning is not None else None
     text = typed.text.format if typed.text is not None else None
     return {
@@ -270,7 +270,7 @@ def _chat_of(
     """The chat; `names` gets the tools."""
     messages = _messages(typed, signer, history)
     if all(message["role"] in {"system", "developer"} for message in messages):
-        # A probe: nothing is asked.
+        # A probe of the client, without a question.
         messages.append({"role": "user", "content": ""})
     given: dict[str, Any] = {
         "max_tokens": typed.max_output_tokens,
@@ -399,7 +399,7 @@ def _tool_choice(
 def _messages(
     typed: ResponsesBody, signer: Signer, history: Iterable[Item]
 ) -> list[dict[str, Any]]:
-    """The messages of the chat. What the model wrote between two inputs is one message."""
+    """The messages of the chat. All output of the model between two inputs is one message."""
     messages: list[dict[str, Any]] = []
     if typed.instructions:
         messages.append({"role": "system", "content": typed.instructions})
@@ -465,7 +465,7 @@ def _texts(parts: Iterable[Item]) -> list[str]:
 
 
 def _result(item: Item) -> Iterator[dict[str, Any]]:
-    """What came of a call; pictures in it follow as the user's."""
+    """The result of a call; images in it follow as a message of the user."""
     output = item.get("output")
     parts = _parts(output) if isinstance(output, list) else []
     text = output if isinstance(output, str) else "\n".join(_texts(parts))
@@ -493,7 +493,7 @@ def _add_reasoning(item: Item, message: dict[str, Any], signer: Signer) -> None:
 
 
 def _add_call(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001
-    """A call as it was made: arguments that are no JSON stay the text that they are."""
+    """Add a call with its original arguments, even if they are not JSON."""
     name = item.get("name")
     if not isinstance(name, str) or not name:
         return

@@ -1,8 +1,8 @@
-"""Proof that a text of reasoning came from this gateway.
+"""Signatures, which prove that reasoning came from this gateway.
 
-Owns the key's use: signatures beside a text, and blobs that hold one. Clients send both back in
-later turns; what another server made is recognised and dropped. Nothing is secret about the text:
-the client has seen it. Must not know where the key is kept.
+Owns the use of the key: signatures of a text, and blobs that hold a text. Clients send both back in
+later turns; those that another server made are recognised and dropped. The text is no secret: the
+client has seen it. Must not know where the key is kept.
 """
 
 import base64
@@ -14,7 +14,7 @@ from typing import Final
 KEY_BYTES: Final = 32
 
 MAX_TEXT_BYTES: Final = 8 * 2**20
-"""Of the text in a blob; a body that holds one is no larger unless it is a bomb."""
+"""The bound on the text in a blob. A compressed blob that holds more is an attack."""
 
 _MAC_BYTES: Final = 32
 

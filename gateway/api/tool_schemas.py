@@ -13,10 +13,10 @@ import msgspec
 from gateway.api.byte_lru import ByteLru
 
 MAX_BYTES: Final = 2 * 2**20
-"""Of the bytes that clients sent; the decoded tools take several times that."""
+"""The bound on the bytes that clients sent; decoded tools take several times that."""
 
 _MAX_FORMS: Final = 4
-"""A template uses one form; only an odd one lets the request choose the indentation."""
+"""Forms of JSON that are cached per tool. A template uses one; a rare one lets a request choose."""
 
 
 class JsonForm(NamedTuple):
@@ -76,8 +76,8 @@ def _num_bytes(raw: bytes, _: object) -> int:
 
 
 def shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """The tool as a model sees it: without `strict`, which is for the server. A model that has
-    never seen it thinks otherwise.
+    """The tool as a model sees it: without `strict`, which is for the server. A model that was
+    not trained with it answers differently if it sees it.
     """
     function = tool.get("function")
     if not isinstance(function, dict) or "strict" not in function:

@@ -40,7 +40,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 
 
 class Tokenized(msgspec.Struct):
-    """`max_model_len` is the model's window, if known."""
+    """`max_model_len` is the model's context length, if known."""
 
     count: int
     max_model_len: int | None
@@ -55,8 +55,8 @@ class Detokenized(msgspec.Struct):
 
 
 class ModelObject(msgspec.Struct):
-    """A model by one of its names; `root` is its own, the numbers are its window, if known: vLLM's
-    name for it and that of OpenRouter.
+    """A model by one of its names; `root` is its own name. The numbers are its context length, if
+    known, under vLLM's name and OpenRouter's.
     """
 
     id: str

@@ -1,7 +1,7 @@
-"""What operators look at: an overview of the whole, the history of an hour, requests explained.
+"""The dashboard: an overview of the fleet, the history of an hour, and requests explained.
 
-Owns the rows and how they follow from the gateway's plain data, and the page. Must not know
-HTTP or terminals.
+Owns the rows, how they follow from the gateway's data, and the page. Must not know HTTP or
+terminals.
 """
 
 from gateway.dashboard.dashboard import Clients, Dashboard

@@ -1,6 +1,6 @@
-"""The gateway's data for its page, and the clock behind its history.
+"""The dashboard's data, and the task that samples its history.
 
-Owns the reading of all parts at one moment, one overview for all readers of that moment, and the
+Owns the reading of all parts of the gateway at one moment, the overview that readers share, and the
 sample every five seconds. Must not know HTTP, nor how the rows are shown.
 """
 
@@ -21,15 +21,14 @@ from gateway.turn import Services
 
 Clients = Mapping[str, tuple[int, int]]
 SHARED_S: Final = 0.5
-"""An overview serves all requests for it within half a second."""
+"""An overview is shared by all requests for one within this time."""
 SHOWN_EVENTS: Final = 200
 
 
 @final
 class Dashboard:
-    """`process` is the index of this process, if there are several; `now` is the traces' clock.
-    `siblings` and `read_clients`, for readers in other processes, are set once they are
-    known.
+    """`process` is the index of this process if there are several; `now` is the clock of traces.
+    `siblings` and `read_clients`, which readers in other processes need, are set later.
     """
 
     def __init__(
@@ -63,21 +62,19 @@ class Dashboard:
             self._sample()
 
     async def look(self) -> None:
-        """Ask the other processes on the port, if there are any, for what the next overview has of
-        them.
-        """
+        """Ask the other processes on the port, if any, for their part of the next overview."""
         if self.siblings is not None:
             await self.siblings.look()
 
     def overview(self, clients: Clients) -> Overview:
-        """As of now, or of half a second ago; of the other processes, as of the last `look`.
-        `clients`: prompt tokens and cached ones by name.
+        """The overview of all processes: of this one at most `SHARED_S` old, of the others as of
+        the last `look`. `clients` has prompt tokens and cached ones by client program.
         """
         own = self.own(clients)
         return own if self.siblings is None else merged(own, self.siblings.seen)
 
     def own(self, clients: Clients) -> Overview:
-        """Of this process alone."""
+        """The overview of this process alone."""
         now = self._now()
         if self._shared is None or now - self._shared_at >= SHARED_S:
             self._rates.look(map(_progress, self._services.traces.open.values()), now)
@@ -85,12 +82,12 @@ class Dashboard:
         return self._shared
 
     def explain(self, name: str) -> Explanation | None:
-        """The request of that id, or of the name that an event gives it."""
+        """The request with that id, or with that name in events; None if it is not known here."""
         trace = self._services.traces.find(name)
         return None if trace is None else explain(trace, self._source({}))
 
     def samples(self, number: int = 0) -> tuple[int, list[Sample]]:
-        """How many there were so far, and those after the first `number`."""
+        """The number of samples so far, and the samples after the first `number`."""
         return self._history.number, self._history.since(number)
 
     def log(self, after: int | None = None) -> Log:

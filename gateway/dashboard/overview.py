@@ -41,9 +41,9 @@ MAX_RECENT: Final = 40
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What an overview is made of. `now` is on the clock of the traces. `positions`: of each
-    ticket that waits. `rates`: tokens per second of open requests by number.
-    `away_since`: when providers took over, by model. `clients`: prompt tokens and cached ones.
+    """The input of an overview. `now` is on the clock of traces. `positions` has the queue position
+    of each waiting ticket, `rates` the tokens per second of open requests by number, `away_since`
+    the time at which providers took over by model, `clients` prompt tokens and cached ones.
     """
 
     version: str
@@ -105,7 +105,7 @@ def overview_of(source: Source) -> Overview:
 def condition_of(
     models: Iterable[ModelView], workers: Sequence[WorkerView], num_waiting: int
 ) -> tuple[Condition, str]:
-    """How the whole is, in a word and in a sentence."""
+    """The condition of the whole gateway, in a word and in a sentence."""
     models = tuple(models)
     away = [model.name for model in models if model.is_away]
     down = [model.name for model in models if model.state == "down" and not model.is_away]

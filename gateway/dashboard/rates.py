@@ -1,7 +1,7 @@
-"""How fast each open request is answered right now.
+"""Rates: how fast each open request is answered right now.
 
-Owns the tokens that each had at the last look. Must not know requests or clocks. Looks cost nothing
-while there is no reader; the first one gives the average since the first token.
+Owns the token counts at the last look. Must not know requests or clocks. Without a reader there are
+no looks and no cost; the first look gives the average since the first token.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, final
 
 SMOOTHING: Final = 0.4
 LEAST_S: Final = 0.2
-"""Looks that are closer together see the same rates: a few tokens would make them jump."""
+"""Looks that are closer together see the same rates, which would otherwise jump with each token."""
 
 
 class Progress(NamedTuple):

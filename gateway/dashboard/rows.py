@@ -15,14 +15,14 @@ Phase = Literal["preparing", "queued", "prefill", "decode", "cloud", "detached",
 """Where a request is. `detached`: its client has left before the first token, and may come back."""
 
 Condition = Literal["well", "starting", "cloud", "busy", "down"]
-"""Of the whole: `cloud` and `down` if that is so for any model, `busy` while requests wait."""
+"""The whole gateway: `cloud` and `down` if any model is, `busy` while requests wait."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
-    """`state` as in the fleet. `phase` and `fraction` are those of a start. `running` and `waiting`
-    are the engine's, of `places` at once. Of `num_blocks` of key-value memory sequences hold
-    `held_blocks`; `cached_blocks` are those that the index knows. `is_open`: its breaker asks it
-    last. `tokens_per_s` is what this gateway gets from it.
+    """`state` is as in the fleet. `phase` and `fraction` are the progress of a start. `running` and
+    `waiting` are the engine's counts, of `places` at once. Sequences hold `held_blocks` of
+    `num_blocks` of key-value memory; the index knows `cached_blocks`. `is_open`: its breaker is
+    open. `tokens_per_s` is what this gateway gets from it.
     """
 
     name: str
@@ -60,9 +60,9 @@ class ModelRow(msgspec.Struct, frozen=True):
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """A request, open or over. `position` in its queue, from 1, while it waits, for `wait_s` more.
-    `age_s` is how long it took so far; `tokens_per_s` of an open one is of the last moments, of
-    another the average.
+    """A request, open or ended. While it waits, `position` is its place in the queue, from 1, and
+    `wait_s` the forecast of its wait. `age_s` is its duration so far. `tokens_per_s` is the rate of
+    the last moments for an open request, else the average.
     """
 
     id: str
@@ -126,15 +126,15 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class Log(msgspec.Struct, frozen=True):
-    """Events in order. `num_lost` before them are not kept any more."""
+    """Events in order. `num_lost` earlier ones are no longer kept."""
 
     events: tuple[EventRow, ...]
     num_lost: int = 0
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Since the start, but for `tokens_per_s`, `open` and `queued`, which are of now, and the first
-    tokens, which are those of the last `firsts` requests.
+    """Counts since the start; but `tokens_per_s`, `open` and `queued` are of this moment, and the
+    times to the first token are of the last `firsts` requests.
     """
 
     open: int
@@ -152,9 +152,9 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """All of it at one moment. `requests` are the oldest open ones, at most `MAX_REQUESTS`;
-    `recent` the last ended ones. `process` is the index of one of several gateway processes;
-    `processes` are in it, and took the place of `replaced` others.
+    """The whole gateway at one moment. `requests` are the oldest open ones, at most `MAX_REQUESTS`;
+    `recent` are the last ended ones. `process` is the index of one of several gateway processes.
+    The overview covers `processes`, which have replaced `replaced` others.
     """
 
     version: str

@@ -1,8 +1,8 @@
-"""The other gateway processes on the same port, for the one that is looked at.
+"""Siblings: the other gateway processes on the same port, whose data one dashboard shows too.
 
 Owns how they are asked, by the control sockets of this host, and how their overviews and this one's
-become one. Asks only when a page or a terminal is open. Must not know HTTP. One that does not
-answer within `ANSWER_S` is left out; `processes` of the overview says how many there are in it.
+are merged. They are asked only while a page or a terminal is open. One that does not answer within
+`ANSWER_S` is left out; `processes` of the overview says how many it covers. Must not know HTTP.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ _replace = msgspec.structs.replace
 
 @final
 class Siblings:
-    """Those that serve `url`. `seen` are their overviews as of the last look."""
+    """The processes that serve `url`. `seen` are their overviews as of the last look."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -53,7 +53,7 @@ class Siblings:
         self.seen: tuple[Overview, ...] = ()
 
     async def look(self) -> None:
-        """Ask them all, unless that was done within the last half second."""
+        """Ask all of them, unless that was done within the last half second."""
         now = trio.current_time()
         if now - self._looked_at >= SHARED_S:
             self._looked_at = now
@@ -65,7 +65,7 @@ class Siblings:
         return next(iter(await self._ask(AskRequest(self._url, name))), None)
 
     async def _ask(self, question: Ask) -> list[msgspec.Raw]:
-        """What those say that have something to say, in the order of their sockets."""
+        """The answers of those that have one, in the order of their sockets."""
         found: dict[Path, msgspec.Raw] = {}
 
         async def ask_one(path: Path) -> None:
@@ -90,9 +90,9 @@ def _other_sockets() -> list[Path]:
 
 
 def merged(own: Overview, others: Sequence[Overview]) -> Overview:
-    """One overview of all processes. What each knows of the whole (states of workers and models,
-    limits, savings) is `own`'s; what each counts for itself is added up. The condition is the worst
-    that one of them sees.
+    """One overview of all processes. Facts that all of them know (states of workers and models,
+    limits, savings) are taken from `own`; counts are added up. The condition is the worst that any
+    of them reports.
     """
     if not others:
         return own

@@ -17,8 +17,8 @@ NONE: Final = "none"
 
 
 class AnswerFormat(msgspec.Struct, frozen=True):
-    """Without a format, calls or reasoning are not looked for. `is_reasoning_model`: the model is
-    known to reason; others may all the same.
+    """The formats of tool calls and reasoning; with None these are not looked for.
+    `is_reasoning_model`: the model is known to reason; other models may reason too.
     """
 
     tools: ToolFormat | None
@@ -27,7 +27,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
 
     @property
     def enders(self) -> tuple[str, ...]:
-        """What ends reasoning that was not closed: the beginning of a call."""
+        """The beginnings of a call, which end reasoning that was not closed."""
         return self.tools.markers if self.tools is not None else ()
 
     @property
@@ -39,12 +39,13 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         return tags
 
     def is_opened_by(self, prompt_end: str) -> bool:
-        """Whether a prompt with this end makes the model go on reasoning."""
+        """Whether a prompt with this end has opened the reasoning."""
         return self.reasoning is not None and prompt_end.rstrip().endswith(self.reasoning.open)
 
     def past_reasoning(self, prompt_end: str) -> str:
-        """The text that takes a prompt with this end to where the answer begins. A reasoning model
-        gets an empty block: it has not learned to answer without one.
+        """The text to append to a prompt with this end so that the answer begins at once. A
+        reasoning model gets an empty block of reasoning, because it has not learned to answer
+        without one.
         """
         if self.reasoning is None:
             return ""

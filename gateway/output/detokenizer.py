@@ -1,9 +1,9 @@
-"""Token ids -> text, incrementally.
+"""The detokenizer: token ids -> text, incrementally.
 
-Two ways: tables from id to text and to bytes where tokens are bytes (0.1 us per token, 0.6 us
-within a character that is split over tokens), else the library's own stream (0.64 us). Text never
-ends inside a character; bytes that are not UTF-8 become U+FFFD. Must not know stop strings, tools
-or HTTP, except for the characters at which a later stage has to look.
+There are two kinds. If tokens are bytes, tables map an id to text and bytes (0.1 us per token,
+0.6 us within a character that is split over tokens); else the library's own stream is used
+(0.64 us). Text never ends inside a character; bytes that are not UTF-8 become U+FFFD. Must not know
+stop strings, tools or HTTP, except for the characters at which a later stage has to look.
 """
 
 import codecs
@@ -117,9 +117,9 @@ class ByteTable(dict[int, bytes]):
 
 
 class PlainTexts(dict[bytes, str]):
-    """One id, packed as on the wire -> its text, if that is whole characters without any of `marks`
-    and does not end in white space (unless `may_end_in_space`); else "". Filled as ids come up. The
-    key is packed because unpacking an id costs more than looking up its text.
+    """A map from one id, packed as on the wire, to its text if that is whole characters without any
+    of `marks` and does not end in white space (unless `may_end_in_space`); else to "". It is filled
+    as ids come up. The key is packed because unpacking an id costs more than looking up its text.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Separates reasoning from the answer: `<think>…</think>` and its siblings at the answer's start.
+"""Separates reasoning from the answer: `<think>…</think>` and similar tags at the answer's start.
 
 Owns the formats by name, their detection, and the incremental split, which is the same wherever the
 stream is cut. Only a block that opens the answer is reasoning: later tags are text. White space

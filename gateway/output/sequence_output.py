@@ -1,4 +1,4 @@
-"""Token ids of one choice -> turn events, over all workers that work on it.
+"""Token ids of one choice -> turn events, over all workers that compute it.
 
 Owns the order of the stages (detokenise, stop strings, reasoning, tool calls), the bound of a
 sequence, the count of tokens that the client pays for, whether it may have seen something, and
@@ -41,16 +41,16 @@ _NONE: Final[frozenset[int]] = frozenset()
 _NO_MARKS: Final[frozenset[str]] = frozenset()
 
 _event_of: Final[Callable[..., Callable[[str], PlainEvent]]] = lru_cache(maxsize=256)(partial)
-"""A function from text to an event of a choice, or of its call. All streams share it, so it stays
-in the processor's cache.
+"""A function from text to an event of a choice, or of its call. All streams share one object for
+each, so that it stays in the CPU cache.
 """
 
 
 @final
 class EventSink:
-    """Where events go now: `emit` may change while an answer is written, when its client comes or
-    leaves. It may be called like a function; a token's way reads `emit` instead, which saves a call
-    and three objects that are in no cache.
+    """The present receiver of events: `emit` changes when the client of an answer comes or leaves.
+    The sink may be called like a function. The token path reads `emit` instead, which saves a call
+    and three objects that are in no CPU cache.
     """
 
     __slots__ = ("emit",)
@@ -114,7 +114,7 @@ class SequenceOutput:
         return self._pipeline.reasoning_tokens
 
     def take_item(self, item: TokenItem) -> bool:
-        """`take` for tokens from a worker. A single plain token takes the short way."""
+        """`take` for tokens from a worker, with a fast path for a single plain token."""
         packed = item.ids
         pipeline = self._pipeline
         texts = pipeline.plain
@@ -151,7 +151,7 @@ class SequenceOutput:
             self._sink.emit(event)
 
     def complete_already(self) -> Reason | None:
-        """Why the choice is complete with the tokens so far; None if it is not."""
+        """The reason for which the choice is complete already; None if it is not."""
         last = unpack_tokens(bytes(self.packed[-TOKEN_BYTES:]))
         if not self._end_ids.isdisjoint(last):
             return "stop"
@@ -248,9 +248,9 @@ class OutputPipeline:
         return events
 
     def finish(self, reason: Literal["stop", "length"]) -> list[OutputEvent]:
-        """The rest of the text, then `Finished`. A stop after tool calls becomes "tool_calls"; an
-        answer that was cut stays "length" even then, and so ends one whose last call breaks off:
-        clients take a "tool_calls" for calls that can be made.
+        """The rest of the text, then `Finished`. A stop after tool calls becomes "tool_calls". An
+        answer that was cut, or whose last call breaks off, ends with "length" instead, because
+        clients execute the calls of a "tool_calls".
         """
         rest = "" if self.stopped else self._rest()
         is_cut = reason == "length" and not self.stopped

@@ -1,6 +1,6 @@
 """Tags that may be cut anywhere in a stream, and the white space around them.
 
-Says how much of the end of a text must be held back. Must not know which tags there are.
+Owns how much of the end of a text must be held back. Must not know which tags there are.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """From messages to token ids: chat templates, tokenizers, and the caches of prompts.
 
-Owns what a model's text files mean. Must not know requests in flight, workers or HTTP. Pure; its
-callers run it in threads.
+Owns how a model's text files are read and used. Must not know running requests, workers or HTTP.
+Pure; its callers run it in threads.
 """
 
 from gateway.prompt.model_text import (

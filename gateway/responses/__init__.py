@@ -1,7 +1,7 @@
 """Stored responses and conversations of the Responses API, and responses in the background.
 
-Owns what happens to an answer beside its client: the record that is stored, the task that makes it
-while no client waits, the history of a request. Must not know HTTP, nor SQL.
+Owns the record of an answer that is stored, the task that computes an answer while no client waits,
+and the history of a request. Must not know HTTP, nor SQL.
 """
 
 from gateway.responses.background import Running

@@ -1,8 +1,8 @@
-"""The one task that writes stored responses.
+"""The archive: the one task that writes stored responses.
 
 Owns the queue before the disk, and the thread in which all calls of the store run, one at a time.
-A writer of an answer queues its changes and never waits; a read waits for the changes that came
-before it, so a client finds what it has received. Must not know what a response says.
+A write queues its changes and never waits. A read waits for the changes that were queued before it,
+so a client finds what it has received. Must not know what a response says.
 """
 
 import logging
@@ -24,7 +24,7 @@ from gateway.store import (
 from protocol.errors import ConfigError
 
 MAX_QUEUED_BYTES: Final = 64 * 2**20
-"""Of changes that wait for a slow disk; then responses are lost, with a line in the log."""
+"""The bound on changes that wait for a slow disk. Beyond it responses are lost, with a log line."""
 SWEEP_S: Final = 60.0
 RETRY_S: Final = 0.5
 MAX_TRIES: Final = 5
@@ -99,7 +99,7 @@ class Archive:
         await self._write()
 
     async def write_on(self) -> None:
-        """Write what is queued until cancelled."""
+        """Write queued changes until cancelled."""
         while True:
             if not self._queue:
                 await self._has_work.wait()
@@ -114,7 +114,7 @@ class Archive:
                 await self._in_thread(store.close)
 
     async def sweep_at_times(self) -> None:
-        """Delete what has expired, and what is left of it and of older deletions in the log."""
+        """From time to time delete what has expired, and empty the write-ahead log of its data."""
         while True:
             try:
                 await self._in_thread(self.store.expire, self._unix_time() - self._expire_s)
@@ -138,7 +138,7 @@ class Archive:
         self._has_work.set()
 
     async def ask(self, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """What the store's method says, after all changes so far. Raises `ApiError` 503."""
+        """The result of `call` on the store, after all changes so far. Raises `ApiError` 503."""
         while self._queue or self._is_writing:
             await self._written.wait()
         try:
@@ -151,8 +151,8 @@ class Archive:
     async def find(
         self, call: Callable[[*Arguments], T | None], *arguments: *Arguments
     ) -> T | None:
-        """As `ask`. What another process has told its client a moment ago may not be written yet,
-        so it is looked for again if there are others.
+        """As `ask`, but if several processes share the file, a missing result is looked for again:
+        another process may have answered its client just before it writes.
         """
         found = await self.ask(call, *arguments)
         looks = round(FIND_S / LOOK_AGAIN_S) if self.is_shared else 0
@@ -170,7 +170,7 @@ class Archive:
         return self._store
 
     async def _write(self) -> None:
-        """Write what is queued. Shielded from cancellation, which would lose what was taken."""
+        """Write the queued changes. Shielded from cancellation, which would lose those taken."""
         changes, self._queue, self._queued_bytes = self._queue, [], 0
         self._has_work = trio.Event()
         store = self._store

@@ -1,8 +1,8 @@
-"""Responses that are made while no client waits for them.
+"""Background responses, which are computed while no client waits.
 
-Owns their tasks, their number, their cancellation, and how a client follows the stream of one, from
-any event on and by any gateway process: what the archive has comes from there, the rest as it is
-made. Must not know what an event says.
+Owns their tasks, their number and their cancellation, and how a client follows the stream of one
+from any event on, at any gateway process: first the events in the archive, then new ones as they
+come. Must not know what an event says.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,8 +16,8 @@ from gateway.responses.record import Record
 from gateway.store import StoredResponse
 
 TICK_S: Final = 0.5
-"""How much of a stream a killed process loses, and how soon it hears of a cancellation that came to
-another process.
+"""The interval at which streams are archived, so that a kill loses no more of them, and at which a
+process notices a cancellation that another process received.
 """
 POLL_S: Final = 0.25
 CANCEL_S: Final = 5.0
@@ -30,7 +30,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 class Running:
-    """A response that is being made. `is_cancelled`: because its client wants it no more."""
+    """A running background response. `is_cancelled`: its client has cancelled it."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -38,13 +38,13 @@ class Running:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """End it; what it has so far is kept."""
+        """End the response; its content so far is kept."""
         self.is_cancelled = True
         self.scope.cancel()
 
 
 class Background:
-    """All of one process, at most `most` at a time."""
+    """All background responses of one process, at most `most` at a time."""
 
     def __init__(self, archive: Archive, most: int) -> None:
         self._archive = archive
@@ -76,7 +76,7 @@ class Background:
     def start(
         self, response_id: str, record: Record, work: Callable[[Running], Awaitable[None]]
     ) -> None:
-        """Do `work`, which brings the record to its end, however it is ended."""
+        """Run `work` in a task. It must bring the record to its end even if it is cancelled."""
         if self._nursery is None:
             raise RuntimeError("the background does not run")
         running = self._running[response_id] = Running(record)
@@ -84,7 +84,7 @@ class Background:
         self._nursery.start_soon(self._run_one, response_id, running, work)
 
     async def cancel(self, owner: str, response_id: str) -> StoredResponse | None:
-        """End the response, if it runs here or elsewhere; what it is then."""
+        """Cancel the response, in whichever process it runs; returns its state after that."""
         store, archive = self._archive.store, self._archive
         found = await archive.ask(store.cancel, owner, response_id)
         with trio.move_on_after(CANCEL_S):
@@ -140,8 +140,8 @@ class Background:
 
 
 async def _follow_live(record: Record, after: int, keep_alive_s: float, send: Send) -> int:
-    """Send what is made until the archive has more than was sent, or it is over; the last number
-    sent.
+    """Send new events until the archive has more than was sent, or the stream is over. Returns the
+    number of the last event that was sent.
     """
     while record.last <= after and not record.has_ended:
         if data := events_after(record.tail(), after):
@@ -155,7 +155,7 @@ async def _follow_live(record: Record, after: int, keep_alive_s: float, send: Se
 
 
 async def _send_after(data: bytes, after: int, send: Send) -> int:
-    """Send the events in `data` above `after`; the last number sent."""
+    """Send the events in `data` with numbers above `after`; returns the last number sent."""
     if rest := events_after(data, after):
         await send(rest)
         return number_of(rest[rest.rindex(b"\ndata: ") : -2])

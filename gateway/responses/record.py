@@ -1,7 +1,7 @@
-"""One answer on its way into the archive.
+"""The record of one answer, on its way into the archive.
 
-Owns when a response is stored: one in the background at once, any other when it ends, or when its
-events take much memory. An answer that its client leaves is not kept. Must not know a turn.
+Owns when a response is stored: a background one at once, any other when it ends, or when its events
+take much memory. An answer whose client leaves is not kept. Must not know turns.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,9 @@ Fields = dict[str, Any]
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What an answer belongs to: the name of an API key, the items that its request added, and what
-    it goes on from. Without `is_stored` only the conversation gets it.
+    """Where an answer belongs. `owner` is the name of an API key; `items` are those that the
+    request added. The answer continues the response `previous_id` or the conversation. Without
+    `is_stored` only the conversation gets it.
     """
 
     owner: str
@@ -86,11 +87,11 @@ class Record:
         self._wake()
 
     def tail(self) -> bytes:
-        """The events that the archive does not have."""
+        """The events that the archive does not have yet."""
         return b"".join(self._parts) if self._has_opening else b""
 
     def flush(self) -> None:
-        """Hand the events over."""
+        """Pass these events to the archive."""
         if not (self._parts and self._has_opening):
             return
         if not self._is_inserted:

@@ -1,6 +1,6 @@
-"""What the HTTP edge asks of stored responses and conversations.
+"""Stored responses and conversations, as the HTTP edge uses them.
 
-Owns which keys may store, the history of a request, and the errors for what is not there. Must not
+Owns which keys may store, the history of a request, and the errors for missing objects. Must not
 know HTTP, nor how anything is written.
 """
 
@@ -23,8 +23,8 @@ Item = dict[str, Any]
 
 
 class StoredResponses:
-    """The stored responses of one gateway process, number `process` of `num_processes` that share
-    the file at `path`; None: there is no place for it.
+    """The stored responses of one gateway process, `process` of `num_processes` that share the file
+    at `path`. With `path` None nothing is stored.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StoredResponses:
         return may_store and self._archive.is_kept
 
     def record(self, origin: Origin) -> Record | None:
-        """What keeps an answer; None if nothing of it shall be kept."""
+        """The record of an answer; None if nothing of it is to be stored."""
         if not origin.is_stored and origin.conversation_id is None:
             return None
         return Record(self._archive, origin)
@@ -97,7 +97,9 @@ class StoredResponses:
         return draft.resolved(found)
 
     async def history(self, owner: str, draft: ResponsesDraft) -> list[Item]:
-        """The items of what the request goes on from. Raises `ApiError` 404."""
+        """The items of the response or conversation that the request continues. Raises `ApiError`
+        404.
+        """
         if (previous_id := draft.previous_id) is not None:
             turns = None
             if self._archive.is_kept:
@@ -143,7 +145,7 @@ class StoredResponses:
     async def create_conversation(
         self, owner: str, conversation_id: str, metadata: Item, items: list[tuple[str, bytes]]
     ) -> int:
-        """Create a conversation with those items, in JSON with their ids; returns when."""
+        """Create a conversation with `items` (JSON, with ids); returns its time of creation."""
         create = self._archive.store.create_conversation
         return await self._archive.ask(create, owner, conversation_id, metadata, items)
 

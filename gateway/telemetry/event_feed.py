@@ -1,8 +1,8 @@
-"""The feed of fleet events.
+"""The event feed: publishes fleet events.
 
-Owns the one way of an event: counted, logged as one line of JSON, handed to the listeners. Must not
-know why something happened. Publishing never waits: a slow listener loses its oldest events, and
-learns how many.
+Owns what happens to an event: it is counted, logged as one line of JSON, and given to the
+listeners. Must not know why something happened. Publishing never waits: a slow listener loses its
+oldest events, and is told how many.
 """
 
 import logging
@@ -41,7 +41,7 @@ class PublishedEvent(msgspec.Struct, frozen=True):
 
 
 class Listener:
-    """The events since it connected, bounded."""
+    """A bounded queue of the events since the listener connected."""
 
     def __init__(self) -> None:
         self._waiting: deque[PublishedEvent] = deque()
@@ -49,7 +49,7 @@ class Listener:
         self._num_lost = 0
 
     def put(self, event: PublishedEvent) -> None:
-        """One more; the oldest goes if there is no room."""
+        """Add an event; the oldest one is dropped if there is no room."""
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self._num_lost += 1
@@ -60,7 +60,7 @@ class Listener:
         await self._news.wait()
 
     def take(self) -> tuple[int, list[PublishedEvent]]:
-        """How many were lost since the last call, before those that follow."""
+        """The number of events that were lost since the last call, and the events after those."""
         lost, events = self._num_lost, list(self._waiting)
         self._num_lost = 0
         self._waiting.clear()
@@ -88,7 +88,7 @@ class EventFeed:
         return len(self._listeners)
 
     def publish(self, event: FleetEvent) -> None:
-        """It has happened now."""
+        """Publish an event that has just happened."""
         kind = kind_of(event)
         self.counts[kind] += 1
         self._number += 1

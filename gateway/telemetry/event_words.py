@@ -1,7 +1,7 @@
-"""Fleet events in one line for people.
+"""Fleet events as one line of text for people.
 
-Owns the words and how grave each kind is. Must not know where they are shown. A kind without words
-of its own is shown by its fields.
+Owns the text and the level of each kind. Must not know where it is shown. A kind without a text of
+its own is shown by its fields.
 """
 
 from typing import Any, Final, Literal
@@ -76,7 +76,7 @@ _WORDS: Final[dict[type[msgspec.Struct], tuple[Level, str]]] = {
 
 
 def words_of(event: FleetEvent) -> tuple[Level, str]:
-    """How grave it is, and what happened."""
+    """The level of the event, and its text."""
     match event:
         case EngineFault():
             return _engine_fault(event)

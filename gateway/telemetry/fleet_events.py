@@ -39,7 +39,7 @@ class WorkerBack(_Event, frozen=True, tag="worker back"):
 
 
 class EngineFault(_Event, frozen=True, tag="engine fault"):
-    """An engine died, its supervisor lives. `is_final`: it is not started again by itself."""
+    """An engine died; its supervisor lives. `is_final`: the supervisor does not start it again."""
 
     worker: str
     epoch: int
@@ -49,8 +49,8 @@ class EngineFault(_Event, frozen=True, tag="engine fault"):
 
 
 class SpeedLost(_Event, frozen=True, tag="speed loss"):
-    """What of a worker is over 10 % slower than at its last good start; `herma diff` on its host
-    lists that many changes.
+    """A worker is over 10 % slower than at its last good start in these `figures`. `herma diff` on
+    its host lists `num_changes` differences.
     """
 
     worker: str
@@ -87,14 +87,14 @@ class FallbackOn(_Event, frozen=True, tag="fallback on"):
 
 
 class FallbackOff(_Event, frozen=True, tag="fallback off"):
-    """Workers answer for the model again: so many health probes in a row came back."""
+    """Workers answer for the model again, after `recovery_probes` successes in a row."""
 
     model: str
     recovery_probes: int
 
 
 class HealthProbeFailed(_Event, frozen=True, tag="health probe failed"):
-    """A worker that says it is ready gave no tokens; providers go on answering."""
+    """A worker that reports itself ready gave no tokens; providers continue to answer."""
 
     model: str
     worker: str
@@ -121,13 +121,13 @@ class Resumed(_Event, frozen=True, tag="resumed"):
 
 
 class RetryRefused(_Event, frozen=True, tag="retry refused"):
-    """The budget for retries is spent: the client gets the failure instead."""
+    """The retry budget is used up: the client gets the failure instead of a retry."""
 
     what: str
 
 
 class PoisonedRequest(_Event, frozen=True, tag="poisoned request"):
-    """A request was there at so many deaths of engines; it is refused from now on."""
+    """Several engines died while they ran this request, which is refused from now on."""
 
     request: str
     model: str
@@ -153,7 +153,7 @@ class BreakerClosed(_Event, frozen=True, tag="breaker closed"):
 
 
 class ProviderFailed(_Event, frozen=True, tag="provider failed"):
-    """A provider gave nothing of an answer; `status` is its HTTP status, if it sent one."""
+    """A provider gave no part of an answer; `status` is its HTTP status, if it sent one."""
 
     provider: str
     model: str
@@ -170,7 +170,7 @@ class AnswerCut(_Event, frozen=True, tag="answer cut"):
 
 
 class LimitReached(_Event, frozen=True, tag="limit reached"):
-    """A spending limit refuses for what was spent, for the first time in its window."""
+    """A spending limit refuses a request for the first time in its window."""
 
     scope: str
     name: str
@@ -179,7 +179,7 @@ class LimitReached(_Event, frozen=True, tag="limit reached"):
 
 
 class SpendingThreshold(_Event, frozen=True, tag="spending threshold"):
-    """So many percent of a limit are spent."""
+    """The given percentage of a spending limit is spent."""
 
     scope: str
     name: str
@@ -188,7 +188,7 @@ class SpendingThreshold(_Event, frozen=True, tag="spending threshold"):
 
 
 class RequestDetached(_Event, frozen=True, tag="detached"):
-    """A client left before the first token; its request lives on for `grace_s`."""
+    """A client left before the first token; its request continues for `grace_s`."""
 
     model: str
     key: str
@@ -196,7 +196,7 @@ class RequestDetached(_Event, frozen=True, tag="detached"):
 
 
 class TakenOver(_Event, frozen=True, tag="taken over"):
-    """The same request came again and took it over."""
+    """A detached request was taken over by the same request, which its client sent again."""
 
     model: str
     key: str
@@ -204,15 +204,15 @@ class TakenOver(_Event, frozen=True, tag="taken over"):
 
 
 class ConfigReloaded(_Event, frozen=True, tag="config reloaded"):
-    """The file was read again: what was taken of it, and what needs a restart."""
+    """A reload: the keys that were taken from the file, and those that need a restart."""
 
     taken: tuple[str, ...]
     kept: tuple[str, ...]
 
 
 class ProcessReplaced(_Event, frozen=True, tag="process replaced"):
-    """This process took the place of one that ended or hung: `why`, and how many of its index ended
-    since the start of their parent.
+    """This process replaced one that ended or hung, for the reason `why`. The last field counts the
+    processes of this index that have ended since the start of their parent.
     """
 
     why: str
@@ -220,7 +220,7 @@ class ProcessReplaced(_Event, frozen=True, tag="process replaced"):
 
 
 class AdminAct(_Event, frozen=True, tag="admin act"):
-    """What an operator did to this process, and how it ended; the audit file says more."""
+    """An act of an operator on this process, and its result; the audit file has more fields."""
 
     act: str
     who: str

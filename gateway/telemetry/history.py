@@ -1,7 +1,7 @@
-"""The last hour in samples, for graphs.
+"""The history: samples of the last hour, for graphs.
 
-Owns the ring of samples and how counters that only rise become one. Must not know what is counted,
-nor clocks: a reading says when it was taken. An hour costs 100 KB, a request nothing.
+Owns the ring of samples, and how two readings of rising counters become a sample. Must not know
+what is counted, nor clocks: a reading has its time. An hour takes 100 KB; a request costs nothing.
 """
 
 from collections import deque
@@ -15,8 +15,8 @@ MAX_SAMPLES: Final = 720
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The counters at one moment (`unix_time`, seconds), and the seconds that each first token has
-    taken since the reading before. `failed`: requests that ended in an error that was not theirs.
+    """The counters at one moment (`unix_time`, seconds), and the seconds to the first token of each
+    request since the previous reading. `failed` counts requests that ended in an error of ours.
     """
 
     unix_time: float
@@ -32,8 +32,8 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """What happened up to `unix_time`, since the sample before: `seconds` of it. Rates are per
-    second. First tokens are in ms, None if there was none.
+    """What happened in the `seconds` before `unix_time`. Rates are per second. Times to the first
+    token are in ms, None without one.
     """
 
     unix_time: float
@@ -52,7 +52,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 @final
 class History:
-    """`samples` is public for reading. `number` rises by one for each."""
+    """The samples of the last hour. `number` counts all samples so far."""
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
@@ -60,14 +60,14 @@ class History:
         self._last: Reading | None = None
 
     def add(self, reading: Reading) -> None:
-        """The first reading only begins it, as does one after the clock was set back."""
+        """Add a sample. The first reading, and one after the clock was set back, gives none."""
         last, self._last = self._last, reading
         if last is not None and reading.unix_time > last.unix_time:
             self.samples.append(_between(last, reading))
             self.number += 1
 
     def since(self, number: int) -> list[Sample]:
-        """Those after the first `number` ones, as far as they are kept."""
+        """The samples after the first `number` ones, as far as they are kept."""
         num_new = min(self.number - number, len(self.samples))
         return list(self.samples)[len(self.samples) - num_new :]
 
@@ -99,7 +99,7 @@ def _between(last: Reading, now: Reading) -> Sample:
 
 
 def _rate(before: int, now: int, seconds: float) -> float:
-    """A usage that is smaller than what was seen of it can set a count back a little."""
+    """The rate of a counter, at least 0: a final usage below the running count sets it back."""
     return round(max(0, now - before) / seconds, 2)
 
 

@@ -1,8 +1,8 @@
-"""One line per request, where that is asked for.
+"""The request log: one line per request, if the configuration asks for it.
 
 Owns the fields and their order, as `name=value` pairs. Names of workers, models and keys are
-configured, the client's program is one word, reasons are the gateway's own: no line holds text of a
-prompt or of an answer. Must not know where the log goes.
+configured, the client's program is one word, and reasons are the gateway's own texts, so no line
+holds text of a prompt or an answer. Must not know where the log goes.
 """
 
 import json
@@ -16,7 +16,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def log_request(trace: RequestTrace) -> None:
-    """A request is over."""
+    """Log a request that has ended."""
     _log.info("%s", request_line(trace))
 
 

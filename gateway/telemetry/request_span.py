@@ -1,8 +1,8 @@
-"""A request in the words of OpenTelemetry's conventions for generative AI.
+"""The span of a request, by OpenTelemetry's conventions for generative AI.
 
-Owns the names of operations, providers and attributes, and the span of a request that is over: its
-times in Unix nanoseconds, its phases as events. Pure: it reads no clock, and knows no library. No
-attribute holds text of a prompt or of an answer.
+Owns the names of operations, providers and attributes, and the span of an ended request: its times
+in Unix nanoseconds, its phases as events. Pure: it reads no clock, and knows no library. No
+attribute holds text of a prompt or an answer.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from gateway.telemetry.request_traces import OK, AttemptTrace, RequestTrace
 Value = str | int | float | bool | tuple[str, ...]
 
 _OURS: Final = "herma"
-"""The provider of what our workers answer."""
+"""The provider name for answers of our own workers."""
 _OPERATIONS: Final = {
     "chat": "chat",
     "messages": "chat",
@@ -38,8 +38,8 @@ class SpanEvent(msgspec.Struct, frozen=True):
 
 
 class RequestSpan(msgspec.Struct, frozen=True):
-    """`parent` are the headers `traceparent` and `tracestate` of the client. `error` says what
-    failed on our side; what a client did wrong is none of it.
+    """`parent` holds the headers `traceparent` and `tracestate` of the client. `error` is a failure
+    on our side, never a mistake of the client.
     """
 
     name: str
@@ -57,12 +57,12 @@ def operation_of(trace: RequestTrace) -> str:
 
 
 def provider_of(trace: RequestTrace) -> str:
-    """The configured name of the provider that answered; of a worker, ours."""
+    """The configured name of the provider that answered; for a worker, Herma."""
     return trace.served_by.removeprefix("cloud:") if ":" in trace.served_by else _OURS
 
 
 def span_of(trace: RequestTrace) -> RequestSpan:
-    """The request, which is over."""
+    """The span of a request that has ended."""
     end_s = trace.received_at if trace.ended_at is None else trace.ended_at
     is_ours = trace.status >= _SERVER_ERROR
     return RequestSpan(
@@ -108,7 +108,7 @@ def _attributes(trace: RequestTrace) -> Iterator[tuple[str, Value]]:
 
 
 def _events(trace: RequestTrace) -> Iterator[SpanEvent]:
-    """Those of the first choice, in order."""
+    """The phases of the first choice, in order."""
     for attempt in trace.turn.attempts:
         if not attempt.choice:
             yield from _events_of(trace, attempt)

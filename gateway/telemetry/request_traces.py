@@ -1,10 +1,10 @@
-"""What operators see of requests: when each came, where it waited, which servers had it.
+"""Request traces: what operators see of requests (when each came, where it waited, which servers
+had it).
 
-Owns the plain facts of a request while it is open and after its end, and the bounds of what is
-kept: one more request pushes the oldest out, and those that failed or moved have a ring of their
-own, so that they can be read afterwards. The HTTP edge writes those of the answer, the
-turn those of its attempts. Must not know how requests run. A token costs nothing here: the numbers
-of tokens are read from `outputs` on request.
+Owns the facts of a request while it is open and after its end, and the bound on ended requests: the
+oldest is dropped, but requests that failed or moved have a ring of their own, so that they can be
+read later. The HTTP edge writes the facts of the answer, the turn those of its attempts. Must not
+know how requests run. A token costs nothing here: token counts are read from `outputs` on demand.
 
 Times are on trio's clock, in seconds.
 """
@@ -18,10 +18,10 @@ import msgspec
 from gateway.api import Usage
 
 MAX_ATTEMPTS: Final = 24
-"""A request that is tried more often shows its first attempts and its last one."""
+"""A request with more attempts shows its first ones and its last one."""
 
 NAME_DIGITS: Final = 8
-"""So much of a sequence's id stands in events."""
+"""How many digits of a sequence's id appear in events."""
 OK: Final = 200
 MAX_RECENT: Final = 384
 MAX_NOTABLE: Final = 128
@@ -29,8 +29,8 @@ MAX_NOTABLE: Final = 128
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A ready worker and what a request would cost there, in ms of delay for everybody. `running`:
-    sequences that were on it at the time.
+    """A ready worker, and the cost of a request there in ms of delay for all requests. `running`
+    sequences were on it at that time.
     """
 
     worker: str
@@ -45,7 +45,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Decision(Protocol):
-    """Why a worker was chosen. Kept as it is: few decisions are ever looked at."""
+    """Why a worker was chosen. It is evaluated only when it is looked at, which is seldom."""
 
     @property
     def why(self) -> str:
@@ -66,10 +66,10 @@ class Output(Protocol):
 
 
 class AttemptTrace(msgspec.Struct):
-    """One try on a worker, or one question to a provider. `asked_at`: since when it waited for that
-    place; `first_at`: its first token. `ended_at`, `end` (why) and `output_tokens` (of the choice,
-    by then) are those of one that has failed; the last one ends with the request. `num_busy`: how
-    often its server had no room.
+    """One attempt on a worker or provider. It waited for its place from `asked_at`, and had its
+    first token at `first_at`. A failed attempt has `ended_at`, `end` (the reason) and
+    `output_tokens` (of the choice so far); the last attempt ends with the request. `num_busy` is
+    how often its server had no room.
     """
 
     server: str
@@ -87,16 +87,16 @@ class AttemptTrace(msgspec.Struct):
     num_busy: int = 0
 
     def fail(self, now: float, end: str, output_tokens: int = 0) -> None:
-        """It has ended without an answer, or with a part of one; `end` says why."""
+        """End the attempt without an answer, or with a part of one, for the reason `end`."""
         self.ended_at = now
         self.end = end
         self.output_tokens = output_tokens
 
 
 class TurnTrace(msgspec.Struct):
-    """The turns' part. `number` is that of the request that they belong to, of which `num_open` are
-    under way. `ticket` waits for a place, or is 0. `prompt_tokens` are those of all prompts.
-    `names` are what events and logs call the request.
+    """The part of a trace that turns write. `num_open` turns of the request `number` run now.
+    `ticket` is the one that waits for a place, or 0. `prompt_tokens` is the sum over all prompts.
+    `names` identify the request in events and logs.
     """
 
     number: int = 0
@@ -115,7 +115,7 @@ class TurnTrace(msgspec.Struct):
         return sum([output.num_tokens for output in self.outputs])
 
     def begin(self, attempt: AttemptTrace) -> None:
-        """A server has the request now."""
+        """A server gets the request now."""
         self.ticket = 0
         self.num_attempts += 1
         attempts = self.attempts
@@ -135,9 +135,9 @@ class TurnTrace(msgspec.Struct):
 
 class RequestTrace(msgspec.Struct):
     """One request. `client` is the program that sent it. `served_by` is "worker", "cloud:NAME" or
-    "none". `unix_time` is when it came, as `received_at`. `finish`: why the answer ended, unless a
-    provider's bytes were passed on. `parent` are the client's `traceparent` and
-    `tracestate`, where spans are exported. `num_seen_tokens` is counted at the end.
+    "none". It arrived at `unix_time`, on trio's clock `received_at`. `finish` is why the answer
+    ended, unless a provider's bytes were passed on. `parent` holds the client's `traceparent` and
+    `tracestate` if spans are exported. `num_seen_tokens` is counted at the end.
     """
 
     number: int = 0
@@ -162,13 +162,13 @@ class RequestTrace(msgspec.Struct):
 
     @property
     def output_tokens(self) -> int:
-        """Those of the usage, if there is one, else those that were seen."""
+        """The output tokens of the usage, if there is one, else those that were seen."""
         if self.usage is not None:
             return self.usage.completion_tokens
         return self.num_seen_tokens or self.turn.output_tokens
 
     def answers_to(self, name: str) -> bool:
-        """Whether `name` is its id, or what an event calls it."""
+        """Whether `name` is the request's id, or its name in events."""
         is_short = len(name) < NAME_DIGITS
         return name == self.id or (
             not is_short and any(one.hex().startswith(name) for one in self.turn.names)
@@ -177,8 +177,9 @@ class RequestTrace(msgspec.Struct):
 
 @final
 class RequestTraces:
-    """`on_end` is called with each request that is over; it must not raise. `keeps_parents`: spans
-    are exported, so the client's are kept. All is public for reading.
+    """The traces of open and recent requests, public for reading. The functions `on_end` are called
+    with each request that has ended, and must not raise. `keeps_parents`: spans are exported, so
+    the client's span headers are kept.
     """
 
     def __init__(
@@ -199,17 +200,17 @@ class RequestTraces:
 
     @property
     def output_tokens(self) -> int:
-        """Of all requests so far, the open ones included."""
+        """The output tokens of all requests so far, including open ones."""
         return self._output_tokens + sum([trace.output_tokens for trace in self.open.values()])
 
     def enter(self, trace: RequestTrace) -> None:
-        """A request is here."""
+        """Add a request that has arrived."""
         number = self._number = self._number + 1
         trace.number = trace.turn.number = number
         self.open[number] = trace
 
     def end(self, trace: RequestTrace) -> None:
-        """Its answer is over; `status`, `usage` and `ended_at` say how."""
+        """The answer has ended; `status`, `usage` and `ended_at` are set."""
         self.num_ended += 1
         if trace.status != OK:
             self.num_failed += trace.status >= 500 or trace.status in {408, 429}
@@ -224,13 +225,13 @@ class RequestTraces:
             self._close(trace)
 
     def end_turn(self, turn: TurnTrace) -> None:
-        """A turn is over whose client has left, or had come again as another request."""
+        """End a turn whose client has left, or that another request has taken over."""
         trace = self.open.get(turn.number)
         if trace is not None and trace.ended_at is not None and not turn.num_open:
             self._close(trace)
 
     def take_over(self, trace: RequestTrace, turn: TurnTrace) -> None:
-        """The client of a detached turn came again, as `trace`, which has that turn now."""
+        """The request `trace` takes over a detached turn, and gets its part of the trace."""
         detached = self.open.pop(turn.number, None)
         turn.number = trace.number
         trace.turn = turn
@@ -238,14 +239,14 @@ class RequestTraces:
             self._keep(detached)
 
     def recent(self) -> Iterator[RequestTrace]:
-        """Those that are over, the last one first; then older ones that are notable."""
+        """Ended requests, the last one first; then older ones that failed or moved."""
         yield from reversed(self._recent)
         oldest = self._recent[0].unix_time if self._recent else 0.0
         yield from (one for one in reversed(self._notable) if one.unix_time < oldest)
 
     def firsts(self, since: float) -> list[float]:
-        """Seconds to the first token of those requests, as far as they are kept, that had theirs
-        after `since` (on the clock of traces).
+        """Seconds to the first token, for each kept request that had it after `since` (on the clock
+        of traces).
         """
         return [
             trace.first_at - trace.received_at
@@ -254,7 +255,7 @@ class RequestTraces:
         ]
 
     def find(self, name: str) -> RequestTrace | None:
-        """The request of that id, or of the name that events call it."""
+        """The request with that id, or with that name in events."""
         for trace in (*self.open.values(), *self._recent, *self._notable):
             if trace.answers_to(name):
                 return trace
@@ -264,7 +265,7 @@ class RequestTraces:
         del self.open[trace.number]
         if trace.usage is None:
             trace.num_seen_tokens = trace.turn.output_tokens
-        # An output holds on to where its text went, and so to this.
+        # An output refers to the sink of its events, and so to the whole answer.
         trace.turn.outputs.clear()
         self._output_tokens += trace.output_tokens
         self._keep(trace)

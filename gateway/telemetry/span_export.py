@@ -1,8 +1,8 @@
-"""Spans of requests on their way to a collector.
+"""Span export: spans of requests go to a collector in batches.
 
-Owns the queue between the requests and the export, its bounds, the tries, and what is counted as
-lost. A request is never held up: its span waits in the queue, or is lost if that is full. Must not
-know the collector's protocol.
+Owns the queue between the requests and the export, its bound, the retries, and what is counted as
+lost. A request is never delayed: its span waits in the queue, or is lost if the queue is full. Must
+not know the collector's protocol.
 """
 
 import logging
@@ -20,11 +20,11 @@ MAX_WAITING: Final = 4096
 """Spans, 1 to 4 KB each."""
 MAX_BATCH: Final = 512
 PAUSE_S: Final = 1.0
-"""Requests that end together leave together."""
+"""Spans are collected for this time, and leave together."""
 RETRY_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""A batch that a collector has refused so often is lost."""
+"""The pauses before a batch is sent again; after these it is lost."""
 LAST_S: Final = 3.0
-"""How long the end of the gateway waits for the last spans."""
+"""How long the stop of the gateway waits for the last spans."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class SpanExport:
         self._is_failing = False
 
     def add(self, trace: RequestTrace) -> None:
-        """A request is over."""
+        """Queue the span of a request that has ended."""
         if len(self._waiting) >= MAX_WAITING:
             self._counters.spans_lost += 1
             return
@@ -52,7 +52,7 @@ class SpanExport:
         self._news.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send batches until cancelled; then the rest, once."""
+        """Send batches until cancelled; then send the rest once."""
         task_status.started()
         batch: list[RequestSpan] = []
         try:

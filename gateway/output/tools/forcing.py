@@ -1,10 +1,10 @@
-"""Makes a model call a tool: the prompt ends in the beginning of a call.
+"""Forced calls: the prompt ends with the beginning of a tool call, so that the model calls a tool.
 
-Owns how calls begin in each format. The model can only go on with the call, and the parser starts
-behind the same text: this is as exact as a format allows without constrained sampling, and costs
-nothing. Markup and the tool's name are kept apart, so that no name can forge a turn. Every
-beginning ends at the end of a token in all tokenizers, because no model has learned what follows
-half a token. Must not know tokens.
+Owns how calls begin in each format. The model can only continue the call, and the parser starts
+behind the same text. This is as exact as a format allows without constrained sampling, and costs
+nothing. Markup and the tool's name are separate, so that no name can forge a turn. Every beginning
+ends at a token boundary in all tokenizers, because no model has learned what follows half a token.
+Must not know tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ class Opening(NamedTuple):
 
 
 class _Beginning(NamedTuple):
-    """What stands before any name, what more stands before a given name, and what follows it."""
+    """The text before any name, further text before a given name, and the text after the name."""
 
     of_any: str
     before: str = ""
@@ -86,7 +86,7 @@ def _gemma(_template: str, _: int) -> _Beginning:
 
 
 def _apart(before_name: str) -> tuple[str, str]:
-    """The last character apart: between two words, tokenizers join it with the second."""
+    """The text without its last character, and that one, which tokenizers join with the name."""
     return before_name[:-1], before_name[-1]
 
 

@@ -114,7 +114,7 @@ class JsonRepair:
         return self.close_early() if is_whole else None
 
     def close_early(self) -> str:
-        """Where the model went on with something else: the rest, completed."""
+        """The completed rest of the value, after which the model has begun something else."""
         if self._state in {_STRING, _ESCAPE, _HEX, _QUOTE}:
             self._end_string()
         elif self._state == _WORD:

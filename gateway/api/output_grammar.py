@@ -5,7 +5,8 @@ models: nothing is compiled here, so a schema that no engine can enforce is foun
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +48,9 @@ _SUBSCHEMAS: Final = frozenset(
     {"items", "additionalItems", "contains", "not", "if", "then", "else", "propertyNames"}
 )
 _LISTS: Final = frozenset({"anyOf", "oneOf", "prefixItems", "items"})
+_CONSTRUCTS: Final = re.compile(r"\\(.)|\(\?(.)|\{(,)", re.DOTALL)
+"""What may make a pattern hard: an escape, a group with an option, a bound without a beginning."""
+_HARD_ESCAPES: Final = frozenset("123456789bBAzZGkKcC<>")
 _MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties"})
 
 
@@ -79,7 +83,10 @@ def schema_text(
     _check_depth(schema, field)
     shown = dict(closed(schema) if is_strict else schema)
     shown[_OPTIONS] = {"whitespace_pattern": _WHITE_SPACE, "lenient": is_lenient}
-    return _bounded(json.dumps(shown, ensure_ascii=False), field)
+    text = json.dumps(shown, ensure_ascii=False)
+    if is_lenient and '"pattern' in text:
+        text = json.dumps(_without_hard_patterns(shown), ensure_ascii=False)
+    return _bounded(text, field)
 
 
 def given_grammar(raw: Mapping[str, Any]) -> OutputGrammar | None:
@@ -152,23 +159,61 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which objects that name their properties have no others, unless the schema allows
     them itself. Parts of an `allOf` stay as they are: each would forbid what the others name.
     """
-    copy: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in _MAPS and isinstance(value, dict):
-            copy[key] = {name: _closed(one) for name, one in value.items()}
-        elif key in _LISTS and isinstance(value, list):
-            copy[key] = [_closed(one) for one in value]
-        elif key in _SUBSCHEMAS:
-            copy[key] = _closed(value)
-        else:
-            copy[key] = value
+    copy = _with_parts(schema, closed, _LISTS, _SUBSCHEMAS)
     if "properties" in copy and "allOf" not in copy:
         copy.setdefault("additionalProperties", False)
     return copy
 
 
-def _closed(schema: object) -> object:
-    return closed(schema) if isinstance(schema, dict) else schema
+def _without_hard_patterns(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy without the patterns that engines cannot enforce. Properties whose names only such a
+    pattern describes are allowed with any value.
+    """
+    copy = _with_parts(
+        schema, _without_hard_patterns, _LISTS | {"allOf"}, _SUBSCHEMAS | {"additionalProperties"}
+    )
+    if isinstance(pattern := copy.get("pattern"), str) and _is_hard(pattern):
+        del copy["pattern"]
+    if isinstance(named := copy.get("patternProperties"), dict) and any(map(_is_hard, named)):
+        copy["patternProperties"] = {key: one for key, one in named.items() if not _is_hard(key)}
+        copy.pop("additionalProperties", None)
+    return copy
+
+
+def _is_hard(pattern: str) -> bool:
+    """Whether it has look-around, word boundaries, back-references or what only some dialects have.
+    Such a construct is more than the regular expressions that can be followed token by token.
+    """
+    return any(
+        (found[1] and found[1] in _HARD_ESCAPES) or (found[2] and found[2] != ":") or found[3]
+        for found in _CONSTRUCTS.finditer(pattern)
+    )
+
+
+def _with_parts(
+    schema: Mapping[str, Any],
+    change: Callable[[Mapping[str, Any]], dict[str, Any]],
+    lists: frozenset[str],
+    subschemas: frozenset[str],
+) -> dict[str, Any]:
+    """A copy whose parts are changed: those in maps, and those under the keys in `lists` and
+    `subschemas`.
+    """
+
+    def changed(part: object) -> object:
+        return change(part) if isinstance(part, dict) else part
+
+    copy: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _MAPS and isinstance(value, dict):
+            copy[key] = {name: changed(one) for name, one in value.items()}
+        elif key in lists and isinstance(value, list):
+            copy[key] = [changed(one) for one in value]
+        elif key in subschemas:
+            copy[key] = changed(value)
+        else:
+            copy[key] = value
+    return copy
 
 
 def _check_depth(schema: Mapping[str, Any], field: str) -> None:

@@ -134,6 +134,46 @@ def test_strict_objects_are_closed_wherever_they_stand() -> None:
     assert msgspec.json.encode(given) == before
 
 
+@pytest.mark.parametrize(
+    ("pattern", "is_kept"),
+    [
+        (r"^[a-z]{1,3}(?:\.\w+)*$", True),
+        (r"^\\b\(?=$", True),
+        (r"^(?!\.)x$", False),
+        (r"(?<=a)b", False),
+        (r"\bword\b", False),
+        (r"^(a)\1$", False),
+        (r"^a{,3}$", False),
+    ],
+)
+def test_only_patterns_that_can_be_followed_stay_where_none_has_to(
+    pattern: str, is_kept: bool
+) -> None:
+    """zod describes addresses with look-around, which would refuse the whole request. A strict
+    schema keeps its patterns, and a property may have the name of the keyword.
+    """
+    text = {"type": "string", "pattern": pattern, "format": "email"}
+    named = {"type": "object", "patternProperties": {pattern: text}, "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"pattern": text, "all": {"allOf": [text]}},
+        "additionalProperties": named,
+        "$defs": {"x": {"anyOf": [text]}},
+    }
+    given = json.dumps(schema)
+    for is_lenient in (True, False):
+        shown = json.loads(schema_text(schema, "f", is_strict=False, is_lenient=is_lenient))
+        del shown["x-guidance"]
+        if is_kept or not is_lenient:
+            assert shown == schema
+            continue
+        assert pattern not in str(shown)
+        assert shown["properties"]["pattern"] == {"type": "string", "format": "email"}
+        assert "additionalProperties" not in shown["additionalProperties"]
+        assert set(shown["$defs"]["x"]) == {"anyOf"}
+    assert json.dumps(schema) == given
+
+
 def test_options_of_a_client_are_replaced() -> None:
     """A schema must not take the bounds away."""
     given = {**SCHEMA, "x-guidance": {"whitespace_pattern": " *", "lenient": True}}

@@ -1,0 +1,193 @@
+"""No kernel that begins before the one ahead has ended relies on what that one writes."""
+
+# ruff: noqa: ANN001, ANN202, N803 - device code is typed by Triton
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from benchmarks.drive import Drive, fresh_runner
+from config import SpeculationConfig
+from kernels.delta_rule import Span, plan_spans, verified
+from kernels.delta_rule import device as delta
+from kernels.launch import Launch
+from protocol.sampling import SamplingParams
+from tests.fakes.drafts import CardDrafts
+from tests.fakes.early_starts import Watch, early_starts
+from tests.fakes.tiny_drafters import add_gated_head
+from tests.fakes.tiny_families import write_family
+from tests.fakes.tiny_models import load_tiny
+from tests.kernels.delta_cases import EPS, SIZES, drawn_rows, layer
+from tests.kernels.test_delta_verify import NUM_SLOTS, STEPS, begun, planned
+from workers.engine.graphs.capture import run_again
+from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.runner import Runner
+
+CPU: Final = torch.device("cpu")
+FEW: Final = SamplingParams(2, temperature=0.0, ignore_eos=True)
+
+
+@pytest.fixture(name="watch")
+def _watch() -> Iterator[Watch]:
+    with early_starts() as watch:
+        yield watch
+
+
+@triton.jit
+def _copy_kernel(
+    from_ptr, to_ptr, LOADS: tl.constexpr, STORES: tl.constexpr, LETS: tl.constexpr,
+    WAITS: tl.constexpr,
+):  # fmt: skip
+    """Lets the next one begin, loads and stores, each first of all or behind the wait."""
+    if LETS == 0:
+        tl.extra.cuda.gdc_launch_dependents()
+    if LOADS == 0:
+        found = tl.load(from_ptr)
+    if STORES == 0:
+        tl.store(to_ptr, 1.0)
+    if WAITS:
+        tl.extra.cuda.gdc_wait()
+    if LETS == 1:
+        tl.extra.cuda.gdc_launch_dependents()
+    if LOADS == 1:
+        found = tl.load(from_ptr)
+    if STORES == 1:
+        tl.store(to_ptr, found)
+
+
+def _run(numbers: torch.Tensor, copies: Sequence[tuple[int, int, dict[str, int]]]) -> None:
+    """Copies from one number to another."""
+    for source, target, changes in copies:
+        constants = {"LOADS": 1, "STORES": 1, "LETS": 0, "WAITS": 1, **changes}
+        launch = Launch(_copy_kernel, constants, launch_pdl=constants.pop("PDL", 1) == 1)
+        launch((1, 1, 1), (numbers[source:], numbers[target:]))
+
+
+AHEAD: Final = {"LOADS": 0}
+BEHIND: Final = {"LETS": 1}
+NOTHING: Final = {"LOADS": 2, "STORES": 2, "WAITS": 0}
+READS: Final = "_copy_kernel loads ahead of its wait what _copy_kernel writes"
+
+
+@pytest.mark.parametrize(
+    ("copies", "faults"),
+    [
+        ([(0, 1, {}), (1, 2, {})], []),
+        ([(0, 1, {}), (3, 2, AHEAD)], []),
+        ([(0, 1, {}), (1, 2, AHEAD)], [READS]),
+        ([(0, 1, BEHIND), (1, 2, AHEAD)], [READS]),
+        ([(0, 1, {"LETS": 2}), (1, 2, AHEAD)], []),
+        ([(0, 1, {}), (1, 2, {**AHEAD, "PDL": 0, "WAITS": 0})], []),
+        ([(0, 1, {}), (3, 4, {}), (1, 2, AHEAD)], [READS]),
+        ([(0, 1, {}), (3, 4, BEHIND), (1, 2, AHEAD)], []),
+        ([(0, 1, BEHIND), (3, 4, {}), (1, 2, AHEAD)], [READS]),
+        ([(0, 1, {"STORES": 0})], ["_copy_kernel stores ahead of its wait"]),
+        ([(0, 1, {}), (3, 4, NOTHING)], ["_copy_kernel never waits"]),
+        ([(0, 1, {"STORES": 2}), (3, 4, NOTHING)], []),
+    ],
+)
+def test_what_relies_on_too_much_is_found(
+    copies: Sequence[tuple[int, int, dict[str, int]]], faults: list[str], watch: Watch
+) -> None:
+    """Of the kernel ahead, and of those ahead of it, if none between them waits before it lets
+    others begin.
+    """
+    _run(torch.zeros(8), copies)
+    assert watch.faults == faults
+
+
+@pytest.mark.parametrize("name", ["padding", "beside prompts"])
+def test_verified_rows_wait(name: str, watch: Watch) -> None:
+    """Two layers, one behind the other."""
+    spans = STEPS[name]
+    rows = drawn_rows(sum(span.length for span in spans), 5)
+    of = begun(layer(NUM_SLOTS, most_rows=7))
+    for _ in range(2):
+        given = of.weights, EPS, of.state, of.ring, *planned(spans, CPU)
+        verified.verify(*rows, *given, SIZES)
+    assert "_advance_kernel" in watch.early
+    assert watch.faults == []
+
+
+@pytest.mark.parametrize("tiles", [delta.MANY_TILES, delta.SOME_TILES])
+def test_decodes_of_a_hybrid_wait(tiles: Any, watch: Watch) -> None:
+    """Of one row each, beside padding and a prompt."""
+    spans = [Span(6, 1, 3), Span(-1, 1, 7), Span(0, 1, 0), Span(9, 70, 1)]
+    rows, of = drawn_rows(73, 5), begun(layer(NUM_SLOTS))
+    plan, out = plan_spans(spans, CPU), torch.empty(73, SIZES.value_columns)
+    for _ in range(2):
+        delta.decode(*rows, of.weights, EPS, of.state, plan, SIZES, out, tiles)
+        delta.prompts(*rows, of.weights, EPS, of.state, plan, SIZES, out)
+    assert len(watch.early) == 5
+    assert watch.faults == []
+
+
+def _slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "early"),
+    [
+        ("qwen3_5", {}, {"_fused_kernel", "_sigmoid_mul_kernel", "_rms_norm_kernel"}),
+        _slow("qwen3_5", {"quantization": "fp8"}, {"_quantize_rows_kernel"}),
+        _slow("qwen2", {"quantization": "int4"}, {"_int4_gemv_kernel", "_int4_skinny_kernel"}),
+        _slow("gemma3", {}, {"_write_kernel"}),
+    ],
+)
+def test_all_kernels_of_a_step_wait(
+    tmp_path: Path, family: str, changes: dict[str, Any], early: set[str]
+) -> None:
+    """Prompts, decodes and both, and what is drawn; in float16, which the interpreter computes."""
+    sizes = {"kv_tokens": 512, "block_size": 16, "token_budget": 128, **changes}
+    if family == "qwen3_5":
+        sizes["snapshots"] = 4
+    host = load_tiny(write_family(tmp_path, family), dtype="float16", **sizes)
+    answers = []
+    for on_card in (False, True):
+        if on_card:
+            with early_starts() as watch:
+                steps = DeviceSteps(host.model, host.cache, host.facts, run_again)
+                runner = Runner(host.model, host.cache, host.facts, host.model_dir, steps)
+                answers.append(_answers(Drive(runner, looks_ahead=True)))
+        else:
+            answers.append(_answers(Drive(fresh_runner(host))))
+    assert early <= watch.early
+    assert watch.faults == []
+    if changes.get("quantization") != "fp8":  # the interpreter loses a carry
+        assert answers[0] == answers[1]
+
+
+def _answers(drive: Drive) -> list[list[int]]:
+    for length in (5, 19):
+        drive.submit(list(range(3, 3 + length)), FEW)
+    drive.finish()
+    return [answer.outputs for answer in drive.answers.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")  # of padding
+def test_all_kernels_of_drafts_wait(tmp_path: Path) -> None:
+    """Those that draft, and those that verify, of a hybrid."""
+    path = write_family(tmp_path / "model", "qwen3_5")
+    add_gated_head(path)
+    chosen = SpeculationConfig(drafter=str(path), depth=2)
+    sizes = {"kv_tokens": 512, "block_size": 16, "token_budget": 128, "snapshots": 4}
+    host = load_tiny(path, dtype="float16", speculation=chosen, **sizes)
+    with early_starts() as watch:
+        steps = DeviceSteps(
+            *(host.model, host.cache, host.facts, run_again), drafter=host.drafter, verifies=True
+        )
+        runner = Runner(host.model, host.cache, host.facts, host.model_dir, steps)
+        drive = Drive(runner, looks_ahead=True, proposer=CardDrafts(2))
+        for _ in range(2):
+            _answers(drive)
+            while runner.prepare(pending_only=True):
+                pass
+    assert {"_advance_kernel", "_decode_kernel"} <= watch.early
+    assert watch.faults == []

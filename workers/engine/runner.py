@@ -1,7 +1,7 @@
-"""One step of the model: a plan in, sampled tokens out, in two halves.
+"""One step of the model: a plan in, sampled tokens out, in two halves (`launch`, `collect`).
 
-Owns the sequences' tokens and what happens when memory runs out in a step. Must not know
-scheduling (which chunks run, in which blocks, is the plan's decision) nor how a device computes.
+Owns the sequences' tokens and what happens when memory runs out in a step. Must not know scheduling
+(the plan says which chunks run in which blocks) nor how a device computes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class InFlight:
-    """A started step: what is to be read or, after an error of its draw, raised, which sequences
-    have failed already, and what was embedded.
+    """A launched step. `launched` holds its tokens, or the error of its draw, which `collect`
+    raises; None if it samples nothing. `failed` pairs sequences that failed at the launch with the
+    reason; `embeddings` are float32 bytes by sequence.
     """
 
     step: int
@@ -69,8 +70,8 @@ class Runner:
         *,
         verifies: bool = False,
     ) -> None:
-        """`steps` None takes `steps_on` the model's device. `step_bytes`: see `DeviceUse`. It will
-        be given drafts if it `verifies`.
+        """`steps` None: those of `steps_on` for the model's device. `step_bytes`: see `DeviceUse`.
+        `verifies`: plans may carry drafts.
         """
         self.verifies = verifies
         self.facts = facts
@@ -89,12 +90,12 @@ class Runner:
 
     @property
     def lookahead(self) -> int:
-        """Steps that may be launched before the first of them is collected, beside that one."""
+        """How many steps may be launched beyond the one that is collected next."""
         return self._steps.lookahead
 
     @property
     def drafter(self) -> Drafter | None:
-        """What drafts on the device behind each step."""
+        """The drafting network that runs behind each step, if there is one."""
         return self._steps.drafter
 
     @property
@@ -109,12 +110,12 @@ class Runner:
 
     @property
     def swap_room(self) -> SwapRoom | None:
-        """See `Steps`; none where a drafter keeps keys and values of its own."""
+        """See `Steps`. None with speculation: a drafter's keys and values are not swapped."""
         return None if self.verifies else self._steps.swap_room
 
     @property
     def state_bytes(self) -> int:
-        """What the recurrent states of sequences and prefixes take."""
+        """Bytes of the recurrent states of sequences and prefixes."""
         return self._steps.state_bytes
 
     @property
@@ -141,10 +142,11 @@ class Runner:
     def launch(self, plan: StepPlan) -> InFlight:
         """Start computing the plan.
 
-        A sequence with ids outside the vocabulary, or whose chunk does not fit into memory, will be
-        in `failed` of the result; the others of the plan are not affected, unless the model keeps
-        recurrent states: then they fail too, and go on elsewhere. It fails in the next plan too,
-        which may be made before that is known and counts on the missing chunk.
+        A sequence with ids outside the vocabulary, or whose chunk does not fit into memory, is in
+        `failed` of the result. It also fails in the next plan, which may be made before this
+        failure is known and relies on the missing chunk. The plan's other sequences go on; but if
+        memory runs out in a model with recurrent states they all fail, and their requests go on
+        elsewhere.
         """
         self._move(plan)
         lost = self._lost
@@ -166,8 +168,8 @@ class Runner:
     def collect(self, step: InFlight) -> StepResult:
         """Wait for the tokens of a step and append them to the sequences that still live.
 
-        A sequence whose logits are not numbers, or whose grammar allows none of the tokens, is in
-        `failed`. With these tokens the next step is sampled, if that waits for them.
+        A sequence whose logits are not numbers, or whose grammar allows no token, is in `failed`.
+        If the next step is launched but its grammars wait for these tokens, launches its draw.
         """
         try:
             return self._collect(step)
@@ -197,9 +199,9 @@ class Runner:
         )
 
     def _sample_next(self) -> None:
-        """Launch the draw of the step in flight that waits for tokens. Its error is its own: it is
-        raised when that step is collected. A draw may be repeated: it changes nothing before its
-        end.
+        """Launch the draw of the step in flight that waits for tokens, if there is one. An error is
+        raised when that step is collected. The draw may be repeated, because it changes nothing
+        before its end.
         """
         step, self._unsampled = self._unsampled, None
         if step is None or not isinstance(step.launched, Unsampled):
@@ -241,10 +243,10 @@ class Runner:
         return self._steps.hidden(plan.chunks, self._states)
 
     def _move(self, plan: StepPlan) -> None:
-        """Move, end and start the sequences of the plan."""
+        """Swap, end and start sequences as the plan says."""
         if plan.moves is not NO_MOVES:
             self._steps.move(plan.moves)
-        for seq in plan.ended:  # one that never started was aborted first
+        for seq in plan.ended:
             self._states.pop(seq, None)
             self._embedding.discard(seq)
             self._lost.pop(seq, None)
@@ -257,13 +259,15 @@ class Runner:
     def _fitting(
         self, chunks: list[Chunk], compute: Callable[[Sequence[Chunk]], T], nothing: T
     ) -> T:
-        """What `compute` makes of those of the chunks that fit into memory; the others are lost."""
+        """What `compute` returns for the chunks that fit into memory, or `nothing`. Records the
+        sequences of the others as lost.
+        """
         while chunks:
             made, fits = self._try(chunks, compute, nothing)
             if fits:
                 return made
             if self._has_states:
-                # Some layers may have moved on, others not.
+                # The states of some layers may have moved on, those of others not.
                 self._lost.update((chunk.seq, _state_lost_text(chunk)) for chunk in chunks)
                 return nothing
             culprit = max(chunks, key=_appetite)
@@ -275,8 +279,8 @@ class Runner:
         return self._steps.launch(chunks, self._states, takes_in=takes_in)
 
     def _embed(self, chunks: Sequence[Chunk]) -> dict[int, bytes]:
-        """The embeddings of the prompts that end in these chunks: the last token's state behind the
-        final norm, float32 of L2 norm 1.
+        """The embeddings of the prompts that end in these chunks, as float32 bytes: the last
+        token's hidden state behind the final norm, scaled to an L2 norm of 1.
         """
         ends = [
             (chunk.seq, hidden[-1])
@@ -296,8 +300,9 @@ class Runner:
     def _try(
         self, chunks: Sequence[Chunk], compute: Callable[[Sequence[Chunk]], T], nothing: T
     ) -> tuple[T, bool]:
-        """Whether memory sufficed. A step may be repeated: it writes the same keys and values. But
-        recurrent states would move on twice.
+        """What `compute` returns, and whether memory sufficed. Tries twice after an error of the
+        driver: a repeated step writes the same keys and values. A model with recurrent states has
+        one try, because states would move on twice.
         """
         for is_last in (self._has_states, True):
             try:
@@ -306,22 +311,25 @@ class Runner:
                 if not is_out_of_memory(error):
                     raise
                 is_torch = isinstance(error, torch.OutOfMemoryError)
-            # Outside the handler: the exception's frames held the tensors of the failed step.
+            # Outside the handler, where the exception's frames hold no tensors of the failed step.
             torch.cuda.empty_cache()
             if is_last or is_torch:
                 break
-            # A kernel or a workspace takes memory from the driver: torch has just returned what it
-            # kept.
+            # A kernel or a workspace asked the driver for memory, which torch has now returned.
         return nothing, False
 
     def _sound(self, chunk: Chunk) -> Chunk:
-        """Without drafts that no token has: they would break a CUDA context, too."""
+        """The chunk, without its drafts if one is outside the vocabulary: as an index it would
+        break the CUDA context.
+        """
         if chunk.drafts and max(chunk.drafts) >= self._vocab_size:
             return msgspec.structs.replace(chunk, drafts=())
         return chunk
 
     def _invalid(self, started: Sequence[SequenceStart]) -> list[tuple[int, str]]:
-        """An id past the embedding is an error on the CPU and would break a CUDA context."""
+        """Sequences with a token id outside the vocabulary, and the reason. As an index such an id
+        raises on the CPU and would break a CUDA context.
+        """
         size = self._vocab_size
         return [
             (start.seq, f"token id {largest} is outside the vocabulary of {size}")
@@ -331,8 +339,8 @@ class Runner:
 
 
 class Drafting(NamedTuple):
-    """Whether steps verify drafts, and what drafts behind them on the device; a host's drafts are
-    timed by `clock`.
+    """Whether steps verify drafts (`is_on`), and the drafting network that runs behind them, if
+    there is one. `clock` times its passes on a host.
     """
 
     is_on: bool = False
@@ -348,8 +356,8 @@ def steps_on(
     drafting: Drafting = Drafting(),  # noqa: B008 - a constant
     on_host: HostRoom | None = None,
 ) -> Steps:
-    """The steps of the model's device. Graphs leave `spare_bytes` of a card to the largest step;
-    of the states of prefixes some are `on_host`.
+    """The steps of the model's device. CUDA graphs leave `spare_bytes` of the card to the largest
+    step. `on_host`: what the host's memory holds of states and of preempted sequences.
     """
     is_on, drafter, clock = drafting
     if model.device.type == "cuda":
@@ -369,7 +377,7 @@ def largest_id(ids: array[int]) -> int:
 
 
 def _appetite(chunk: Chunk) -> tuple[int, int]:
-    """Temporary memory grows with a chunk's rows, then with its context."""
+    """A sort key by temporary memory, which grows with a chunk's rows, then with its context."""
     return chunk.length, chunk.start
 
 

@@ -1,7 +1,7 @@
-"""What proposes drafts in an engine, by its configuration and its runner.
+"""The making of an engine's speculation from its configuration and its runner.
 
-Owns the choice of source and policy, and of what they go on from. Must not know how drafts are
-verified.
+Owns the choice of source and policy, and the earlier measurements that they start from. Must not
+know how drafts are verified.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def drafting_of(config: WorkerConfig, runner: Runner) -> SpeculationConfig | Non
 def speculation_for(
     config: WorkerConfig, runner: Runner, fit: Fit | None = None
 ) -> Speculation | None:
-    """What the engine of this worker proposes drafts with, if with anything; it goes on from the
-    `fit` of an earlier one.
+    """The speculation of this worker's engine, None if it is off. It starts from the `fit` of an
+    earlier engine.
     """
     fit = fit or Fit()
     chosen = drafting_of(config, runner)
@@ -75,7 +75,7 @@ def speculation_for(
     if depth is not None:
         return Speculation(card, policy, min(most, depth), promised=promised)
     draft_depth = DraftDepth(odds, policy, most, DraftTimes(fit.drafting))
-    # On a card a drafter takes a step's rows in for next to nothing.
+    # On a card it costs next to nothing that the drafter takes in a step's rows.
     taking = None if runner.lookahead else TakingIn(runner.facts.block_size, fit.expense)
     return Speculation(card, policy, draft_depth=draft_depth, promised=promised, taking_in=taking)
 
@@ -83,8 +83,8 @@ def speculation_for(
 def kept_speculation(
     config: WorkerConfig, runner: Runner, environ: Mapping[str, str]
 ) -> tuple[Speculation | None, DraftRecord | None]:
-    """As `speculation_for`, going on from what an earlier engine has kept; and where this one keeps
-    what it learns.
+    """`speculation_for`, started from what an earlier engine has recorded, and the record to which
+    this one writes what it learns.
     """
     chosen = drafting_of(config, runner)
     if chosen is None:
@@ -101,7 +101,9 @@ def kept_speculation(
 
 
 def _promised(chosen: SpeculationConfig) -> float | None:
-    """By the configuration, or by what `training.drafters` wrote into its config.json."""
+    """The promised tokens of a pass: those of the configuration, else those that
+    `training.drafters` wrote into the drafter's config.json.
+    """
     if chosen.promised is not None:
         return chosen.promised
     path = drafter_dir(chosen.drafter)

@@ -1,16 +1,16 @@
 """frames in -> scheduler -> runner -> frames out: the engine's one loop.
 
-Owns the order of a turn, the waiting, and the scheduler that a runner's facts call for. Must not
-know tensors (the runner does), what an exception in a step means (the pipeline does) nor which
+Owns the order of a turn, the waiting, and the making of the scheduler from a runner's facts. Must
+not know tensors (the runner does), what an exception in a step means (the pipeline does) nor which
 gateway reads a frame (the supervisor relays them).
 
-A turn starts the next step before it waits for the tokens of the last, so with a runner that looks
-ahead the card never waits for the CPU:
+A turn launches the next step before it waits for the tokens of the last one. With a runner that
+looks ahead, the card so never waits for the CPU:
 
     take frames -> plan N+1 -> launch N+1 -> send -> collect N -> commit N -> send
 
-A step that must wait for tokens, to verify drafts behind them, is launched as soon as they are
-committed, before they are sent.
+If the scheduler cannot plan step N+1 before it knows the tokens of step N (some drafts), the turn
+plans and launches it after commit N, before the second send.
 """
 
 from __future__ import annotations
@@ -73,21 +73,22 @@ __all__ = ["Channel", "Compiled", "EngineBroken", "EngineLoop", "GrammarCompiler
 LOAD_EVERY_S: Final = 0.1
 
 BRIEF_STEP_S: Final = 0.002
-"""Messages before a step that should be over so soon are sent with its tokens: an extra frame costs
-the supervisor and the gateways a wake-up, some 0.1 ms each.
+"""If a step should take less than this, the messages before it are sent with its tokens: a frame of
+their own would cost the supervisor and the gateways a wake-up, some 0.1 ms each.
 """
 
 PREPARE_EVERY_S: Final = 2.0
-"""Capturing a decode graph took 0.1 to 0.2 s on an H200: a twentieth of the time at the most."""
+"""The shortest time between captures in a busy engine. Capturing a decode graph took 0.1 to 0.2 s
+on an H200, so captures take at most a tenth of the time."""
 
 COMPILING_POLL_S: Final = 0.001
-"""How soon an idle engine sees that a grammar is compiled, most of which takes as long."""
+"""How often an idle engine looks whether a grammar is compiled; most take about as long."""
 _FIRST_CONTROL_TAG: Final = 64
 
 
 class Compiled(NamedTuple):
-    """The grammar of the sequence `key`, behind the outputs that it has so far; None if it cannot
-    be enforced because of the `error`, which is for the client.
+    """The compiled grammar of the sequence `key`, advanced over its outputs so far; None if it
+    cannot be enforced, with the `error` for the client.
     """
 
     key: Key
@@ -96,12 +97,14 @@ class Compiled(NamedTuple):
 
 
 class GrammarCompiler(Protocol):
-    """Compiles grammars beside the steps; each is ready some turns later. Called by the thread of
-    the loop only.
+    """Compiles grammars beside the steps; each is ready some turns later. Only the loop's thread
+    calls it.
     """
 
     def begin(self, key: Key, grammar: Grammar, outputs: array[int]) -> None:
-        """Compile it; `take_done` returns it once. `outputs` are those of earlier attempts."""
+        """Begin to compile; `take_done` returns the result once. `outputs` are those of earlier
+        attempts.
+        """
 
     def take_done(self) -> list[Compiled]:
         """Those that are ready now."""
@@ -134,7 +137,7 @@ class EngineLoop(Generic[InFlight]):
         watch_drafts: Callable[[bool], str] | None = None,
     ) -> None:
         """`compiler` None: the scheduler refuses all grammars. `watch_drafts` is called with each
-        `Load`, whether there is work; it answers with what to warn of.
+        `Load` and told whether the engine is busy; it returns a warning for operators, or "".
         """
         if scheduler.lookahead > runner.lookahead:
             raise ValueError(f"the runner looks {runner.lookahead} steps ahead: {scheduler!r}")
@@ -157,8 +160,8 @@ class EngineLoop(Generic[InFlight]):
     def run(self) -> None:
         """Serve until `Shutdown`. Raises `EngineBroken` when steps fail again and again."""
         while True:
-            # With work the next step must not wait. Without, only a frame can bring some, and until
-            # then the runner may prepare for later steps.
+            # With work the next step must not wait. Without work only a frame can bring some, so
+            # the runner may prepare for later steps until one comes.
             can_wait = not self._is_busy and not self._pipeline.prepare(pending_only=False)
             patience_s = COMPILING_POLL_S if self._num_compiling else None
             for link, payload in self._channel.take(patience_s if can_wait else 0.0):
@@ -184,7 +187,7 @@ class EngineLoop(Generic[InFlight]):
         # If no plan could be made or launched, the steps in flight are collected first.
         goes_on = has_planned and not self._pipeline.has_failed
         self._collect(leave=self._scheduler.lookahead if goes_on else 0)
-        if not has_planned:  # the card waits for what these tokens call for
+        if not has_planned:  # the tokens just committed may allow a plan; nothing is in flight
             has_planned = self._launch()
         self._prepare_while_busy()
         self._status.busy = is_busy = self._is_busy
@@ -208,7 +211,7 @@ class EngineLoop(Generic[InFlight]):
             and self._is_busy
             and self._clock() >= self._prepare_at
         ):
-            # Results in flight would be sent only after the capture.
+            # First, because the capture would delay the results in flight.
             self._collect(leave=0)
             self._flush()
             self._pipeline.prepare(pending_only=True)
@@ -320,8 +323,8 @@ def scheduler_for(
     proposer: Proposer | None = None,
     swap: SwapRoom | None = None,
 ) -> Scheduler:
-    """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`. With
-    `swap` preempted sequences go to the host's memory.
+    """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`.
+    `swap`: the host's memory for preempted sequences, if there is some.
     """
     facts = runner.facts
     limits = SchedulerLimits(

@@ -73,8 +73,8 @@ class _Fault:
 
 @dataclass(slots=True)
 class _Step(Generic[InFlight]):
-    """A step that was in flight when another failed `is_overshadowed`: the same request may have
-    been in both, and counts once.
+    """A launched step. It `is_overshadowed` if it was in flight when another step failed: one
+    request may have spoilt both, so its failure does not count as one more fault in a row.
     """
 
     plan: StepPlan
@@ -87,8 +87,8 @@ class _Step(Generic[InFlight]):
 
 
 class Cycle(NamedTuple):
-    """Seconds from one result to the next; the step of the latter was launched before the former if
-    it `is_ahead`.
+    """Seconds from one result to the next. `is_ahead`: the step of the second result was launched
+    before the first result was there.
     """
 
     seconds: float
@@ -97,12 +97,12 @@ class Cycle(NamedTuple):
 
 @final
 class Pipeline(Generic[InFlight]):
-    """Launches and collects the steps of one runner; `clock` gives monotonic seconds. `cycle` is
-    that of the last result.
+    """Launches and collects the steps of one runner; `clock` gives monotonic seconds. `cycle`
+    describes the last result.
 
-    `meter` and `step_cost` learn the time from one result to the next, or from the launch if there
-    was nothing in flight. `has_failed`: the last launch failed, and nothing should be planned
-    before it is collected, because its sequences do not go on.
+    `meter` and `step_cost` learn the time from one result to the next, or from the launch if
+    nothing was in flight. `has_failed`: the last launch failed. Then collect that step before
+    making a plan, because its sequences have failed.
     """
 
     def __init__(
@@ -152,8 +152,7 @@ class Pipeline(Generic[InFlight]):
         lengths = [chunk.length for chunk in plan.chunks]
         num_tokens = sum(lengths)
         expected_s = self.meter.expected_s(num_tokens)
-        # A launch may take as long as the step before it, so the watch allows for both from here
-        # on.
+        # A launch may block for as long as the step before it, so the watch allows for both.
         in_flight_s = max((step.expected_s for step in self._steps), default=0.0)
         self._status.expected_step_s = max(expected_s, in_flight_s)
         launched_at = self._clock()

@@ -1,7 +1,7 @@
-"""The sizes of the graphs for mixed steps: a few buckets, of which the smallest that holds a step
+"""The sizes of the graphs for mixed steps: a few buckets. The smallest bucket that holds a step
 serves it.
 
-Owns which buckets there are, and what a step needs. Must not know CUDA, nor what is captured.
+Owns the list of buckets, and what a step needs. Must not know CUDA, nor what is captured.
 """
 
 from __future__ import annotations
@@ -25,50 +25,51 @@ _SIZES: Final = (
     (16, 752, 16),
     (16, 1008, 16),
 )
-"""Rows of decodes and of segments, and segments, in the order of capture: the next turn of an agent
-alone on the card, whose latency is nothing but this step, then one beside a few others, the most
-frequent step."""
+"""Triples in the order of capture: rows of decodes, rows of segments, number of segments. The first
+serves the next turn of an agent that is alone on the card, whose latency is this one step; the
+second serves such a turn beside a few others, the most frequent step."""
 
 _LAUNCHED_WEIGHTS: Final = 7.5e10
-"""Rows times weights of a layer that a card multiplies while the host launches the layer: 0.25 ms
-for nine launches (7.8 to 9.9 ms for 36 layers on hosts of an H200, 12 to 20 where others use the
-host too), in which it does 600 TFLOP/s. A bucket beyond it could cost a step more than it saves, if
-most of it is padding."""
+"""The rows times weights of a layer that a card multiplies while the host launches the layer: nine
+launches take 0.25 ms (36 layers take 7.8 to 9.9 ms on hosts of an H200, 12 to 20 ms on a shared
+host), in which the card does 600 TFLOP/s. In a larger bucket the padding could cost a step more
+than the graph saves."""
 
 _FP8_SHARE: Final = 3
-"""Three weights in 8 bits count as one in 16: twice as many are multiplied in a time, but their
-rows are quantised in launches of their own, 25 ms for 36 layers of which the card needs 8 (550 rows
-of an 8B, one H200)."""
+"""Three weights in 8 bits count as one in 16 bits. The card multiplies them twice as fast, but
+their rows are quantised in additional launches: 36 layers take the host 25 ms and the card 8 ms
+(550 rows of an 8B, one H200)."""
 
 _GRAIN: Final = 16
-"""Rows of segments that a small budget leaves of a bucket are rounded up to a multiple of 16, which
-kernels multiply at once."""
+"""If a small token budget limits a bucket's rows of segments, they are rounded up to a multiple of
+16, which kernels multiply at once."""
 
 
 _VERIFIED_ROWS: Final = (
     *(2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256),
     *(320, 384, 512, 640, 768, 896, 1008, 1024),
 )
-"""Of the graphs in which any row may verify a draft: the policy chooses how many rows a step has,
-and drafts nothing into padding, so sizes lie where products take notably longer."""
+"""Rows of the graphs in which any row may verify a draft. Sizes lie where products become notably
+slower. The policy chooses how many rows a step has, so it drafts no rows that a size would pad."""
 
 _MOST_PADDING: Final = 16
-"""Beyond `_LAUNCHED_WEIGHTS` padding costs more than launches, and so does the head of rows that
-are not sampled: a graph holds only steps of which no more than one row in so many is either. 32 and
-64 sequences of 16 rows each fill theirs: a host that is used by others takes 12 to 20 ms to launch
-what an H200 computes in 12."""
+"""In a graph beyond `_LAUNCHED_WEIGHTS` padding costs more than launches do, and so does the head
+for rows that are not sampled. Such a graph serves only steps in which at most one row in so many is
+padding or not sampled. 32 and 64 sequences of 16 rows each fill theirs. They are worth a graph,
+because a shared host takes 12 to 20 ms to launch what an H200 computes in 12."""
 
 _MOST_VERIFIED: Final = 64
-"""Rows of a sequence that are sampled (`kernels.accept`)."""
+"""The most sampled rows of one sequence (`kernels.accept`)."""
 
 _LONG_ROWS: Final = 1024
-"""Of a segment that the library may attend to (`kernels.attention`)."""
+"""Rows from which on the library may attend to a segment (`kernels.attention`)."""
 
 
 class GraphBucket(NamedTuple):
-    """What a graph holds, or a step needs: rows of decodes, rows of segments, and segments. In one
-    that `verifies` any number of the rows may be sampled, and of a large one at least
-    `least_sampled` must be; a step needs as many as it has.
+    """What a graph holds, or what a step needs: rows of decodes, rows of segments, and segments.
+
+    A graph that `verifies` may sample any of its rows. A large one serves only steps that sample at
+    least `least_sampled` rows; in what a step needs, this is the number that it samples.
     """
 
     num_decodes: int
@@ -84,18 +85,20 @@ class GraphBucket(NamedTuple):
 
     @property
     def num_sampled(self) -> int:
-        """Rows whose logits are computed: one of each sequence, or all."""
+        """Rows whose logits are computed: one of each sequence, or all if it `verifies`."""
         return self.num_rows if self.verifies else self.num_decodes + self.num_segments
 
     @property
     def longest_segment(self) -> int:
-        """Rows of a segment at most: all that are not sampled, and those of one sequence."""
+        """The most rows of one segment: in a graph with `least_sampled`, the rows that need not be
+        sampled, and the sampled ones of one sequence.
+        """
         if not self.least_sampled:
             return self.segment_rows
         return self.num_rows - self.least_sampled + _MOST_VERIFIED
 
     def holds(self, need: GraphBucket) -> bool:
-        """Whether such a step fits."""
+        """Whether a step with this need fits."""
         if self.verifies != need.verifies or self.least_sampled > need.least_sampled:
             return False
         return all(has >= wanted for has, wanted in zip(self[:3], need[:3], strict=True))
@@ -110,8 +113,9 @@ def buckets_of(
     verifies: bool,
     invariant_sizes: Iterable[int] | None,
 ) -> tuple[GraphBucket, ...]:
-    """Those of mixed steps, and of steps that verify. `layer_weights` are in 8 bits or in 16;
-    `invariant_sizes` are rooms for decodes where all rows are those of segments.
+    """The buckets of mixed steps, and if it `verifies` those of steps that verify. `layer_weights`:
+    the weights of a layer. `invariant_sizes`: with `invariant`, rows of the buckets for decodes,
+    which are segments there.
     """
     limits = max_seqs, token_budget, layer_weights // _FP8_SHARE if is_fp8 else layer_weights
     if invariant_sizes is None:
@@ -122,9 +126,9 @@ def buckets_of(
 
 
 def graph_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tuple[GraphBucket, ...]:
-    """The rooms for steps of up to `max_seqs` sequences and `token_budget` tokens, of a model with
-    such layers, in the order in which they are wanted. Each holds a step that those before it do
-    not.
+    """The buckets for steps of up to `max_seqs` sequences and `token_budget` tokens, in the order
+    of capture, for a model with `layer_weights` in a layer. Each holds a step that those before it
+    do not hold.
     """
     max_segment_rows = -(-token_budget // _GRAIN) * _GRAIN
     found: list[GraphBucket] = []
@@ -143,9 +147,9 @@ def graph_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tuple
 def _is_needed(
     bucket: GraphBucket, others: Sequence[GraphBucket], max_seqs: int, token_budget: int
 ) -> bool:
-    """Whether a step fits into the bucket and into none of `others`. The more decodes it has the
-    less there may be beside them, so it is enough to look where another bucket holds no more
-    decodes.
+    """Whether some step fits into the bucket and into none of `others`. More decodes leave less
+    room for segments, so it is enough to try, for each other bucket, one decode more than it holds,
+    and none.
     """
     firsts = {0, *(other.num_decodes + 1 for other in others)}
     steps = [
@@ -170,8 +174,8 @@ def _largest_step(
 def invariant_buckets(
     sizes: Iterable[int], max_seqs: int, token_budget: int, layer_weights: int
 ) -> tuple[GraphBucket, ...]:
-    """The same where all rows are those of segments: also rooms for as many decodes as `sizes`
-    name, which are segments of one row.
+    """The buckets with `invariant`, where all rows are those of segments: for as many decodes as
+    `sizes` name, which are segments of one row, and for mixed steps.
     """
     max_rows = -(-token_budget // _GRAIN) * _GRAIN
     found = [GraphBucket(0, size, size) for size in sizes]
@@ -184,7 +188,7 @@ def invariant_buckets(
 
 
 def verify_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tuple[GraphBucket, ...]:
-    """The same for steps that verify drafts, whose rows are all those of segments."""
+    """The buckets for steps that verify drafts, whose rows are all those of segments."""
     found = []
     for num_rows in _VERIFIED_ROWS:
         if num_rows <= token_budget:
@@ -198,7 +202,9 @@ def verify_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tupl
 def need_of(
     chunks: Iterable[Chunk], *, invariant: bool = False, verifies: bool = False
 ) -> GraphBucket:
-    """The smallest room for these chunks, whose single rows are decodes, or segments too."""
+    """The smallest bucket for these chunks. Their single rows are decodes; with `invariant` or if
+    the step `verifies` they are segments.
+    """
     if verifies:
         chunks = list(chunks)
         sampled = [1 + len(chunk.drafts) for chunk in chunks if chunk.samples]

@@ -1,12 +1,12 @@
 """How a step becomes a CUDA graph.
 
-Owns the streams and the memory of a capture, and what it leaves to others. Must not know what the
-step computes, nor when.
+Owns the streams and the memory of a capture, and the memory that it leaves to others. Must not know
+what the step computes, nor when.
 
-A graph is never freed: its memory lies in a pool that all graphs share, and returns with the last
-of them only. So a capture must not take memory that a step without a graph needs, or the largest
-step would fail from then on: that memory is held during a capture (`sparing`), which fails instead
-and ends the captures.
+A graph is never freed, because its memory lies in a pool that all graphs share. So a capture must
+not take memory that the largest step without a graph needs, or that step would fail from then on.
+`sparing` holds that memory during a capture: if too little is left the capture fails instead, and
+no more graphs are captured.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 Replay: TypeAlias = Callable[[], Tensor]
-"""Runs a step once more, on what its inputs hold now. The result, contiguous, stays what it is
-until another step of the same `Capture` is run or captured: read it before, on the same stream."""
+"""Runs a step once more, on what its inputs hold now. The contiguous result is valid until another
+step of the same `Capture` is run or captured; read it before, on the same stream."""
 
 Capture: TypeAlias = Callable[[Callable[[], Tensor]], Replay]
-"""Makes a step replayable. Runs it; raises `torch.OutOfMemoryError`. Then everything is as before,
-but for what the step itself writes and memory that the pool has taken.
+"""Makes a step replayable, and runs it. Raises `torch.OutOfMemoryError`; then everything is as
+before, except what the step itself writes and memory that the pool has taken.
 """
 
 Hold: TypeAlias = Callable[[int], AbstractContextManager[None]]
@@ -32,9 +32,9 @@ Hold: TypeAlias = Callable[[int], AbstractContextManager[None]]
 
 
 def sparing(capture: Capture, num_bytes: int, hold: Hold) -> Capture:
-    """`capture`, which leaves `num_bytes` to steps that are launched kernel by kernel. It replays
-    the step once, because the driver takes memory for a graph when that first runs: later a step
-    would run out of memory there, with however few chunks it is repeated.
+    """A `capture` that leaves `num_bytes` to steps that are launched kernel by kernel. It also
+    replays the step once, because the driver takes memory for a graph at its first run. If memory
+    ran out at a later first run, repeating the step with fewer chunks would not help.
     """
 
     def capture_beside(step: Callable[[], Tensor]) -> Replay:
@@ -48,8 +48,8 @@ def sparing(capture: Capture, num_bytes: int, hold: Hold) -> Capture:
 
 @contextmanager
 def held_on_card(num_bytes: int) -> Iterator[None]:
-    """A `Hold` of the current device. Kernels that are loaded meanwhile, or later, ask the driver
-    for memory, so torch keeps no more than that.
+    """A `Hold` on the current card. It empties torch's cache, because kernels that are loaded
+    meanwhile or later ask the driver for memory.
     """
     memory = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
     try:
@@ -62,12 +62,12 @@ def held_on_card(num_bytes: int) -> Iterator[None]:
 
 @final
 class CudaCapture:
-    """All graphs share one pool of memory and one stream of captures: they never run at once.
+    """Captures graphs that share one pool of memory and one stream, because they never run at once.
 
-    Results lie in that pool too, and none of them belongs to its graph: 256 rows of logits over a
-    vocabulary of 152k are 78 MB, of some 20 graphs half a gigabyte. cuBLAS keeps a workspace for
-    every stream that it meets, 32 MiB on Hopper: with a stream for each of some 30 graphs a
-    gigabyte. Either is more than is left beside keys and values on a small card.
+    Graphs also share the memory of their results: 256 rows of logits over a vocabulary of 152k are
+    78 MB, and those of some 20 graphs would be half a gigabyte. cuBLAS keeps a workspace for every
+    stream, 32 MiB on Hopper, which would be a gigabyte for some 30 streams. A small card does not
+    have either beside its keys and values.
     """
 
     def __init__(self) -> None:
@@ -80,9 +80,8 @@ class CudaCapture:
         try:
             return self._captured(step, current)
         finally:
-            # Where memory ran out, too: what was launched until then shares inputs, counters and
-            # scratch with the next step, and torch stays on the stream of a capture that it could
-            # not end.
+            # Also after an error. The next step shares inputs, counters and scratch memory with
+            # what was launched until then, and torch stays on the stream of a failed capture.
             torch.cuda.set_stream(current)
             current.wait_stream(self._stream)
 
@@ -107,7 +106,7 @@ class CudaCapture:
 
 
 class _Bytes:
-    """Memory of a card with another owner, by Numba's array interface."""
+    """Memory of a card that a tensor owns, by Numba's array interface."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.__cuda_array_interface__ = {
@@ -127,6 +126,6 @@ def _place_of(tensor: Tensor) -> Tensor:
 
 
 def run_again(step: Callable[[], Tensor]) -> Replay:
-    """A `Capture` where there is no card: the step itself, run once as a capture would."""
+    """A `Capture` without a card: runs the step once, and its replay is the step itself."""
     step()
     return step

@@ -1,7 +1,7 @@
-"""Which graphs exist, which serves a step, and which is captured next.
+"""Which graphs exist, which of them serves a step, and which is captured next.
 
-Owns the sizes of decode graphs and the order of captures. Must not know CUDA: `captured` reports
-what exists.
+Owns the sizes of decode graphs and the order of captures. Must not know CUDA: its caller reports
+graphs by `captured`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.step.draws import Kind
 
 _SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 208, 256)
-"""Beyond them every 64: what a padded row costs falls with the size of the batch. 208 and 256 rows
-because the library cuts them well: on an H200 the four products of a layer of the 8B shape take 152
-us at 192 rows, 147 at 208, 165 at 224 and 154 at 256.
+"""Rows of decode graphs; beyond them there is one every 64 rows. The larger the batch the coarser
+the sizes, because a padded row costs less. 208 and 256 are there because the library cuts them
+well: on an H200 the four products of a layer of the 8B shape take 152 us at 192 rows, 147 at 208,
+165 at 224 and 154 at 256.
 """
 
 _FIRST: Final = (1, 8, 64, 16, 4, 32, 2, 128)
-"""After the largest, which serves every batch, those that bring most."""
+"""The sizes captured first, behind the largest, which serves every batch: they save the most."""
 
 
 _SHARED_SIZES: Final = (4, 8, 16, 32, 48, 64, 96, 128, 160, 208, 256)
-"""Of the graphs in which rows share tokens: fewer, because they come beside the others."""
+"""Rows of the decode graphs whose rows share prefixes: fewer, because the others exist as well."""
 
 
 class Decode(NamedTuple):
-    """A graph for steps of single rows. In one that `shares` they may attend to tokens together:
-    two launches more in each layer.
+    """A graph for steps of single rows. If it `shares`, rows may attend to common prefixes
+    together, by two more launches in each layer.
     """
 
     num_rows: int
@@ -49,9 +50,7 @@ def capture_sizes(max_rows: int) -> tuple[int, ...]:
 
 
 def graph_sizes(max_rows: int) -> tuple[int, ...]:
-    """The rows of the captured decode graphs, rising; the last serves `max_rows`, and of no rows
-    there are none.
-    """
+    """The rows of the captured decode graphs, rising; the last is `max_rows`. Empty for 0 rows."""
     if not max_rows:
         return ()
     sizes = [size for size in _SIZES if size < max_rows]
@@ -61,10 +60,10 @@ def graph_sizes(max_rows: int) -> tuple[int, ...]:
 
 @final
 class CaptureOrder:
-    """Decodes of up to `max_rows` rows, and mixed steps in `buckets`, which are captured in their
-    order, after the decodes; last, if they can share tokens, the decodes that do. A graph that a
-    step missed is pending, and pending graphs go first; those that hold few steps are only
-    captured so.
+    """The order of captures: decodes of up to `max_rows` rows, then mixed steps in the order of
+    `buckets`, then decodes that share prefixes (if `shares`). A graph that a step missed is
+    pending; pending graphs go first. Buckets with `least_sampled` serve few steps, so they are
+    captured only when a step misses them.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class CaptureOrder:
 
     @property
     def num_wanted(self) -> int:
-        """How many are captured without a step that missed one."""
+        """How many graphs are captured even if no step misses them."""
         return len(self._order)
 
     @property
@@ -95,12 +94,16 @@ class CaptureOrder:
         return bool(self._pending)
 
     def decode(self, num_rows: int, kind: Kind, *, shares: bool = False) -> Decode | None:
-        """The smallest captured graph for `num_rows`, or None; a better one becomes pending."""
+        """The smallest captured graph for `num_rows`, or None. If a smaller one would do but is not
+        captured, it becomes pending.
+        """
         sizes = self._shared_sizes if shares else self.sizes
         return self._best(Decode(size, kind, shares) for size in sizes if size >= num_rows)
 
     def mixed(self, need: GraphBucket) -> GraphBucket | None:
-        """The smallest captured bucket for the step, or None; a better one becomes pending."""
+        """The smallest captured bucket for the step, or None. If a smaller one would do but is not
+        captured, it becomes pending.
+        """
         return self._best(bucket for bucket in self._buckets if bucket.holds(need))
 
     def captured(self, graph: Graph) -> None:
@@ -115,7 +118,9 @@ class CaptureOrder:
         return next(missing, None)
 
     def _best(self, fitting: Iterator[AGraph]) -> AGraph | None:
-        """Mostly the first is captured, and the others are never made."""
+        """The first captured graph of `fitting`. Usually that is the very first one, so the rest of
+        the iterator is not run.
+        """
         best = next(fitting, None)
         if best is None or best in self._captured:
             return best

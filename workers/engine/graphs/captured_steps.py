@@ -1,7 +1,7 @@
 """The captured steps, replayed instead of launched kernel by kernel.
 
-Owns the graphs, and which of them serves a step. Must not know what a step computes, nor which
-graph comes next.
+Owns the graphs, and the choice of the one that serves a step. Must not know what a step computes,
+nor which graph is captured next.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from workers.engine.step.draws import Kind
 
 @final
 class Graphs:
-    """`capture` None: every step is launched kernel by kernel. A `drafter` captures what it missed
-    behind all steps.
+    """The graphs of an engine. `capture` None: every step is launched kernel by kernel. The passes
+    of a `drafter` are captured when no graph of a step is left to capture.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Graphs:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many are captured, of how many that are wanted."""
+        """How many graphs are captured, and how many are wanted."""
         return (0, 0) if self._capture is None else (len(self._replays), self._order.num_wanted)
 
     @property
@@ -59,8 +59,8 @@ class Graphs:
         return missed or self._order.has_pending_captures
 
     def prepare(self, *, pending_only: bool) -> bool:
-        """Capture one more graph; False if there was none to capture. What the inputs hold of the
-        last step is lost.
+        """Capture one more graph; False if there was none to capture. Overwrites the inputs of the
+        last step.
         """
         if self._capture is None or self._is_full:
             return False
@@ -80,8 +80,9 @@ class Graphs:
         return True
 
     def for_decodes(self, num_rows: int, kind: Kind, *, shares: bool = False) -> Decode:
-        """The graph that serves `num_rows` decodes, or the one that would if there is none. Where
-        none that `shares` is captured, one that does not is faster than launches.
+        """The graph that serves `num_rows` decodes. If none that `shares` is captured it is one
+        that does not, which is faster than launches; if none at all is captured, the result names
+        the step to launch kernel by kernel.
         """
         if self._capture is None:
             return Decode(num_rows, kind, shares)
@@ -97,7 +98,7 @@ class Graphs:
         return graph in self._replays
 
     def run(self, graph: Graph) -> Tensor:
-        """What the step of this size makes of its inputs."""
+        """Run the step of this size on its inputs; replays its graph if it is captured."""
         replay = self._replays.get(graph)
         return self._step(graph) if replay is None else replay()
 

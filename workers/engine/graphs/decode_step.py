@@ -1,8 +1,8 @@
-"""A decode step at fixed addresses: from the tokens that the card holds to those it samples.
+"""A decode step at fixed addresses: from the last tokens, which the card holds, to the next ones.
 
 Owns the step's input and the order of its operations. Must not know sequences or plans, nor whether
-it is captured. It serves every step of up to its number of rows; those that are not used stand at
-no position.
+it is captured. It serves every step of up to its number of rows; unused rows have the position
+`NO_ROW`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workers.engine.step.tables import SequenceTables
 
 @final
 class DecodeStep:
-    """Steps of up to `max_rows` rows."""
+    """Decode steps of up to `max_rows` rows."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class DecodeStep:
         states: KeptStates | None = None,
         draft_pass: DraftPass | None = None,
     ) -> None:
-        """`states` are those that a network with recurrent layers moves on. The drafter of
-        `draft_pass` takes the rows in, or steps leave for it what it keeps (`takes_in`).
+        """`states`: those of a network with recurrent layers. `takes_in`: the drafter of
+        `draft_pass` takes the rows in within the step; otherwise steps keep what it needs.
         """
         self.takes_in = draft_pass is not None and draft_pass.takes_decodes and states is None
         self._model = model
@@ -59,8 +59,8 @@ class DecodeStep:
         self._held: tuple[int, SharedOrder | None] = (0, None)
 
     def share(self, size: Decode, order: SharedOrder | None, table_rows: Sequence[int]) -> None:
-        """What the rows of the next step share, if `size` does. Sent only when it is another than
-        before.
+        """Set what the rows of the next step share, for a `size` that shares. It is sent only if it
+        has changed.
         """
         held, held_order = self._held
         if not size.shares or (held == size.num_rows and held_order is order):
@@ -79,8 +79,8 @@ class DecodeStep:
         table_rows: Sequence[int],
         folds: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The rows of the next step, and how many that were verified before go into the state of
-        each first; returns positions and table rows on the card, int32 [rows].
+        """Fill the input with the rows of the next step. `folds`: how many verified rows each folds
+        into its recurrent state first. Returns positions and table rows on the card, int32 [rows].
         """
         num_rows = len(positions)
         sent = np.zeros(self._rows.shape, np.int32)
@@ -96,12 +96,14 @@ class DecodeStep:
         return on_card[0], on_card[1]
 
     def clear(self, size: Decode) -> None:
-        """No rows."""
+        """Fill the input with no rows."""
         self.fill((), ())
         self.share(size, None, ())
 
     def run(self, size: Decode) -> Tensor:
-        """The sampled ids int64 [rows], or for `Kind.GENERAL` the logits [rows, vocab]."""
+        """Compute the step: the sampled ids int64 [rows], or for `Kind.GENERAL` the logits [rows,
+        vocab].
+        """
         model, tables, last_token = self._model, self._tables, self._tables.last_token
         plan = self._plan(size)
         positions, table_rows = plan.positions, plan.table_rows
@@ -124,7 +126,7 @@ class DecodeStep:
         return pick(logits, draws, positions + 1, tables.last_token, table_rows)
 
     def step_rows(self, size: Decode, num_rows: int, following: Numbers) -> StepRows:
-        """The rows of the step that was run last, padding behind them, for its drafter."""
+        """The rows of the last run, with its padding, for the drafter."""
         plan, own = self._plan(size), torch.arange(num_rows, device=self._rows.device)
         behind = np.zeros(size.num_rows, np.int32)
         behind[:num_rows] = following

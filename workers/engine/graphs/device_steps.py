@@ -1,8 +1,8 @@
-"""Steps on a card: started while the one before is still computed.
+"""Steps on a card: launched while the one before is still computed.
 
-Owns the choice between a decode step, a mixed step in a captured bucket and one that is launched
-kernel by kernel. Must not know plans, nor what a kernel does. Sampled tokens stay in the sequence
-tables; the host reads a copy of them a step later.
+Owns the choice between a decode step, a mixed step in a captured bucket, and a step that is
+launched kernel by kernel. Must not know plans, nor what a kernel does. Sampled tokens stay in the
+sequence tables; the host reads a copy of them a step later.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _Draw: TypeAlias = Callable[[], Picked]
 
 
 class _Work(NamedTuple):
-    """What is left of a step once its network is launched: the draw, and what a drafter does with
-    the tokens.
+    """What is left of a step once its network is launched: the draw of its tokens, and the draft
+    pass behind them, if there is a drafter.
     """
 
     draw: _Draw
@@ -66,7 +66,7 @@ class _Work(NamedTuple):
 
 @final
 class DeviceSteps:
-    """`workers.engine.step.steps.Steps` for CUDA; on a CPU the same, for tests."""
+    """`workers.engine.step.steps.Steps` for CUDA. Tests also run it on a CPU."""
 
     lookahead: Final = 1
 
@@ -83,10 +83,10 @@ class DeviceSteps:
         verifies: bool = False,
         on_host: HostRoom | None = None,
     ) -> None:
-        """`facts` limit what a step can hold, so which graphs there are. `capture` None takes that
-        of the device, which leaves `spare_bytes` to steps without a graph: none on a CPU.
-        `sharing` None shares tokens where the device's kernels gain by it. There are graphs for
-        steps with drafts if it `verifies`.
+        """`facts` limit the size of a step, and with it the graphs. `capture` None: the device's
+        own (none on a CPU), which leaves `spare_bytes` of memory to steps without a graph.
+        `sharing` None: the device's own costs; decodes share prefixes where that saves time.
+        `verifies`: also make graphs for steps with drafts.
         """
         max_rows = min(facts.max_seqs, facts.token_budget)
         self.used_graph = False
@@ -157,8 +157,9 @@ class DeviceSteps:
     def launch(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState], *, takes_in: bool = True
     ) -> Launched | Unsampled:
-        """See `Steps`. One that samples nothing is waited for too, or all chunks of a long prompt
-        would be launched at once, and new requests wait for them all.
+        """See `Steps`. A step that samples nothing returns a `Launched` too, so that it is waited
+        for: otherwise all chunks of a long prompt would be launched at once, and a new request
+        would wait for all of them.
         """
         del takes_in  # a drafter on a card takes in every step
         chunks = [self._with_ids(chunk, states[chunk.seq]) for chunk in chunks]
@@ -166,9 +167,10 @@ class DeviceSteps:
             chunks = self._moved(chunks)
         rows = self._bring_up_to_date(chunks)
         for chunk, row in zip(chunks, rows, strict=True):
-            if row.next_position == HELD_LAST:  # behind accepted drafts, which the host knows now
+            if row.next_position == HELD_LAST:
+                # Either the host knows the accepted drafts by now, or the chunk may move.
                 known = len(states[chunk.seq].tokens) - 1
-                row.next_position = max(known, chunk.start)  # or not yet
+                row.next_position = max(known, chunk.start)
         if self._kept is not None:
             self._kept.restore(chunks, self._slot_of)
         num_folds = 0 if self._kept is None else self._kept.num_folds(chunks)
@@ -180,7 +182,7 @@ class DeviceSteps:
             self._kept.computed(chunks)
             self._kept.save(chunks, self._slot_of)
         awaits = any(_awaits_token(chunk, states[chunk.seq]) for chunk in chunks)
-        # Before the rows move on: a step whose draw finds no memory is launched again.
+        # Drawn before `next_position` moves on: if memory runs out here the step is launched again.
         picked = None if awaits else work.draw()
         for chunk, row in zip(chunks, rows, strict=True):
             if chunk.drafts or chunk.may_move:
@@ -192,8 +194,9 @@ class DeviceSteps:
         return self._finished(work, picked)
 
     def _finished(self, work: _Work, picked: Picked) -> Launched:
-        """Launch the copy of the tokens, ahead of the drafts, which nothing waits for. It comes
-        behind the drafts of the step before, whose time is this step's.
+        """Launch the copy of the tokens to the host, then the draft pass, so that the copy does not
+        wait for it. The draft pass of the step before ran ahead of this copy, so its time belongs
+        to this step.
         """
         launched = _fetched(picked)
         if self._draft_pass is None:
@@ -206,7 +209,7 @@ class DeviceSteps:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            # The step itself is done. What the next one verifies instead are old drafts.
+            # The step itself is done. The next step verifies old drafts, which are just wrong.
             print(f"no memory to draft: {error}", file=sys.stderr)
         return launched
 
@@ -222,7 +225,7 @@ class DeviceSteps:
 
     @property
     def num_graphs(self) -> tuple[int, int]:
-        """How many are captured, of how many that are wanted; (0, 0) where nothing is captured."""
+        """How many graphs are captured, and how many are wanted; (0, 0) without captures."""
         return self._graphs.counts
 
     @property
@@ -255,7 +258,7 @@ class DeviceSteps:
         return self._tables.rows[seq].index
 
     def _bring_up_to_date(self, chunks: Sequence[Chunk]) -> list[TableRow]:
-        """The tables' rows of the chunks; what changed in them is sent."""
+        """Send what changed in the block tables of the chunks' sequences; returns their rows."""
         updates = no_updates()
         rows = []
         for chunk in chunks:
@@ -268,8 +271,8 @@ class DeviceSteps:
         return rows
 
     def _send(self, updates: array[int], rows: Sequence[TableRow]) -> None:
-        """Write to the tables. If memory runs out their content is unknown: the step is repeated
-        and sends all of it.
+        """Write to the tables. If memory runs out their content is unknown, so the repeated step
+        must send all of it.
         """
         try:
             self._tables.write(to_device(np.frombuffer(updates, np.int32), self._device))
@@ -279,7 +282,9 @@ class DeviceSteps:
             raise
 
     def _are_decodes(self, chunks: Sequence[Chunk], rows: Sequence[TableRow]) -> bool:
-        """Whether each chunk is one token that the tables hold, which a decode's graph computes."""
+        """Whether a decode graph can compute the step: every chunk is one token, which the tables
+        hold.
+        """
         return not self._model.invariant and all(
             chunk.num_rows == 1
             and row.next_position == chunk.start
@@ -308,7 +313,7 @@ class DeviceSteps:
         result = self._graphs.run(graph)[:num_rows]
         draft = None
         if self._draft_pass is not None and not self._decode_step.takes_in:
-            # Nothing is known behind the last tokens.
+            # The host knows no token behind the last ones.
             step_rows = self._decode_step.step_rows(graph, num_rows, np.zeros(num_rows, np.int32))
             room = self._draft_pass.kept(graph.num_rows)
             draft = partial(self._draft, self._draft_pass, step_rows, room, chunks)
@@ -326,9 +331,9 @@ class DeviceSteps:
         rows = self._rows(chunks, states) if verifies else self._sharing_rows(chunks, states)
         invariant = self._model.invariant
         bucket = None
-        if not any(stops_of(chunk) for chunk in chunks):  # which no graph has
+        if not any(stops_of(chunk) for chunk in chunks):  # no graph has stops
             need = need_of(chunks, invariant=invariant, verifies=verifies)
-            if verifies:  # a bucket has room for as many folded rows
+            if verifies:  # a bucket has room to fold as many rows as its segments have
                 need = need._replace(segment_rows=max(need.segment_rows, num_folds))
             bucket = self._graphs.for_mixed(need)
         if bucket is not None and not self._mixed_step.holds(bucket, rows):
@@ -359,14 +364,18 @@ class DeviceSteps:
         )
 
     def _can_move(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether those that may move do so on the card: in graphs that verify, not invariant."""
+        """Whether the card itself can move the chunks that may move. It can only in graphs that
+        verify, and not with `invariant`, recurrent states or a drafter that `cuts_anew`.
+        """
         if self._draft_pass is None or not any(chunk.may_move for chunk in chunks):
             return True
         is_bound = self._model.invariant or self._draft_pass.cuts_anew
         return not is_bound and self._kept is None and self._verifies(chunks)
 
     def _moved(self, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """The chunks where they truly begin; waits for the step before."""
+        """The chunks at the positions where they really begin. Waits for the step before, to read
+        how many drafts it accepted.
+        """
         accepted, found = self._tables.num_accepted.tolist(), list(chunks)
         for index, chunk in enumerate(chunks):
             if chunk.may_move:
@@ -380,7 +389,7 @@ class DeviceSteps:
         if self._draft_pass is None:
             hidden = self._forward(batch, rows, batch.last_rows)
         else:
-            # Before the draw, which writes new last tokens.
+            # Read before the draw overwrites the last tokens.
             ids = self._tables.known(batch.token_ids, batch.plan.table_rows)
             embedded = self._model.embed(ids)
             moved = self._state_step(rows)
@@ -410,7 +419,7 @@ class DeviceSteps:
         sampling: Sequence[Chunk],
         picked: Picked,
     ) -> None:
-        """Take the step in, and keep the drafts where the next step reads them."""
+        """Let the drafter take the step in, and store its drafts where the next step reads them."""
         chunks, drafted = draft_pass.draft(rows, kept, picked, sampling, self._plan_rows)
         if chunks:
             tables = self._tables_of(chunks).long()
@@ -433,9 +442,11 @@ class DeviceSteps:
         return to_device(np.array(indices, np.int32), self._device)
 
     def _with_ids(self, chunk: Chunk, state: SequenceState) -> Chunk:
-        """With ids on the host if a grammar must follow them: up to the first that it refuses."""
+        """The chunk, where a grammar must check its drafts with their ids, cut at the first that
+        the grammar refuses. That reads the ids from the card.
+        """
         if chunk.drafts and self._kept is not None:
-            # No state is saved on the way through rows that may be taken back.
+            # A chunk that saves a state verifies no drafts.
             most = 0 if chunk.saves else MOST_TAKEN_BACK
             chunk = msgspec.structs.replace(chunk, drafts=chunk.drafts[:most])
         if not chunk.drafts or chunk.drafts[0] != ON_CARD or state.grammar is None:
@@ -446,14 +457,15 @@ class DeviceSteps:
         return msgspec.structs.replace(chunk, drafts=tuple(drafts[:num_allowed]))
 
     def _verifies(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether there are drafts to verify. Those of a step that verifies are all segments, which
-        a drafter may take in, too; but of hybrids no prompts are among them.
+        """Whether the step runs as one that verifies, whose rows are all segments: with drafts, and
+        with a drafting network always. Of hybrids only with drafts, because graphs that verify
+        compute no prompts of hybrids.
         """
         takes_all = self._draft_pass is not None and self._kept is None
         return takes_all or any(chunk.drafts for chunk in chunks)
 
     def _sharing_rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
-        """The rows, of which the decodes stand in the order in which they share."""
+        """The rows of a step, the decodes in the order in which they share prefixes."""
         singles = [chunk for chunk in chunks if chunk.num_rows == 1]
         order = self._prefixes.order(singles) if len(singles) > 1 else None
         if order is None:
@@ -464,7 +476,7 @@ class DeviceSteps:
         return replace(rows, runs=order.on_card(tables))
 
     def _rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
-        # Drafts are verified in graphs without a place for decodes.
+        # Graphs that verify have segments only.
         bare = self._model.invariant or self._verifies(chunks)
         size = self._cache.block_size
         return paged_rows(chunks, states, self._tables, size, without_decodes=bare)
@@ -479,7 +491,7 @@ class DeviceSteps:
         return self._model.forward(hidden, batch.plan, self._cache, rows, states=states)
 
     def _state_step(self, planned: PagedRows) -> StateStep | None:
-        """The states that these rows move on, of a network that has some."""
+        """The recurrent states that these rows move on; None for a network without."""
         if self._kept is None:
             return None
         count = planned.num_decodes
@@ -507,13 +519,15 @@ def _buckets(
 
 
 def _awaits_token(chunk: Chunk, state: SequenceState) -> bool:
-    """Whether the chunk samples behind a token that the host does not know, and a grammar must."""
+    """Whether the chunk's draw must wait: it has a grammar, and the host does not know the token
+    behind which it samples.
+    """
     is_known = chunk.start + chunk.length <= len(state.tokens)
     return state.grammar is not None and chunk.samples and not is_known
 
 
 def _fetched(picked: Picked) -> Launched:
-    """Launch the copy of the tokens."""
+    """Launch the copy of the tokens to the host."""
     try:
         return fetch(picked)
     except (RuntimeError, MemoryError) as error:
@@ -521,7 +535,9 @@ def _fetched(picked: Picked) -> Launched:
 
 
 def _capture_on(device: torch.device, spare_bytes: int) -> Capture | None:
-    """The reference implementations read back from the device, which no graph can hold."""
+    """The device's own capture. None where plain torch computes: it reads back from the device,
+    which a graph cannot.
+    """
     if not uses_triton(torch.empty(0, device=device)):
         return None
     if device.type != "cuda":
@@ -530,7 +546,9 @@ def _capture_on(device: torch.device, spare_bytes: int) -> Capture | None:
 
 
 def _can_share(model: Network) -> bool:
-    """Not where a row's result must be the same beside any others, nor in layers with windows."""
+    """Whether decodes may share prefixes. With `invariant` a row's result must not depend on other
+    rows, and layers with windows do not share.
+    """
     return not model.invariant and not model.config.is_scoped
 
 

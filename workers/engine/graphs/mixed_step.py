@@ -1,13 +1,14 @@
-"""A small mixed step at fixed addresses: decodes and segments among the padding of a bucket.
+"""A mixed step at fixed addresses: decodes and segments, padded to the size of a bucket.
 
 Owns the step's input, which one transfer fills, and the order of its operations. Must not know
 sequences or plans, nor whether it is captured.
 
-Behind the decodes, rows that no segment has stand at position 0 of the dummy table. What they
-compute is undefined and unused: rows affect each other through the cache only.
+Padding rows behind the decodes stand at position 0 of the dummy table. Their results are undefined
+and unused; rows affect each other only through the cache.
 
-A step that verifies also draws its tokens and compares them with the drafts, as if every row was
-greedy or had a temperature: each of these few kernels would take as long to launch as a layer.
+A step that verifies also draws its tokens and compares them with the drafts, as if every row were
+greedy or had a temperature. Launched one by one, each of these few kernels would take the host as
+long as a layer. If a sequence needs more than that, all tokens are drawn again behind the graph.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 
 class _Places(NamedTuple):
-    """Where the parts of an input lie in it, all int32, each at a multiple of 16 bytes."""
+    """The parts of an input's int32 words, each at a multiple of 16 bytes; see `_Input`."""
 
     token_ids: slice
     positions: slice
@@ -60,12 +61,18 @@ class _Places(NamedTuple):
 
 @final
 class _Input:
-    """The input of one bucket, on the card; `empty` is one without rows. `spans` are those of a
-    network with states. Of a bucket that verifies: of each sampled row the row `behind` it, if that
-    is a draft; the `firsts` of the sampled sequences, and the `owners` of their tokens, their
-    tables; then what became of them, `picked` int64 [2, sampled], the ids and the drafts that they
-    are compared with, and `ends` int64 [sequences], the rows behind the last accepted drafts.
-    `sent` int32 [2, words] are words that move on, and by the accepted drafts of which table rows.
+    """The input of one bucket: `words` int32 on the card, and `empty`, the words of no rows, on the
+    host. `spans` are those of a network with recurrent states.
+
+    In a bucket that verifies the words also hold: `behind`, the row behind each sampled row if that
+    is a draft; `firsts`, the first row of each sampled sequence; `owners`, the table row of each
+    sampled sequence, which gets its last token.
+
+    The results of such a bucket: `picked` int64 [2, sampled], the sampled ids, and the drafts that
+    they are compared with; `ends` int64 [sequences], the rows behind the accepted drafts.
+
+    `sent` int32 [2, words] is for chunks that may move: words before they move, and for each word
+    the table row whose accepted drafts are added to it.
     """
 
     def __init__(
@@ -97,7 +104,7 @@ class _Input:
 
 @final
 class MixedStep:
-    """Steps in `buckets`."""
+    """The mixed steps of all `buckets`."""
 
     def __init__(
         self,
@@ -111,9 +118,9 @@ class MixedStep:
         states: KeptStates | None = None,
         draft_pass: DraftPass | None = None,
     ) -> None:
-        """Their decodes may attend to tokens together if it `shares`. `states` are those that a
-        network with recurrent layers moves on. Those that verify draw by `draws`; steps leave what
-        `draft_pass` keeps.
+        """`shares`: decodes may attend to common prefixes together. `states`: those of a network
+        with recurrent layers. `draws`: the parameters by which steps that verify draw. Steps keep
+        what `draft_pass` needs.
         """
         self._draft_pass = draft_pass
         self._draws = draws
@@ -127,9 +134,9 @@ class MixedStep:
     def fill(
         self, bucket: GraphBucket, rows: PagedRows, *, draws: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """The rows of the next step, which the bucket holds; returns of those that are sampled the
-        positions of the new tokens and the table rows on the card, int32 [sampled]. If the step
-        `draws` its tokens, they become the last ones of their sequences.
+        """Fill the bucket's input with the rows of the next step. Returns the positions of the
+        tokens to sample, and their table rows, int32 [sampled] on the card. With `draws` the tokens
+        that the step draws become the last tokens of their sequences in the tables.
         """
         found = self._inputs[bucket]
         places, num_decodes = found.places, rows.num_decodes
@@ -149,7 +156,7 @@ class MixedStep:
         words[places.sampled_tables][:count] = rows.sampled_tables
         if bucket.verifies and count:
             _lay_out_verified(words, places, rows, draws=draws)
-        # Also for the reference: kernels read the words.
+        # Kernels read the words; the plain-torch reference reads these segments.
         found.prefills = tuple(
             [segment._replace(first_row=segment.first_row + moved) for segment in rows.segments]
         )
@@ -162,7 +169,9 @@ class MixedStep:
         return positions, table_rows
 
     def _send(self, found: _Input, words: _Words, rows: PagedRows) -> None:
-        """With segments moved on by as many rows as the step before accepts, where they may."""
+        """Send the words. Segments that may move are moved on, on the card, by the number of drafts
+        that the step before accepts.
+        """
         moving = [chunk.seq for chunk in rows.chunks if chunk.may_move]
         if not moving:
             send_into(found.words, words)
@@ -199,25 +208,27 @@ class MixedStep:
         return self._tables.rows[seq].index
 
     def holds(self, bucket: GraphBucket, rows: PagedRows) -> bool:
-        """Whether the work of these segments, whose rows the bucket holds, fits into it too, and
-        the rows that go into states before.
+        """Whether a bucket with enough rows also has room for the attention work of these segments,
+        and for the rows that are folded into states first.
         """
         found, states = self._inputs[bucket], self._states
         if found.spans is not None and states is not None:
             if bucket.verifies and any(states.folds_of(chunk) < 0 for chunk in rows.chunks):
-                return False  # prompts: their launches would cost all steps of this graph
+                return False  # a prompt of a hybrid: its kernels would slow all steps of this graph
             if states.num_folds(rows.chunks) > found.spans.most_folds:
                 return False
         return found.segments.holds(rows.segments)
 
     def clear(self, bucket: GraphBucket) -> None:
-        """No rows."""
+        """Fill the input with no rows."""
         found = self._inputs[bucket]
         found.prefills = ()
         send_into(found.words, found.empty)
 
     def run(self, bucket: GraphBucket) -> Tensor:
-        """The logits [`bucket.num_sampled`, vocab] of the sampled rows, in their order."""
+        """Compute the step. Returns the logits [`bucket.num_sampled`, vocab] of the sampled rows,
+        in their order.
+        """
         found = self._inputs[bucket]
         words, places = found.words, found.places
         plan = self._model.prepared(self._plan(bucket), self._cache)
@@ -239,7 +250,7 @@ class MixedStep:
         return logits
 
     def picked(self, bucket: GraphBucket, rows: PagedRows) -> Picked:
-        """What the step that was run last has drawn."""
+        """The tokens that the last run of this bucket, which verifies, has drawn."""
         found, count = self._inputs[bucket], len(rows.last_rows)
         ids, drafts = found.picked[:, :count]
         ends = found.ends[: len(rows.sampling)]
@@ -250,7 +261,7 @@ class MixedStep:
         return Picked(seqs, ids, drafts=drafts, num_drafts=num_drafts, ends=ends)
 
     def _verify(self, found: _Input, logits: Tensor, token_ids: Tensor) -> None:
-        """Draw, and accept the drafts among the rows behind."""
+        """Draw a token for each sampled row, and accept the drafts that equal it."""
         words, places = found.words, found.places
         draws = self._draws.rows(logits.shape[0], filtered=False)
         ids = pick(logits, draws, words[places.sampled_positions])
@@ -266,7 +277,7 @@ class MixedStep:
     def step_rows(
         self, bucket: GraphBucket, rows: PagedRows, following: Numbers | None
     ) -> StepRows:
-        """The rows of the step that was run last, padding behind them, for its drafter."""
+        """The rows of the last run of this bucket, with its padding, for the drafter."""
         found = self._inputs[bucket]
         words, places, count = found.words, found.places, len(rows.last_rows)
         behind = None
@@ -317,18 +328,18 @@ class MixedStep:
 
 
 def _verified(bucket: GraphBucket) -> tuple[int, int]:
-    """How many rows and sequences of a bucket are drawn within the step."""
+    """How many rows, and of how many sequences, a bucket draws itself; 0 unless it verifies."""
     return (bucket.num_sampled, bucket.num_segments) if bucket.verifies else (0, 0)
 
 
 def _lay_out_verified(words: _Words, places: _Places, rows: PagedRows, *, draws: bool) -> None:
-    """What follows the sampled rows. The tables get their tokens only if the step `draws`."""
+    """Enter `behind`, `firsts` and, if the step `draws`, `owners`: see `_Input`."""
     sizes = [num_sampled(chunk) for chunk in rows.sampling]
     ends = np.cumsum(sizes)
     behind = rows.last_rows + 1
     behind[ends - 1] = NO_ROW
     words[places.behind][: len(behind)] = behind
-    # Those of no sequence have one row, the last.
+    # Padding sequences have one row, the last.
     words[places.firsts] = len(words[places.behind]) - 1
     words[places.firsts][: len(sizes)] = ends - sizes
     if draws:

@@ -1,7 +1,7 @@
-"""The tokens behind the logits of a step: drawn, or verified against drafts.
+"""From a step's logits to tokens: drawn, and verified against drafts.
 
-Owns where they are left on the card: the last tokens of sequences, and how many drafts were right.
-Must not know graphs or drafters, nor how the logits came about.
+Owns the writing of results to the tables on the card: each sequence's last token, and how many of
+its drafts were accepted. Must not know graphs or drafters, nor how the logits were computed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from workers.scheduler import ON_CARD
 
 @final
 class TokenDraws:
-    """Draws by `sampler`, and writes to `tables`. Logits are [sampled rows, vocabulary], in any
-    float; `positions` and `table_rows` are those rows', integers of either size, on the device.
+    """Draws by `sampler`, and writes to `tables`. In its methods `logits` are [sampled rows,
+    vocabulary] of any float dtype, and `positions` and `table_rows` [sampled rows] are int32 or
+    int64, all on the device.
     """
 
     def __init__(self, sampler: Sampler, tables: SequenceTables) -> None:
@@ -34,7 +35,9 @@ class TokenDraws:
         self._tables = tables
 
     def are_plain(self, rows: PagedRows, states: dict[int, SequenceState]) -> bool:
-        """Whether a captured step that verifies can draw all its tokens itself."""
+        """Whether a captured step that verifies can draw all its tokens itself: all rows are greedy
+        or have a temperature only. Arranges the draw parameters of the rows.
+        """
         members = [states[chunk.seq] for chunk in rows.sampling for _ in range(num_sampled(chunk))]
         self._sampler.draws.arrange(members)
         return self._sampler.draws.kind is Kind.PLAIN
@@ -71,7 +74,9 @@ class TokenDraws:
         return replace(picked, ends=ends)
 
     def _checked_ids(self, rows: PagedRows, table_rows: Tensor) -> Tensor:
-        """What the token of each sampled row is compared with: the token of the row behind it."""
+        """The draft that each sampled row's token is compared with: the id in the row behind it;
+        -1 in the last row of a sequence.
+        """
         behind = rows.token_ids[np.minimum(rows.last_rows + 1, len(rows.token_ids) - 1)]
         behind[np.cumsum([num_sampled(chunk) for chunk in rows.sampling]) - 1] = ON_CARD
         sent = to_device(behind.astype(np.int32), table_rows.device)
@@ -89,6 +94,6 @@ class TokenDraws:
         picked = self._sampler.sample(logits, members, positions)
         rows, tokens = table_rows.long(), picked.ids.int()
         self._sampler.count(picked)
-        # Behind all that takes memory: a step that is repeated begins with the tokens before.
+        # After all that takes memory: a repeated step must begin with the old last tokens.
         self._tables.last_token.index_copy_(0, rows, tokens)
         return picked

@@ -1,6 +1,6 @@
-"""The memory of recurrent states: a slot for each sequence, with what all layers keep of it.
+"""The memory of recurrent states: a slot holds the states of one sequence in all layers.
 
-Owns its layout and the copying of slots. Must not know which sequence has a slot, nor when one is
+Owns the layout of slots and their copying. Must not know which sequence has a slot, nor when one is
 copied.
 """
 
@@ -14,24 +14,24 @@ from kernels.delta_rule import DeltaPlan, DeltaRing, DeltaState, VerifyPlan
 from workers.engine.models.description import ModelConfig
 
 Place: TypeAlias = Callable[[tuple[int, ...], torch.dtype], Tensor]
-"""Takes memory for a tensor."""
+"""Allocates a tensor of a shape and a dtype."""
 
 
 MOST_TAKEN_BACK: Final = 15
-"""Drafts of a sequence that a step verifies of a network with recurrent states, which keeps these
-rows of all layers until the next step."""
+"""The most drafts of a sequence that a step of a network with recurrent states verifies. Every
+layer keeps their rows until the next step, which may take them back."""
 
 
 class StateSlots:
-    """`layers` holds the states of each layer that has some, in order, by slot. `matrices` float32
-    [slots, layers, HV, K, V] and `tails` [slots, layers, rows, C]: a slot is contiguous.
+    """The states of `num_slots` slots: `matrices` float32 [slots, layers, HV, K, V] and `tails`
+    [slots, layers, rows, C]. A slot is contiguous. `layers` has a view of each recurrent layer.
     """
 
     def __init__(
         self, config: ModelConfig, num_slots: int, place: Place, dtype: torch.dtype
     ) -> None:
-        """Every page is written at once, so that resident memory does not grow with use; with NaN,
-        so that what is read before it is written is found out.
+        """Fills all memory with NaN: every page is resident from the start, and a read before a
+        write shows.
         """
         rules = config.delta_rules
         slots = num_slots, len(rules)
@@ -48,30 +48,30 @@ class StateSlots:
         )
 
     def copy(self, slot: int, source: "StateSlots", source_slot: int) -> None:
-        """Fill a slot with one of `source`; on a card behind the steps in flight."""
+        """Copy a slot of `source` into `slot`; on a card behind the steps in flight."""
         self.matrices[slot].copy_(source.matrices[source_slot], non_blocking=True)
         self.tails[slot].copy_(source.tails[source_slot], non_blocking=True)
 
     def copy_layer(self, layer: int, slot: int, source: "StateSlots", source_slot: int) -> None:
-        """The same of one layer."""
+        """Copy one layer of a slot of `source` into `slot`."""
         for target, found in zip(self.layers[layer], source.layers[layer], strict=True):
             target[slot].copy_(found[source_slot], non_blocking=True)
 
     def num_bytes(self) -> int:
-        """What it takes."""
+        """Bytes of all slots."""
         return self.matrices.nbytes + self.tails.nbytes
 
 
 class PrefixSlots(NamedTuple):
-    """The states of prefixes: the first slots are the card's, those behind them the host's. The
-    host reads none, so copies need no other order than the card's.
+    """The states of prefixes: the first slots lie on the device, the others on the host. The host
+    itself reads none of them, so the device's order of copies is enough.
     """
 
     on_device: StateSlots
     on_host: StateSlots | None = None
 
     def at(self, slot: int) -> tuple[StateSlots, int]:
-        """Where a slot lies, and its number there."""
+        """The memory that holds a slot, and the slot's number there."""
         num_first = len(self.on_device.matrices)
         if self.on_host is None or slot < num_first:
             return self.on_device, slot
@@ -79,8 +79,8 @@ class PrefixSlots(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """On its way through a prompt a step keeps the state of `slot` as it is then, in slot `kept` of
-    the prefixes. Then it goes on with these rows, which are those of `plan`.
+    """A stop of a step within a prompt: each layer copies the state of `slot` to slot `kept` of the
+    prefixes, then computes the rows `rows`, by `plan`.
     """
 
     slot: int
@@ -92,8 +92,8 @@ class Stop(NamedTuple):
 def rings_of(
     config: ModelConfig, num_slots: int, num_rows: int, place: Place, dtype: torch.dtype
 ) -> tuple[DeltaRing, ...]:
-    """A ring for each layer that has states, of `num_rows` rows of a sequence that may be taken
-    back; filled with NaN, as states are.
+    """A ring for each recurrent layer: in each slot, `num_rows` rows that may be taken back. Filled
+    with NaN, as states are.
     """
     nan, held = float("nan"), (num_slots, num_rows)
     return tuple(
@@ -108,8 +108,8 @@ def rings_of(
 
 
 class Verified(NamedTuple):
-    """The spans of a forward pass whose rows may be taken back, and the `rings` of all layers that
-    keep these.
+    """The `plan` of the spans whose rows may be taken back, and the `rings`, by layer, that keep
+    these rows.
     """
 
     rings: tuple[DeltaRing, ...]
@@ -117,9 +117,9 @@ class Verified(NamedTuple):
 
 
 class StateStep(NamedTuple):
-    """The states that a forward pass moves on, and which rows move which: those of `plan`, some of
-    them `verified`, then those behind each of the `stops`, in their order, at which `prefixes` are
-    kept.
+    """The states that a forward pass moves on, and which rows move which. First the rows of `plan`,
+    some of them `verified`; then those of each of the `stops`, in order, where states are copied to
+    `prefixes`.
     """
 
     states: StateSlots
@@ -129,7 +129,7 @@ class StateStep(NamedTuple):
     verified: Verified | None = None
 
     def keep(self, layer: int, stop: Stop) -> None:
-        """What one layer has of a state that is kept."""
+        """Copy one layer's state at a stop."""
         assert self.prefixes is not None
         slots, slot = self.prefixes.at(stop.kept)
         slots.copy_layer(layer, slot, self.states, stop.slot)

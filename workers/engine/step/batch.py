@@ -31,23 +31,25 @@ Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 Rows: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 _ALIGNED_WORDS: Final = 4
-"""16 bytes of int32."""
+"""How many int32 are 16 bytes, the alignment that kernels assume of pointers."""
 
 
 _DRAFTED_IDS: Final = tuple([DRAFTED - place for place in range(64)])
 
 
 class Follower(Protocol):
-    """The grammar of one sequence. `error` says why it cannot be followed, once it cannot."""
+    """The grammar of one sequence, which follows its outputs. `error` says why it cannot be
+    followed any more, and is empty before.
+    """
 
     error: str
 
     @staticmethod
     def fill_all(grammars: Sequence[tuple[int, Any, array[int]]], rows: Rows) -> list[int | None]:
-        """Write to rows (int32 [n, words]), for each number of a row, grammar of this kind and its
-        outputs so far, the bits of the tokens that may come. Returns for each the token if there is
-        only one. A row is 0 if none may come; then the grammar has the `error`. Outputs may end
-        with drafts, and those of a later call be others.
+        """Write to `rows` (int32 [n, words]) the bits of the tokens that may come next. `grammars`
+        are triples of a row's number, its grammar of this kind and the outputs so far. Returns for
+        each the token if only one may come, else None. A row without bits has a grammar with an
+        `error`. The outputs may end with drafts; a later call may pass other outputs there.
         """
 
     def num_allowed(self, outputs: array[int], drafts: Sequence[int]) -> int:
@@ -55,8 +57,8 @@ class Follower(Protocol):
 
 
 class SequenceState:
-    """One sequence. `tokens` are the prompt and all outputs; the first `num_prompt` are prompt. One
-    that `embeds` is never sampled.
+    """The runner's record of one sequence. `tokens` are the prompt, of `num_prompt` tokens, and all
+    outputs. One that `embeds` is never sampled.
     """
 
     __slots__ = (
@@ -83,11 +85,11 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """T rows, one per token; chunks lie one after another in the order of `chunks`.
+    """A step on the CPU: T rows, one per token, chunk after chunk in the order of `chunks`.
 
-    `token_ids` int64 [T]; `last_rows` int64 [R] are the rows whose logits are sampled, in the order
-    of `sampling`, and `sampled_positions` int64 [R] where the sampled tokens will stand. A chunk
-    with drafts samples behind each of them, too.
+    `sampling` are the chunks that sample. `token_ids` int64 [T]; `last_rows` int64 [R] are the rows
+    whose logits are sampled: for each chunk of `sampling` its last token and each of its drafts.
+    `sampled_positions` int64 [R] are the positions of the sampled tokens.
     """
 
     chunks: tuple[Chunk, ...]
@@ -100,11 +102,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PagedRows:
-    """What the host knows of T rows: `num_decodes` single rows, then those of `segments`.
+    """What the host knows of a step on the card: T rows, first `num_decodes` single rows, then
+    those of `segments`.
 
-    `token_ids` (some `ON_CARD`, some `DRAFTED`), `positions` and `table_rows` [T]; of the sampled
-    rows `last_rows`, `sampled_positions` and `sampled_tables` [R], as in `Batch`. The decodes share
-    `runs`.
+    All arrays are int64. `token_ids` (some of them `ON_CARD` or `DRAFTED`), `positions` and
+    `table_rows` (rows of `SequenceTables`) [T]. `last_rows`, `sampled_positions` and
+    `sampled_tables` [R] describe the sampled rows, as in `Batch`. `runs` are the prefixes that
+    decodes attend to together.
     """
 
     chunks: tuple[Chunk, ...]
@@ -122,8 +126,8 @@ class PagedRows:
 
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
-    """The same on the card, int32 but for `last_rows`; `table_rows` [S] belong to the sampled rows.
-    A token id may be `ON_CARD` or `DRAFTED`.
+    """`PagedRows` on the card: int64 `last_rows`, all else int32. `table_rows` [R] are those of the
+    sampled rows. A token id may be `ON_CARD` or `DRAFTED`.
     """
 
     chunks: tuple[Chunk, ...]
@@ -144,7 +148,7 @@ def make_batch(
 ) -> Batch:
     """The batch of `chunks` on the CPU, given all tokens of each sequence.
 
-    Single rows go first, by context: attention gathers neighbours of similar length together.
+    Single rows go first, sorted by context, because attention batches neighbours of similar length.
     Raises `ValueError` for a chunk that reaches past the sequence's tokens or its blocks.
     """
     ordered = tuple(sorted(chunks, key=_row_order))
@@ -171,12 +175,12 @@ def paged_rows(
     *,
     without_decodes: bool = False,
 ) -> PagedRows:
-    """The rows of `chunks` beside `tables`, which are up to date; `without_decodes`, single rows
-    are segments too. Raises as `make_batch`.
+    """The rows of `chunks`, whose sequences have up-to-date rows in `tables`. With
+    `without_decodes` single rows are segments too. Raises as `make_batch`.
     """
     singles = [chunk for chunk in chunks if chunk.num_rows == 1]
     longer = [chunk for chunk in chunks if chunk.num_rows > 1]
-    # Numbers, not arrays: there may be hundreds of decodes beside a prompt.
+    # Plain numbers: an array for each of hundreds of decodes would be slow.
     known = [_single(chunk, states, tables, block_size) for chunk in singles]
     columns = [[column] for column in np.array(known, np.int64).reshape(-1, 3).T]
     segments = []
@@ -219,7 +223,7 @@ def make_paged_batch(
     *,
     invariant: bool = False,
 ) -> PagedBatch:
-    """`rows` on the card, as many as they are.
+    """`rows` on the card, without padding.
 
     `prepare` adds to the plan what the kernels need. One transfer carries everything that the host
     knows; nothing waits for the card.
@@ -255,10 +259,11 @@ def make_paged_batch(
 
 
 def _sent(columns: Sequence[Numbers], device: torch.device) -> list[Tensor]:
-    """Each as int32, all by one transfer.
+    """Each column as int32 on `device`, all by one transfer.
 
-    Every one begins at a multiple of 16 bytes: for pointers that do not, kernels are compiled anew,
-    decode attention for 3.5 s, in the middle of the step that has an odd number of rows.
+    Every column begins at a multiple of 16 bytes. Triton compiles a kernel anew for pointers that
+    do not (decode attention in 3.5 s), which would happen in the first step with an odd number of
+    rows.
     """
     sizes = [aligned(len(column)) for column in columns]
     packed = np.zeros(sum(sizes), np.int32)
@@ -278,7 +283,7 @@ def aligned(num_words: int) -> int:
 def to_device(
     values: np.ndarray[tuple[int, ...], np.dtype[np.int32]], device: torch.device
 ) -> Tensor:
-    """Send without waiting: on a card the copy runs behind the steps in flight."""
+    """Copy `values` to the device without waiting; on a card behind the steps in flight."""
     source = torch.from_numpy(values)
     if device.type == "cuda":
         source = source.pin_memory()
@@ -286,7 +291,7 @@ def to_device(
 
 
 def send_into(target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
-    """The same into a tensor that steps in flight may still read: they do so before."""
+    """Copy `values` into `target` without waiting. Steps in flight that read it do so before."""
     source = torch.from_numpy(values)
     target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
@@ -298,7 +303,7 @@ def _row_order(chunk: Chunk) -> tuple[bool, int]:
 def _single(
     chunk: Chunk, states: Mapping[int, SequenceState], tables: SequenceTables, block_size: int
 ) -> tuple[int, int, int]:
-    """Token id, position and table row."""
+    """The token id, the position and the table row of a chunk of one row."""
     tokens, row = states[chunk.seq].tokens, tables.rows[chunk.seq]
     is_on_card = row.next_position == chunk.start
     _check(chunk, chunk.start + 1 if is_on_card else len(tokens), block_size)
@@ -316,14 +321,14 @@ def _check(chunk: Chunk, num_tokens: int, block_size: int) -> None:
 
 
 def _ids(chunk: Chunk, tokens: array[int]) -> Numbers:
-    """Those that the host knows; the card's are none of a CPU's."""
+    """The token ids of a chunk, drafts included, all of which the host knows."""
     ids = np.frombuffer(tokens, np.uint32, chunk.length, chunk.start * tokens.itemsize)
-    # A copy: an array that is looked at cannot grow.
+    # A copy, because the array cannot grow while numpy has a view of it.
     return np.concatenate((ids, np.array(chunk.drafts, np.int64)), dtype=np.int64)
 
 
 def _long_ids(chunk: Chunk, tokens: array[int], row: TableRow, block_size: int) -> Numbers:
-    """The ids of several rows, some of which may be the card's."""
+    """The token ids of a chunk of several rows; only the card may know some of them."""
     start, length, drafts = chunk.start, chunk.length, chunk.drafts
     is_on_card = length == 1 and row.next_position == start
     _check(chunk, start + 1 if is_on_card else len(tokens), block_size)

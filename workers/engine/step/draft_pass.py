@@ -1,7 +1,7 @@
-"""The part of a step in which a drafter on the device takes it in.
+"""The draft pass: the part of a step in which a drafting network takes in its rows and drafts.
 
-Owns what is kept of a forward pass for the drafter, and which rows it drafts behind. Must not know
-drafters' networks, nor where drafts are kept until they are verified.
+Owns what a forward pass keeps for the drafter, and the rows behind which it drafts. Must not know
+the drafters' networks, nor where drafts are kept until they are verified.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from workers.engine.step.sampler import Picked
 from workers.scheduler import Chunk, DraftTiming
 
 PlanRows: TypeAlias = Callable[[Sequence[Chunk], Tensor, int], AttentionPlan | PagedPlan]
-"""Plans so many rows for each of these chunks' sequences, from these positions, int64 [S], on."""
+"""Called with chunks of S sequences, positions int64 [S] and a number n: plans attention for n rows
+of each of these sequences, from its position on."""
 
 
 class StepRows(NamedTuple):
-    """A step of T rows on the device, int64: those of `last_rows` are sampled, whose tokens stand
-    at `sampled_positions`. `following` [T] are the tokens behind the rows that the host knows, None
-    for a drafter that needs none.
-    `in_place`: see `DraftStep`.
+    """A step of T rows on the device, all int64. `last_rows` are the sampled rows, and
+    `sampled_positions` the positions of the sampled tokens. `following` [T] are the tokens behind
+    the rows, where the host knows them; None for a drafter that needs none. `in_place`: see
+    `DraftStep`.
     """
 
     token_ids: Tensor
@@ -47,7 +48,9 @@ class StepRows(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a forward pass leaves for the drafter."""
+    """What a forward pass of T rows keeps for the drafter: `taps` [T, taps * hidden size] and the
+    last hidden states `hidden` [T, hidden size]; None where the drafter reads none.
+    """
 
     taps: Tensor | None
     hidden: Tensor | None
@@ -55,7 +58,7 @@ class Kept(NamedTuple):
 
 @final
 class DraftPass:
-    """The forward passes of a model, and a drafter that takes them in."""
+    """The forward passes of a model with a drafter, and the drafter's passes behind them."""
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class DraftPass:
         drafter: Drafter,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """On a host passes are timed by `clock`."""
+        """`clock` times passes on a host."""
         self._clock = clock
         self._begin: float | None = None
         self._timing: Callable[[], DraftTiming] = DraftTiming
@@ -78,7 +81,7 @@ class DraftPass:
 
     @property
     def takes_decodes(self) -> bool:
-        """Whether `decode` serves it."""
+        """Whether the drafter can take in decodes within the model's pass; see `decode`."""
         return self._drafter.take_in is not None
 
     @property
@@ -87,25 +90,26 @@ class DraftPass:
         return self._drafter.cuts_anew
 
     def take_timing(self) -> Callable[[], DraftTiming]:
-        """The time of the draft pass behind the last step, on a host also of one that only took
-        rows in: a function to call when the pass is over. Without a pass all of it is 0.
+        """A function that returns the time of the draft pass behind the last step; call it when
+        that pass is over. Without a pass it returns zeros. On a host passes that only take rows in
+        count too.
         """
         timing, self._timing = self._timing, DraftTiming
         return timing
 
     def begin(self) -> None:
-        """On a host: the drafter's time begins here, ahead of what `draft` does."""
+        """On a host: start the time of the next draft pass here instead of at `draft`."""
         self._begin = self._clock()
 
     def keep_in_place(self, num_rows: int) -> None:
-        """Take the room at fixed addresses in which captured steps of up to `num_rows` rows leave
-        what the drafter reads.
+        """Take memory at fixed addresses, where captured steps of up to `num_rows` rows leave what
+        the drafter reads.
         """
         self._room = self._new(num_rows)
         self._num_in_place = num_rows
 
     def kept(self, num_rows: int) -> Kept:
-        """What a step of `num_rows` rows leaves: in place, if there is room."""
+        """Room for what a step of `num_rows` rows keeps: in place if it fits there, else new."""
         if num_rows > self._num_in_place:
             return self._new(num_rows)
         return Kept(*[None if one is None else one[:num_rows] for one in self._room])
@@ -123,7 +127,9 @@ class DraftPass:
         last_rows: Tensor | None,
         states: StateStep | None = None,
     ) -> tuple[Tensor, Kept]:
-        """As `Network.forward` of `last_rows` (None: all rows), and what is kept of all rows."""
+        """The result of `Network.forward` for `last_rows` (None: all rows), and what is kept of all
+        rows.
+        """
         kept = self.kept(hidden.shape[0])
         taps = None if kept.taps is None else Taps(self._drafter.taps, kept.taps)
         rows = None if self._reads_last else last_rows
@@ -134,7 +140,7 @@ class DraftPass:
         return last if last_rows is None else last[last_rows], kept
 
     def decode(self, hidden: Tensor, plan: PagedPlan) -> Tensor:
-        """As `Network.forward` of single rows, which are taken in."""
+        """The result of `Network.forward` for single rows, which the drafter takes in too."""
         kept, take_in = self.kept(hidden.shape[0]), self._drafter.take_in
         assert kept.taps is not None
         assert take_in is not None
@@ -151,7 +157,9 @@ class DraftPass:
         sampling: Sequence[Chunk],
         plan_rows: PlanRows,
     ) -> tuple[Sequence[Chunk], Drafted]:
-        """The chunks of `sampling` that ask for drafts, all for as many, and what was drafted."""
+        """Take the step in and draft. Returns the chunks of `sampling` that ask for drafts, all for
+        the same number, and their drafts.
+        """
         chosen = [index for index, chunk in enumerate(sampling) if chunk.num_to_draft]
         chunks = [sampling[index] for index in chosen]
         device, own = picked.ids.device, anchor_rows(picked)
@@ -182,7 +190,7 @@ class DraftPass:
         return chunks, replace(drafted, ids=drafted.ids.clamp(0, self._model.config.vocab_size - 1))
 
     def _mark(self, device: torch.device) -> torch.cuda.Event | float:
-        """This moment; on a card the moment in which it has computed what was launched so far."""
+        """Now; on a card an event behind all that was launched so far."""
         if device.type != "cuda":
             return self._clock()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -190,7 +198,7 @@ class DraftPass:
         return event
 
     def _next_ids(self, rows: StepRows, picked: Picked) -> Tensor:
-        """The tokens behind the rows; for a drafter that reads none, any tokens."""
+        """The tokens behind the rows; for a drafter that reads none, any tensor of that shape."""
         if rows.following is None:
             return rows.token_ids
         return rows.following.index_copy(0, rows.last_rows, picked.ids.clamp(min=0))
@@ -210,7 +218,9 @@ def _timing(
 
 
 def anchor_rows(picked: Picked) -> Tensor:
-    """Which row of `picked` holds each sequence's next token, int64 [S]."""
+    """The row of `picked` with each sequence's last new token, int64 [S]: the one behind its
+    accepted drafts.
+    """
     num_seqs, device = len(picked.seqs), picked.ids.device
     if picked.ends is not None:
         return picked.ends
@@ -223,7 +233,7 @@ def anchor_rows(picked: Picked) -> Tensor:
 
 
 def first_rows(picked: Picked) -> Tensor:
-    """The first row of each sequence of a step that verifies, int64 [S]."""
+    """The first row of each sequence of a step that verifies drafts, int64 [S]."""
     sizes = [1 + num_drafts for num_drafts in picked.num_drafts]
     return _on(np.cumsum([0, *sizes[:-1]]), picked.ids.device)
 

@@ -1,7 +1,7 @@
-"""How each row of a step is drawn, on the device, at fixed addresses.
+"""The parameters by which each row of a step is drawn, on the device, at fixed addresses.
 
-Owns the tensors that a captured graph reads, and when a table with a row for each sampled sequence
-is sent anew: only when other sequences, or in another order, are sampled. Must not know logits.
+Owns the tensors that a captured graph reads, and the rule for sending such a table anew: only when
+other sequences are sampled, or the same ones in another order. Must not know logits.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from protocol.sampling import SamplingParams
 from workers.engine.step.batch import SequenceState, aligned, send_into
 
 WIDENED_ROWS: Final = 64
-"""Rows whose logits are made float32 at once, for penalties or log-probabilities: of 151,936 tokens
-39 MB, which a Hopper's L2 holds while they are read. A multiple of 4, so that parts of the tensors
-begin at multiples of 16 bytes.
+"""How many rows of logits are widened to float32 at a time, for penalties or log-probabilities. For
+151,936 tokens they take 39 MB, which a Hopper's L2 holds while they are read. A multiple of 4, so
+that parts of the tensors begin at multiples of 16 bytes.
 """
 
 
 @final
 class RowOrder:
-    """The sequences whose rows a table holds: none, until all of it is sent."""
+    """The sequences whose rows a table on the device holds, in order; none while it is sent."""
 
     def __init__(self) -> None:
         self._held: tuple[int, ...] = ()
         self._coming: tuple[int, ...] = ()
 
     def is_new(self, states: Sequence[SequenceState]) -> bool:
-        """Whether the table must be sent for them. Then it holds no rows until `sent`: memory may
-        run out in between, and the step is repeated.
+        """Whether the table must be sent anew for these sequences. If so, it counts as empty until
+        `sent`: memory may run out in between, and then the step is repeated.
         """
         self._coming = tuple([state.seq for state in states])
         if self._coming == self._held:
@@ -44,11 +44,11 @@ class RowOrder:
         return True
 
     def sent(self) -> None:
-        """The whole table was sent, for the last states of `is_new`."""
+        """The whole table was sent for the sequences of the last `is_new`."""
         self._held = self._coming
 
     def forget(self, seqs: Sequence[int]) -> None:
-        """Their numbers may be given to others."""
+        """Forget ended sequences: other sequences may get their numbers."""
         if not set(seqs).isdisjoint(self._held):
             self._held = ()
 
@@ -72,7 +72,9 @@ class Kind(Enum):
 
 @final
 class DrawTable:
-    """Draw parameters for up to `num_rows` rows; `kind` is that of the rows last arranged."""
+    """Draw parameters for up to `num_rows` rows. `kind` and `filtered` describe the rows of the
+    last `arrange`.
+    """
 
     def __init__(self, vocab_size: int, num_rows: int, device: torch.device) -> None:
         self.kind = Kind.PLAIN
@@ -84,11 +86,11 @@ class DrawTable:
         self._top_k = torch.zeros(num_rows, dtype=torch.int32, device=device)
 
     def forget(self, seqs: Sequence[int]) -> None:
-        """Their numbers may be given to others."""
+        """Forget ended sequences: other sequences may get their numbers."""
         self._order.forget(seqs)
 
     def arrange(self, states: Sequence[SequenceState]) -> None:
-        """The rows of the next step are these sequences, in this order."""
+        """Set row i to the parameters of `states[i]` for the next step."""
         if not self._order.is_new(states):
             return
         params = [state.sampling for state in states]
@@ -123,5 +125,5 @@ class DrawTable:
 
 
 def is_adjusted(state: SequenceState) -> bool:
-    """Whether its logits depend on earlier tokens: by penalties or by a grammar."""
+    """Whether earlier tokens change the sequence's logits: by penalties or a grammar."""
     return state.sampling.has_penalties or state.grammar is not None

@@ -47,7 +47,7 @@ class HostSteps:
         verifies: bool = False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """Steps may have drafts if it `verifies`, or has a `drafter`, timed by `clock`."""
+        """Steps may have drafts if `verifies`, or with a `drafter`, whose passes `clock` times."""
         self._model = model
         self._cache = cache
         limits = facts.max_seqs, model.device, facts.token_budget
@@ -138,11 +138,11 @@ class HostSteps:
         return plan_attention(segments, self._cache.block_size, cpu, invariant=invariant)
 
     def _with_ids(self, chunk: Chunk, state: SequenceState) -> Chunk:
-        """With the drafts that were kept, up to the first that the grammar refuses."""
+        """The chunk with the ids of its drafts, cut at the first that its grammar refuses."""
         if not chunk.drafts:
             return chunk
         if self._slots.kept is not None:
-            # No state is saved on the way through rows that may be taken back.
+            # A chunk that saves a state within or behind its rows verifies no drafts.
             is_saved = chunk.saves and chunk.saves[-1][0] > chunk.start
             most = 0 if is_saved else MOST_TAKEN_BACK
             chunk = msgspec.structs.replace(chunk, drafts=chunk.drafts[:most])

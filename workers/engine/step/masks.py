@@ -1,7 +1,7 @@
-"""Which tokens the sequences with a grammar may have next, on the device.
+"""The tokens that sequences with a grammar may have next, as bits on the device.
 
-Owns the bits of the rows of a step: they are filled on the host while the network computes, and
-sent before the draw. Must not know what a grammar is, nor how logits are drawn.
+Owns the bits of a step's rows: the host fills them while the network computes, and sends them
+before the draw. Must not know what a grammar is, nor how logits are drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALL: int = -1
 
 @final
 class AnyToken:
-    """A grammar that allows everything, for imagined sequences."""
+    """A grammar that allows everything, for the sequences of a warm-up."""
 
     error = ""
 
@@ -42,7 +42,7 @@ class AnyToken:
 
 @final
 class MaskTable:
-    """For up to `num_rows` rows. All memory is taken at once, at the start."""
+    """The bits of up to `num_rows` rows. All memory is taken at once, at the start."""
 
     def __init__(self, vocab_size: int, num_rows: int, device: torch.device) -> None:
         width = num_words(vocab_size)
@@ -53,9 +53,9 @@ class MaskTable:
     def fill(
         self, states: Sequence[SequenceState], seen: Sequence[tuple[int, ...]] = ()
     ) -> list[int] | None:
-        """The rows of the next step are these sequences, some of which may have no grammar: they
-        may have any token. Returns the tokens if each row can have only one. Each row is behind
-        the drafts `seen`, if there are any, which its grammar allows.
+        """Set row i to the tokens that may follow in `states[i]`; without a grammar any may. Row i
+        stands behind the drafts `seen[i]`, if given, which its grammar allows. Returns the tokens
+        if every row can have only one, else None.
 
         A row whose grammar cannot be followed has no token: its draw gives -1.
         """
@@ -80,6 +80,8 @@ class MaskTable:
         return None
 
     def apply(self, logits: Tensor, begin: int, end: int) -> None:
-        """Take out of float32 logits [end - begin, vocab] what the rows last filled forbid."""
+        """Mask in float32 logits [end - begin, vocab] the tokens that rows [begin, end) of the last
+        `fill` forbid.
+        """
         if self._is_needed:
             mask_tokens(logits, self._masks[begin:end])

@@ -1,12 +1,13 @@
-"""The tokens of each sequence with penalties, counted on the device, and how its logits are
-adjusted. One with a grammar alone is among them: its penalties change nothing.
+"""Token counts of sequences with penalties, on the device, and the adjustment of their logits.
+
+A sequence that has only a grammar is treated the same, with penalties that change nothing.
 
 Owns the counts, and which of their rows (a slot) belongs to which sequence. Must not know draws,
-nor when rows change (`row_tables.py`).
+nor when a table is sent anew (`draws.RowOrder`).
 
-All memory is taken at once, at the start: the measurement of the largest step includes it, and no
-request with penalties can run out of it. A sequence that ended may still have a step in flight,
-which counts into its slot; the next owner of that slot clears it behind that step.
+All memory is taken at once, at the start. So the measurement of the largest step includes it, and
+no request with penalties can run out of it. A sequence that ended may still have a step in flight
+that counts into its slot; the next owner clears the slot behind that step.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Part(NamedTuple):
 
 
 class Adjusted(NamedTuple):
-    """The logits float32 of the penalised rows [begin, end), until the next ones are made."""
+    """Float32 `logits` of the penalised rows [begin, end), valid until the next part is made."""
 
     begin: int
     end: int
@@ -43,7 +44,7 @@ class Adjusted(NamedTuple):
 
 @final
 class PenaltyTable:
-    """For up to `num_rows` sequences, and as many rows."""
+    """Counts of up to `num_rows` sequences, and penalties of as many rows."""
 
     def __init__(self, vocab_size: int, num_rows: int, device: torch.device) -> None:
         self._device = device
@@ -62,7 +63,7 @@ class PenaltyTable:
         return f"<PenaltyTable slots={self._slots} free={len(self._free)}>"
 
     def forget(self, seqs: Sequence[int]) -> None:
-        """Their numbers and their slots may be given to others."""
+        """Forget ended sequences: other sequences may get their numbers and their slots."""
         self._order.forget(seqs)
         for seq in seqs:
             slot = self._slots.pop(seq, None)
@@ -70,8 +71,8 @@ class PenaltyTable:
                 self._free.append(slot)
 
     def arrange(self, states: Sequence[SequenceState]) -> Tensor:
-        """The rows of the next step are these sequences, in this order; returns which of them are
-        penalised, int64. Their tokens are those that the host knows when they come first.
+        """Set row i of the next step to `states[i]`. Returns the rows that are penalised, int64.
+        The counts of a new sequence begin with the tokens that the host knows now.
         """
         if not self._order.is_new(states):
             return self._penalised.rows
@@ -94,18 +95,20 @@ class PenaltyTable:
         return self._penalised.rows
 
     def adjust(self, logits: Tensor) -> Iterator[Adjusted]:
-        """Logits [rows, vocab] of the rows last arranged: the penalised ones, part by part."""
+        """The adjusted logits of the penalised rows, part by part; `logits` [rows, vocab] are those
+        of the rows of the last `arrange`.
+        """
         for begin, end, penalties in self._parts:
             out = self._adjusted[: end - begin]
             penalise(logits, self._counts, penalties, out)
             yield Adjusted(begin, end, out)
 
     def count(self, ids: Tensor) -> None:
-        """The tokens int64 [rows] of the rows last arranged are outputs now; -1 is none."""
+        """Count the tokens `ids` int64 [rows] of the last `arrange` as outputs; -1 is none."""
         count(ids, self._counts, self._penalised)
 
     def _set_up(self, fresh: Sequence[SequenceState]) -> None:
-        """Give each a slot with the counts of its prompt and its outputs."""
+        """Give each new sequence a slot with the counts of its prompt and its outputs."""
         if not fresh:
             return
         slots = self._free[len(self._free) - len(fresh) :]
@@ -136,7 +139,7 @@ def _prompt_entries(slot: int, state: SequenceState) -> _Words:
 
 
 def _output_entries(slot: int, state: SequenceState) -> _Words:
-    """How often each token was an output: there are outputs only after a change of workers."""
+    """Flat entries of `mark` for the outputs so far; a new sequence has some after a resume."""
     said = np.array(state.tokens[state.num_prompt :], np.int32)
     tokens, times = np.unique(said, return_counts=True)
     return _entries(slot, tokens, np.minimum(times, MAX_OUTPUTS).astype(np.int32))

@@ -25,13 +25,14 @@ from workers.scheduler import Sampled
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """The tokens of one step, still on the device.
+    """The tokens of one step of S sequences and R sampled rows, still on the device.
 
-    `ids` int64 [R], -1 where the logits are not numbers; `seqs` in the same order. `wanted` are the
-    rows of `scores` (see `kernels.sample.logprobs`), with how many alternatives each asked for.
-    Where a step verifies drafts a sequence has as many rows more, and `drafts` int64 [R] is what
-    each row's token is compared with, -1 in the last row of a sequence; `num_drafts` by sequence.
-    `ends` int64 [S] are the rows behind the last accepted drafts, where they are known.
+    - `ids` int64 [R], -1 where the logits are not numbers, in the order of `seqs`.
+    - `wanted`: the rows that asked for log-probabilities, with the number of alternatives;
+      `scores` are those rows' results of `kernels.sample.logprobs`.
+    - In a step that verifies drafts each sequence has a row more for each of its `num_drafts`.
+      `drafts` int64 [R] is what a row's token is compared with, -1 in a sequence's last row.
+    - `ends` int64 [S] are each sequence's rows behind its accepted drafts, if they are known.
     """
 
     seqs: tuple[int, ...]
@@ -44,7 +45,7 @@ class Picked:
 
 
 class Checked(NamedTuple):
-    """A sequence of a step that verifies, with its drafts, perhaps none."""
+    """A sequence of a step that verifies, with its drafts, if it has some."""
 
     state: SequenceState
     drafts: tuple[int, ...]
@@ -52,15 +53,15 @@ class Checked(NamedTuple):
 
 @final
 class Sampler:
-    """Samples rows of logits of up to `max_rows` sequences; keeps their counts until `forget`. A
-    step that verifies has up to `max_verified` rows, if that is more.
+    """Samples rows of logits of up to `max_rows` sequences, and keeps their token counts until
+    `forget`. A step that verifies has up to `max_verified` rows, if that is more.
     """
 
     def __init__(
         self, vocab_size: int, max_rows: int, device: torch.device, max_verified: int = 0
     ) -> None:
         self.draws = DrawTable(vocab_size, max(max_rows, max_verified), device)
-        # How the adjusted rows of a step are drawn, where there are others beside them.
+        # The parameters of adjusted rows in a step that has other rows too.
         self._drawn_apart = DrawTable(vocab_size, max_rows, device)
         self._penalties = PenaltyTable(vocab_size, max_rows, device)
         self._masks = MaskTable(vocab_size, max_rows, device)
@@ -90,7 +91,7 @@ class Sampler:
         else:
             members = [state for state in states if is_adjusted(state)]
             self._drawn_apart.arrange(members)
-            # The adjusted rows are among them in vain: taking the others out would cost more.
+            # All rows are drawn, and those of `members` again: selecting the others costs more.
             ids = self._pick(logits, positions)
             own = self._pick_adjusted(
                 logits, members, adjusted, self._drawn_apart, positions[adjusted]
@@ -100,8 +101,8 @@ class Sampler:
         return Picked(tuple([state.seq for state in states]), ids, *scores)
 
     def count(self, picked: Picked) -> None:
-        """Count the sampled tokens as outputs. Call it after all else that takes memory: a step
-        that runs out of it is repeated, and must find the old counts.
+        """Count the sampled tokens as outputs. Call it after everything else that takes memory: a
+        step that runs out of memory is repeated, and must find the old counts.
         """
         if picked.drafts is None:
             self._penalties.count(picked.ids)
@@ -113,11 +114,12 @@ class Sampler:
         positions: Tensor,
         drafts: Tensor | None = None,
     ) -> Picked:
-        """One token for each row of logits [R, vocab], at its absolute position (int [R]): of each
-        sequence a row, and one behind each of its drafts. Counts what is accepted.
+        """One token for each row of logits [R, vocab], at its absolute position (int [R]). A
+        sequence has one row, and one more behind each of its drafts. Counts accepted tokens as
+        outputs.
 
-        The host knows all tokens before the drafts. `drafts` int64 [R] are for `Picked`; None: the
-        host knows them too, as it must of sequences with a grammar.
+        The host knows all tokens before the drafts. `drafts` int64 [R] become `Picked.drafts`; None
+        takes the ids in `checked`. The ids of a sequence with a grammar are always in `checked`.
         """
         states = [one.state for one in checked for _ in range(1 + len(one.drafts))]
         self.draws.arrange(states)
@@ -130,7 +132,7 @@ class Sampler:
                 self._verify_adjusted(logits, members, positions, ids, drafts)
             wanted, scores = self._scores(logits, ids, states)
         except (RuntimeError, MemoryError):
-            # Some rounds have counted; the step is repeated, and sets the counts up again.
+            # Some rounds have counted. The step is repeated and sets the counts up again.
             self._penalties.forget([one.state.seq for one in checked])
             raise
         seqs = tuple([one.state.seq for one in checked])
@@ -145,8 +147,9 @@ class Sampler:
         ids: Tensor,
         drafts: Tensor,
     ) -> None:
-        """Draw rows with penalties or grammars, of each sequence the one behind as many drafts,
-        into `ids`. A draft that is accepted counts as an output in the rows behind it.
+        """Draw one row of each of the `members`, all behind the same number of drafts, into `ids`.
+        Rounds go from no draft upwards, so that an accepted draft counts as an output in the rows
+        behind it.
         """
         at = [row for row, _ in members]
         rows = to_device(np.array(at, np.int32), self._device).long()
@@ -174,10 +177,10 @@ class Sampler:
         positions: Tensor,
         seen: Sequence[tuple[int, ...]] = (),
     ) -> Tensor:
-        """Draw the rows with penalties or grammars, `rows` of the logits (None: all); the rest is
-        theirs. Each is behind the drafts `seen`, if there are any.
+        """Draw the rows of `members`, which have penalties or grammars: `rows` of the logits (None:
+        all). `draws`, `positions` and the drafts `seen` before each row are those of `members`.
         """
-        # On a card the network computes meanwhile.
+        # A card computes the network while the host fills masks.
         lone = self._masks.fill(members, seen)
         if lone is not None:
             return self._given(logits, lone, rows)
@@ -189,7 +192,9 @@ class Sampler:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _given(self, logits: Tensor, lone: list[int], rows: Tensor | None) -> Tensor:
-        """The only tokens that the rows can have need no draw; -1 as everywhere else."""
+        """The tokens `lone`, the only ones that the rows can have, without a draw; -1 where the
+        logit is not a finite number.
+        """
         ids = to_device(np.array(lone, np.int32), self._device).long()
         at = torch.arange(len(lone), device=self._device) if rows is None else rows
         return torch.where(logits[at, ids].isfinite(), ids, -1)
@@ -197,7 +202,9 @@ class Sampler:
     def _scores(
         self, logits: Tensor, ids: Tensor, states: Sequence[SequenceState]
     ) -> tuple[tuple[tuple[int, int], ...], tuple[Tensor, Tensor, Tensor] | None]:
-        """Log-softmax of the raw logits, whatever the penalties and filters did."""
+        """`wanted` and `scores` of `Picked`: log-softmax of the raw logits, before penalties and
+        filters.
+        """
         wanted = tuple(
             (row, state.sampling.logprobs)
             for row, state in enumerate(states)
@@ -215,8 +222,8 @@ class Sampler:
 
 
 def _rounds(checked: Sequence[Checked]) -> Iterator[list[tuple[int, Checked]]]:
-    """The adjusted rows, first those behind no draft, then those behind one, and so on: each with
-    its sequence and the drafts before it.
+    """The rows with penalties or grammars in rounds: first those behind no draft, then those behind
+    one, and so on. Each row comes with its sequence and the drafts before it.
     """
     found: list[list[tuple[int, Checked]]] = []
     row = 0
@@ -231,7 +238,7 @@ def _rounds(checked: Sequence[Checked]) -> Iterator[list[tuple[int, Checked]]]:
 
 
 def _reached(ids: Tensor, drafts: Tensor, rows: Tensor, depth: int) -> Tensor:
-    """Which `rows` [n] stand behind `depth` drafts that are all accepted, bool [n]."""
+    """Whether each of `rows` [n] stands behind `depth` drafts that are all accepted, bool [n]."""
     before = rows.unsqueeze(1) - torch.arange(1, depth + 1, device=rows.device)
     return (ids[before] == drafts[before]).all(dim=1)
 

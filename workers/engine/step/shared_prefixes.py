@@ -1,12 +1,12 @@
 """Which decodes of a step begin with the same blocks, and which of these attend to them together.
 
 Owns the decodes in the order of their blocks, kept from step to step, and the choice by cost. Must
-not know tensors or kernels. What is shared follows from the block tables alone.
+not know tensors or kernels. The block tables alone say what is shared.
 
-Sorted by their blocks, sequences that begin alike are neighbours, and what a range of them has in
-common is the least that two neighbours in it have: the ranges form a tree (Kasai et al., 2001, of
-suffix arrays). A step in which no sequence came, went or changed its leading blocks costs one look
-at each.
+Sequences are sorted by their blocks, so those with a common prefix are neighbours. The common
+prefix of a range is the shortest one of two neighbours in it, so the ranges form a tree (Kasai et
+al., 2001, on suffix arrays). A step in which no sequence came, went or changed its leading blocks
+costs one comparison for each.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _Key: TypeAlias = tuple[int, ...]
 
 
 class SharedOrder(NamedTuple):
-    """The rows of a step, each the index of its chunk, and what they share; the `table_row` of a
-    run is its first row.
+    """The order of a step's rows, as indices of chunks, and the runs of rows that share a prefix.
+    In `runs` the `table_row` is a row of this order; `on_card` replaces it.
     """
 
     rows: tuple[int, ...]
     runs: tuple[SharedRun, ...]
 
     def on_card(self, table_rows: Sequence[int]) -> tuple[SharedRun, ...]:
-        """The runs of rows whose block tables are `table_rows`."""
+        """The runs, for rows whose block tables lie in `table_rows` of the card's tables."""
         return tuple([run._replace(table_row=table_rows[run.table_row]) for run in self.runs])
 
 
 @final
 class SharedPrefixes:
-    """The decodes of the last step. `costs` None: nothing is shared."""
+    """The decodes of the last step, sorted by their blocks. `costs` None: nothing is shared."""
 
     def __init__(self, costs: SharingCosts | None, block_size: int) -> None:
         self._costs = costs
@@ -50,13 +50,13 @@ class SharedPrefixes:
         self._found: SharedOrder | None = None
 
     def forget(self, seqs: Iterable[int]) -> None:
-        """Their numbers may be given to others."""
+        """Forget ended sequences: other sequences may get their numbers."""
         for seq in seqs:
             self._remove(seq)
 
     def order(self, chunks: Sequence[Chunk]) -> SharedOrder | None:
-        """What the decodes `chunks` share, the same object while that lasts; None if it is not
-        worth it. Their cached tokens lie in full blocks but for the last one.
+        """What the decodes `chunks` share: the same object as long as it does not change, or None
+        if sharing does not pay.
         """
         if self._costs is None:
             return None
@@ -77,8 +77,9 @@ class SharedPrefixes:
         return self._found
 
     def _take(self, chunk: Chunk) -> bool:
-        """Whether the sequence came, or its leading blocks are others. Those that it has filled
-        since are its own: only what a prompt held when its first token was sampled is looked for.
+        """Enter a sequence. Returns whether it is new or its leading blocks have changed. Only the
+        blocks that it held at its first decode are compared; those that it has filled since are
+        its own.
         """
         seq, ids = chunk.seq, chunk.block_ids
         key = self._keys.get(seq)
@@ -110,7 +111,7 @@ class SharedPrefixes:
         self._compare(at)
 
     def _compare(self, at: int) -> None:
-        """What an entry has in common with the one before it."""
+        """Set what an entry has in common with the one before it."""
         if 0 < at < len(self._sorted):
             self._common[at] = common_blocks(self._sorted[at - 1][0], self._sorted[at][0])
         elif at == 0 and self._common:
@@ -139,11 +140,12 @@ def common_blocks(first: _Key, second: _Key) -> int:
 
 
 def shared_runs(common: Sequence[int], costs: SharingCosts) -> tuple[SharedRun, ...]:
-    """The runs that are worth it of rows of which each has `common` tokens in common with the row
-    before it; none if all together do not make up for what a step with runs takes more.
+    """The runs that pay, for rows that each have `common[row]` tokens in common with the row
+    before. Empty if they do not save `costs.step`, the extra time of a step with runs.
 
-    From the outermost ranges inwards: a range reads what it has in common once, in tiles, if that
-    takes less than if each of its parts does, which at the best read it once each.
+    Goes from the outermost ranges inwards. A range becomes a run, which reads its common tokens
+    once, in tiles of rows, if that takes less time than its parts do; each of these reads the
+    tokens once at best.
     """
     runs: list[SharedRun] = []
     saved, left = 0.0, len(common)

@@ -1,7 +1,8 @@
-"""Which rows of a step move on the state of which sequence, as words for the card.
+"""Which rows of a step move on which sequence's recurrent state, as words for the card.
 
-Owns their layout, where a step stops to keep a state, and the slots of sequences on a CPU; on a
-card the slot of a sequence is its row of the tables. Must not know what a state is.
+A span is consecutive rows of one sequence. Owns the layout of spans in words, the stops within a
+step at which a state is kept, and the slots of sequences on a CPU; on a card the slot of a sequence
+is its row of the tables. Must not know what a state is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,9 +45,10 @@ _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.integer]]
 
 
 class SpanRoom(NamedTuple):
-    """Room for so many decodes, then so many longer spans, which are cut into so many chunks, and
-    for so many folded rows; its words have `starts`, `slots`, `offsets` and `chunks`, then
-    `starts`, `folds` and `firsts` of those that are verified, each at a multiple of 16 bytes.
+    """Room for the spans of a step: `num_decodes` single rows, then `num_spans` longer spans, cut
+    into `num_chunks` chunks, and `most_folds` folded rows. Its words are `starts`, `slots`,
+    `offsets` and `chunks` of all spans, then `starts`, `folds` and `firsts` of those that are
+    verified. Each part begins at a multiple of 16 bytes.
     """
 
     num_decodes: int
@@ -58,24 +60,24 @@ class SpanRoom(NamedTuple):
     def holding(
         cls, num_decodes: int, segment_rows: int, num_segments: int, verifies: bool = False
     ) -> "SpanRoom":
-        """For segments of `segment_rows` rows in all, however they share them, in chunks unless the
-        step `verifies`; and for as many folded rows as it has.
+        """Room for any `num_segments` segments of `segment_rows` rows together. They are computed
+        in chunks, unless the step `verifies`; as many rows can be folded as the step has.
         """
         num_chunks = 0 if verifies else most_chunks(segment_rows, num_segments)
         return cls(num_decodes, num_segments, num_chunks, num_decodes + segment_rows)
 
     @classmethod
     def of(cls, num_decodes: int, spans: Sequence[Span], most_folds: int = 0) -> "SpanRoom":
-        """For so many decodes and these spans, and no others."""
+        """Room for exactly so many decodes and these spans."""
         return cls(num_decodes, len(spans), len(chunk_list(_computed(spans), 0)), most_folds)
 
     @property
     def num_words(self) -> int:
-        """int32."""
+        """How many int32 words it takes."""
         return int(self._places()[-1].stop)
 
     def empty(self, dummy_slot: int) -> _Words:
-        """Words of no spans: those there are move the dummy slot."""
+        """Words without spans: all entries belong to the dummy slot."""
         words = np.zeros(self.num_words, np.int32)
         starts, slots, offsets, chunks, verified, *_ = self._places()
         words[starts], words[slots], words[chunks] = NO_ROW, dummy_slot, NO_SPAN
@@ -85,8 +87,8 @@ class SpanRoom(NamedTuple):
         return words
 
     def lay_out(self, decodes: Sequence[_Words], spans: Sequence[Span], words: _Words) -> None:
-        """Enter rows for which there is room into words that are `empty`: `decodes` are positions,
-        slots and folded rows of single rows; the spans begin at row `num_decodes`.
+        """Enter spans into words that are `empty`. `decodes` are the positions, the slots and the
+        numbers of folded rows of single rows; the rows of `spans` begin at row `num_decodes`.
         """
         starts, slots, offsets, chunks, *verified = self._places()
         first, end = self.num_decodes, self.num_decodes + len(spans)
@@ -108,12 +110,12 @@ class SpanRoom(NamedTuple):
         words[chunks][: len(entries)] = entries
 
     def plan(self, words: Tensor) -> DeltaPlan:
-        """What words on the card mean."""
+        """The plan that words on the card describe."""
         starts, slots, offsets, chunks = [words[place] for place in self._places()[:4]]
         return DeltaPlan(starts, slots, offsets, self.num_decodes, chunks.view(-1, 2))
 
     def verified(self, words: Tensor) -> VerifyPlan:
-        """The same of the spans that are verified."""
+        """The plan of the spans that are verified, by words on the card."""
         starts, folds, firsts = [words[place] for place in self._places()[4:]]
         return VerifyPlan(starts, folds, firsts, self.most_folds)
 
@@ -128,8 +130,8 @@ class SpanRoom(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """What follows a stop: the `span` from row `first_row` on, of which the state ahead is kept in
-    slot `kept`.
+    """The part of a chunk behind a stop: a `span` whose rows begin at row `first_row`. The state
+    before it is kept in slot `kept`.
     """
 
     first_row: int
@@ -143,8 +145,9 @@ def spans_of(
     dummy_slot: int,
     folds_of: Callable[[Chunk], int] = lambda _: IN_CHUNKS,
 ) -> tuple[list[Span], list[Rest]]:
-    """The spans of chunks whose rows lie in this order, each up to its first stop; rows behind one
-    are left out, and are those of the rests, in order. `folds_of` says which spans are verified.
+    """The spans of `chunks`, whose rows lie in this order. A chunk's span ends at its first stop;
+    the rows behind it get a span that moves the dummy slot, and are those of the rests, in order.
+    `folds_of` says which spans are verified, and how many rows they fold first.
     """
     spans: list[Span] = []
     rests: list[Rest] = []
@@ -168,9 +171,7 @@ def spans_of(
 
 
 def stops_of(chunk: Chunk) -> tuple[tuple[int, int], ...]:
-    """Where a step keeps a state on its way, with the slot: neither ahead of all of the chunk nor
-    behind it.
-    """
+    """The positions strictly within a chunk at which a state is kept, with their slots."""
     end = chunk.start + chunk.length
     return tuple([each for each in chunk.saves if chunk.start < each[0] < end])
 
@@ -181,8 +182,8 @@ def _computed(spans: Iterable[Span]) -> list[int]:
 
 @final
 class Rings:
-    """The rows of each sequence's last step that could be taken back, and how many of them it kept:
-    those ahead of where it goes on. They go into its state in its next step.
+    """The rows of each sequence's last step that may be taken back, because they are drafts. Those
+    that were accepted are folded into its state in its next step.
     """
 
     def __init__(self, model: Network, num_slots: int) -> None:
@@ -191,8 +192,9 @@ class Rings:
         self._verified: dict[int, int] = {}
 
     def folds_of(self, chunk: Chunk) -> int:
-        """How many rows go into the state before this chunk's, whose rows are computed one by one;
-        `IN_CHUNKS` if they are not.
+        """How many rows are folded into the state before those of this chunk. `IN_CHUNKS` for a
+        chunk of a prompt, whose rows are computed in chunks; the rows of all others are computed
+        one by one.
         """
         start = self._verified.get(chunk.seq)
         is_new = start is None or chunk.start == 0 or chunk.restores != NO_SLOT
@@ -200,11 +202,11 @@ class Rings:
         assert 0 <= folds <= MOST_TAKEN_BACK
         if chunk.length == 1:
             return folds
-        assert folds == 0  # only single tokens follow drafts
+        assert folds == 0  # a chunk behind drafts has one token, and its own drafts
         return IN_CHUNKS
 
     def computed(self, chunks: Iterable[Chunk]) -> None:
-        """These chunks are computed now, or are about to be."""
+        """Remember which of these chunks had drafts. Call it for every step, behind `folds_of`."""
         for chunk in chunks:
             if chunk.drafts:
                 self._verified[chunk.seq] = chunk.start
@@ -217,18 +219,22 @@ class Rings:
             self._verified.pop(seq, None)
 
     def num_bytes(self) -> int:
-        """What they take."""
+        """Bytes of all rings."""
         return sum([ring.rows.nbytes + ring.gates.nbytes for ring in self.layers])
 
 
 @final
 class KeptStates:
-    """The states of up to `num_slots` `running` sequences, behind which lies `dummy_slot`, for rows
-    that pad a step, and those of `num_prefixes` prefixes, of which those that are `on_host` come
-    last; behind them those of preempted sequences. `rings` hold what may be taken back, where steps
-    verify.
+    """The recurrent states of an engine.
 
-    Copies go behind what was launched before: what they read is written, what they write was read.
+    - `running`: a slot for each of `num_slots` sequences, then `dummy_slot` for rows that pad a
+      step.
+    - `prefixes`: `num_prefixes` slots, first those on the device, then those on the host; behind
+      them slots on the host for preempted sequences.
+    - `rings`: rows that may be taken back; None if steps do not verify.
+
+    Copies are launched behind earlier steps, so what they read is written by then, and what they
+    overwrite has been read.
     """
 
     def __init__(
@@ -253,8 +259,8 @@ class KeptStates:
         self.prefixes = PrefixSlots(StateSlots(config, num_prefixes, place, dtype), kept)
 
     def restore(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
-        """Before a step: what its chunks begin with, and what is kept of that; `slot_of` a
-        sequence.
+        """Before a step: copy the states that chunks restore into their sequences' slots
+        (`slot_of`), and keep the states that decodes save before they compute.
         """
         for chunk in chunks:
             if chunk.restores != NO_SLOT:
@@ -265,7 +271,9 @@ class KeptStates:
                 self._keep(kept, slot_of(chunk.seq))
 
     def save(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
-        """Behind a step: what is kept of its end; it has kept the rest on its way."""
+        """Behind a step: keep the states at the ends of its chunks. The step itself has kept those
+        at its stops.
+        """
         for chunk in chunks:
             for position, kept in chunk.saves[-1:]:
                 if position == chunk.start + chunk.length:
@@ -276,7 +284,7 @@ class KeptStates:
         slots.copy(slot, self.running, running)
 
     def parts(self) -> tuple[StateSlots, PrefixSlots]:
-        """For what copies states elsewhere."""
+        """The running and the prefix slots, for swapping."""
         return self.running, self.prefixes
 
     def end(self, seqs: Sequence[int]) -> None:
@@ -285,11 +293,11 @@ class KeptStates:
             self.rings.end(seqs)
 
     def folds_of(self, chunk: Chunk) -> int:
-        """See `Rings`; without them nothing is verified."""
+        """See `Rings`; `IN_CHUNKS` without rings."""
         return IN_CHUNKS if self.rings is None else self.rings.folds_of(chunk)
 
     def num_folds(self, chunks: Iterable[Chunk]) -> int:
-        """Rows that go into states before those of these chunks."""
+        """How many rows are folded into states before those of these chunks."""
         return sum([max(0, self.folds_of(chunk)) for chunk in chunks])
 
     def computed(self, chunks: Iterable[Chunk]) -> None:
@@ -298,12 +306,12 @@ class KeptStates:
             self.rings.computed(chunks)
 
     def step(self, plan: DeltaPlan, taken: VerifyPlan, stops: tuple[Stop, ...] = ()) -> StateStep:
-        """The step of these spans, of which those that are `taken` are verified."""
+        """A step over the spans of `plan`, of which those in `taken` are verified."""
         verified = None if self.rings is None else Verified(self.rings.layers, taken)
         return StateStep(self.running, plan, self.prefixes, stops, verified)
 
     def num_bytes(self) -> int:
-        """What all slots take of the device."""
+        """Bytes of all slots and rings on the device."""
         rings = 0 if self.rings is None else self.rings.num_bytes()
         return rings + self.running.num_bytes() + self.prefixes.on_device.num_bytes()
 
@@ -316,8 +324,8 @@ def kept_states(
     *,
     verifies: bool,
 ) -> KeptStates | None:
-    """Of a network that has states, for so many sequences and prefixes; with rings, if steps
-    `verify`.
+    """The states of a network with recurrent layers, None for others. See `KeptStates`; with rings
+    if it `verifies`.
     """
     if not model.config.delta_rules:
         return None
@@ -329,8 +337,8 @@ def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> 
 
 
 def decode_step(kept: KeptStates, rows: Tensor) -> StateStep:
-    """The states that single rows move on: int32 [4, rows], their positions, `NO_ROW` for padding,
-    slots, folded rows and those before them.
+    """The states that a step of single rows moves on. `rows` int32 [4, rows]: positions (`NO_ROW`
+    for padding), slots, numbers of folded rows, and the running sums of these before each row.
     """
     positions, slots, folds, firsts = rows.unbind()
     num_rows, device = len(positions), rows.device
@@ -347,8 +355,8 @@ def step_on(
     chunks: Iterable[Chunk],
     slot_of: Callable[[int], int],
 ) -> StateStep:
-    """The states that rows on a card move on: `decodes` (see `SpanRoom.lay_out`), then the rows of
-    `chunks`. One transfer has all words.
+    """The states that a step on a card moves on: `decodes` (see `SpanRoom.lay_out`), then the rows
+    of `chunks`. One transfer carries all words.
     """
     num_decodes = len(decodes[0])
     spans, rests = spans_of(chunks, slot_of, kept.dummy_slot, kept.folds_of)
@@ -375,7 +383,7 @@ def step_on(
 
 @final
 class HostSlots:
-    """Which slot each sequence has. Nothing where a network has no states."""
+    """The slot of each sequence on a CPU. Does nothing for a network without recurrent layers."""
 
     def __init__(
         self,
@@ -391,7 +399,7 @@ class HostSlots:
         self._free = list(range(facts.max_seqs))
 
     def slot_of(self, seq: int) -> int:
-        """Of a sequence that has started. Raises `KeyError`."""
+        """The slot of a sequence. Raises `KeyError` if it has not started."""
         return self._by_seq[seq]
 
     def start(self, seqs: Sequence[int]) -> None:
@@ -407,11 +415,13 @@ class HostSlots:
             self.kept.end(seqs)
 
     def num_bytes(self) -> int:
-        """What states and rings take."""
+        """Bytes of states and rings."""
         return 0 if self.kept is None else self.kept.num_bytes()
 
     def restore(self, chunks: Sequence[Chunk]) -> StateStep | None:
-        """The states that these chunks, in this order, move on, as they begin."""
+        """Restore what these chunks begin with. Returns the states that their rows, in this order,
+        move on.
+        """
         if self.kept is None:
             return None
         kept, slot_of = self.kept, self._by_seq.__getitem__
@@ -431,6 +441,6 @@ class HostSlots:
         return kept.step(plan, plan_verified(spans, self._device), tuple(stops))
 
     def save(self, chunks: Sequence[Chunk]) -> None:
-        """Keep the states behind these chunks that are to be kept."""
+        """Keep the states at the ends of these chunks, as they say."""
         if self.kept is not None:
             self.kept.save(chunks, self._by_seq.__getitem__)

@@ -1,6 +1,7 @@
-"""The seam between the runner and a device: a step is started, and read later.
+"""The seam between the runner and a device: a step is launched, and its tokens are read later.
 
-Owns what both kinds of step share: its shape, and the reading of its tokens. Must not know plans.
+Owns the interface of steps on the CPU and on a card, and the reading of their tokens. Must not know
+plans.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,24 +19,24 @@ from workers.scheduler import Chunk, DraftTiming, Moves, SwapRoom
 
 
 class TokensLost(HermaError):
-    """A step was computed, but what it sampled cannot be read: it must not be repeated."""
+    """A step was computed, but its tokens cannot be read. It must not be repeated."""
 
 
 class Steps(Protocol):
-    """Computes chunks."""
+    """Computes steps of chunks on one device."""
 
     @property
     def lookahead(self) -> int:
-        """Steps that may be started beyond the one that is read next."""
+        """How many steps may be launched beyond the one that is read next."""
 
     @property
     def drafter(self) -> Drafter | None:
-        """What drafts behind each step."""
+        """The drafting network that runs behind each step, if there is one."""
 
     @property
     def verified_rows(self) -> tuple[int, ...]:
-        """Up to how many rows steps with drafts take equally long, rising; beyond, and where there
-        are none, each row takes its time.
+        """The sizes, rising, of the graphs for steps with drafts: steps of up to so many rows take
+        as long as one of that size. Beyond the last, and if empty, time grows with each row.
         """
 
     def start(self, states: Sequence[SequenceState]) -> None:
@@ -51,25 +52,26 @@ class Steps(Protocol):
         *,
         takes_in: bool = True,
     ) -> "Launched | Unsampled | None":
-        """Start the step; None if it is over and has sampled nothing. `takes_in`: see `StepPlan`.
-        Raises `TokensLost`, `torch.OutOfMemoryError` and what the network raises; but for the
-        first, the same chunks, or some of them, may then be launched again.
+        """Launch the step; None if it is over and samples nothing. `takes_in`: see `StepPlan`.
+
+        Raises `TokensLost`, `torch.OutOfMemoryError` and what the network raises. After any of them
+        except `TokensLost` the same chunks, or some of them, may be launched again.
         """
 
     def move(self, moves: Moves) -> None:
-        """Copy preempted sequences out of the device and back, before the next step."""
+        """Copy preempted sequences to the host and back, before the next step."""
 
     @property
     def swap_room(self) -> SwapRoom | None:
-        """What the host has for preempted sequences."""
+        """The host's memory for preempted sequences, if there is some."""
 
     @property
     def state_bytes(self) -> int:
-        """What recurrent states take; 0 for a network that has none."""
+        """Bytes of recurrent states; 0 for a network that has none."""
 
     @property
     def used_graph(self) -> bool:
-        """Whether the step that was launched last replayed a graph."""
+        """Whether the last launched step replayed a graph."""
 
     @property
     def has_pending_captures(self) -> bool:
@@ -89,8 +91,8 @@ class Steps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A step on its way. `done` is None if its tokens are there already. `drafting`: the draft pass
-    that the time to these tokens covers, which may be asked for when they are there.
+    """A launched step. `done` is None if its tokens are there already. `drafting` returns the draft
+    pass that lies within the time to these tokens; call it when they are there.
     """
 
     picked: Picked
@@ -106,8 +108,8 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Unsampled:
-    """A step whose network runs and whose tokens cannot be drawn yet: a grammar must first see
-    tokens that the step before samples. `sample` launches the draw; call it once, as soon as they
+    """A step whose network runs, but whose tokens cannot be drawn yet, because a grammar must first
+    see the tokens of the step before. `sample` launches the draw: call it once, as soon as those
     are known and before the next step is launched.
     """
 
@@ -117,7 +119,7 @@ class Unsampled:
 def fetch(picked: Picked) -> Launched:
     """Copy tokens to the host behind the step that makes them, without waiting."""
     if not picked.ids.is_cuda:
-        # The next step may write over them, as on a card, where it does so behind the copies.
+        # The next step may overwrite them. (On a card it does so behind the copies.)
         drafts = None if picked.drafts is None else picked.drafts.clone()
         return Launched(replace(picked, ids=picked.ids.clone(), drafts=drafts))
     scores = picked.scores

@@ -1,7 +1,7 @@
-"""What an engine keeps in the host's memory, and how preempted sequences move there and back.
+"""The copies of preempted sequences to the host's memory and back.
 
-Owns the copies. Must not know which sequences are preempted, nor when. Copies go behind the steps
-that were launched before, in the order of the plans, and the host reads nothing of them.
+Owns the copies and the host's blocks. Must not know which sequences are preempted, nor when. Copies
+are launched behind earlier steps, in the order of the plans, and the host itself reads nothing.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,9 @@ from workers.scheduler import NO_SLOT, Moves, SwapRoom
 
 
 class HostRoom(NamedTuple):
-    """What a pool is for: states of prefixes; states, and blocks of keys and values, of preempted
-    sequences. A drafter's keys and values do not move.
+    """How an engine uses its host pool: `num_prefixes` states of prefixes, and `num_states` states
+    and `num_blocks` blocks of keys and values of preempted sequences. A drafter's keys and values
+    are not swapped.
     """
 
     pool: HostPool
@@ -26,8 +27,8 @@ class HostRoom(NamedTuple):
 
 @final
 class Swapper:
-    """`running` states, and `prefixes`, behind which those of preempted sequences lie, of a network
-    that has some.
+    """Swaps sequences of one cache. `states` are the running and the prefix slots of a network with
+    recurrent layers; slots for preempted sequences lie behind the `num_snapshots` of prefixes.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Swapper:
         self.room = SwapRoom(room.num_blocks, num_states, num_snapshots)
 
     def move(self, moves: Moves, slot_of: Callable[[int], int]) -> None:
-        """Before a step; `slot_of` a sequence that goes out its state is read."""
+        """Launch the copies before a step. `slot_of` gives the running slot of a sequence."""
         card, host = self._memory, self._host
         for move in moves.out:
             for block, place in zip(move.block_ids, move.host_ids, strict=True):
@@ -67,7 +68,7 @@ def swapper(
     num_snapshots: int | None,
     room: HostRoom | None,
 ) -> Swapper | None:
-    """Where the host has room for preempted sequences."""
+    """The swapper of an engine, None if the host has no room for preempted sequences."""
     if room is None or room.num_blocks == 0:
         return None
     return Swapper(cache, states, num_snapshots or 0, room)

@@ -1,10 +1,11 @@
 """The state of sequences that stays on the card, one table row per sequence.
 
-Owns the row of each sequence, the last sampled token and the block table of each row, and which
-entries of a table change before a step. Must not know chunks' order, sampling or the network.
+Owns the row of each sequence, the last sampled token and the block table of each row, and the
+entries of a table that change before a step. Must not know the order of chunks, sampling or the
+network.
 
 The last row is a dummy: the padding of a captured graph reads and writes there, in a block that no
-sequence ever gets.
+sequence ever holds.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from kernels.embed_rows import UPDATE_WORDS, write_tables
 from workers.scheduler import ON_CARD
 
 DRAFTED: Final = -2
-"""In place of the id of a first draft: the card holds it. The second is `DRAFTED` - 1, and so on;
-`ON_CARD`, in place of a token id, is what the step before sampled."""
+"""Stands for the id of a sequence's first draft on the card; `DRAFTED` - 1 stands for the second,
+and so on. `ON_CARD` stands for the token that the step before sampled."""
 
 HELD_LAST: Final = -2
-"""In place of a position: the card holds the last token that the host knows, too."""
+"""In place of `TableRow.next_position`: the host does not know it yet, because the step in flight
+has drafts. The card holds the last token; its position is known with that step's result."""
 
 _WORD: Final = "i"
 """int32."""
@@ -38,8 +40,9 @@ def no_updates() -> array[int]:
 
 @final
 class TableRow:
-    """`block_ids` is what the card's table begins with; `next_position` that of the token which the
-    card holds and no step has computed yet, -1 or `HELD_LAST`.
+    """A sequence's row. `block_ids` are the leading entries of its table on the card.
+    `next_position` is the position of the token that the card holds and no step has computed yet;
+    -1 if there is none, or `HELD_LAST`.
     """
 
     __slots__ = ("block_ids", "index", "next_position")
@@ -55,12 +58,12 @@ class TableRow:
         self.block_ids = block_ids
         known = len(old)
         if block_ids[:known] == old[: len(block_ids)]:
-            if len(block_ids) == known + 1:  # of a decode: often, and alone
+            if len(block_ids) == known + 1:  # the usual change of a decode
                 updates.extend((self.index, known, block_ids[known]))
             else:
                 updates.frombytes(self._from(known, block_ids))
             if known > len(block_ids):
-                # The rest of the longer table stays true: the sequence still holds those blocks.
+                # The card's longer table stays true: the sequence still holds those blocks.
                 self.block_ids = old
             return
         for index, block_id in enumerate(block_ids):
@@ -68,7 +71,9 @@ class TableRow:
                 updates.extend((self.index, index, block_id))
 
     def _from(self, known: int, block_ids: tuple[int, ...]) -> bytes:
-        """Updates of all blocks from `known` on; for a thousand, a third of the time of a loop."""
+        """Updates of all blocks from index `known` on. For a thousand blocks a loop would take
+        three times as long.
+        """
         count = max(0, len(block_ids) - known)
         updates = np.empty((count, UPDATE_WORDS), np.int32)
         updates[:, 0] = self.index
@@ -81,10 +86,11 @@ class TableRow:
 class SequenceTables:
     """Rows for `num_rows` sequences of up to `max_blocks` blocks each.
 
-    `last_token` int32 [num_rows + 1]; `num_accepted` int32 [num_rows + 1], of the drafts that the
-    last step with some has verified, 0 in the dummy row; `block_tables` int32 [num_rows + 1,
-    max_blocks]; `drafts` int32 [num_rows + 1, max_drafts], those that were made behind the last
-    token.
+    - `last_token` int32 [num_rows + 1]
+    - `num_accepted` int32 [num_rows + 1]: how many drafts the sequence's last step with drafts
+      accepted; 0 in the dummy row
+    - `block_tables` int32 [num_rows + 1, max_blocks]
+    - `drafts` int32 [num_rows + 1, max_drafts]: the drafts made behind the last token
     """
 
     def __init__(
@@ -112,7 +118,9 @@ class SequenceTables:
             self.rows[seq] = TableRow(self._free.pop())
 
     def end(self, seqs: Iterable[int]) -> None:
-        """Take the rows back. Steps run in order, so those in flight still own what they read."""
+        """Free the rows of sequences. Steps in flight may still read them: steps run in order, so
+        the next owners write later.
+        """
         for seq in seqs:
             row = self.rows.pop(seq, None)
             if row is not None:
@@ -123,11 +131,13 @@ class SequenceTables:
         write_tables(updates, self.block_tables)
 
     def known(self, token_ids: Tensor, table_rows: Tensor) -> Tensor:
-        """Token ids int32 [T] of rows with these tables, where some are `ON_CARD` or `DRAFTED`."""
+        """`token_ids` int32 [T] with `ON_CARD` and `DRAFTED` replaced by the ids that the card
+        holds in `table_rows` [T].
+        """
         rows = table_rows.long()
         tokens = torch.where(token_ids == ON_CARD, self.last_token[rows], token_ids)
         if self.drafts.shape[1]:
             indices = (DRAFTED - token_ids).clamp(0, self.drafts.shape[1] - 1).long()
             tokens = torch.where(token_ids <= DRAFTED, self.drafts[rows, indices], tokens)
-        # A sequence whose logits were no numbers holds -1; its chunk must not fault the others.
+        # A sequence whose logits were not numbers holds -1; as an index it would fail all others.
         return tokens.clamp_(min=0)

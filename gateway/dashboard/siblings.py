@@ -31,7 +31,7 @@ from protocol.control_messages import (
     AskRequest,
     Shown,
 )
-from protocol.errors import HermaError
+from protocol.errors import ConfigError, HermaError
 from protocol.leftovers import runtime_dir, this_process
 from protocol.transport import ask_control
 
@@ -58,7 +58,7 @@ class Siblings:
         if now - self._looked_at >= SHARED_S:
             self._looked_at = now
             answers = await self._ask(AskOverview(self._url))
-            self.seen = tuple(map(_decode, answers))
+            self.seen = tuple(one for answer in answers if (one := _overview(answer)) is not None)
 
     async def explain(self, name: str) -> msgspec.Raw | None:
         """The request of that name, if one of them has it; as JSON."""
@@ -83,9 +83,23 @@ class Siblings:
         return [found[path] for path in sorted(found)]
 
 
+def _overview(answer: msgspec.Raw) -> Overview | None:
+    """The overview in an answer; None if its process has another version with other fields."""
+    try:
+        return _decode(answer)
+    except msgspec.ValidationError:
+        return None
+
+
 def _other_sockets() -> list[Path]:
+    """The control sockets of other gateways; none if their folder cannot be used, which each
+    gateway has logged at its start.
+    """
     own = this_process().name(GATEWAY_SOCKET)
-    paths = runtime_dir().glob(f"herma-*-{GATEWAY_SOCKET}")
+    try:
+        paths = runtime_dir().glob(f"herma-*-{GATEWAY_SOCKET}")
+    except ConfigError:
+        return []
     return [path for path in paths if path.name != own]
 
 

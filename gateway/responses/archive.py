@@ -129,7 +129,7 @@ class Archive:
 
     def put(self, change: Change) -> None:
         """Queue a change. Never waits; if the disk does not keep up it is lost."""
-        size = sum(len(part) for part in change if isinstance(part, bytes))
+        size = _num_bytes(change)
         if self._queued_bytes + size > MAX_QUEUED_BYTES:
             _log.error("a stored response is lost: the disk does not keep up")
             return
@@ -193,3 +193,10 @@ class Archive:
 
     async def _in_thread(self, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await trio.to_thread.run_sync(call, *arguments, limiter=self._thread)
+
+
+def _num_bytes(change: Change) -> int:
+    """The bytes of events and JSON in a change."""
+    if isinstance(change, AddItems):
+        return sum(len(item) for _, item in change.items)
+    return sum(len(part) for part in change if isinstance(part, bytes))

@@ -1,13 +1,18 @@
 """The overviews of several processes as one."""
 
 import functools
+from pathlib import Path
 
 import hypothesis.strategies as st
 import msgspec
+import pytest
+import trio
 from hypothesis import given
 
-from gateway.dashboard import Overview, merged
+from gateway.dashboard import Overview, Siblings, merged
 from gateway.dashboard.overview import MAX_RECENT, MAX_REQUESTS
+from protocol.control_messages import GATEWAY_SOCKET, Shown, encode_line
+from protocol.leftovers import Owner, this_process
 from tests.fakes.shown_fleet import ShownFleet
 
 SUMS = ("open", "queued", "ended", "failed", "by_cloud", "prompt_tokens", "output_tokens")
@@ -63,3 +68,47 @@ def test_the_worst_condition_is_shown() -> None:
 
 def test_alone_nothing_changes() -> None:
     assert merged(overview_of(0), []) is overview_of(0)
+
+
+def _set_mode(folder: Path, *, mode: int) -> None:
+    folder.chmod(mode)
+
+
+async def _answer_all(listener: trio.SocketListener, line: bytes) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(line)
+
+    await trio.serve_listeners(answer, [listener])
+
+
+async def test_a_sibling_of_another_version_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its overview has other fields than this one's; the dashboard shows this process alone."""
+    _set_mode(tmp_path, mode=0o700)
+    monkeypatch.setenv("HERMA_RUNTIME_DIR", str(tmp_path))
+    here = this_process()
+    path = tmp_path / Owner(here.namespace, here.pid + 1, 1).name(GATEWAY_SOCKET)
+    with trio.socket.socket(trio.socket.AF_UNIX) as sock:
+        await sock.bind(str(path))
+        sock.listen()
+        async with trio.open_nursery() as nursery:
+            line = encode_line(Shown(msgspec.Raw(b'{"of_another_version": 1}')))
+            nursery.start_soon(_answer_all, trio.SocketListener(sock), line)
+            siblings = Siblings("http://127.0.0.1:1")
+            await siblings.look()
+            nursery.cancel_scope.cancel()
+    assert siblings.seen == ()
+
+
+async def test_without_a_folder_for_sockets_there_are_no_siblings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may write to the folder, so it is not used; the dashboard works all the same."""
+    _set_mode(tmp_path, mode=0o777)
+    monkeypatch.setenv("HERMA_RUNTIME_DIR", str(tmp_path))
+    siblings = Siblings("http://127.0.0.1:1")
+    await siblings.look()
+    assert siblings.seen == ()
+    assert await siblings.explain("resp_1") is None

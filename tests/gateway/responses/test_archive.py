@@ -1,0 +1,46 @@
+"""The queue before the disk, of which no task writes here: the disk is as slow as can be."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.responses.archive import MAX_QUEUED_BYTES, Archive
+from gateway.store import ResponseStore
+from gateway.store.response_store import Bounds, Change, SetObject
+
+PART = bytes(MAX_QUEUED_BYTES // 4)
+
+
+async def _archive(folder: Path) -> Archive:
+    def open_store() -> ResponseStore:
+        return ResponseStore(folder / "responses.sqlite", Bounds(10, 10, 10, 10), 0, time.time)
+
+    archive = Archive(open_store, time.time, expire_s=60.0)
+    await archive.open()
+    return archive
+
+
+async def test_events_that_a_slow_disk_does_not_take_are_bounded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What fits waits; the next change is lost, with a line in the log."""
+    archive = await _archive(tmp_path)
+    change: Change = SetObject("resp_1", PART, is_open=True)
+    for _ in range(4):
+        archive.put(change)
+    assert not caplog.records
+    archive.put(change)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    await archive.close()
+
+
+async def test_items_of_conversations_count_against_the_bound(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client may send 8 MiB of items in a request, as often as it likes."""
+    archive = await _archive(tmp_path)
+    for _ in range(5):
+        archive.add_items("alice", "conv_1", [("item", PART)])
+    assert "a stored response is lost" in caplog.text
+    await archive.close()

@@ -63,6 +63,9 @@ def _explained(argv: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_NO_READER
     except OSError as error:
+        if error.errno == errno.ENOENT and error.filename is None:  # of getcwd
+            print("herma: the current directory is gone: change to another", file=sys.stderr)
+            return EXIT_EXPLAINED
         if error.errno not in _FULL:
             raise
         place = error.filename or "the output"

@@ -8,7 +8,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from config import INDEX_DRAFTERS, Config, LimitsConfig, PriceConfig, WorkerConfig, load_config
+from config import (
+    EXTERNAL_ENGINES,
+    INDEX_DRAFTERS,
+    Config,
+    LimitsConfig,
+    PriceConfig,
+    WorkerConfig,
+    load_config,
+)
 from herma.config_files import look_at_files
 from herma.preflight import check_aliases, check_providers, unserved_models
 
@@ -38,12 +46,7 @@ def _summary(path: Path, config: Config) -> str:
         names = " ".join((model.name, *model.aliases))
         lines.append(f"  model     {names} ({model.profile})" + (f" -> {chain}" if chain else ""))
     for worker in config.workers:
-        window = worker.context_length or f"at most {worker.max_context}"
-        gap = "" if worker.max_gap_ms is None else f", gaps of {worker.max_gap_ms:g} ms"
-        max_seqs = worker.max_seqs or "by memory"
-        drafts = _drafts(worker)
-        limits = f"max_seqs {max_seqs}, token_budget {worker.token_budget}{gap}, context {window}"
-        limits += drafts
+        limits = _foreign(worker) if worker.engine in EXTERNAL_ENGINES else _own(worker)
         lines.append(f"  worker    {worker.name}: {worker.model} as {worker.serves} ({limits})")
     currency = config.ledger.currency
     for name, provider in config.providers.items():
@@ -53,6 +56,23 @@ def _summary(path: Path, config: Config) -> str:
         admin = " (admin)" if key.admin else ""
         lines.append(f"  key       {key.name}{admin}{_limits(key.limits, currency)}")
     return "\n".join(lines)
+
+
+def _own(worker: WorkerConfig) -> str:
+    window = worker.context_length or f"at most {worker.max_context}"
+    gap = "" if worker.max_gap_ms is None else f", gaps of {worker.max_gap_ms:g} ms"
+    limits = f"max_seqs {worker.max_seqs or 'by memory'}, token_budget {worker.token_budget}{gap}"
+    return f"{limits}, context {window}{_drafts(worker)}"
+
+
+def _foreign(worker: WorkerConfig) -> str:
+    """Another engine plans its own steps."""
+    limits = {"max_seqs": worker.max_seqs, "context": worker.context_length}
+    named = [f"{name} {value}" for name, value in limits.items() if value is not None]
+    how = "attached" if worker.launch is None else f"launched by {worker.launch.argv[0]}"
+    if worker.rank:
+        return f"{worker.engine}, rank {worker.rank} of {worker.ranks}, {how}"
+    return ", ".join((f"{worker.engine} at {worker.url}, {how}", *named))
 
 
 def _drafts(worker: WorkerConfig) -> str:

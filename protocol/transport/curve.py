@@ -144,7 +144,9 @@ def write_curve_pair(path: str | Path) -> str:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise ConfigError(f"{path} exists already and is not overwritten; name another") from error
+        raise ConfigError(
+            f"{path} exists already and is not overwritten: its public key is in it; name another"
+        ) from error
     except OSError as error:
         raise ConfigError(f"cannot write the key file {path}: {error.strerror}") from error
     with os.fdopen(fd, "w", encoding="ascii") as file:

@@ -1,6 +1,8 @@
 """The commands as a person runs them: one clear line and status 2 for every mistake."""
 
 import argparse
+import os
+import shlex
 import socket
 import stat
 import subprocess
@@ -93,6 +95,25 @@ def test_a_reader_that_leaves_ends_a_command_quietly() -> None:
         process.stdout.close()
         _, err = process.communicate(timeout=BOUND_S)
     assert (process.returncode, err) == (141, "")
+
+
+def test_a_full_disk_and_a_directory_that_is_gone_are_one_line(tmp_path: Path) -> None:
+    """Whatever a command prints or begins."""
+    argv = [sys.executable, "-m", "herma"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*argv, "grafana"], stdout=full, stderr=PIPE, text=True, check=False)
+    assert done.stderr == "herma: cannot write the output: No space left on device\n"
+    assert done.returncode == 1
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    words = shlex.join([*argv, "systemd", "--output", str(tmp_path)])
+    script = f"cd {folder}; rmdir {folder}; exec {words}"
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, check=False, env=environ
+    )
+    assert done.stderr == "herma: the current directory is gone: change to another\n"
+    assert done.returncode == 2
 
 
 def test_no_command_shows_the_help() -> None:

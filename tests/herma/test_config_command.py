@@ -108,6 +108,26 @@ def test_a_program_that_is_not_there_is_noted(checked: Checked) -> None:
     ]
 
 
+def test_a_worker_is_summed_up_by_what_its_engine_heeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another engine plans its own steps."""
+    path = tmp_path / "herma.toml"
+    url = 'engine = "vllm"\nurl = "http://127.0.0.1:8000"\n'
+    for more, summary in (
+        ("max_seqs = 7", "max_seqs 7, token_budget 4096, gaps of 40 ms, context at most 131072"),
+        (url, "vllm at http://127.0.0.1:8000, attached"),
+        (f'{url}max_seqs = 7\nlaunch = {{ argv = ["sh"] }}', "8000, launched by sh, max_seqs 7"),
+    ):
+        path.write_text((HEAD + WORKER).format(folder=tmp_path, model="builtin:herma-tiny") + more)
+        assert run(Namespace(file=path)) == 0
+        assert f"{summary})\n" in capsys.readouterr().out
+    model = f"{HEAD}{WORKER}".format(folder=tmp_path, model="/none")
+    path.write_text(f'{model}speculation = "auto"')
+    assert run(Namespace(file=path)) == 0
+    assert ", drafts by an MTP head, else suffix)" in capsys.readouterr().out
+
+
 def test_an_engine_without_weights_asks_no_hub(checked: Checked) -> None:
     """It takes a tokenizer from a directory."""
     (note,) = checked.notes(f'{HEAD}{WORKER}engine = "synthetic"', model="Qwen/Qwen3-0.6B")

@@ -36,6 +36,8 @@ from protocol.leftovers import runtime_dir, this_process
 
 _MAX_CONNECTIONS: Final = 8
 _CONNECTION_S: Final = 5.0
+_ACCEPT_AGAIN_S: Final = 0.1
+"""The pause after `accept` failed, as when the process is out of descriptors."""
 _PLAIN: Final = (str, int, float)
 _PEER: Final = struct.Struct("3i")
 """struct ucred of unix(7): pid, uid, gid."""
@@ -68,11 +70,19 @@ class ControlSocket:
             with trio.socket.from_stdlib_socket(self._listener) as listener:
                 async with trio.open_nursery() as nursery:
                     while True:
-                        async with self._limit:  # a place is free
-                            connection, _ = await listener.accept()
-                        nursery.start_soon(self._serve, trio.SocketStream(connection))
+                        await self._accept(listener, nursery)
         finally:
             remove_socket(self.path)
+
+    async def _accept(self, listener: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+        """Accept one connection, or try again later if the process has no descriptor for it."""
+        try:
+            async with self._limit:  # a place is free
+                connection, _ = await listener.accept()
+        except OSError:
+            await trio.sleep(_ACCEPT_AGAIN_S)
+        else:
+            nursery.start_soon(self._serve, trio.SocketStream(connection))
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         async with self._limit, stream:

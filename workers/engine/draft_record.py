@@ -1,8 +1,8 @@
-"""The file in which what speculation has learned outlives the engine, and what is said of it.
+"""The file that keeps what speculation has learned from one engine to the next.
 
-Owns the path, the format, when it is written and when a drafter is called bad. Must not know what
-was learned. Blocks for a fraction of a millisecond. A file is for one model, drafter and device;
-of two workers that share it the later one's is kept.
+Owns the path, the format, the times of writing, and the warning about a bad drafter. Must not know
+what was learned. A write blocks for a fraction of a millisecond. A file is for one model, drafter
+and device; if two workers share it, the later write wins.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from workers.speculation import Fit, Speculation
 
 FORMAT: Final = 1
 KEEP_EVERY_S: Final = 60.0
-"""How often an engine writes at the most, when it has nothing to do."""
+"""The shortest time between two writes, which an engine makes when it is idle."""
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What the fit is of; `device` with its number format."""
+    """What a fit was learned from; `device` includes the number formats."""
 
     model: str
     drafter: str
@@ -45,7 +45,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 def record_path(origin: Origin, environ: Mapping[str, str]) -> Path:
-    """Raises `ConfigError` without a home."""
+    """The file for `origin` in the state directory. Raises `ConfigError` without a home."""
     text = "\0".join((origin.model, origin.drafter, origin.device))
     digest = hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
     name = "".join([c if c.isalnum() or c in "-_." else "-" for c in Path(origin.model).name])
@@ -53,7 +53,9 @@ def record_path(origin: Origin, environ: Mapping[str, str]) -> Path:
 
 
 def load_fit(path: Path) -> Fit | None:
-    """What the file holds; None for none. Raises `ConfigError`, one line, if it cannot be used."""
+    """The fit in the file, None if there is no file. Raises `ConfigError`, one line, if the file
+    cannot be used.
+    """
     try:
         content = path.read_bytes()
         found = msgspec.json.decode(content, type=_Head).format
@@ -72,8 +74,8 @@ def _say(line: str) -> None:
 
 @final
 class DraftRecord:
-    """Keeps the fit of one engine in the file `path`; None: nowhere. Whatever fails is said once,
-    and the engine goes on.
+    """Keeps the fit of one engine in a file. If that fails, the log says so once and the engine
+    goes on without.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class DraftRecord:
             say(f"what drafts bring is not kept: {error}")
 
     def load(self) -> Fit | None:
-        """What an earlier engine has learned. A file that cannot be used is replaced later."""
+        """What an earlier engine has learned. An unusable file is replaced at the next write."""
         if self._path is None:
             return None
         try:
@@ -107,11 +109,13 @@ class DraftRecord:
         return self._kept
 
     def follow(self, speculation: Speculation) -> None:
-        """Keep what this one learns."""
+        """Write what `speculation` learns from now on."""
         self._speculation = speculation
 
     def report(self, is_busy: bool) -> str:
-        """What to warn of, for the status; said in the log once. In idle times the fit is kept."""
+        """The warning for the worker's status, or ""; the log gets it once. Also writes the fit if
+        the engine is idle and a write is due.
+        """
         if self._speculation is None:
             return ""
         if not is_busy and self._clock() - self._kept_at >= KEEP_EVERY_S:

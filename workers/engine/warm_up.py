@@ -1,7 +1,8 @@
 """The first steps of a process, before requests come.
 
-Owns what is run: thread pools, allocators and code paths cost their time here, not in the first
-request and not in the prefill rate that routers use. Must not know where the model came from.
+Owns the steps that are run. Thread pools, allocators and first runs of code cost their time here,
+not in the first request, nor in the prefill rate that routers use. Must not know where the model
+came from.
 """
 
 from array import array
@@ -17,17 +18,17 @@ from workers.engine.step.batch import Follower
 from workers.scheduler import ON_CARD, Chunk, SequenceStart, StepPlan
 
 _PROMPTS: Final = (512, 512, 3)
-"""Tokens. A long prompt twice, as the second one shows the rate; one of a few tokens, as the
-supervisor's first request is: kernels of other tiles serve it."""
+"""Tokens. A long prompt twice, because the second run shows the rate; and a short one, like the
+supervisor's first request, which needs kernels with other tiles."""
 
 DRAFTS: Final = 3
-"""What the token behind a prompt is computed with, where steps verify."""
+"""How many drafts the decodes of a warm-up verify, if steps verify."""
 
 _SAMPLING: Final = SamplingParams(max_tokens=2)
 
 _FIRST_GRAPHS: Final = 1
-"""That of one row, which the decodes miss. The others are captured when the engine is idle, the
-largest first."""
+"""How many graphs are captured at the start: the one that the decodes of the warm-up missed. The
+others are captured when the engine is idle, the largest first."""
 
 
 def warm_up(runner: Runner) -> None:
@@ -46,9 +47,7 @@ def warm_up_plans(
     grammar: Follower | None = None,
     num_drafts: int = 0,
 ) -> Iterator[StepPlan]:
-    """Each imagined sequence with its prompt, one token behind it, perhaps with drafts, and its
-    end.
-    """
+    """Plans for each imagined sequence: its prompt, a decode with `num_drafts` drafts, its end."""
     longest = min(facts.token_budget, facts.context_length - 1)
     for seq, wanted in enumerate(prompts):
         length = min(wanted, longest)
@@ -64,8 +63,8 @@ def warm_up_plans(
 
 
 def draft_plans(facts: EngineFacts, depth: int) -> Iterator[StepPlan]:
-    """For each size of captured draft passes that number of imagined sequences: drafts behind their
-    prompts, the verification of these with drafts behind it, and the sequences' end.
+    """Plans for each size of captured draft passes, with that number of imagined sequences: prompts
+    with drafts behind them, the verification of these with drafts behind it, the sequences' end.
     """
     length = _PROMPTS[-1]
     num_blocks = -(-(length + 2 * depth + 2) // facts.block_size)

@@ -1,8 +1,9 @@
-"""The engine's side of compiling ahead: starts the compiler, and waits for what it is busy with.
+"""The engine's side of compiling ahead: it starts the compiler, and waits for listed kernels.
 
-Owns the compiler's process and its reports. If the engine is about to compile a kernel that the
-compiler has listed, it waits for it; all others it compiles itself. So nothing depends on the
-compiler: it may fail, or miss a kernel. Must not import torch before the engine does.
+Owns the compiler's process and its reports. When the engine is about to compile a kernel that the
+compiler has listed, the engine waits for the compiler; it compiles all other kernels itself. So
+nothing depends on the compiler: it may fail, or miss a kernel. Must not import torch before the
+engine does.
 """
 
 import os
@@ -35,13 +36,13 @@ SWITCH: Final = "HERMA_COMPILE_AHEAD"
 """`off` in the environment: every kernel is compiled when it is first launched."""
 
 _SILENCE_S: Final = 60.0
-"""After so long without a message the compiler is given up; a kernel takes 2 s, torch's import 5.
-"""
+"""After so long without a message the engine stops waiting for the compiler. A kernel takes 2 s,
+the import of torch 5 s."""
 
 
 def start_compiling(config: WorkerConfig) -> "CompileAhead | None":
-    """Start to compile what the start of this worker needs; None if there is no card, or nothing
-    left to compile. Call it in the main thread, with whose end the compiler ends.
+    """Start to compile the kernels of this worker's start; None if there is no card or nothing left
+    to compile. Call it in the main thread: the compiler ends when that thread does.
     """
     if os.environ.get(SWITCH) == "off" or os.environ.get("HERMA_KERNELS") == "reference":
         return None
@@ -57,7 +58,7 @@ def start_compiling(config: WorkerConfig) -> "CompileAhead | None":
 
 
 def compiler_command(arch: int) -> list[str]:
-    """What starts a compiler for cards of that capability, as a child of this process."""
+    """The command of a compiler for cards of compute capability `arch`, a child of this process."""
     command = module_argv("workers.engine.compile.compiler")
     return [*command, "--arch", str(arch), "--parent", str(os.getpid())]
 
@@ -69,8 +70,8 @@ class CompileAhead:
     def __init__(
         self, command: list[str], config: WorkerConfig, *, has_first: bool = False
     ) -> None:
-        """`has_first`: an earlier start left all kernels up to its first answer, so the compiler
-        has others to list, and takes seconds until it does.
+        """`has_first`: the cache holds all kernels up to the first answer. Then the engine does not
+        wait for the compiler's list, which takes seconds and names only later kernels.
         """
         self._has_first = has_first
         self.num_compiled = 0
@@ -84,7 +85,7 @@ class CompileAhead:
         self._ready: set[str] = set()
         self._is_over = False
         self._changed = threading.Condition()
-        # It must find no card: what it imports would make a context there.
+        # The compiler must find no card: its imports would make a context there.
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
@@ -103,18 +104,18 @@ class CompileAhead:
             self._stdin.close()
 
     def stop(self) -> None:
-        """End the compiler: the card is not used."""
+        """End the compiler, because the engine uses no card."""
         self._process.kill()
 
     def watch(self) -> None:
-        """From now on wait for kernels, whenever this process would compile them."""
+        """From now on `wait` for each kernel that this process is about to compile."""
         from kernels.recorder import on_compile  # noqa: PLC0415 -- torch and Triton
 
         on_compile(self.wait)
 
     def wait(self, kernel: "RecordedKernel") -> bool:
-        """Wait until the compiler is done with `kernel`, or cannot be. Returns False: Triton goes
-        on.
+        """Wait until the compiler is done with `kernel`, will not compile it, or has ended. Always
+        returns False, which tells Triton to go on.
         """
         begun_at = time.perf_counter()
         with self._changed:
@@ -151,7 +152,7 @@ class CompileAhead:
             self._stdin.flush()
 
     def _listen(self) -> None:
-        """Read until the compiler ends, or a line is invalid: it may die in the middle of one."""
+        """Read messages until the compiler ends or a line is invalid (it died within one)."""
         with self._stdout as lines:
             for line in lines:
                 try:
@@ -182,6 +183,6 @@ class CompileAhead:
                 self.num_compiled += not message.found
                 self.compile_s += 0.0 if message.found else message.seconds
             case Ready():
-                # The engine will meet the same error, where it belongs.
+                # The engine itself will meet the same error when it compiles this kernel.
                 self._ready.add(message.id)
                 self.errors.append(f"{message.name}: {message.error}")

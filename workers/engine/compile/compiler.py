@@ -1,11 +1,11 @@
 """`python -m workers.engine.compile.compiler --arch 90 --parent PID`: compiles an engine's
 kernels ahead.
 
-Owns the process beside an engine that runs its start dry (`dry_run.py`) and compiles what that
-launched, in forks of itself. What it compiles lies in Triton's cache. It reads the configuration,
-and for a model of the hub the directory, from stdin, reports each kernel on stdout, and ends when
-all are done, or with its engine. First comes what the engine needs before its first answer, then
-with low priority what graphs need that are captured later. Must not touch the card.
+Owns the process beside an engine that makes a dry run of its start (`dry_run.py`) and compiles the
+recorded kernels, in forks of itself, into Triton's cache. It reads the configuration, and for a
+model of the hub its directory, from stdin; it reports each kernel on stdout. It ends when all are
+done, or with its engine. The kernels that the engine needs before its first answer come first, then
+with low priority those of graphs that are captured later. Must not touch the card.
 """
 
 # ruff: noqa: PLC0415 -- torch takes seconds: Triton is hashed meanwhile
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from kernels.recorder import RecordedKernel
 
 MOST_PROCESSES: Final = 8
-"""The 37 kernels of Qwen3-8B take 22 s of a processor, three of them 3 s each: eight processes are
-done when those are, and more no sooner.
+"""The 37 kernels of Qwen3-8B take 22 s of a processor, three of them 3 s each. Eight processes are
+done together with these three, so more would not be done sooner.
 """
 
 _LOW_PRIORITY: Final = 10
@@ -52,7 +52,9 @@ _SWITCH_S: Final = 1e-4
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit status is 0 if all kernels are in the cache; what else went wrong is on stderr."""
+    """Compile an engine's kernels. The exit status is 0 if all are in the cache; errors are on
+    stderr.
+    """
     arguments = _parse(argv)
     setproctitle("herma compiler")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine decides when to leave
@@ -68,19 +70,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _compile_all(arch: int, say: Callable[[CompilerMessage], None]) -> int:
-    # Torch is imported meanwhile: the hash needs the interpreter for each MB, and would get it 5 ms
-    # later each time.
+    # The hash runs while torch is imported. It needs the interpreter's lock for each MB, which it
+    # would get only after 5 ms by default.
     sys.setswitchinterval(_SWITCH_S)
     hashed = hash_compiler()
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
     first, later = _dry_run(config, arch)
     if is_complete(config, arch, Extent.FIRST):
-        first = []  # the engine waits for none of them
+        first = []  # they are in the cache
     hashed.join()
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     say(Listed(tuple([kernel.id for kernel in (*first, *later)]), processes))
     ordered = long_ones_first(first, processes // 2)
-    # The first submission makes all forks: they inherit what is imported and hashed by now.
+    # The first submission makes all forks, which inherit what is imported and hashed by now.
     begin = (os.getpid(),)
     with ProcessPoolExecutor(processes, get_context("fork"), _begin, begin) as pool:
         driver = pool.submit(_compile_driver)
@@ -88,7 +90,7 @@ def _compile_all(arch: int, say: Callable[[CompilerMessage], None]) -> int:
         others = {pool.submit(_compile_later, kernel): kernel for kernel in later}
         is_right = _report(needed, say)
         if is_right:
-            # An engine that ends soon leaves the others undone: its next start need not wait.
+            # Marked before the others: if the engine ends soon, its next start need not wait.
             mark_complete(config, arch, Extent.FIRST)
         is_right = _report(others, say) and is_right
         driver.result()
@@ -101,7 +103,7 @@ def _compile_all(arch: int, say: Callable[[CompilerMessage], None]) -> int:
 def _report(
     answers: "dict[Future[Ready], RecordedKernel]", say: Callable[[CompilerMessage], None]
 ) -> bool:
-    """Report each kernel as it comes; whether there was no error."""
+    """Report each kernel when it is done. Returns whether all went without an error."""
     is_right = True
     for answer in as_completed(answers):
         message = _word(answer, answers[answer])
@@ -113,7 +115,7 @@ def _report(
 def _dry_run(
     config: WorkerConfig, arch: int
 ) -> tuple[list["RecordedKernel"], list["RecordedKernel"]]:
-    """What is needed before the first answer, and what later. Raises `ConfigError`."""
+    """The kernels needed before the first answer, and those needed later. Raises `ConfigError`."""
     import torch
     import triton.compiler.code_generator  # noqa: F401 -- for the forks
 
@@ -121,7 +123,7 @@ def _dry_run(
     from workers.engine.compile.dry_run import dry_run
     from workers.model_dir import local_dir
 
-    torch.set_num_threads(1)  # forks would miss a pool's threads
+    torch.set_num_threads(1)  # the threads of a pool do not survive a fork
     directory = local_dir(config.model)
     if directory is None:
         directory = Path(msgspec.json.decode(sys.stdin.buffer.readline(), type=str))
@@ -131,8 +133,9 @@ def _dry_run(
 
 
 def long_ones_first(kernels: Sequence["RecordedKernel"], number: int) -> list["RecordedKernel"]:
-    """That many of the longest, then the others as they are needed: the engine waits for the first
-    of these too. Compile times are unknown beforehand; kernels with many parameters take longest.
+    """The kernels in the order to compile them: first the `number` longest, then the others in the
+    order of need, because the engine waits for the first of these too. Compile times are not known
+    in advance; kernels with many parameters take the longest.
     """
     longest = sorted(kernels, key=lambda kernel: -kernel.num_parameters)[:number]
     return [*longest, *[kernel for kernel in kernels if kernel not in longest]]
@@ -176,7 +179,9 @@ def _compile_later(kernel: "RecordedKernel") -> Ready:
 
 @cache
 def _has_driver() -> bool:
-    """Without one nothing is ever launched here, and no launcher can be linked: tests."""
+    """Whether the host has NVIDIA's driver. Without it (in tests) no launcher can be linked, and
+    nothing is ever launched.
+    """
     try:
         CDLL(LIBRARY)
     except OSError:

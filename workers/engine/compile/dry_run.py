@@ -1,8 +1,8 @@
-"""A start without card, weights or memory, to record which kernels the real one will launch.
+"""A dry run: a start without card, weights or memory that records the kernels of the real start.
 
-Owns what it runs: the largest steps, the warm-up, the capture of graphs and the draws of other
-settings, each by the code of the real start, over tensors that have shapes only
-(`kernels.recorder`). Must not know how kernels are compiled, nor when.
+Owns what is run: the largest steps, the warm-up, the capture of graphs and draws with other
+parameters. The code is that of the real start; tensors have shapes only (`kernels.recorder`). Must
+not know how kernels are compiled, nor when.
 """
 
 from collections.abc import Iterator
@@ -51,33 +51,34 @@ from workers.speculation import depths_up_to
 _NOWHERE: Final = torch.device("meta")
 
 _LAYERS: Final = 2
-"""The last layer of a step may have fewer rows than the others, which are all alike."""
+"""How many layers are run, or more if there are more kinds. Two, because the last layer of a step
+may have fewer rows than the others, which are all alike."""
 
 
 _PROMPTS: Final = (12, 24, *range(48, 257, 16))
-"""Tokens. Steps of so many rows that no graph holds have wide products of their own, up to four for
-each 16 rows, and those in 4 bits for 9 and 17 rows: an engine that compiles them, 0.3 to 0.7 s
-each, stands still meanwhile."""
+"""Tokens. A step without a graph has kernels for its number of rows: up to four wide products for
+every 16 rows, and products in 4 bits from 9 and from 17 rows on. The engine would stand still while
+it compiles them, 0.3 to 0.7 s each."""
 
 _OTHERS: Final = (
     SamplingParams(max_tokens=2, top_p=0.5),
     SamplingParams(max_tokens=2, presence_penalty=1.0),
     SamplingParams(max_tokens=2, presence_penalty=1.0, top_p=0.5),
 )
-"""Penalties leave float32, for which the draw has kernels of its own: six with filters, more than a
-second, for which the first such request would hold up all others."""
+"""Penalties make float32 logits, for which the draw has kernels of its own: six with filters. To
+compile them takes more than a second, in which the first such request would hold up all others."""
 
 
 _DEEP: Final = 3
-"""Drafts of a network that makes them one by one."""
+"""The greatest depth that is run of a drafter that makes its drafts one by one."""
 
 
 def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKernel]]:
-    """The kernels that the start of this worker needs before its first answer, in the order of
-    need; then, one list for each, those that every further graph adds; those of other prompts
-    without a graph; of a drafter; at last those of filters, penalties and grammars.
+    """Lists of kernels in the order of need. First those that this worker's start needs before its
+    first answer; then one list for each further graph; those of prompts without a graph; those of a
+    drafter; at last those of filters, penalties and grammars.
 
-    Triton's driver stands for a card (`kernels.recorder.pretend_device`). Raises `ConfigError`.
+    Triton's driver must stand for a card (`kernels.recorder.pretend_device`). Raises `ConfigError`.
     """
     shape = read_model_config(model_dir)
     with record_launches() as recorded, ShapesOnly():
@@ -103,7 +104,8 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
         known = len(recorded)
         if (drafter := _drafter(config, shape, model, model_dir)) is not None:
             drafting_runner = _runner(config, model, model_dir, drafter)
-            # One at a time: what a full block takes is needed first.
+            # One list for each depth, the deepest first: the kernels of a full block are needed
+            # first.
             for depth in reversed(_depths(config, drafter)):
                 _draft(drafting_runner, depth)
                 yield list(recorded.values())[known:]
@@ -111,7 +113,7 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
         for sampling in _OTHERS:
             for plan in islice(warm_up_plans(runner.facts, sampling), 3):  # one short life
                 runner.launch(plan)
-        # A grammar without penalties: its masks, and else the kernels of penalties.
+        # A grammar without penalties: its mask kernel; the rest are the kernels of penalties.
         for plan in islice(warm_up_plans(runner.facts, grammar=AnyToken()), 3):
             runner.launch(plan)
         yield list(recorded.values())[known:]
@@ -128,13 +130,13 @@ def _model(config: WorkerConfig, shape: ModelConfig) -> Network:
 def _drafter(
     config: WorkerConfig, shape: ModelConfig, model: Network, model_dir: Path
 ) -> Drafter | None:
-    """The one that the engine will have, if its directory is here already."""
+    """The drafter that the engine will have, if its directory is on this host already."""
     path = _drafter_dir(config, model_dir)
     if path is None:
         return None
     drafter = read_drafter(path, shape)
     if not isinstance(drafter, MtpShape):
-        # The layers that it reads are not among those that are here.
+        # Only `_LAYERS` layers are run, so the real taps may not exist.
         drafter = msgspec.structs.replace(drafter, taps=(0,) * len(drafter.taps))
     fp8 = model.weights.embedding.dtype == torch.bfloat16 and has_fp8(_NOWHERE)
     return drawn_drafter(drafter, model, window(config, model.config), fp8=fp8)
@@ -150,7 +152,7 @@ def _drafter_dir(config: WorkerConfig, model_dir: Path) -> Path | None:
 
 
 def _depths(config: WorkerConfig, drafter: Drafter) -> tuple[int, ...]:
-    """How many tokens may be drafted at once. Passes one by one are the same for any depth."""
+    """The depths to run; a drafter of one draft at a time has the same kernels at any depth."""
     fixed = config.drafting.depth if config.drafting is not None else "adaptive"
     if fixed != "adaptive":
         return (min(fixed, drafter.max_depth),)
@@ -161,7 +163,7 @@ def _depths(config: WorkerConfig, drafter: Drafter) -> tuple[int, ...]:
 
 
 def _draft(runner: Runner, depth: int) -> None:
-    """Steps that verify, and behind which is drafted, with graphs and without."""
+    """Run steps that verify drafts and draft `depth` more, with graphs and without."""
     while runner.prepare(pending_only=False):
         pass
     for plan in draft_plans(runner.facts, depth):

@@ -1,8 +1,9 @@
-"""What compiling kernels costs a start: how many were compiled, how many found in the cache.
+"""Triton's cache of compiled kernels, and how many kernels a start compiled or found there.
 
 Owns the watch over Triton's compiler, the size of its cache (`TRITON_CACHE_DIR`, else
-~/.triton/cache), which is kept between starts, and the marks in it: an empty file marks that it
-holds the kernels of a worker's start, up to its first answer or all. Must not know the kernels.
+~/.triton/cache), which is kept between starts, and the marks in it. A mark is an empty file: the
+cache holds the kernels of a worker's start, up to its first answer or all. Must not know the
+kernels.
 """
 
 import os
@@ -28,8 +29,8 @@ _DECISIVE: Final = (
     *("model", "token_budget", "dtype", "quantization", "prefill", "kv_dtype", "invariant"),
     *("kv_tokens", "max_seqs", "context_length", "max_context", "block_size"),
 )
-"""Keys of a worker that decide about its kernels. A name, a gateway's address or a time limit does
-not: with them a restart at another port would compile again."""
+"""Keys of a worker's configuration on which its kernels depend. With names, addresses or time
+limits among them, a restart at another port would compile again."""
 
 _MOST_NAMED: Final = 20
 
@@ -87,8 +88,9 @@ def watch_kernel_cache() -> KernelCache:
 
 
 def hash_compiler() -> threading.Thread:
-    """Begin, in a thread, what Triton does before it looks for its first kernel: it hashes itself,
-    460 MB. It does so without the interpreter's lock, so while the driver starts it costs nothing.
+    """Let a thread compute the hash over Triton's own 460 MB, which Triton needs before it looks
+    for its first kernel. That needs the interpreter's lock only briefly, so it costs nothing while
+    the driver starts.
     """
     from triton.runtime.cache import triton_key  # noqa: PLC0415 -- not on every platform
 
@@ -104,8 +106,8 @@ def cache_dir() -> Path:
 
 
 def cache_size(directory: Path) -> tuple[int, int]:
-    """Files and bytes in a cache; nothing if it does not exist. Others may be compiling into it:
-    what is gone when it is looked at does not count.
+    """The numbers of files and bytes in a cache; zeros if it does not exist. Files that another
+    process removes meanwhile do not count.
     """
     sizes = []
     for folder, _, names in os.walk(directory):
@@ -128,7 +130,9 @@ def mark_complete(config: WorkerConfig, arch: int, extent: Extent = Extent.ALL) 
 
 
 def _mark(config: WorkerConfig, arch: int, extent: Extent) -> Path:
-    """Named after all that decides about kernels: the worker, the card, our code and others'."""
+    """The path of a mark. Its name is a hash of all that kernels depend on: the worker's keys, the
+    card, the versions of torch and Triton, and our sources.
+    """
     decisive = {name: getattr(config, name) for name in _DECISIVE}
     parts = [msgspec.json.encode(decisive), b"%d" % arch]
     parts += [version(name).encode() for name in ("torch", "triton")]

@@ -1,8 +1,8 @@
-"""torch's operations over tensors without memory, answered quickly.
+"""Fast shape inference for torch's operations over meta tensors.
 
-Owns the answers for the operations of a step. torch can infer nearly all shapes itself, but for
-most operations it imports its compiler first: a second, as long as torch itself takes. Operations
-without an answer here take that slow and correct path. Must not know steps.
+Owns the result shapes of the operations of a step. torch infers nearly all shapes itself, but for
+most operations it first imports its compiler, which takes a second. Operations that are missing
+here take that slow and correct path. Must not know steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ def _embedding(ids: Tensor, weight: Tensor, **_: object) -> Tensor:
 
 
 def _with_number(x: Tensor, number: object) -> Tensor | None:
-    """An integer's type gives way."""
+    """x plus an integer keeps x's dtype."""
     return x.new_empty(x.shape) if isinstance(number, int) else None
 
 

@@ -1,6 +1,6 @@
-"""Passes of a drafter that are replayed as one graph, where a step's rows lie at fixed addresses.
+"""Passes of a drafter that are replayed as one graph, for steps whose rows have fixed addresses.
 
-Owns the inputs and results that a graph reads and writes, which passes were missed, and the
+Owns the inputs and results that a graph reads and writes, the passes that were missed, and the
 replays. Must not know networks, nor how a capture is made.
 """
 
@@ -18,15 +18,15 @@ from kernels.attention import NO_ROW, PagedPlan
 from workers.engine.drafting.drafter import Capture, Drafted, DraftStep
 
 SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-"""Sequences of a graph."""
+"""The numbers of sequences for which there are graphs."""
 
 _MOST_GRAPHS: Final = 64
-"""Each takes some MiB of the driver's memory; depths and batches that come often are soon there."""
+"""Each takes some MiB of the driver's memory. Frequent depths and batches are among the first."""
 
 
 class Taken(NamedTuple):
-    """The rows of a step, at fixed addresses: what is `kept` of each [T, n], the tokens behind them
-    int64 [T], if they are read, and their attention.
+    """The rows of a step, at fixed addresses: `kept` [T, n] (see `DraftStep.kept`), the tokens
+    behind them int64 [T] if the drafter reads them, and their attention.
     """
 
     kept: Tensor
@@ -35,8 +35,8 @@ class Taken(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """What is drafted behind: `anchors` int64 [S] at `positions` int32 [S], or `NO_ROW` for none,
-    with `table_rows` int32 [S]; `rows` int64 [S] are those of the step that gave the anchors.
+    """The S anchors to draft behind: `anchors` int64 [S] at `positions` int32 [S] (`NO_ROW` for
+    padding), with `table_rows` int32 [S]. `rows` int64 [S] are the step's rows that gave them.
     """
 
     anchors: Tensor
@@ -46,7 +46,9 @@ class Blocks(NamedTuple):
 
 
 class _Size(NamedTuple):
-    """What a graph is captured for: addresses of rows, and numbers of sequences and drafts."""
+    """What a graph is captured for: the addresses and the number of rows, the numbers of sequences
+    and of drafts.
+    """
 
     kept: int
     positions: int
@@ -56,13 +58,13 @@ class _Size(NamedTuple):
 
 
 Pass: TypeAlias = Callable[[Taken, Blocks, int], Drafted]
-"""Takes in rows, and drafts that many tokens behind `Blocks`, perhaps none."""
+"""Takes in rows, and makes so many drafts, possibly 0, behind each anchor of `Blocks`."""
 
 
 @final
 class CapturedDrafts:
-    """The captured passes of one drafter, up to `max_depth` drafts deep; whether it `reads_next`,
-    the tokens behind rows.
+    """The captured passes of one drafter, of up to `max_depth` drafts. `reads_next`: the drafter
+    reads the tokens behind the rows.
     """
 
     def __init__(
@@ -89,9 +91,10 @@ class CapturedDrafts:
         return bool(self._missed)
 
     def run(self, step: DraftStep, blocks: Blocks) -> Drafted | None:
-        """The drafts of a pass over rows in place, None if the step's are not. One that is not
-        captured is missed, and that of more sequences is replayed, or it is launched as it would be
-        captured, so that no others are compiled.
+        """Run a pass over rows in place; None if the step's rows are not in place. A pass that is
+        not captured is recorded as missed. Then a captured one for more sequences is replayed, or
+        else the pass is launched in the shape in which it would be captured, so that no kernels of
+        another shape are compiled.
         """
         size, kept = _size_of(step), step.kept
         if size is None or kept is None or not isinstance(step.plan, PagedPlan):
@@ -116,17 +119,17 @@ class CapturedDrafts:
         return Drafted(self._ids[:count, :depth], self._confidence[:count, :depth])
 
     def prepare(self, capture: Capture) -> bool:
-        """Capture one pass that was missed; False if there is none. Its inputs are lost."""
+        """Capture one pass that was missed; False if there is none. Overwrites its inputs."""
         if not self._missed:
             return False
         size = self._missed.pop()
         kept, next_ids, plan = self._taken[size]
-        # Neither may the rows that lie there be taken in again, nor blocks be written.
+        # The capture runs the pass: it must not take in the old rows again nor write to blocks.
         plan.positions.fill_(NO_ROW)
         plan.table_rows.fill_(_dummy_row(plan))
         self._taken[size] = Taken(kept, next_ids, replace(plan, prefills=()))
         self._fill(size.num_seqs, None, plan)
-        # Where steps are run again instead, their segments are those of the last step.
+        # A closure over `_taken`: on a CPU, where the pass is run again, segments change by step.
         self._replays[size] = capture(lambda: self._pass(size, self._taken[size]))
         return True
 
@@ -137,7 +140,7 @@ class CapturedDrafts:
         return next((other for other in sizes if other in self._replays), None)
 
     def _in_place(self, size: _Size, next_ids: Tensor) -> Tensor:
-        """The tokens behind the rows, where the pass reads them."""
+        """The tokens behind the rows at the address where the graph reads them."""
         if not self._reads_next:
             return next_ids
         known = self._taken.get(size)
@@ -172,7 +175,9 @@ def _dummy_row(plan: PagedPlan) -> int:
 
 
 def _size_of(step: DraftStep) -> _Size | None:
-    """What serves the step; None where its rows lie anywhere, or there are too many sequences."""
+    """The size that serves the step; None if its rows are not in place or it has too many
+    sequences.
+    """
     count = len(step.seqs)
     if not step.in_place or step.kept is None or count > SIZES[-1]:
         return None

@@ -2,10 +2,11 @@
 
 Owns the forward pass over a step's rows. Must not know config.json, nor how drafts are verified.
 
-For every row of the target, `fc` mixes the taps, and each layer makes a key and a value of the
+For every row of the target, `fc` mixes the taps, and each layer makes a key and a value from the
 mixture: the context, written once per row. A block is the last token, which has no context row yet,
-and placeholders behind it; its layers attend to the context and to the block itself. Its keys and
-values go to the slots that its tokens will have: what the target verifies next writes over them.
+and placeholders behind it. Its layers attend to the context and to the block itself. The block's
+keys and values go to the slots of its positions, where the context of the next step overwrites
+them.
 """
 
 from dataclasses import dataclass, replace
@@ -53,8 +54,8 @@ class DFlashWeights:
 
     @property
     def context(self) -> Tensor:
-        """[layers x 2 x key heads x D, hidden]: what makes keys and values of all layers. Raises
-        `ConfigError` for weights in 8 bits.
+        """The weights that make keys and values of all layers, [layers x 2 x key heads x D,
+        hidden]. Raises `ConfigError` for weights in 8 bits.
         """
         parts = []
         for layer in self.model.layers:
@@ -64,7 +65,7 @@ class DFlashWeights:
         return torch.cat(parts)
 
     def others(self) -> list[Tensor | None]:
-        """All beside `model`."""
+        """All tensors beside `model`."""
         convs = [tensor for pair in self.convs for c in pair for tensor in (c.base, c.projection)]
         pairs = self.pairs
         own = [] if pairs is None else [pairs.predecessors, pairs.successors, pairs.hidden]
@@ -128,7 +129,7 @@ class DFlash:
         *,
         fp8: bool = False,
     ) -> None:
-        """With `fp8` all products of normed rows are in 8 bits, the head's too, in copies."""
+        """With `fp8` all products of normed rows are in 8 bits; that of the head uses a copy."""
         self.name = "dflash" if shape.convolution is None else "dflash2"
         self.taps = shape.taps
         self.reads_hidden = False
@@ -197,7 +198,7 @@ class DFlash:
         return drafted or self._pass(taken, blocks, step.depth)
 
     def _pass(self, taken: Taken, blocks: Blocks, depth: int) -> Drafted:
-        """Of paged rows, whose places the host need not know."""
+        """A pass over paged rows, whose positions the host need not know."""
         plan = taken.plan
         self.take_in(taken.kept, plan)
         if not depth:
@@ -224,8 +225,8 @@ class DFlash:
         write_context(rows, self._key_norms, eps, self._angles, self.cache.memory, plan)
 
     def block(self, anchors: Tensor, num_rows: int, plan: AttentionPlan | PagedPlan) -> Tensor:
-        """What the head reads of the drafting rows, before the last norm, [S, drafts, hidden], of
-        blocks of `num_rows` rows.
+        """Compute blocks of `num_rows` rows: the hidden states of their drafting rows before the
+        last norm, [S, drafts, hidden].
         """
         ids = anchors.new_full((anchors.shape[0], num_rows), self._shape.mask_id)
         ids[:, 0] = anchors
@@ -279,5 +280,5 @@ class DFlash:
 
 
 def _nothing(anchors: Tensor) -> Drafted:
-    """Of rows that are only taken in."""
+    """No drafts, for a pass that only takes rows in."""
     return Drafted(anchors.new_empty((anchors.shape[0], 0)))

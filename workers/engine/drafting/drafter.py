@@ -1,10 +1,10 @@
-"""The seam between a step and what drafts on the device behind it.
+"""The seam between a step and the drafting network that runs behind it.
 
-Owns what a drafter reads of a step and what it answers. Must not know plans, sampling or how drafts
-are verified.
+Owns what a drafter reads of a step, and its result. Must not know plans, sampling or how drafts are
+verified.
 
-A drafter never decides the text: the token at a position is what the target samples there, and a
-draft is accepted if it equals it. Drafts of every quality are correct, and good ones are fast.
+A drafter never decides the text: the target samples the token of each position, and a draft is
+accepted if it equals that token. So wrong drafts cost time only.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from torch import Tensor
 from kernels.attention import AttentionPlan, PagedPlan
 
 TakeIn: TypeAlias = Callable[[Tensor, AttentionPlan | PagedPlan], None]
-"""Takes in rows, of which these are the taps [T, n hidden] and the attention."""
+"""Takes in T rows, given their taps [T, n hidden] and their attention plan."""
 
 Capture: TypeAlias = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """See `workers.engine.graphs.capture`."""
@@ -24,22 +24,22 @@ Capture: TypeAlias = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:
-    """A pass of the target over T rows (prompts, decodes, and verified drafts), and the S sequences
-    to draft for, perhaps none: then only the rows are taken in.
+    """A pass of the target over T rows (prompts, decodes and verified drafts), and the S sequences
+    to draft for. Without sequences the drafter only takes the rows in.
 
-    `token_ids`, `positions` and `next_ids`, the tokens that follow the rows in their sequences,
-    int64 [T], are never negative. Behind the last accepted row of a sequence they are undefined: a
-    drafter's keys and values of those rows are overwritten before they are read. `taps` [T, n
-    hidden] are what left the layers `Drafter.taps`, side by side, and `hidden` [T, hidden] what the
-    final norm gets, if the drafter reads it. `plan` is the attention of these rows, for caches like
-    the target's, with the same blocks.
-
-    `rows` int64 [S] are those whose logits gave the `anchors` int64 [S], which stand at
-    `anchor_positions` int64 [S] and are not computed yet. `plan_rows(num_rows, offset)` is the
-    attention of `num_rows` rows of each sequence from its anchor's position + `offset` on, one
-    sequence after the other; the sequences hold blocks for the positions up to anchor + `depth`.
-    `in_place`: what is `kept` and what a paged `plan` consists of lie where they lay in the last
-    step of as many rows, so a graph may read them.
+    - `token_ids`, `positions` and `next_ids` int64 [T], never negative; `next_ids` are the tokens
+      that follow the rows in their sequences. Behind a sequence's last accepted row they are
+      undefined, and the drafter's keys and values there are overwritten before they are read.
+    - `taps` [T, n hidden]: the outputs of the layers `Drafter.taps`, side by side. `hidden`
+      [T, hidden]: the input of the final norm. Each is None if the drafter does not read it.
+    - `plan`: the attention of the rows, for a cache with the same blocks as the target's.
+    - `anchors` int64 [S]: the last sampled tokens, not computed yet, at `anchor_positions`
+      int64 [S]; `rows` int64 [S] are the rows whose logits gave them.
+    - `plan_rows(num_rows, offset)`: the attention of `num_rows` rows of each sequence from its
+      anchor's position + `offset` on, one sequence after the other. The sequences hold blocks for
+      the positions up to anchor + `depth`.
+    - `in_place`: `kept` and the parts of a paged `plan` have the addresses that they had in the
+      last step of as many rows, so a graph may read them.
     """
 
     token_ids: Tensor
@@ -58,14 +58,14 @@ class DraftStep:
 
     @property
     def kept(self) -> Tensor | None:
-        """The rows' taps, or `hidden` of a drafter without taps."""
+        """The rows' `taps`, or `hidden` if the drafter has no taps."""
         return self.hidden if self.taps is None else self.taps
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """`ids` int64 [S, depth], and the drafter's own probability of each behind those before it,
-    float32 [S, depth], if it knows one; both on the device of the step's rows.
+    """Drafts `ids` int64 [S, depth], and `confidence` float32 [S, depth], the drafter's own
+    probability of each draft given those before it, if it has one. On the device of the step.
     """
 
     ids: Tensor
@@ -73,9 +73,9 @@ class Drafted:
 
 
 class Drafter(Protocol):
-    """Drafts for all sequences of an engine, and keeps its keys and values in blocks of the same
-    numbers. It knows no sequence: what it needs comes as rows, again after a preemption, and what
-    is found in the prefix cache is found with its own part.
+    """Drafts for all sequences of an engine, and keeps its keys and values in blocks with the same
+    numbers as the target's. It knows no sequences, only rows: they come again after a preemption,
+    and a block found in the prefix cache holds the drafter's keys and values too.
     """
 
     name: str
@@ -83,28 +83,29 @@ class Drafter(Protocol):
     taps: tuple[int, ...]
     reads_hidden: bool
     cuts_anew: bool
-    """Whether it cuts segments for heads of its own, so the host must know their places."""
+    """Whether it plans attention for other heads than the target's, so that the host must know the
+    positions of segments."""
 
     @property
     def num_bytes(self) -> int:
-        """What its weights take."""
+        """Bytes of its weights."""
 
     @property
     def token_bytes(self) -> int:
-        """What its keys and values of a token take."""
+        """Bytes of one token's keys and values."""
 
     @property
     def take_in(self) -> TakeIn | None:
-        """Takes in rows behind which nothing is drafted; waits for nothing. None where it needs the
-        tokens behind them.
+        """A function that takes in rows behind which nothing is drafted, without waiting. None for
+        a drafter that needs the tokens behind the rows.
         """
 
     def take_cache(self, num_blocks: int, block_size: int) -> None:
-        """Take memory for the keys and values of `num_blocks` blocks, the dummy among them."""
+        """Take memory for the keys and values of `num_blocks` blocks, the dummy block included."""
 
     def draft(self, step: DraftStep) -> Drafted:
-        """Take in the rows of a step and draft behind it; waits for nothing. Called in the order of
-        the steps, under `torch.inference_mode`.
+        """Take in the rows of a step and draft behind it, without waiting for the device. Called in
+        the order of the steps, under `torch.inference_mode`.
         """
 
 

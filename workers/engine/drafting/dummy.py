@@ -1,7 +1,6 @@
-"""Drafters of a known shape whose weights are drawn, not read: to measure speed, and to find out
-what a card will launch.
+"""Drafters of a known shape with random weights, for benchmarks and dry runs.
 
-Owns the draw. Must not know what it is for.
+Owns the draw of weights. Must not know what the drafter is for.
 """
 
 from dataclasses import replace

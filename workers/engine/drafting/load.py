@@ -1,6 +1,6 @@
-"""A drafter from a directory, for a loaded target.
+"""The loading of a drafter from a directory, for a loaded target.
 
-Owns the order: what it is, whether it fits, its weights. Must not know how it drafts.
+Owns the order: its kind, whether it fits the target, its weights. Must not know how it drafts.
 """
 
 from pathlib import Path
@@ -50,8 +50,8 @@ def has_own_head(model_dir: Path) -> bool:
 
 
 def drafts_in_fp8(target: Network) -> bool:
-    """Whether drafts are made in 8 bits: on cards that have them, in half of the time. They decide
-    no text, and few of them become others.
+    """Whether drafters compute in 8 bits: on cards with 8-bit floats, in half of the time. Drafts
+    decide no text, and few of them change.
     """
     device, dtype = target.device, target.weights.embedding.dtype
     return device.type == "cuda" and has_fp8(device) and dtype == torch.bfloat16

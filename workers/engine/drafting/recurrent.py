@@ -1,9 +1,9 @@
-"""Drafting token by token: a layer that is given its own last state and its own last token.
+"""Drafting token by token: a layer whose inputs are its own last state and its own last token.
 
-Owns the passes: one over the rows of a step, then one row for each further draft. What a layer
-makes of its inputs is an MTP head's (`mtp.py`) or EAGLE-3's (`eagle3.py`). Must not know weights.
+Owns the passes: one over the rows of a step, then one row for each further draft. `mtp.py` and
+`eagle3.py` own the layers. Must not know weights.
 
-Row t is given the token at t + 1 and drafts the one at t + 2; its keys and values stand at t.
+Row t gets the token at t + 1 and drafts the one at t + 2; its keys and values stand at t.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 
 MAX_DEPTH = 15
-"""Drafts behind one another; of published heads hardly more than three are accepted."""
+"""The most drafts in a row. With published heads hardly more than three are accepted."""
 
 PlanRow: TypeAlias = Callable[[int], AttentionPlan | PagedPlan]
 """Plans one row of each sequence, at that distance behind its anchor's position."""
 
 
 class Cell(Protocol):
-    """What is run again and again."""
+    """The layer that is run once over a step's rows, then once for each further draft."""
 
     name: str
     config: ModelConfig
@@ -39,7 +39,7 @@ class Cell(Protocol):
     like: Tensor
 
     def first_states(self, kept: Tensor) -> Tensor:
-        """The states [T, hidden] of the target's rows, of what is kept of them."""
+        """The states [T, hidden] of the target's rows, from what is kept of them."""
 
     def run(
         self,
@@ -49,16 +49,16 @@ class Cell(Protocol):
         cache: KvCache,
         rows: Tensor | None,
     ) -> Tensor:
-        """The layer's output [T, hidden] of tokens int64 [T] and states, or of `rows` only."""
+        """The layer's output [T, hidden] for tokens int64 [T] and states, or of `rows` only."""
 
     def next_states(self, out: Tensor) -> Tensor:
-        """What an output is as a state."""
+        """The states for the next draft, from the layer's output."""
 
     def logits(self, out: Tensor) -> Tensor:
-        """[rows, drafted vocabulary]."""
+        """The logits [rows, drafted vocabulary] of outputs."""
 
     def token_ids(self, ids: Tensor) -> Tensor:
-        """The target's tokens."""
+        """The target's ids of tokens of the drafted vocabulary."""
 
 
 @final
@@ -73,7 +73,7 @@ class RecurrentDrafter:
         self.num_bytes = cell.num_bytes
         self.token_bytes = cell.config.token_numbers * cell.like.element_size()
         self._cell = cell
-        # Plans of the target are prepared for its heads.
+        # The target's plans are prepared for its own heads.
         self._fits = _heads(cell.config) == _heads(target.config)
         self.cuts_anew = not self._fits
         self._cache: KvCache | None = None
@@ -124,9 +124,9 @@ class RecurrentDrafter:
         return self._drafted(out, step.depth, lambda place: step.plan_rows(1, place))
 
     def _pass(self, taken: Taken, blocks: Blocks, depth: int) -> Drafted:
-        """Of paged rows, whose places the host need not know."""
+        """A pass over paged rows, whose positions the host need not know."""
         cell, own = self._cell, blocks if depth else Blocks(*[part[:0] for part in blocks])
-        # What decodes share is made anew by each step.
+        # Prepared anew: each step replaces what decodes share.
         plan = self._prepared(taken.plan)
         states = cell.first_states(taken.kept)
         out = cell.run(taken.next_ids, states, plan, self.cache, own.rows)
@@ -141,7 +141,7 @@ class RecurrentDrafter:
         return self._drafted(out, depth, plan_row)
 
     def _drafted(self, out: Tensor, depth: int, plan_row: PlanRow) -> Drafted:
-        """`depth` drafts behind the rows whose outputs are `out`."""
+        """Make `depth` drafts behind the rows whose outputs are `out`."""
         cell = self._cell
         ids: list[Tensor] = []
         confidence: list[Tensor] = []
@@ -155,7 +155,7 @@ class RecurrentDrafter:
         return Drafted(torch.stack(ids, 1), torch.stack(confidence, 1))
 
     def _fitting(self, plan: AttentionPlan | PagedPlan) -> AttentionPlan | PagedPlan:
-        """The plan for heads of our own."""
+        """The plan, prepared for the drafter's heads."""
         if isinstance(plan, AttentionPlan) or (self._fits and plan.shares is not None):
             return plan
         return self._prepared(plan if self._fits else replace(plan, work=None, runs=()))

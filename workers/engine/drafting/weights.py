@@ -26,7 +26,7 @@ _EMBEDDING: Final = "embed_tokens.weight"
 _HEAD: Final = "lm_head.weight"
 _OFFSETS: Final = "d2t"
 _DRAFTED: Final = "t2d"
-"""Which tokens of the target a drafter has, as truth values: `d2t` says the same."""
+"""A mask of the target's tokens that the drafter has. It is not read: `d2t` says the same."""
 
 
 class DrafterReader(WeightReader):
@@ -46,15 +46,15 @@ class DrafterReader(WeightReader):
         return name in self._checkpoint.names
 
     def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """In the target's dtype, unless another is named."""
+        """Read a tensor, in the target's dtype unless another is given."""
         return self._take(name, *shape, dtype=dtype)
 
     def norm(self, name: str, size: int) -> Tensor:
-        """Of the module `name`, with what the family adds."""
+        """Read the norm weights of the module `name`, plus the family's offset."""
         return self._norm(name, size)
 
     def find(self, end: str) -> str:
-        """The name of the tensor that ends so, but for `.weight`. Raises `ConfigError`."""
+        """The one tensor's name that ends with `end`, `.weight` aside. Raises `ConfigError`."""
         found = [
             name for name in self._checkpoint.names if name.removesuffix(".weight").endswith(end)
         ]
@@ -73,14 +73,14 @@ class DrafterReader(WeightReader):
         return next((each for each in _PREFIXES if each + probe in self._checkpoint.names), "")
 
     def model(self, prefix: str, vocab_size: int) -> ModelWeights:
-        """`around` the layers behind `prefix`."""
+        """The weights of a model whose layers' names begin with `prefix`; see `around`."""
         return self.around(self.layers(prefix), prefix, vocab_size)
 
     def around(
         self, layers: tuple[LayerWeights, ...], prefix: str, vocab_size: int
     ) -> ModelWeights:
-        """The layers with the norm behind `prefix`; embedding and head are the target's, unless the
-        checkpoint has its own, of `vocab_size` tokens.
+        """The weights of a model with these `layers` and the norm `{prefix}norm`. Embedding and
+        head are the target's, unless the checkpoint has its own; its head has `vocab_size` tokens.
         """
         hidden, shared = self._config.hidden_size, self._target.weights
         own = [name for name in (prefix + _EMBEDDING, _EMBEDDING) if self.has(name)]
@@ -91,7 +91,9 @@ class DrafterReader(WeightReader):
         return ModelWeights(embedding, layers, self.norm(f"{prefix}norm", hidden), head)
 
     def token_ids(self, vocab_size: int) -> Tensor | None:
-        """The target's token of each of the drafter's, int64 [vocab_size]; None: the same."""
+        """The target's id of each of the drafter's tokens, int64 [vocab_size]; None if both have
+        the same vocabulary.
+        """
         if not self.has(_OFFSETS):
             if vocab_size != self._target.config.vocab_size:
                 raise ConfigError(
@@ -109,8 +111,8 @@ class DrafterReader(WeightReader):
 def reading(
     path: Path, config: ModelConfig, target: Network, only: str = ""
 ) -> Iterator[DrafterReader]:
-    """A reader of the checkpoint in `path`. Raises `ConfigError` at the end for tensors with names
-    that begin with `only`, and that nothing explains.
+    """A reader of the checkpoint in `path`. Raises `ConfigError` at the end if tensors whose names
+    begin with `only` were not read.
     """
     device = target.device
     stream = FileStream(device) if device.type == "cuda" else None
@@ -122,7 +124,7 @@ def reading(
 
 
 def own_bytes(model: ModelWeights, target: ModelWeights, *others: Tensor | None) -> int:
-    """What a drafter's weights take beside the target's."""
+    """Bytes of a drafter's weights, without those that it shares with the target."""
     shared = {id(weight): weight for weight in (target.embedding, target.head)}
     held = {id(weight) for weight in (model.embedding, model.head)}
     theirs = sum([weight.nbytes for key, weight in shared.items() if key in held])

@@ -132,13 +132,18 @@ class TokenCount(msgspec.Struct):
     input_tokens: int
 
 
-def messages_format(signer: Signer, request_id: str) -> ApiFormat:
-    """The Messages API for one request, whose message has the digits of `request_id`."""
+def messages_format(signer: Signer, request_id: str, *, shows_thinking: bool = True) -> ApiFormat:
+    """The Messages API for one request, whose message has the digits of `request_id`. Clients that
+    do not ask for thinking (`shows_thinking`) take the first block for the answer, so what a model
+    thinks all the same is left out.
+    """
     return ApiFormat(
         name="messages",
         id_prefix="msg_",
-        streamed=lambda head: MessageStream(head, signer, request_id),
-        whole=lambda head: MessageBuilder(head, signer),
+        streamed=lambda head: MessageStream(
+            head, signer, request_id, shows_thinking=shows_thinking
+        ),
+        whole=lambda head: MessageBuilder(head, signer, shows_thinking=shows_thinking),
         error_body=lambda error: message_error(error, request_id),
         id_suffix=request_id.partition("_")[2],
     )
@@ -170,7 +175,10 @@ def _block_event(name: bytes, index: int, rest: bytes = b"}") -> bytes:
 class MessageStream:
     """A `StreamFormatter`. Its only choice is the first."""
 
-    def __init__(self, head: AnswerHead, signer: Signer, request_id: str) -> None:
+    def __init__(
+        self, head: AnswerHead, signer: Signer, request_id: str, *, shows_thinking: bool = True
+    ) -> None:
+        self._shows_thinking = shows_thinking
         self._head = head
         self._signer = signer
         self._request_id = request_id
@@ -204,7 +212,7 @@ class MessageStream:
             case TextDelta():
                 return self._text(event.text) if event.text else b""
             case ReasoningDelta():
-                return self._thinking(event.text)
+                return self._thinking(event.text) if self._shows_thinking else b""
             case ToolCallArguments():
                 self._has_arguments = self._has_arguments or bool(event.text)
                 return self._delta(b"input_json_delta", b"partial_json", event.text)
@@ -298,7 +306,8 @@ def _stop(finished: Finished | None) -> dict[str, str | None]:
 class MessageBuilder:
     """A `BodyBuilder`: the message in one piece."""
 
-    def __init__(self, head: AnswerHead, signer: Signer) -> None:
+    def __init__(self, head: AnswerHead, signer: Signer, *, shows_thinking: bool = True) -> None:
+        self._shows_thinking = shows_thinking
         self._head = head
         self._signer = signer
         self._blocks: list[tuple[Literal["thinking", "text"] | ToolCallStart, list[str]]] = []
@@ -311,7 +320,8 @@ class MessageBuilder:
                 if event.text:
                     self._last("text").append(event.text)
             case ReasoningDelta():
-                self._last("thinking").append(event.text)
+                if self._shows_thinking:
+                    self._last("thinking").append(event.text)
             case ToolCallStart():
                 self._blocks.append((event, []))
             case ToolCallArguments():

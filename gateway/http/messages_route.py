@@ -14,7 +14,6 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
     ApiError,
-    ApiFormat,
     ChatRequest,
     TokenCount,
     message_error,
@@ -90,7 +89,8 @@ class Messages:
     ) -> None:
         """Answer a message."""
         caller, request = await self._take(scope, receive)
-        api: ApiFormat = messages_format(self._edge.signer, request_id)
+        thinks = request.template_kwargs.get("enable_thinking") is True
+        api = messages_format(self._edge.signer, request_id, shows_thinking=thinks)
         answer = StreamedAnswer if request.stream else WholeAnswer
         writer = scope["extensions"][EXTENSION]
         await answer(self._turns, self._metrics, request, caller, api, writer).run()

@@ -72,7 +72,7 @@ def _body(path: str, content: str, max_tokens: int) -> dict[str, Any]:
         return {"input": content, "max_output_tokens": max_tokens}
     said = {"messages": [{"role": "user", "content": content}], "max_tokens": max_tokens}
     if path == MESSAGES:
-        return said
+        return {**said, "thinking": {"type": "adaptive"}}
     return {**said, "ignore_eos": True, "stream_options": {"include_usage": True}}
 
 

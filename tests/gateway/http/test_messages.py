@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 
 from config import ModelConfig
 from gateway.api import ApiError
@@ -54,6 +55,20 @@ async def test_a_message_is_the_same_whole_and_streamed() -> None:
     assert stream["content"] == body["content"]
     total = body["usage"]["input_tokens"] + body["usage"]["cache_read_input_tokens"]
     assert total == stream["usage"]["input_tokens"] + stream["usage"]["cache_read_input_tokens"] > 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"thinking": {"type": "disabled"}}])
+async def test_thinking_is_left_out_unless_the_client_asks_for_it(fields: dict[str, Any]) -> None:
+    """A model may think all the same; the first block is what the client takes for the answer."""
+    async with whole_gateway(FakeWorker(text=CALL)) as whole:
+        asked = {"model": "alpha", "max_tokens": 500, "messages": USER, "tools": [TOOL], **fields}
+        body = (await whole.post(PATH, **asked)).json
+        stream = (await streamed(whole, tools=[TOOL], **fields)).message
+    assert stream is not None
+    for message in (body, stream):
+        assert [block["type"] for block in message["content"]] == ["text", "tool_use"]
+        assert message["stop_reason"] == "tool_use"
+    assert stream["usage"]["output_tokens"] == body["usage"]["output_tokens"]
 
 
 async def test_a_stop_sequence_is_named() -> None:

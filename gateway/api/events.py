@@ -93,7 +93,9 @@ class ToolCallArguments(ToolCallDelta, frozen=True, gc=False):
 
 
 class ToolCallEnd(ToolCallDelta, frozen=True, gc=False):
-    """The call has ended; its arguments may have been cut short."""
+    """The call has ended; unless it `is_whole` its arguments were cut short."""
+
+    is_whole: bool = True
 
 
 class Finished(_Event, frozen=True, gc=False):

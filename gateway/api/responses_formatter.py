@@ -207,7 +207,7 @@ class _Items:
             case ToolCallArguments():
                 return self._arguments(event.text)
             case ToolCallEnd():
-                return self.close("completed")
+                return self.close("completed" if event.is_whole else "incomplete")
             case Finished():
                 return []
             case _:

@@ -154,16 +154,17 @@ class ChatEvents:
             return
         self._has_answer = False
         num_calls = 0
-        for call in self._calls.values():
+        is_cut = self._reason == "length"
+        for at, call in enumerate(self._calls.values(), 1):
             if not call.is_live:
                 if not call.name:
                     continue
                 self._begin(num_calls, call)
-            self._emit(ToolCallEnd(0, num_calls))
+            self._emit(ToolCallEnd(0, num_calls, is_whole=not is_cut or at < len(self._calls)))
             num_calls += 1
         if self._late_text:
             self._emit(TextDelta(0, "".join(self._late_text)))
-        if self._reason == "length":
+        if is_cut:
             self._emit(Finished(0, "length"))
         elif num_calls or self._reason in _CALLS:
             self._emit(Finished(0, "tool_calls"))

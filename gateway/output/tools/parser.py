@@ -120,7 +120,7 @@ class ToolParser:
             rest = self._calls.close()
             self.broke_off = is_cut or rest is None
             self._calls.write("" if is_cut or rest is None else rest)
-            self._calls.end()
+            self._calls.end(is_whole=not self.broke_off)
             self._held.clear()
 
     def _read(self, text: str) -> None:
@@ -260,9 +260,9 @@ class _CallEvents:
         if arguments:
             self._arguments.append(arguments)
 
-    def end(self, left: str = "") -> None:
+    def end(self, left: str = "", *, is_whole: bool = True) -> None:
         self._flush()
-        self.events.append(ToolCallEnd(self._index, self.num_calls - 1))
+        self.events.append(ToolCallEnd(self._index, self.num_calls - 1, is_whole))
         self.is_open = False
         self.is_full = self._is_single
         self.runs = None

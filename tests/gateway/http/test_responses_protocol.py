@@ -187,6 +187,17 @@ async def test_a_probe_of_nothing_is_answered() -> None:
     assert body["status"] == "incomplete"
 
 
+async def test_a_call_that_is_cut_is_incomplete() -> None:
+    """codex makes the call of an item once it is done; what comes before the cut is complete."""
+    async with whole_gateway(FakeWorker(text=TWO_CALLS[:-16])) as whole:
+        body = await asked(whole, "The weather?", tools=[TOOL])
+        reply = await whole.post(PATH, model="alpha", input="x", tools=[TOOL], stream=True)
+    assert body["status"] == "incomplete"
+    for items in (body["output"], check_responses(reply.body).items):
+        calls = [item for item in items if item["type"] == "function_call"]
+        assert [call["status"] for call in calls] == ["completed", "incomplete"]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -79,7 +79,7 @@ def _bind_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
 
 
 def _last_address(gateway: GatewayConfig) -> str:
-    """Of the last process; those of Unix sockets grow longer."""
+    """The worker address of the last process, which for Unix sockets is the longest."""
     bind = gateway.worker_bind
     return nth_address(bind, gateway.processes - 1) if bind.startswith(IPC_PREFIX) else bind
 

@@ -14,7 +14,7 @@ MAX_PORT: Final = 65_535
 ADDRESS_FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
 IPC_PREFIX: Final = "ipc://"
 _MAX_PATH_BYTES: Final = 107
-"""Of a Unix socket: the kernel's 108, with the byte that ends it."""
+"""The longest path of a Unix socket: the kernel's 108 bytes include the final NUL."""
 CURVE_KEY_FORM: Final = "the 40 characters that `herma keys curve` printed"
 
 _HOST_NAME: Final = re.compile(r"\w([\w.-]*[\w.])?")

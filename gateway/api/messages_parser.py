@@ -1,9 +1,9 @@
 """The body of POST /v1/messages (Anthropic's API) -> `ChatRequest`.
 
 Owns the shape of the body and its translation into a chat, which providers get too. Fields, blocks
-and tools that nothing here can serve are dropped, as clients send what they like. Two habits of
-Claude Code that change the beginning of every prompt, and so empty every prefix cache, are undone:
-a billing header in the system text, and a count of the tokens that are left. Must not know HTTP.
+and tools that Herma cannot serve are dropped, because clients send many kinds. Two texts of Claude
+Code are removed, because they change the beginning of every prompt and so defeat every prefix
+cache: a billing header in the system text, and a count of the tokens left. Must not know HTTP.
 """
 
 import re
@@ -30,7 +30,7 @@ from gateway.api.request import (
 from gateway.api.signatures import Signer
 
 CALL_PREFIX: Final = "toolu_"
-"""Begins the ids of calls in this API; the rest is the id that the model's template knows."""
+"""The prefix of call ids in this API; the rest is the id that the model's template knows."""
 
 _FINGERPRINT_SEED: Final = 1
 """The same bytes mean another request in another API."""
@@ -161,8 +161,8 @@ def _chat_of(typed: MessagesBody, signer: Signer) -> dict[str, Any]:
 
 
 def _template_kwargs(typed: MessagesBody) -> dict[str, Any]:
-    """Only the template gets these: providers differ in how thinking is requested. Clients that do
-    not ask for thinking take the first block for the answer.
+    """Variables that switch thinking in the template; providers get none, since they differ in how
+    thinking is requested. Clients that do not ask for thinking take the first block for the answer.
     """
     thinks = typed.thinking is not None and typed.thinking.type != "disabled"
     kwargs: dict[str, Any] = {"enable_thinking": thinks, "thinking": thinks}
@@ -172,7 +172,7 @@ def _template_kwargs(typed: MessagesBody) -> dict[str, Any]:
 
 
 def _session(metadata: MetadataParam | None) -> str | None:
-    """Claude Code packs its session into the user's name, by itself or in a JSON object."""
+    """The session in the user's id, where Claude Code puts it as text or in a JSON object."""
     user = metadata.user_id if metadata is not None else None
     if not user:
         return None
@@ -199,7 +199,7 @@ def _system(given: str | list[Block] | None) -> tuple[str, str]:
 
 
 def _append(message: dict[str, Any], text: str) -> None:
-    """Put `text` behind all others."""
+    """Append `text` to the message."""
     content = message.get("content")
     if isinstance(content, list):
         content.append({"type": "text", "text": text})

@@ -1,7 +1,7 @@
-"""A body that is passed on: only the model that it names matters, in JSON or in a form.
+"""A named body: a JSON body or form that is passed on and names a model.
 
-Owns how that name is found and replaced. All else passes unchanged. Must not know paths, or what
-the other fields mean.
+Owns how that name is found and replaced. Everything else passes unchanged. Must not know paths, or
+what the other fields mean.
 """
 
 import re
@@ -38,7 +38,7 @@ class NamedBody(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, raw=raw)
 
     def renamed(self, model: str) -> bytes:
-        """The body for a server that calls the model so."""
+        """The body with `model` as the model's name."""
         if self.raw is None:
             return self.body[: self.start] + model.encode() + self.body[self.end :]
         return _encode({**self.raw, "model": model})
@@ -88,6 +88,6 @@ def _decoded(name: bytes) -> str:
 
 
 def missing_model(path: str) -> ApiError:
-    """Neither the body nor the path names a model."""
+    """The error for a request in which neither the body nor the path names a model."""
     text = f"There is nothing at {path} but for models that serve it: name one in 'model'."
     return ApiError(404, text, code="path_not_served", param="model")

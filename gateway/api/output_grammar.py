@@ -1,7 +1,7 @@
-"""The fields of a request that say what its answer must look like.
+"""Output grammars: the fields of a request that constrain the form of its answer.
 
-Owns their names (OpenAI's and vLLM's), their bounds and what they mean as a grammar. Must not know
-models: nothing is compiled here, so a schema that no engine can enforce is found there.
+Owns their names (OpenAI's and vLLM's), their bounds and their meaning as a grammar. Must not know
+models: nothing is compiled here, so the engine finds a schema that cannot be enforced.
 """
 
 import json
@@ -55,8 +55,8 @@ _MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperti
 
 
 class OutputGrammar(msgspec.Struct, frozen=True):
-    """What the client asked for in `field`. `is_required`: an answer that may break it is no use,
-    so it is refused where nothing can enforce it.
+    """The constraint that the client set in `field`. `is_required`: the request is refused if no
+    engine can enforce it.
     """
 
     kind: GrammarKind
@@ -90,7 +90,7 @@ def schema_text(
 
 
 def given_grammar(raw: Mapping[str, Any]) -> OutputGrammar | None:
-    """That of the fields in `GRAMMAR_FIELDS`, of which one may be set. Raises `ApiError` 400."""
+    """The grammar of the only field of `GRAMMAR_FIELDS` that is set. Raises `ApiError` 400."""
     given = [
         (name, kind, raw[name])
         for name, kind in _FIELDS.items()
@@ -217,7 +217,9 @@ def _with_parts(
 
 
 def _check_depth(schema: Mapping[str, Any], field: str) -> None:
-    """Without recursion: the interpreter's own limit is a crash of the request."""
+    """Raise `ApiError` 400 if the schema is too deep. It is a loop, because recursion would exceed
+    the interpreter's limit.
+    """
     level: list[object] = [schema]
     depth = 0
     while level:

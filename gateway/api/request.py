@@ -170,21 +170,19 @@ class OtherPart(msgspec.Struct, frozen=True):
 class ChatRequest(msgspec.Struct, frozen=True):
     """A checked request, of any endpoint. None: the client did not set the field.
 
-    `tools` are those to show to the model (none with tool_choice "none", only the named one if one
+    `tools` are those that the model sees (none with tool_choice "none", only the named one if one
     was named). Without `parallel_calls` an answer has at most one call. `seed` is cut to 63 bits.
-    `session` is the affinity hint found in the body. `other_part` is the first part that is missing
-    from `messages`; `has_bias`: there is a logit bias. `grammar` is what the answer must look like.
-    `raw` is the decoded body, unknown fields intact, for a provider; it must not be changed.
-    `fingerprint` is equal for equal bytes of the body, `num_bytes` their number.
+    `session` is the name of the conversation in the body. `other_part` is the first content part
+    that `messages` cannot hold; `has_bias`: there is a logit bias. The answer must follow
+    `grammar`. It continues `prefix`, which is not part of it. `raw` is the decoded body with
+    unknown fields, for a provider; it must not be changed. `fingerprint` is equal for equal bytes
+    of the body, which has `num_bytes`.
 
-    `embeds`: the embedding of the prompt is wanted, of `dimensions` numbers.
-    `translated_from`: `raw` was written here from the body of another API, `messages` from that
-    field of it.
-
-    The answer goes on from `prefix`, which is not part of it.
+    `embeds`: the embedding of the prompt is wanted, of `dimensions` numbers. `translated_from`:
+    `raw` was translated from the body of another API, and `messages` from its field of this name.
 
     A raw completion has a `prompt` (text, or token ids) and no `messages`; `add_special_tokens`:
-    the tokenizer adds its own around a text.
+    the tokenizer adds its special tokens around a text.
     """
 
     model: str
@@ -334,7 +332,7 @@ def request_of(
 
 
 def may_continue(messages: Sequence[Message]) -> bool:
-    """Whether an answer can go on from the last message."""
+    """Whether an answer can continue the last message."""
     last = messages[-1]
     is_text = last.role == "assistant" and bool(last.content) and not last.tool_calls
     return is_text and len(messages) > 1
@@ -348,7 +346,7 @@ def continued(request: ChatRequest, field: str) -> ChatRequest:
         text = f"'{field}' needs a last message of the assistant with text and without calls."
         raise invalid(field, text)
     if request.grammar is not None or request.tool_choice == "required":
-        text = f"'{field}': an answer that goes on from a text can have no form and no forced call."
+        text = f"'{field}': an answer that continues a text can have no form and no forced call."
         raise invalid(field, text)
     *before, last = request.messages
     return msgspec.structs.replace(request, messages=tuple(before), prefix=last.content)
@@ -357,7 +355,7 @@ def continued(request: ChatRequest, field: str) -> ChatRequest:
 def _checked_grammar(
     own: OutputGrammar | None, typed: SamplingBody, raw: Mapping[str, Any]
 ) -> OutputGrammar | None:
-    """That of the endpoint's `own` field or of the shared ones."""
+    """The grammar of the endpoint's `own` field, or of the shared fields."""
     shared = given_grammar(raw)
     if own is not None and shared is not None:
         raise invalid(shared.field, f"'{shared.field}' and '{own.field}' cannot go together.")
@@ -432,7 +430,7 @@ def typed_body(raw: dict[str, Any], kind: type[Body], where: str = "") -> Body:
 
 
 def _in_json(types: re.Match[str]) -> str:
-    """The types that msgspec names as Python does, in words of JSON."""
+    """msgspec's names of Python types, replaced by those of JSON."""
     *firsts, last = [_JSON_TYPES.get(each, each) for each in types[1].split(" | ")]
     return f"{', '.join(firsts)} or {last}" if firsts else last
 
@@ -452,7 +450,7 @@ def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
 
 
 def cached_tools(tools: list[dict[str, Any]]) -> list[ToolSchema]:
-    """Tools that were written here from those of another API, with the texts of prompts cached."""
+    """Tools that were translated from another API's, with a cache of their texts in prompts."""
     return _tools.read_all(_encode(tools))
 
 

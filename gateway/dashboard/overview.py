@@ -195,12 +195,12 @@ def away_since(events: Iterable[PublishedEvent]) -> dict[str, float]:
     since: dict[str, float] = {}
     for published in events:
         if published.kind == "fallback on":
-            told = _decode_time(published.json)
-            since[told.model] = told.unix_time
+            event = _decode_time(published.json)
+            since[event.model] = event.unix_time
     return since
 
 
-class _Told(msgspec.Struct):
+class _EventTime(msgspec.Struct):
     time: str
     model: str = ""
 
@@ -210,7 +210,7 @@ class _Told(msgspec.Struct):
 
 
 _decode_event = msgspec.json.Decoder(FleetEvent).decode
-_decode_time = msgspec.json.Decoder(_Told).decode
+_decode_time = msgspec.json.Decoder(_EventTime).decode
 
 
 def _list(names: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ from gateway.spending import RateLimits
 from gateway.turn import Caller, off_the_loop
 
 RESTART_S: Final = 5
-"""Retry-After while the gateway is stopping: a restart takes about so long."""
+"""Retry-After while the gateway is stopping: about the time of a restart."""
 
 PER_TURN: Final = 16
 """Requests that start in one turn of the event loop. A short one takes 0.25 ms. Starting many

@@ -1,9 +1,9 @@
 """Messages -> the text of the prompt, by the model's own Jinja template.
 
-Owns what a template is given, what its refusals mean, and Jinja's environment. That is compatible
-with transformers' `apply_chat_template`, which model authors test with: sandboxed, trimmed blocks,
-loop controls, plain `tojson`. A compiled template keeps no state, so several threads may render at
-once. Must not know tokenizers: control tokens come as strings.
+Owns the variables of a template, the meaning of its refusals, and Jinja's environment, which is
+compatible with transformers' `apply_chat_template`, because model authors test with it: sandboxed,
+trimmed blocks, loop controls, plain `tojson`. A compiled template keeps no state, so several
+threads may render at once. Must not know tokenizers: control tokens come as strings.
 """
 
 import json
@@ -217,7 +217,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox, with a shorter check of what templates read most."""
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
-        """Of immutable values, the sandbox forbids only names with an underscore."""
+        """See Jinja's sandbox. For immutable values it forbids only names with an underscore."""
         if type(obj) in _IMMUTABLE_TYPES:
             return not attr.startswith("_")
         return super().is_safe_attribute(obj, attr, value)

@@ -47,8 +47,8 @@ _Key = str | tuple[bytes, str]
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """A prompt in stretches, each with its packed ids where `owner` knows them. `missing` are the
-    others, each once.
+    """A prompt in segments, each with its packed ids if they are in the cache of `owner`. `missing`
+    has the other segments, each once.
     """
 
     stretches: list[str]
@@ -87,9 +87,9 @@ class PromptEncoder:
         return self._packed.num_bytes
 
     def draft(self, segments: list[str], owner: bytes = b"") -> Draft:
-        """Look up what is known of a prompt. In front of every segment but the first there was a
-        mark (`ControlTokens`). An `owner` has a cache of its own: the time of an answer would tell
-        others what it has asked.
+        """Look up the segments of a prompt. In front of every segment except the first there was a
+        mark (`ControlTokens`). An `owner` has a separate cache: otherwise response times would show
+        others which prompts it has sent.
         """
         if not self.is_separable:
             return self._look_up(["", MARK.join(segments)], owner)
@@ -103,7 +103,7 @@ class PromptEncoder:
         return draft
 
     def encode(self, draft: Draft) -> Encoded:
-        """The packed ids of what is missing. The words of an `owner` are not looked up either."""
+        """The packed ids of the missing segments. For an `owner` words are not looked up either."""
         if not self.is_separable:
             prompts = (self._control.read(stretch.split(MARK)) for stretch in draft.missing)
             return Encoded([pack_tokens(self._encoder.encode(prompt)) for prompt in prompts])
@@ -122,7 +122,7 @@ class PromptEncoder:
         return Encoded([self._packed_tokens[token] + rest for token, rest in pairs], words)
 
     def finish(self, draft: Draft, encoded: Encoded | None = None) -> bytes:
-        """The prompt's packed ids; keeps those of what was missing."""
+        """The prompt's packed ids. Keeps the ids of the missing segments in the cache."""
         if encoded is None or not draft.missing:
             return b"".join(draft.found)  # type: ignore[arg-type]
         if self._words is not None and encoded.words is not None:

@@ -20,22 +20,22 @@ from gateway.api import ByteLru
 from protocol.tokens import pack_tokens
 
 MAX_BYTES: Final = 4 * 2**20
-"""Of words, and as much of pieces: about 16,000 each."""
+"""The bound for words, and again for pieces: about 16,000 entries each."""
 MAX_TEXT_CHARS: Final = 16 * 1024
 """Longer texts go to the tokenizer, which releases the GIL: this holds it for 1 to 2 ms."""
 MAX_NEW_PIECES: Final = 512
 """Pieces that are encoded here at a time, 1 us each; the tokenizer takes texts with more."""
 MAX_PIECE_CHARS: Final = 256
-"""Longer ones take the model too long with the GIL."""
+"""Encoding a longer piece would hold the GIL for too long."""
 MAX_WORD_CHARS: Final = 64
 MAX_ONCE: Final = 16_384
-"""Words that came once."""
+"""How many words are remembered that were seen once."""
 MAX_NEW_WORDS: Final = 64
-"""Words that are kept at a time, at 4 us each."""
+"""New words that one call keeps, at 4 us each."""
 _ALONE_CHARS: Final = 20
-"""Encoding a text by itself takes 4 us, as long as so many characters of a longer text."""
+"""Encoding a separate text costs an additional 4 us, as much as this many characters."""
 _FEW: Final = 8
-"""Word by word is the faster way while at most an eighth of the words is unknown."""
+"""Word by word is faster if at most one in this many words is unknown."""
 _INDENT: Final = "  "
 """Text with it is code or a table, whose words hardly repeat."""
 _CUT: Final = "\0"
@@ -252,8 +252,8 @@ def _any_of(texts: Iterable[str]) -> str:
 
 
 def entry_bytes(key: str | tuple[bytes, str], packed: bytes) -> int:
-    """What a cache needs for a text and its ids, at most; the text may have an owner. By the text's
-    value alone: `sys.getsizeof` grows once something has asked for it in UTF-8.
+    """The most bytes that a cache needs for a text (with its owner, if any) and its ids. Computed
+    from the text's value, because `sys.getsizeof` grows once its UTF-8 form was asked for.
     """
     text = key if isinstance(key, str) else key[1]
     return _ENTRY_BYTES + len(packed) + (len(text) if text.isascii() else 4 * len(text))

@@ -112,7 +112,7 @@ class CommonLimits:
         self._redis = _client(url, password)
         self._prefix = f"herma:{currency}"
         self._host = host
-        self._is_told = False
+        self._is_synced = False
         self.others = set(others)
         self._lost_at: float | None = None
         self._rests_until = -math.inf
@@ -126,8 +126,8 @@ class CommonLimits:
         Call it within the transaction that makes both durable here, and `committed` after that.
         Otherwise, as after a `StoreUnreachable`, the next call sends all of `windows` again.
         """
-        is_told, self._is_told = self._is_told, False
-        answer = self._call(windows, changes, wishes, is_whole=not is_told)
+        is_synced, self._is_synced = self._is_synced, False
+        answer = self._call(windows, changes, wishes, is_whole=not is_synced)
         if answer.is_missing:
             answer = self._call(windows, changes, wishes, is_whole=True)
         if not answer.is_lost or self._has_waited():
@@ -139,18 +139,18 @@ class CommonLimits:
 
     def committed(self) -> None:
         """The changes that the last `exchange` sent are durable here too."""
-        self._is_told = True
+        self._is_synced = True
 
     def forget(self) -> None:
         """The windows have changed without an exchange: send all of them next time."""
-        self._is_told = False
+        self._is_synced = False
 
     def is_known(self) -> bool:
         """Whether the server has what this host sent. Raises `StoreUnreachable`."""
         (found,) = self._ask([("SMEMBERS", f"{self._prefix}:hosts")])
         hosts = {one.decode() for one in found}
         self.others |= hosts - {self._host}
-        return self._is_told and self._host in hosts
+        return self._is_synced and self._host in hosts
 
     def elsewhere(self, places: Iterable[Place]) -> dict[Place, Balance]:
         """What the other hosts have spent and reserved. Raises `StoreUnreachable`."""
@@ -176,15 +176,15 @@ class CommonLimits:
         *,
         is_whole: bool,
     ) -> _Answer:
-        told = windows() if is_whole else changes
+        sent = windows() if is_whole else changes
         call = {
             "host": self._host,
             "hosts": sorted(self.others),
             "waits": not self._has_waited(),
             "keep_s": KEEP_S,
             "is_whole": is_whole,
-            "months": sorted({_field(place)[0] for place in told}),
-            "changes": [(*_field(place), *change) for place, change in told.items()],
+            "months": sorted({_field(place)[0] for place in sent}),
+            "changes": [(*_field(place), *change) for place, change in sent.items()],
             "claims": [_claim(wish) for wish in wishes],
         }
         (answer,) = self._ask([("EVAL", _SCRIPT, 1, self._prefix, _encode(call))])

@@ -170,7 +170,7 @@ class LedgerStore:
         common: Callable[[str, list[str]], CommonLimits] | None = None,
     ) -> None:
         self._path = path
-        self._is_told = False
+        self._has_exchanged = False
         self._common: CommonLimits | None = None
         with ExitStack() as stack:
             try:
@@ -270,13 +270,13 @@ class LedgerStore:
         with ExitStack() as stack:
             stack.callback(self._roll_back)
             self._balances.begin()
-            self._is_told = False
+            self._has_exchanged = False
             yield
             self._balances.write()
             self._connection.execute("COMMIT")
             stack.pop_all()
         if self._common is not None:
-            if self._is_told:
+            if self._has_exchanged:
                 self._common.committed()
             elif self._balances.changes():
                 self._common.forget()
@@ -292,7 +292,7 @@ class LedgerStore:
         try:
             beyond = self._tell(changes, fits)
         except StoreUnreachable:
-            # The next look says so. What has no limit goes on.
+            # The next `look` reports the failure. Claims without a limit are accepted.
             beyond = frozenset(one.number for one in fits if one.caps)
         for one in fits:
             if one.number in beyond:
@@ -304,7 +304,7 @@ class LedgerStore:
         assert self._common is not None
         wishes = [Wish(one.number, one.worst.cost, _places(one.worst), one.caps) for one in claims]
         beyond = self._common.exchange(lambda: self._balances.everything(changes), changes, wishes)
-        self._is_told = True
+        self._has_exchanged = True
         _note_hosts(self._connection, self._common.others)
         return beyond
 

@@ -58,7 +58,7 @@ _WORDS: Final[dict[type[msgspec.Struct], tuple[Level, str]]] = {
     Rerouted: ("info", "request {request} moves away from {worker}: {reason}"),
     Resumed: (
         "info",
-        "request {request} goes on elsewhere after {output_tokens} tokens; {worker}: {reason}",
+        "request {request} continues elsewhere after {output_tokens} tokens; {worker}: {reason}",
     ),
     RetryRefused: ("warning", "{what}: the budget for retries is spent"),
     PoisonedRequest: ("warning", "request {request} was at {deaths} deaths of engines; refused"),

@@ -200,8 +200,8 @@ def _form(
 def _begun(
     request: ChatRequest, text: ModelText, form: AnswerFormat, end: str
 ) -> tuple[bytes, Beginning]:
-    """What a prompt with this end needs so that the answer goes on from a demanded call or from the
-    request's prefix, and where the answer begins then.
+    """The tokens to append to a prompt with this end, so that the answer continues a demanded call
+    or the request's prefix; and how the answer begins then.
     """
     if request.tool_choice == "required":
         opening = _opening(request, text, form)

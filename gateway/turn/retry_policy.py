@@ -118,7 +118,7 @@ class RetryPolicy:
             _log.error("request %s ends in an engine's error: %s", self._name, detail)
             why = f"the gateway's log says why (request {self._name})"
             raise ApiError(500, f"The engine failed on this request; {why}.")
-        _log.warning("request %s goes on elsewhere after an engine's error: %s", self._name, detail)
+        _log.warning("request %s continues elsewhere after an error: %s", self._name, detail)
 
     def note_loss(
         self,

@@ -156,7 +156,7 @@ def message_error(error: ApiError, request_id: str) -> bytes:
 
 
 def _message_of(error: ApiError) -> str:
-    """Claude Code compacts its history on just these words."""
+    """The error's text, with the words on which Claude Code compacts its history."""
     numbers = _NUMBER.findall(error.message)
     if error.code == "context_length_exceeded" and len(numbers) == 2:
         return f"prompt is too long: {numbers[1]} tokens > {numbers[0]} maximum"
@@ -191,7 +191,7 @@ class MessageStream:
         self._thoughts: list[str] = []
 
     def head(self, num_choices: int = 1) -> bytes:  # noqa: ARG002 - this API has one choice
-        """The message without content, and what is known of the prompt."""
+        """The message without content, with the prompt's tokens as far as they are known."""
         started = self._started
         usage = MessageUsage(0, 0, 0)
         if started is not None:

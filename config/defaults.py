@@ -113,7 +113,10 @@ def no_model(model: str) -> str:
 def no_drafter(drafter: str) -> str:
     """The error for a `drafter` that no worker can load."""
     known = ", ".join((*INDEX_DRAFTERS, *builtin_drafters()))
-    return f"drafter {drafter!r} is neither a directory, nor a hub id, nor one of {known}"
+    return (
+        f"drafter {drafter!r} is neither a directory, nor a hub id, nor one of {known}; "
+        'speculation = "auto" takes the head in the model\'s own checkpoint'
+    )
 
 
 def names_no_drafter(drafter: str) -> str | None:

@@ -393,6 +393,11 @@ class SpeculationConfig(_Table, frozen=True):
     promised: Annotated[float, msgspec.Meta(ge=1, le=33)] | None = None
 
 
+_NATIVE_KEYS: Final = {
+    "invariant": False, "prefill": "auto", "speculation": "off", "quantization": "auto",
+    "kv_dtype": "auto", "snapshots": None, "host_bytes": 0,
+}  # fmt: skip
+
 AlertForm = Literal["json", "ntfy", "slack"]
 AlertKindName = Literal[
     "fallback", "spending", "worker", "crash loop", "speed loss", "provider", "request"
@@ -544,14 +549,9 @@ class WorkerConfig(_Table, frozen=True):
 
     def _check_modes(self) -> None:
         """Raise `ValueError` for modes that exclude each other or that the engine does not have."""
-        modes = {
-            "invariant": self.invariant,
-            "prefill": self.prefill != "auto",
-            "speculation": isinstance(self.speculation, SpeculationConfig),
-        }
-        for mode, is_set in modes.items():
-            if is_set and self.engine != "native":
-                raise ValueError(f'`{mode}` is for engine = "native", not "{self.engine}"')
+        for key, unset in _NATIVE_KEYS.items() if self.engine != "native" else ():
+            if getattr(self, key) != unset:
+                raise ValueError(f'`{key}` is for engine = "native", not "{self.engine}"')
         if self.prefill == "fp8" and self.quantization != "auto":
             raise ValueError(
                 f'quantization = "{self.quantization}" has no 16-bit weights: remove `prefill`'

@@ -101,7 +101,7 @@ def _in_union(value: object, kind: object, place: Place) -> Iterator[Mistake]:
     kinds = get_args(kind)
     words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
     struct = next((one for one in kinds if isinstance(one, type(msgspec.Struct))), None)
-    other = "a number" if struct is None else "a table { ... }"
+    other = "a number" if struct is None else f"a table {{ {struct.__struct_fields__[0]} = ... }}"
     if struct is not None and isinstance(value, dict):
         yield from _in_table(value, struct, place)
     elif words and (struct is not None or isinstance(value, str)):
@@ -116,8 +116,8 @@ def _in_choice(
     # In Python 32.0 and true equal integers.
     if not any(value == choice and type(value) is type(choice) for choice in choices):
         said, known = _toml(value), [_toml(choice) for choice in choices]
-        near = _nearest(said, known)
-        hint = f"did you mean {near}? " if near else ""
+        near = _nearest(str(value), map(str, choices))
+        hint = f"did you mean {_toml(near)}? " if near else ""
         text = f"cannot be {said}; {hint}Known: {', '.join(known)}{others}"
         yield Mistake(place, f"{name_of(place)} {text}")
 

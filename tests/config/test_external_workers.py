@@ -62,6 +62,16 @@ def test_the_command_names_all_kinds() -> None:
         ('engine = "openai"\nurl = "unix:/v"\nkv_events = { url = "tcp://h:1" }', "`kv_events` is"),
         ('engine = "vllm"\nurl = "unix:/v"\nkv_events = { url = "h:1" }', "tcp://HOST:PORT"),
         ('launch = { argv = ["x"] }', "`launch` is only for engine"),
+        *(
+            (f'engine = "vllm"\nurl = "unix:/v"\n{key}', '` is for engine = "native", not "vllm"')
+            for key in (
+                'speculation = "auto"',
+                'quantization = "fp8"',
+                'kv_dtype = "fp8"',
+                "snapshots = 4",
+                "host_bytes = 1_000_000_000",
+            )
+        ),
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { argv = "llama-server -m x" }', "list"),
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { argv = [] }', "argv"),
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { cmd = ["x"] }', "unknown key `cmd`"),

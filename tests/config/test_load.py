@@ -92,8 +92,9 @@ def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:
         (
             "max_seqs = 7",
             'speculation = "of"',
-            ('"of"', 'did you mean "off"', '"auto", "off", or a'),
+            ('"of"', 'did you mean "off"', '"auto", "off", or a table { drafter = ... }'),
         ),
+        ("max_seqs = 7", 'speculation = "suffix"', ('cannot be "suffix"; Known: "auto"',)),
         ("max_seqs = 7", "speculation = { draftr = 1 }", ("`draftr`", "`drafter`", "speculation]")),
         ("max_seqs = 7", "speculation = { depth = 33 }", ("depth: expected a whole number <= 32",)),
         ("max_seqs = 7", 'speculation = { depth = "x" }', ('Known: "adaptive", or a number',)),

@@ -99,22 +99,31 @@ class Background:
     async def follow(
         self, owner: str, response_id: str, after: int, keep_alive_s: float, send: Send
     ) -> None:
-        """Send the events with numbers above `after` until the stream's end."""
-        archive = self._archive
+        """Send the events with numbers above `after` until the stream's end, and a comment after
+        each `keep_alive_s` without one.
+        """
+        archive, quiet_since = self._archive, trio.current_time()
         while True:
             stored = await archive.ask(archive.store.response, owner, response_id)
             if stored is None:
                 return  # deleted meanwhile
             batches = await archive.ask(archive.store.events, owner, response_id, after)
+            last = after
             for batch in batches or ():
                 after = await _send_after(batch, after, send)
+            if after > last:
+                quiet_since = trio.current_time()
             if not stored.is_open:
                 return
             running = self._running.get(response_id)
-            if running is None:
-                await trio.sleep(POLL_S)
-            else:
+            if running is not None:
                 after = await _follow_live(running.record, after, keep_alive_s, send)
+                quiet_since = trio.current_time()
+                continue
+            await trio.sleep(POLL_S)
+            if trio.current_time() - quiet_since >= keep_alive_s:
+                await send(_SIGN_OF_LIFE)
+                quiet_since = trio.current_time()
 
     async def _run_one(
         self, response_id: str, running: Running, work: Callable[[Running], Awaitable[None]]

@@ -4,10 +4,13 @@ import time
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from gateway.responses.archive import MAX_QUEUED_BYTES, Archive
+from gateway.responses.background import Background
 from gateway.store import ResponseStore
-from gateway.store.response_store import Bounds, Change, SetObject
+from gateway.store.response_store import Bounds, Change, Insert, SetObject
 
 PART = bytes(MAX_QUEUED_BYTES // 4)
 
@@ -44,3 +47,26 @@ async def test_items_of_conversations_count_against_the_bound(
         archive.add_items("alice", "conv_1", [("item", PART)])
     assert "a stored response is lost" in caplog.text
     await archive.close()
+
+
+async def test_a_response_of_another_process_shows_signs_of_life(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """A client follows it here while the process that runs it has no events for a long time."""
+    mock_clock.rate = 100
+    archive = await _archive(tmp_path)
+    archive.put(Insert("resp_1", "alice", 0, None, True, True, b"{}", b"[]"))
+    sent: list[bytes] = []
+
+    async def send(data: bytes) -> None:
+        sent.append(data)
+        if len(sent) == 3:
+            following.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(archive.write_on)
+        with trio.move_on_after(1000.0) as following:
+            await Background(archive, most=1).follow("alice", "resp_1", -1, 10.0, send)
+        nursery.cancel_scope.cancel()
+    await archive.close()
+    assert sent == [b": still running\n\n"] * 3

@@ -101,6 +101,7 @@ LANGCHAIN    := 1.7.3
 PYDANTIC_AI  := 2.66.0
 INSTRUCTOR   := 1.17.0
 LITELLM      := 1.106.2
+AI_SDK       := 6.0.326
 HERMES_AGENT := 0.19.0
 SCHEMATHESIS := 4.32.5
 
@@ -112,6 +113,7 @@ test-clients: $(CLIENTS_DIR)/codex/.$(CODEX) $(CLIENTS_DIR)/claude/.$(CLAUDE_COD
 test-clients: $(CLIENTS_DIR)/opencode/.$(OPENCODE) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
 test-clients: $(CLIENTS_DIR)/langchain/.$(LANGCHAIN) $(CLIENTS_DIR)/pydantic-ai/.$(PYDANTIC_AI)
 test-clients: $(CLIENTS_DIR)/instructor/.$(INSTRUCTOR) $(CLIENTS_DIR)/litellm/.$(LITELLM)
+test-clients: $(CLIENTS_DIR)/ai-sdk/.$(AI_SDK)
 	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/clients \
 		tests/hermes/test_hermes.py::test_a_tool_is_run_and_its_result_answered $(ARGS)
 
@@ -189,6 +191,9 @@ $(CLIENTS_DIR)/node-6/.$(OPENAI_NODE6):
 
 $(CLIENTS_DIR)/opencode/.$(OPENCODE):
 	$(FRESH_NODE) opencode-ai@$(OPENCODE) && touch $@
+
+$(CLIENTS_DIR)/ai-sdk/.$(AI_SDK):
+	$(FRESH_NODE) ai@$(AI_SDK) @ai-sdk/openai@3.0.141 zod@4.6.7 && touch $@
 
 $(CLIENTS_DIR)/codex/.$(CODEX):
 	$(FRESH_NODE) @openai/codex@$(CODEX) && touch $@

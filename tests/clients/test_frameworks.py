@@ -1,5 +1,5 @@
-"""Frameworks that agents are built with, as they come from PyPI: langchain-openai, pydantic-ai,
-instructor and litellm as clients.
+"""Frameworks that agents are built with, as they come from PyPI and npm: langchain-openai,
+pydantic-ai, instructor, litellm as a client, and the Vercel AI SDK.
 
 Each makes its checks in a process and an environment of its own, and every test judges one thing of
 what it saw. Texts and calls come from a scripted engine; objects of a schema from the built-in
@@ -27,7 +27,7 @@ HELLO = "Hello from the script: naïve café 🙂, twice."
 CALL = ["get_weather", {"city": "Athens", "days": 1}]
 TURN = {"call": CALL, "text": "It is sunny in Athens."}
 MAX_AGE = 150
-FRAMEWORKS = ("langchain", "pydantic-ai", "instructor", "litellm")
+FRAMEWORKS = ("langchain", "pydantic-ai", "instructor", "litellm", "ai-sdk")
 FLEET = """
 [gateway]
 port = 0
@@ -70,8 +70,10 @@ def _herma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
 @cache
 def _seen(framework: str, url: str) -> dict[str, Any]:
     """What the framework has observed, by the name of the check."""
-    program = ENVIRONMENTS / framework / "bin/python"
-    check = HERE / f"check_{framework.replace('-', '_')}.py"
+    folder, name = ENVIRONMENTS / framework, f"check_{framework.replace('-', '_')}"
+    program = [folder / "bin/python", HERE / f"{name}.py"]
+    if framework == "ai-sdk":
+        program = [Path("node"), HERE / f"{name}.mjs", folder]
     env = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ["HOME"],
@@ -80,7 +82,7 @@ def _seen(framework: str, url: str) -> dict[str, Any]:
         "NO_PROXY": "127.0.0.1",
     }
     done = subprocess.run(
-        [program, check, url, "sk-none"],
+        [*program, url, "sk-none"],
         env=env,
         capture_output=True,
         text=True,
@@ -92,7 +94,7 @@ def _seen(framework: str, url: str) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("framework", ["langchain", "pydantic-ai", "litellm"])
+@pytest.mark.parametrize("framework", ["langchain", "pydantic-ai", "litellm", "ai-sdk"])
 @pytest.mark.parametrize("api", ["chat", "responses"])
 def test_an_answer_is_the_same_whole_and_streamed(
     herma: HermaProcess, framework: str, api: str
@@ -103,7 +105,7 @@ def test_an_answer_is_the_same_whole_and_streamed(
     assert seen["stream" if api == "chat" else "responses stream"] == HELLO
 
 
-@pytest.mark.parametrize("framework", ["langchain", "pydantic-ai", "litellm"])
+@pytest.mark.parametrize("framework", ["langchain", "pydantic-ai", "litellm", "ai-sdk"])
 def test_a_tool_is_called_and_its_result_answered(herma: HermaProcess, framework: str) -> None:
     """By chat completions, and by responses where the framework goes on by itself."""
     seen = _seen(framework, herma.base_url)
@@ -112,6 +114,12 @@ def test_a_tool_is_called_and_its_result_answered(herma: HermaProcess, framework
         assert seen["responses call"] == CALL
     else:
         assert seen["responses tools"] == TURN
+
+
+def test_the_ai_sdk_names_stored_items(herma: HermaProcess) -> None:
+    """It leaves the texts of earlier answers to the gateway."""
+    second = _seen("ai-sdk", herma.base_url)["second question"]
+    assert second == {"text": HELLO, "kinds": ["user", "item_reference", "user"]}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

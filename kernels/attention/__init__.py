@@ -55,10 +55,9 @@ def prepared(
 ) -> PagedPlan:
     """`plan` with what the kernels need beside it, once per step, ahead of its first layer.
 
-    `key_cache` is any layer's, `dtype` that of the rows; `is_scoped`: some layer
-    has a window, or a scale of its own. Lays segments out on the host, unless the
-    plan has `work`, and decodes on the card, in the current stream: a captured step does it again
-    at every replay.
+    `key_cache` is any layer's, `dtype` that of the rows; `is_scoped`: some layer has a window, or a
+    scale of its own. Segments are laid out on the host, unless the plan has `work`. Decodes are
+    laid out on the card, in the current stream, so a captured step does it again at every replay.
     """
     if not uses_triton(key_cache):
         return plan
@@ -68,7 +67,7 @@ def prepared(
 
 
 def sharing_costs(num_heads: int, key_cache: Tensor, dtype: torch.dtype) -> SharingCosts:
-    """What it takes decodes of `dtype` to attend to cached tokens together."""
+    """The costs of letting decodes of `dtype` attend to common cached tokens together."""
     return choose.sharing_costs(num_heads, key_cache, dtype)
 
 
@@ -84,10 +83,10 @@ def bucket_for(
     num_sharing: int = 0,
     longest: int | None = None,
 ) -> SegmentBucket:
-    """Room for the work of up to `num_segments` segments of `num_rows` rows in all, none of more
-    than `longest`, beside up to `num_sharing` decodes that share tokens, for a step that is
-    captured once and meets others at every replay. Raises `ValueError` for longer segments than our
-    kernels serve here.
+    """Room for the work of a captured step, whose segments change at every replay: up to
+    `num_segments` segments of `num_rows` rows together, each of at most `longest`, beside up to
+    `num_sharing` decodes that share tokens. Raises `ValueError` for segments that are longer than
+    our own kernels serve here.
     """
     num_kv = key_cache.shape[2]
     config = choose.prefill_config(
@@ -140,12 +139,12 @@ def write_context(
     cache: Tensor,
     plan: AttentionPlan | PagedPlan,
 ) -> None:
-    """Write keys, normed and turned, and values of T rows, which attend to nothing themselves, to
-    the slots of `plan`'s rows in all layers.
+    """Norm and turn the keys of T rows, and write keys and values to the slots of `plan`'s rows in
+    all layers. The rows themselves attend to nothing.
 
-    rows [T, layers x 2 x KV x D] contiguous: of each layer the keys, then the values. k_norm
-    [layers, KV, D] or None; cache [layers, 2, blocks, block_size, KV, D], keys and values of each
-    layer; the rest as in `attend`. Nothing is written of rows at `NO_ROW`. Raises `ValueError`.
+    rows [T, layers x 2 x KV x D] contiguous: each layer's keys, then its values. k_norm
+    [layers, KV, D] or None; cache [layers, 2, blocks, block_size, KV, D]; the rest as in `attend`.
+    Rows at `NO_ROW` are not written. Raises `ValueError`.
     """
     layers, sides, _, _, num_kv, head_dim = cache.shape
     if rows.shape != (plan.positions.shape[0], layers * sides * num_kv * head_dim):
@@ -171,11 +170,12 @@ def blocks_at(
     *,
     is_scoped: bool = False,
 ) -> PagedPlan:
-    """The prepared plan of blocks of `num_rows` rows each, one after another, also for layers whose
-    rows see ahead.
+    """The prepared plan of blocks of `num_rows` rows each, one after another. It also serves layers
+    whose rows see ahead.
 
-    The first rows stand at `positions` int32 [blocks], which the host need not know, `NO_ROW` for
-    none; `table_rows` int32 [blocks], of none a row that nothing reads. The rest as in `prepared`.
+    `positions` int32 [blocks] are those of the blocks' first rows, which the host need not know;
+    `NO_ROW` marks padding. `table_rows` int32 [blocks]; for padding a row that nothing reads. The
+    rest as in `prepared`.
     """
     steps = torch.arange(num_rows, dtype=torch.int32, device=positions.device)
     there = positions.unsqueeze(1) >= 0

@@ -1,11 +1,11 @@
-"""The work of blocks: segments of equal length whose places only the card knows.
+"""The work of blocks: segments of equal length whose positions only the card knows.
 
 Owns how they become items and merges, by one kernel ahead of a pass. Must not know keys or heads.
-The host's `kernels.attention.work` needs each segment's start; here it follows from tokens that the
-card has just sampled.
+The host's `kernels.attention.work` needs each segment's start; here the start depends on tokens
+that the card has just sampled.
 
-Every block is cut into pieces of one length per block, up to `pieces` of them. Items without rows
-come last, as the kernels expect.
+A block's context is cut into up to `pieces` pieces of equal length. Items without rows come last,
+as the kernels expect.
 """
 
 from functools import cache
@@ -21,7 +21,7 @@ from kernels.attention.work import ITEM_WORDS, MERGE_WORDS
 from kernels.launch import Launch
 
 _MOST_PIECES: Final = 32
-"""A context of 60k tokens is then cut into pieces of 2k, which 8 key heads make 256 programs."""
+"""A context of 60k tokens is then cut into pieces of 2k: 256 programs with 8 key heads."""
 
 
 @triton.jit
@@ -88,10 +88,9 @@ def block_work(
     heads: tuple[int, int],
     config: PrefillConfig,
 ) -> PrefillWork:
-    """The work of blocks of `num_rows` rows, one after another, whose first rows stand at
-    `positions` int32 [blocks], `NO_ROW` for none; `table_rows` int32 [blocks].
-
-    `heads`: query heads and key heads. Both for layers whose rows see ahead and for the others.
+    """The work of blocks of `num_rows` rows, one after another, for layers whose rows see ahead and
+    for others. `positions` int32 [blocks] are those of their first rows, `NO_ROW` for padding;
+    `table_rows` int32 [blocks]; `heads`: the numbers of query heads and key heads.
     """
     num_blocks, (num_heads, num_kv) = positions.shape[0], heads
     tokens = config.rows // (num_heads // num_kv)

@@ -45,11 +45,11 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
         return DecodeConfig(tile=16, warps=8, stages=2, target=4 * MULTIPROCESSORS, rows=rows)
     if head_dim > 128:
         return DecodeConfig(tile=32, warps=8, stages=2, target=4 * MULTIPROCESSORS, rows=rows)
-    # The best or within 4 % of it for every size measured on an H200 (docs/log.md), but for one row
-    # of 32k: 7 %.
+    # Within 4 % of the best for every size measured on an H200 (docs/log.md), except one row of
+    # 32k tokens: 7 %.
     if num_rows <= 2:
         return DecodeConfig(tile=32, warps=2, stages=3, target=2 * MULTIPROCESSORS, rows=rows)
-    # All are on the card at once: by their shared memory four per multiprocessor.
+    # All programs run at once: their shared memory allows four per multiprocessor.
     target, start = 4 * MULTIPROCESSORS, 3 if num_rows <= 16 else 6
     return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, start=start, slack=1)
 
@@ -63,9 +63,9 @@ def prefill_config(
     is_scoped: bool = False,
 ) -> PrefillConfig:
     """How segments of rows of `dtype` attend to a cache like `keys` [blocks, block size, KV, D]. A
-    tile holds a token of up to 32 query heads per key head at least. `invariant`: contexts are cut
-    by position alone, and the library serves none. `is_scoped`: layers have windows or scales of
-    their own, which neither the library nor Hopper's kernel has.
+    tile holds at least one token with up to 32 query heads per key head. `invariant`: contexts are
+    cut by position alone, without the library. `is_scoped`: layers have windows or scales of their
+    own, which neither the library nor Hopper's kernel supports.
     """
     shape = tuple(keys.shape[1:])
     config = _prefill_config(num_heads, shape, keys.device, keys.dtype, dtype, is_scoped)
@@ -80,11 +80,11 @@ def _fixed(config: PrefillConfig) -> PrefillConfig:
 
 
 def sharing_costs(num_heads: int, keys: Tensor, dtype: torch.dtype) -> SharingCosts:
-    """When decodes of rows of `dtype` over a cache like `keys` attend to what they share together.
+    """The costs of sharing for decodes of `dtype` over a cache like `keys`.
 
-    A token of 8 x 128 bfloat16 keys and values, which others read too, takes a decode 0.6 to 0.8 ns
-    and a tile 1.2; two launches more in each layer, and the first results of a run, 20 us
-    (docs/decisions/0029). A tile of a float8 cache takes as long as one of bfloat16.
+    A token of 8 x 128 bfloat16 keys and values that other decodes read too takes a decode 0.6 to
+    0.8 ns, and a tile 1.2 ns. Two more launches in each layer and the first results of runs take
+    20 us a step (docs/decisions/0029). A tile of a float8 cache takes as long as one of bfloat16.
     """
     config = prefill_config(num_heads, keys, dtype)
     token_bytes = 2 * keys.shape[2] * keys.shape[3] * keys.element_size()

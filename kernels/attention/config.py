@@ -20,10 +20,10 @@ class WriteConfig(NamedTuple):
 class DecodeConfig(NamedTuple):
     """A decode launch.
 
-    `tile` cached tokens per step, `target` programs in all; beginning a row takes as long as
-    `start` tiles, and a cut moves by up to `slack` of them to spare that. `rows` is what the launch
-    has room for, few values so that few kernels are compiled; at most `fan` partial results are
-    merged at once.
+    `tile` cached tokens per step of a program, `target` programs in all. To begin a row takes as
+    long as `start` tiles; a cut moves by up to `slack` tiles to avoid beginning one row more.
+    `rows` is the launch's room for rows, one of few values so that few kernels are compiled. At
+    most `fan` partial results are merged at once.
     """
 
     tile: int
@@ -37,19 +37,19 @@ class DecodeConfig(NamedTuple):
 
 
 FIXED_PIECE: Final = 1024
-"""Keys of a piece where contexts are cut by position alone: a decode of 16k is 128 programs of 8
-key heads."""
+"""Keys of a piece where contexts are cut by position alone: with 8 key heads a decode behind 16k
+tokens makes 128 programs."""
 
 FIXED_SLOTS: Final = 8128
-"""Rows of partial results at once: 134 MB of 32 heads x 128, just under a power of two. A step that
-needs more is attended in several passes."""
+"""How many rows of partial results there are at once: 134 MB for 32 heads x 128, just under a power
+of two. A step that needs more is computed in several passes."""
 
 
 class SharingCosts(NamedTuple):
-    """What sharing takes, in cached tokens that a decode reads in that time.
+    """What sharing costs. The unit is the time in which a decode reads one cached token.
 
-    A token of a run takes `tile` for each `tile_rows` decodes that share it, a decode `row` for
-    every run in which it is, to merge what is found; a step `step` if anything is shared.
+    A token of a run costs `tile` for every `tile_rows` decodes of the run. A decode costs `row` for
+    every run that it is in, to merge the run's result. A step costs `step` if anything is shared.
     """
 
     tile_rows: int
@@ -58,30 +58,31 @@ class SharingCosts(NamedTuple):
     step: float
 
     def tiles(self, num_rows: int) -> float:
-        """A token of so many decodes, read together."""
+        """The cost of a token that so many decodes read together."""
         return self.tile * -(-num_rows // self.tile_rows)
 
     def reading(self, num_rows: int) -> float:
-        """The same, together or apart."""
+        """The lesser cost of a token for so many decodes: read together, or each by itself."""
         return min(num_rows, self.tiles(num_rows))
 
 
 LIBRARY_GRAIN: Final = 1024
-"""The library's plans are built for exact sizes: it gets whole multiples, ours does the rest."""
+"""Rows. The library builds a plan for each exact size, so it gets whole multiples of this, and our
+kernel computes the rest."""
 
 
 NO_LIBRARY: Final = 2**31
-"""Rows that no segment has."""
+"""In place of `PrefillConfig.library`: more rows than any segment has, so none goes there."""
 
 
 class PrefillConfig(NamedTuple):
     """A launch over segments: `rows` (tokens x heads of a group) by `tile` keys per step.
 
-    `target` programs run at once. Contexts are cut into `piece` keys at the least, so that up to
-    `waves` times as many end together; beginning one, and merging what it leaves, takes as long as
-    `start` keys. From `library` rows on the library is faster. `cuda` is
-    `kernels.attention.extend_attention`, which has its own warps and stages. `fixed` cuts every
-    context at the multiples of `piece`, whatever the load, and single rows are segments too.
+    `target` programs run at once. Contexts are cut into pieces of at least `piece` keys, so that up
+    to `waves` times `target` programs end at about the same time. To begin a piece and to merge its
+    result takes as long as `start` keys. From `library` rows on the library is faster. `cuda`: the
+    kernel is `kernels.attention.extend_attention`, which has its own warps and stages. `fixed`:
+    every context is cut at multiples of `piece`, whatever the load, and single rows are segments.
     """
 
     rows: int
@@ -97,7 +98,7 @@ class PrefillConfig(NamedTuple):
     fixed: bool = False
 
     def cut_slots(self, num_heads: int, num_kv: int) -> int:
-        """Rows of partial results of as many pieces as end together, each a tile's tokens."""
+        """How many rows of partial results the pieces that end together have."""
         if self.fixed:
             return FIXED_SLOTS
         return self.rows // (num_heads // num_kv) * self.waves * self.target // num_kv

@@ -15,8 +15,8 @@ NO_ROW: Final = -1
 
 
 class Scope(NamedTuple):
-    """What rows see: scores are products times `scale`; the last `window` positions, 0 for all, or
-    with `sees_ahead` all of their segment, too.
+    """What rows see. Scores are products times `scale`. A row sees the last `window` positions, 0
+    for all, and with `sees_ahead` all rows of its segment.
     """
 
     scale: float
@@ -37,8 +37,7 @@ class SharedRun(NamedTuple):
     """Decodes [first_row, first_row + num_rows) whose cached tokens [begin, end) lie in the same
     blocks, those of `table_row`.
 
-    A run that begins behind token 0 is nested: its rows are among those of the run that ends there,
-    which precedes it.
+    A run with `begin` > 0 is nested: its rows are among those of an earlier run that ends there.
     """
 
     first_row: int
@@ -49,16 +48,18 @@ class SharedRun(NamedTuple):
 
 
 class PrefillWork(NamedTuple):
-    """Segments, and what decodes share, cut for `config` into what one program does, from
-    `kernels.attention.work`.
+    """Segments, and what decodes share, cut for `config` into items, each the work of one program
+    (`kernels.attention.work`).
 
-    `items` int32 [items, 8] and `merges` int32 [rows, 4] on the card, where items without rows and
-    merges without pieces do nothing; `num_partials` rows of partial results; `library` are the
-    segments that the library's kernel takes instead. `more` are passes behind this one, which use
-    the same partial results. `shared` int32 [decodes, 4], None where no decodes can share: of each
-    the shared tokens, which items attend to, and the first slot of the results, the slots from one
-    to the next, and their number. `ahead` are the items of layers whose rows see ahead, None where
-    there are no such layers.
+    - `items` int32 [items, 8] and `merges` int32 [rows, 4] on the card; see `HostWork`. Items
+      without rows and merges without pieces do nothing.
+    - `num_partials`: how many rows of partial results there are.
+    - `library`: the segments that the library's kernel computes instead.
+    - `more`: passes behind this one, which use the same memory for partial results.
+    - `shared` int32 [decodes, 4], None if no decodes can share. For each decode: how many leading
+      tokens items attend to in its place, the first slot of their results, the slots from one
+      result to the next, and the number of results.
+    - `ahead`: the items for layers whose rows see ahead, None without such layers.
     """
 
     items: Tensor
@@ -76,17 +77,19 @@ class PagedPlan:
     """T rows: `num_decodes` single rows of different sequences, then the rows of the segments.
 
     `positions` int32 [T] within each row's sequence; `table_rows` int32 [T], the row of
-    `block_tables` int32 [tables, blocks] that names each row's blocks. They may change between
-    replays of a captured graph, as may what `work` holds. Kernels read them before they wait for
-    the kernel ahead of them, so whatever wrote them must lie behind a plain launch (one without
-    programmatic dependence) in the stream. Rows of one step never share a slot. A decode at
-    position `NO_ROW` pads a step: nothing is read or written for it, its output is undefined. So
-    is the output of rows behind the decodes that no segment has; their keys and values are written,
-    and several may share a slot that is never read.
-    `work` (from `kernels.attention.work`) is what the kernels need for segments and for what
-    decodes share (`runs`), `shares` (from `kernels.attention.shares`) for decodes; the reference
-    needs `prefills` alone. With `invariant` a row's result is bit for bit the same in every plan:
-    then all rows are those of segments.
+    `block_tables` int32 [tables, blocks] that names each row's blocks. They, and the content of
+    `work`, may change between replays of a captured graph. Kernels read them before they wait for
+    the kernel ahead of them, so a plain launch (one without programmatic dependence) must stand
+    between what writes them and the kernels. Rows of one step never share a slot.
+
+    A decode at position `NO_ROW` pads a step: nothing is read or written for it, and its output is
+    undefined. Rows behind the decodes that belong to no segment are padding too: their output is
+    undefined, but their keys and values are written, to slots that are never read.
+
+    The kernels need `work` (`kernels.attention.work`) for segments and for `runs`, which decodes
+    share, and `shares` (`kernels.attention.shares`) for decodes. The reference needs only
+    `prefills`. With `invariant` a row's result is bit for bit the same in every plan; then all rows
+    are those of segments.
     """
 
     positions: Tensor
@@ -101,7 +104,7 @@ class PagedPlan:
 
     @property
     def first_prepared(self) -> int:
-        """The row that is number 0 for items, whose queries are prepared ahead of them: a decode
-        where decodes can share, else the first row of the segments.
+        """The row from which items count, and from which queries are prepared ahead: row 0 if
+        decodes can share, else the first row of the segments.
         """
         return self.num_decodes if self.work is None or self.work.shared is None else 0

@@ -1,12 +1,12 @@
-"""Where the partial results of tokens that decodes share lie, and what each decode knows of them.
+"""The slots for partial results of tokens that decodes share.
 
 Owns the slots of runs that were cut into pieces of one length, once per step, on the host. Must not
 know blocks, nor which decodes share what.
 
-The runs of a decode follow each other from token 0 on. Their pieces are numbered through, and the
-results of a decode lie at equal distances in that order, whatever the runs: one loop merges them.
-So the runs that lie in one outermost run, its root, own a table of slots, a row for each piece and
-a column for each decode.
+The runs of a decode follow each other from token 0 on, and their pieces have consecutive numbers.
+The results of a decode lie at equal distances in that order, so that one loop merges them. For that
+all runs within one outermost run, the root, share a table of slots: a row for each piece, a column
+for each decode.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from kernels.attention.plan import SharedRun
 IntArray: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 SHARED_WORDS: Final = 4
-"""Of a decode, see `PrefillWork.shared`."""
+"""Words of `PrefillWork.shared` for each decode."""
 
 MAX_LEVELS: Final = 4
-"""Runs of one decode: more are not worth their merging."""
+"""The most runs that one decode is in: merging more costs more than they save."""
 
 
 class _Root:
@@ -35,8 +35,8 @@ class _Root:
 
 
 class RunSlots(NamedTuple):
-    """Of every run the slot of its first piece's first row, and the slots from piece to piece; of
-    every decode the `shared` of a `PrefillWork`; and how many slots there are.
+    """For every run the slot of its first piece's first row (`first_slots`), and the number of
+    slots from piece to piece (`steps`); `shared` as in `PrefillWork`; the number of slots.
     """
 
     first_slots: list[int]
@@ -46,7 +46,7 @@ class RunSlots(NamedTuple):
 
 
 def num_tiles(runs: Sequence[SharedRun], tokens: int) -> int:
-    """Items of uncut runs, of up to `tokens` rows each."""
+    """How many items of up to `tokens` rows uncut runs have."""
     return sum([-(-run.num_rows // tokens) for run in runs])
 
 

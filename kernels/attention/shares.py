@@ -1,12 +1,12 @@
-"""How the programs of a decode launch share the cached tokens: laid out once per step, on the card.
+"""The division of a decode launch's work among programs: once per step, on the card.
 
 Owns the layout. All layers of a step read the same contexts, and a captured step finds new ones at
 every replay, so a kernel ahead of the first layer cuts them. Must not know keys or heads.
 
-The rows' costs lie one after another: what beginning a row takes, in tiles, then its tiles. Program
-q of each key head takes `share` of them from q * share on, across the ends of rows, so all programs
-have equally much to do whatever the mix of contexts ("stream-K", Osama et al., 2023). A row that is
-cut is begun twice, so a cut near one of its ends moves there.
+The rows' costs form one line: for each row the cost of beginning it, in tiles, then its tiles.
+Program q of each key head takes `share` of this line from q * share on, across the ends of rows. So
+all programs have the same amount of work for any mix of contexts ("stream-K", Osama et al., 2023).
+A row that is cut is begun twice, so a cut near one of its ends moves there.
 """
 
 from functools import cache
@@ -89,10 +89,10 @@ def decode_shares(
     config: DecodeConfig,
     shared: Tensor | None = None,
 ) -> Tensor:
-    """The shares of rows [0, num_rows) at `positions` int32, each with as many cached tokens, but
-    for those of `PrefillWork.shared`, which others read.
+    """The shares of rows [0, num_rows) at `positions` int32. A row at position p reads p cached
+    tokens, without those that `shared` (`PrefillWork.shared`) leaves to items.
 
-    int32 [programs per key head, `SHARE_NUMBERS`]. Launch it ahead of a step's first layer.
+    Returns int32 [programs per key head, `SHARE_NUMBERS`]. Launch it ahead of a step's first layer.
     """
     programs = config.target // num_kv
     shares = torch.empty((programs, SHARE_NUMBERS), dtype=torch.int32, device=positions.device)

@@ -1,6 +1,6 @@
-"""Segments cut into what one program does, once per step, on the host.
+"""Segments cut into items, each the work of one program; once per step, on the host.
 
-Owns how segments become items, which kernel takes which segment, and how many items and merges the
+Owns how segments become items, which kernel serves which segment, and how many items and merges the
 segments of a captured step can need. Must not launch anything.
 """
 
@@ -24,8 +24,8 @@ MERGE_WORDS: Final = 4
 
 _FIXED_ITEMS: Final = 512
 _FIXED_PIECES: Final = 8
-"""Items of a captured step with fixed cuts: so many at least, and so many for each of its tiles. A
-step with longer contexts is launched kernel by kernel."""
+"""Room of a captured step with fixed cuts: at least `_FIXED_ITEMS` items, and `_FIXED_PIECES` for
+each of its tiles. A step with longer contexts is launched kernel by kernel."""
 
 
 class HostWork(NamedTuple):
@@ -56,11 +56,11 @@ def prefill_work(
     library: bool,
     runs: Sequence[SharedRun] | None = None,
 ) -> HostWork:
-    """The work of segments whose rows lie behind `num_decodes` decodes, which share `runs`; None
-    where they cannot share any.
+    """The work of segments behind `num_decodes` decodes, which share `runs`; `runs` is None where
+    decodes cannot share.
 
-    With `library`, the leading multiple of `LIBRARY_GRAIN` rows of a long segment that starts at
-    such a multiple is left to the library.
+    With `library`, a long segment that starts at a multiple of `LIBRARY_GRAIN` leaves the largest
+    multiple of so many leading rows to the library.
     """
     tokens = config.rows // (num_heads // num_kv)
     theirs: list[ExtendSegment] = []
@@ -97,7 +97,7 @@ def to_device(work: HostWork, device: torch.device) -> PrefillWork:
 
 
 def _sent(array: IntArray, device: torch.device) -> Tensor:
-    """Pinned: a copy from pageable memory waits for the steps in flight once it is large."""
+    """Copy by way of pinned memory: a large copy from pageable memory waits for steps in flight."""
     source = torch.from_numpy(array)
     if device.type == "cuda":
         source = source.pin_memory()
@@ -105,7 +105,9 @@ def _sent(array: IntArray, device: torch.device) -> Tensor:
 
 
 def _tiles(segment: ExtendSegment, taken: int, num_decodes: int, tokens: int) -> IntArray:
-    """Items of `tokens` rows over all keys that they see, of the segment's rows behind `taken`."""
+    """Uncut items of the segment's rows behind the first `taken`: `tokens` rows each, over all keys
+    that they see.
+    """
     offsets = np.arange(taken, segment.num_rows, tokens)
     tiles = np.zeros((len(offsets), 8), np.int32)
     tiles[:, 0] = segment.first_row - num_decodes + offsets
@@ -118,7 +120,7 @@ def _tiles(segment: ExtendSegment, taken: int, num_decodes: int, tokens: int) ->
 
 
 def _single_tiles(segments: Sequence[ExtendSegment], num_decodes: int) -> IntArray:
-    """The same of segments of one row: there may be hundreds."""
+    """The uncut items of segments of one row, of which there may be hundreds."""
     known = [(s.first_row, 1, s.start, s.table_row, 0, s.start + 1, -1, 0) for s in segments]
     tiles = np.array(known, np.int32).reshape(-1, ITEM_WORDS)
     tiles[:, 0] -= num_decodes
@@ -126,7 +128,9 @@ def _single_tiles(segments: Sequence[ExtendSegment], num_decodes: int) -> IntArr
 
 
 def _passes(tiles: IntArray, config: PrefillConfig) -> Iterator[IntArray]:
-    """Runs of tiles; with fixed cuts of no more partial results than fit, or of one tile."""
+    """The tiles in passes. With fixed cuts a pass has no more partial results than there is room
+    for, or a single tile; otherwise there is one pass.
+    """
     if not config.fixed:
         yield tiles
         return
@@ -142,13 +146,15 @@ def _passes(tiles: IntArray, config: PrefillConfig) -> Iterator[IntArray]:
 
 
 def _cut(tiles: IntArray, num_kv: int, config: PrefillConfig) -> tuple[IntArray, IntArray, int]:
-    """Pieces of equal length, so that few tiles behind a long past still fill the card."""
+    """Cut tiles into pieces of equal length, so that few tiles behind a long past fill the card."""
     ends = tiles[:, 5].astype(np.int64)
     return _pieces(tiles, -(-ends // (share := _share(ends, num_kv, config))), share)
 
 
 def _pieces(tiles: IntArray, counts: EndArray, share: int) -> tuple[IntArray, IntArray, int]:
-    """Each tile in so many pieces of `share` keys."""
+    """Cut each tile into `counts` pieces of `share` keys. Returns items, merges and the number of
+    slots for partial results.
+    """
     pieces = np.repeat(tiles, counts, axis=0)
     if len(pieces) == len(tiles):
         return _longest_first(tiles), np.empty((0, 4), np.int32), 0
@@ -173,8 +179,8 @@ def _cut_beside(
     config: PrefillConfig,
     room: int,
 ) -> HostWork:
-    """The tiles `own` of segments and those of what decodes share, in pieces of one length whose
-    results fit into `room`.
+    """Cut the tiles `own` of segments and those of `runs` into pieces of one length, whose partial
+    results fit into `room` slots.
     """
     tiles, of_run, offsets = _run_tiles(runs, tokens)
     lengths = np.concatenate((own[:, 5], tiles[:, 5] - tiles[:, 4])).astype(np.int64)
@@ -201,8 +207,8 @@ def _cut_beside(
 
 
 def _run_tiles(runs: Sequence[SharedRun], tokens: int) -> tuple[IntArray, EndArray, EndArray]:
-    """Items of whole runs, of which all rows see all keys; the run of each, and its first row's
-    place in it.
+    """Uncut items of runs, whose rows see all keys of the run; for each item the index of its run,
+    and the place of its first row in that run.
     """
     all_runs = np.array(runs, np.int32)
     counts = -(-all_runs[:, 1] // tokens)
@@ -221,18 +227,20 @@ def _run_tiles(runs: Sequence[SharedRun], tokens: int) -> tuple[IntArray, EndArr
 def num_partials_of(
     num_rows: int, num_decodes: int, num_heads: int, num_kv: int, config: PrefillConfig
 ) -> int:
-    """Slots for segments of so many rows and decodes that share. Pieces become longer until theirs
-    fit: at the last there is one of each run.
+    """How many slots for partial results a step with so many segment rows and sharing decodes
+    needs. Pieces of runs become longer until their results fit, down to one piece for each run.
     """
     num_slots = config.cut_slots(num_heads, num_kv) + num_rows + num_decodes
     return max(num_slots, MAX_LEVELS * num_decodes)
 
 
 def _share(ends: EndArray, num_kv: int, config: PrefillConfig) -> int:
-    """Keys of a piece, a multiple of `config.tile`: of those that cut up to `config.waves` times as
-    many pieces as run at once, the one with which the last ends first. 10 tiles of 8 key heads are
-    80 programs uncut and 160 in halves, on 132 places as slow as uncut; in thirds, 240, they take
-    three quarters of that. With fixed cuts it is `config.piece`.
+    """How many keys a piece has, a multiple of `config.tile`; with fixed cuts `config.piece`.
+
+    Of the lengths that make up to `config.waves` times as many programs as run at once, it is the
+    one whose last program ends first. An example on 132 places: 10 tiles of 8 key heads are 80
+    programs uncut; in halves they are 160, as slow as uncut; in thirds they are 240 and take three
+    quarters of that time.
     """
     if config.fixed:
         return config.piece
@@ -246,8 +254,8 @@ def _share(ends: EndArray, num_kv: int, config: PrefillConfig) -> int:
 
 
 def _lengths(ends: EndArray, num_kv: int, config: PrefillConfig) -> Iterator[int]:
-    """Worth comparing: the longest tile whole, and for each number of rounds as many pieces as
-    those hold, if all tiles were that long and as they are.
+    """The lengths of pieces worth comparing: the longest tile uncut; and for each number of rounds
+    the length that fills these rounds, for the tiles as they are, and as if all were the longest.
     """
     total, longest = int(ends.sum()) * num_kv, int(ends.max(initial=1))
     uncut, places = len(ends) * num_kv, config.target
@@ -265,7 +273,9 @@ def _lengths(ends: EndArray, num_kv: int, config: PrefillConfig) -> Iterator[int
 
 
 def _last_end(ends: EndArray, share: int, num_kv: int, config: PrefillConfig) -> int:
-    """When the last program ends, in keys: pieces go round by their lengths, back and forth."""
+    """When the last program ends, in keys: the pieces, the longest first, are dealt to the places
+    in rounds, back and forth.
+    """
     whole, rest = np.divmod(ends, share)
     lengths = np.concatenate((np.full(whole.sum(), share), np.sort(rest[rest > 0])[::-1]))
     costs = np.repeat(lengths + config.start, num_kv)
@@ -276,7 +286,7 @@ def _last_end(ends: EndArray, share: int, num_kv: int, config: PrefillConfig) ->
 
 
 def _merges(tiles: IntArray, first_slots: EndArray, counts: EndArray) -> IntArray:
-    """The merges of every row of the tiles that are cut."""
+    """The merges of the rows of tiles that were cut."""
     is_cut = counts > 1
     rows, of_tile = tiles[is_cut, 1], np.repeat(np.flatnonzero(is_cut), tiles[is_cut, 1])
     steps = np.arange(len(of_tile)) - np.repeat(np.cumsum(rows) - rows, rows)
@@ -291,11 +301,10 @@ def _longest_first(items: IntArray) -> IntArray:
 
 
 class SegmentBucket(NamedTuple):
-    """Work at fixed sizes, for a captured step that meets other segments at every replay.
+    """Work at fixed sizes, for a captured step whose segments change at every replay.
 
-    Up to `num_segments` segments of `num_rows` rows in all, whatever their pasts, and up to
-    `num_sharing` decodes, which share what they like in up to as many tiles.
-
+    It has room for up to `num_segments` segments of `num_rows` rows together, behind contexts of
+    any length, and for up to `num_sharing` decodes, whose runs have up to as many tiles.
     `num_items` and `num_partials` bound what `prefill_work` makes of them.
     """
 
@@ -310,9 +319,7 @@ class SegmentBucket(NamedTuple):
 
     @property
     def num_words(self) -> int:
-        """int32 numbers that hold the items, then the merges: one for each row at most; then what
-        each decode shares.
-        """
+        """How many int32 hold the items, a merge for each row, and `shared` of each decode."""
         return self._first_shared + SHARED_WORDS * self.num_sharing
 
     @property
@@ -324,8 +331,8 @@ class SegmentBucket(NamedTuple):
         return self._first_merge + MERGE_WORDS * self.num_rows
 
     def holds(self, segments: Sequence[ExtendSegment]) -> bool:
-        """Whether segments that fit by their rows fit by their pieces too: always, unless cuts are
-        fixed.
+        """Whether segments that fit by their rows also fit by their pieces. Without fixed cuts they
+        always do.
         """
         config = self.config
         if not config.fixed:
@@ -347,8 +354,8 @@ class SegmentBucket(NamedTuple):
         words: WordArray,
         runs: Sequence[SharedRun] = (),
     ) -> None:
-        """Write the work of `segments`, which lie behind `num_decodes` decodes, into zeros `words`;
-        of a bucket for decodes that share, whose number that is then, their `runs`, too.
+        """Write into `words`, which are zeros, the work of `segments` behind `num_decodes` decodes,
+        and that of `runs` in a bucket for sharing decodes, where `num_decodes` is their number.
 
         Raises `ValueError` for what the bucket does not hold.
         """
@@ -374,9 +381,9 @@ class SegmentBucket(NamedTuple):
                 words[first : first + part.size] = part.ravel()
 
     def follow(self, words: WordArray, owners: WordArray, moves: WordArray) -> None:
-        """Write to `moves`, beside what `lay_out` has made of segments in `words`, which of
-        `owners` int32 [tables] says by what a word grows if a segment begins later: the positions
-        of its rows, and the end of its last keys. So only last pieces become longer.
+        """For segments that may begin later: write to `moves` which words of `lay_out` grow then,
+        as the entry of `owners` int32 [tables] for the segment's table row. These are the positions
+        of its rows and the end of its keys, so only last pieces become longer.
         """
         items = words[: self._first_merge].reshape(-1, ITEM_WORDS)
         found = moves[: self._first_merge].reshape(-1, ITEM_WORDS)

@@ -82,12 +82,13 @@ def mix(
     state: DeltaState,
     plan: DeltaPlan,
 ) -> Tensor:
-    """What a layer adds before its last product, [T, HV V], like rows; moves the states on.
+    """A layer from its first product to before its last one: [T, HV V], like rows. Moves the states
+    of all slots in the plan on; those of padding may change too.
 
-    rows [T, C + HV V], contiguous: the product's queries, keys and values, which the convolution
-    takes, then z. gates [T, 2 HV]: b, then a; or their product, where it `takes_product`. What is
-    read is normed by head with `eps` (plain weights), then multiplied by silu(z). The state of
-    every slot that the plan names is replaced; those of padding may be, too. Raises `ValueError`.
+    rows [T, C + HV V], contiguous: the queries, keys and values, which go through the convolution,
+    then z. gates [T, 2 HV]: b, then a; or a `GateProduct`, where it `takes_product`. The rule's
+    output is normed by head with `eps` (plain weights), then multiplied by silu(z). Raises
+    `ValueError`.
     """
     sizes = sizes_of(rows, gates, weights, state)
     if uses_triton(rows):
@@ -109,13 +110,14 @@ def verify(
     taken: VerifyPlan,
     plan: DeltaPlan,
 ) -> Tensor:
-    """As `mix`, where the spans of `taken` have rows that may be taken back, up to R of each.
+    """`mix` for a step in which the spans of `taken` have rows that may be taken back, up to R of
+    each. All other spans are computed as chunks, also those of one row.
 
-    First the leading rows that `ring` holds of each of these sequences go into its state, as many
-    as were accepted, by the recurrence, as they would have one after another. So does its first row
-    of this call; those behind it are computed behind one another and go into the ring only: a state
-    lags behind by them. A span of one row is a decode: none of its rows can be taken back. The
-    other spans are computed as chunks, also those of one row. Raises `ValueError`.
+    For each span of `taken`: the leading rows of its ring that were accepted (`folds`) are folded
+    into its state, one after another, as decodes would have been. So is the first row of this call.
+    The rows behind it are computed from that state one after another, but stay in the ring: the
+    state does not include them until the next call. A span of one row is a decode, with nothing to
+    take back. Raises `ValueError`.
     """
     sizes = sizes_of(rows, gates, weights, state)
     if ring.rows.shape[2] != sizes.columns or ring.gates.shape[2] != gates.shape[1]:

@@ -1,11 +1,10 @@
 """A layer of the gated delta rule on a CUDA device, and two Triton kernels of single rows: one
 convolution step, and one step of the rule with its norm.
 
-Owns which kernel serves which rows, and both launches. The state is read and written once: a
-program holds one head's [K, V] numbers in registers, and norms what it reads of them. Here the
-convolution is a kernel of its own, because several value heads share the columns of a key head, and
-with them their tail; `fused.py` has one kernel for both, for few sequences, `streamed.py` one for
-many.
+Owns the choice of kernels for rows, and the launches of these two. The state is read and written
+once: a program holds one head's [K, V] numbers in registers, and norms the head's output. Here the
+convolution is a kernel of its own, because several value heads share the columns of a key head and
+their tail. `fused.py` has one kernel for both, for few sequences, and `streamed.py` one for many.
 """
 
 from functools import cache
@@ -29,8 +28,8 @@ _COLUMNS = 512
 
 
 class StepTiles(NamedTuple):
-    """Warps of a program that has a head's state, and the registers of a thread. Sums go by warps:
-    other warps round otherwise.
+    """Warps of a program that holds a head's state, and registers of a thread. Sums are added up by
+    warps, so another number of warps rounds differently.
     """
 
     num_warps: int = 8
@@ -38,29 +37,29 @@ class StepTiles(NamedTuple):
 
 
 STEP_TILES: Final = StepTiles()
-"""Two programs share a multiprocessor: while one adds up, the other loads. Two kernels. Of these
-tiles and those of `SOME_TILES` an H200 took, for a layer of the 27B, 8.3 and 6.6 us beside one
-sequence, 27.5 and 25.5 beside 8, 141 and 178 beside 64 (`python -m benchmarks.kernels
-delta_sweep`)."""
+"""Of the two kernels here. Two programs share a multiprocessor: while one adds up, the other loads.
+With these tiles and with `SOME_TILES` a layer of the 27B took an H200 8.3 and 6.6 us for one
+sequence, 27.5 and 25.5 for 8, 141 and 178 for 64 (`python -m benchmarks.kernels delta_sweep`)."""
 
 MANY_TILES: Final = StreamTiles()
-"""Beyond `_SOME` sequences. The bytes of 64 take 97 us by the rate of a copy; 141 of `STEP_TILES`
-are those that wait for the slowest of load, sum and store."""
+"""For more than `_SOME` sequences. A copy of the states of 64 would take 97 us; `STEP_TILES` take
+141, because their programs load, add up and store by turns."""
 
 SOME_TILES: Final = FusedTiles(1, 128, 16, 16)
-"""Up to `_SOME` sequences: of a head's 16 values each a program, so that there are enough."""
+"""For up to `_SOME` sequences: a program for every 16 values of a head, so that there are enough
+programs."""
 
 FEW_TILES: Final = FusedTiles(16, 128, 8)
-"""With their gates' product, up to `_FEW`: 8.5 us for one sequence, 9.7 for two, where the product
-and two kernels take 10.1 and 14.8."""
+"""For up to `_FEW` sequences, with the product of their gates: 8.5 us for one sequence and 9.7 for
+two, where the product and two kernels take 10.1 and 14.8."""
 
 _FEW: Final = 2
 _SOME: Final = 8
 
 
 def takes_product(num_rows: int, plan: DeltaPlan) -> bool:
-    """Whether gates of a step may be given as what they are the product of: of few decodes alone
-    each program computes its own, of a weight's two rows.
+    """Whether the gates of a step may be given as a `GateProduct`: in a step of few decodes alone
+    each program computes its own gates, from two rows of the weight.
     """
     return num_rows == plan.num_decodes <= _FEW
 

@@ -2,9 +2,8 @@
 
 Owns the order of its operations over the spans of a step. Must not know how a chunk is computed.
 
-Single rows go one way, `_step`, wherever they stand: decodes side by side, rows that are verified,
-and rows of a ring that are folded. So a state does not depend, in any bit, on how many rows were
-guessed ahead of it.
+All single rows are computed by `_step`: decodes, rows that are verified, and rows of a ring that
+are folded. So no bit of a state depends on how many drafts were verified on the way.
 """
 
 import torch

@@ -17,14 +17,14 @@ NO_SPAN: Final = -1
 """In place of a span's number: an entry of `chunks` that pads a captured step."""
 
 IN_CHUNKS: Final = -1
-"""In place of how many rows are folded before a span's: it is no span that is verified."""
+"""In place of a span's number of folded rows: the span is not verified, so nothing is folded."""
 
 Words = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 class Span(NamedTuple):
-    """Consecutive rows of one sequence, at positions [start, start + length), with its slot. Of a
-    span that is verified `folds` rows of its ring go into the state first.
+    """Consecutive rows of one sequence, at positions [start, start + length), with its slot. If it
+    is verified, `folds` rows of its ring are folded into the state first.
     """
 
     start: int
@@ -37,12 +37,13 @@ class DeltaPlan(NamedTuple):
     """S spans of rows: first `num_decodes` of one row each, of which span i is row i, then longer
     ones. All tensors are int32 and may change between the replays of a captured step.
 
-    `starts` [S], the position of a span's first row: at 0 its sequence has no state yet, whatever
-    its slot holds; below 0 the span pads a step. `slots` [S], no two alike but those of padding,
-    which have a slot of their own. `offsets` [S + 1]: span s has the rows from offsets[s] to
-    offsets[s + 1]; rows behind the last are padding, whose output is undefined. `chunks` [N, 2] of
-    the spans behind the decodes: its span, and its number in it, in order; (`NO_SPAN`, 0) is none.
-    Rows of a span without chunks are padding, too.
+    - `starts` [S]: the position of a span's first row. At 0 its sequence has no state yet, whatever
+      its slot holds; below 0 the span pads a step.
+    - `slots` [S], all different except those of padding, which share a slot of their own.
+    - `offsets` [S + 1]: span s has the rows from offsets[s] to offsets[s + 1]. Rows behind the last
+      span are padding, whose output is undefined.
+    - `chunks` [N, 2]: the chunks of the spans behind the decodes, in order, each as its span and
+      its number in that span; (`NO_SPAN`, 0) is padding. Rows of a span without chunks are padding.
     """
 
     starts: Tensor
@@ -53,12 +54,12 @@ class DeltaPlan(NamedTuple):
 
 
 class VerifyPlan(NamedTuple):
-    """Which of the S spans of a `DeltaPlan` are computed row by row: its chunks do not name them.
-    Rows behind the first of such a span may be taken back. All tensors are int32 [S].
+    """The spans of a `DeltaPlan` that are verified: computed row by row, without chunks. All rows
+    of such a span but the first may be taken back. All tensors are int32 [S].
 
-    `starts`, the position of a span's first row as in `DeltaPlan`; below 0 for all other spans.
-    `folds` rows of its ring go into a span's state before its own rows; `firsts` is how many the
-    spans before it have of those, and all have `most_folds` or fewer.
+    `starts` are those of `DeltaPlan`, below 0 for all other spans. `folds`: how many rows of its
+    ring are folded into a span's state before its own rows. `firsts`: the sum of `folds` of the
+    spans before it. All spans together fold at most `most_folds` rows.
     """
 
     starts: Tensor
@@ -75,16 +76,15 @@ def verify_words(spans: Sequence[Span]) -> Words:
 
 
 def plan_verified(spans: Sequence[Span], device: torch.device) -> VerifyPlan:
-    """The plan of those that have `folds`, beside `plan_spans` of them all."""
+    """The plan of the spans that are verified, beside `plan_spans` of all."""
     starts, folds, firsts = torch.from_numpy(verify_words(spans)).to(device)
     return VerifyPlan(starts, folds, firsts, sum([max(0, span.folds) for span in spans]))
 
 
 def plan_spans(spans: Sequence[Span], device: torch.device) -> DeltaPlan:
-    """The plan of rows that lie in the order of `spans`, of which those of one row come first.
-
-    Spans of one row behind a longer one are no decodes, and computed as chunks. Rows of longer
-    spans that start below 0, or that are verified, are left out.
+    """The plan of rows that lie in the order of `spans`. The leading spans of one row are decodes;
+    a span of one row behind a longer one is computed as a chunk. Spans behind the decodes that
+    start below 0, or that are verified, get no chunks.
     """
     num_decodes = 0
     while num_decodes < len(spans) and spans[num_decodes].length == 1:
@@ -103,7 +103,7 @@ def plan_spans(spans: Sequence[Span], device: torch.device) -> DeltaPlan:
 
 
 def chunk_list(lengths: Sequence[int], first_span: int) -> Words:
-    """`DeltaPlan.chunks` of spans of these lengths, the first of which has the number given."""
+    """`DeltaPlan.chunks` of spans of these lengths; the first span has the number `first_span`."""
     entries = [
         (first_span + index, number)
         for index, length in enumerate(lengths)
@@ -113,7 +113,7 @@ def chunk_list(lengths: Sequence[int], first_span: int) -> Words:
 
 
 def most_chunks(num_rows: int, num_spans: int) -> int:
-    """As many chunks as `num_spans` spans of `num_rows` rows in all can have: each may end in one
-    that is not full.
+    """The most chunks that `num_spans` spans of `num_rows` rows together can have, because the last
+    chunk of each span may not be full.
     """
     return min(num_rows, num_spans + max(0, num_rows - num_spans) // CHUNK)

@@ -1,6 +1,6 @@
-"""What a layer of the gated delta rule has and keeps.
+"""The tensors of a layer of the gated delta rule: weights, states and rings.
 
-Owns its tensors' shapes and the check that they fit together. Must not know how it is computed.
+Owns their shapes and the check that they fit together. Must not know how the layer is computed.
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class DeltaSizes(NamedTuple):
 
 
 class DeltaWeights(NamedTuple):
-    """What a layer has beside its products.
+    """A layer's weights beside its products.
 
     `conv` [C, W], whose last column meets the current row, and `norm` [V], both in the rows' dtype
     or float32; `decay` (a checkpoint's A_log) and `dt_bias` float32 [HV].
@@ -47,8 +47,8 @@ class DeltaWeights(NamedTuple):
 
 
 class GateProduct(NamedTuple):
-    """In place of gates, what they are the product of: `rms_norm(hidden, norm, eps) weight^T`, of
-    hidden [T, H], norm [H] and weight [2 HV, H] in the rows' dtype (the norm's may be float32).
+    """The factors of gates that are not computed yet: `rms_norm(hidden, norm, eps) weight^T`, with
+    hidden [T, H], norm [H] and weight [2 HV, H] in the rows' dtype (the norm may be float32).
     """
 
     hidden: Tensor
@@ -58,12 +58,12 @@ class GateProduct(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the gates."""
+        """The shape of the gates."""
         return self.hidden.shape[0], self.weight.shape[0]
 
 
 class DeltaState(NamedTuple):
-    """What a layer keeps of each sequence, by slot.
+    """The states of a layer, by slot.
 
     `matrices` float32 [slots, HV, K, V]; `tails` [slots, W - 1, C], the last rows that went into
     the convolution, as they came in, oldest first, in the rows' dtype. A slot is contiguous; slots
@@ -76,8 +76,9 @@ class DeltaState(NamedTuple):
 
 class DeltaRing(NamedTuple):
     """The rows of each sequence's last `verify` that may be taken back, by slot: `rows`
-    [slots, R, C] as they came into the convolution, `gates` [slots, R, 2 HV], both in the rows'
-    dtype; R is the most that a step has of one sequence. As states, slots may lie further apart.
+    [slots, R, C] as they came into the convolution, and `gates` [slots, R, 2 HV], both in the rows'
+    dtype. A step has at most R such rows of one sequence. As with states, slots may lie further
+    apart than they are large.
     """
 
     rows: Tensor

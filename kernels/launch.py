@@ -2,20 +2,20 @@
 
 Owns the way past Triton's own launch, which binds names, specialises every argument and builds a
 key of strings each time: 34 us beside a kernel that runs for 15. A `Launch` is a kernel with all
-that is the same from call to call; it keeps what Triton compiled under what Triton would compile
-anew for: the device, the tensors' dtypes, and addresses that 16 does not divide. Numbers that
-change are never specialised. Must not know any kernel.
+that is the same from call to call. It keeps compiled kernels by all that makes Triton compile anew:
+the device, the tensors' dtypes, and addresses that are not multiples of 16. Numbers that change are
+never specialised. Must not know any kernel.
 
-It relies on what Triton 3.6 and 3.7 do alike: a launch returns its `CompiledKernel`, whose `run`
-takes grid, stream, function, packed metadata, launch metadata, two hooks, and all arguments by
-position, addresses as integers. The interpreter returns nothing: there Triton launches every time,
-and so it does where launches are only recorded.
+It relies on behaviour that Triton 3.6 and 3.7 share: a launch returns its `CompiledKernel`, whose
+`run` takes grid, stream, function, packed metadata, launch metadata, two hooks, and all arguments
+by position, addresses as integers. The interpreter returns nothing, so there Triton itself launches
+every time; the same holds where launches are only recorded.
 
 Also owns the scratch memory of launches, by one rule: one stream per device. All launches of a
-device take their scratch from here, each writes to it only when the kernels ahead of it have ended,
-so none needs its own, and none allocates at every launch (a microsecond of the CPU's time each). It
-is never freed, because captured graphs hold its address: at most twice the largest request, and
-four times that in all.
+device share this memory, because each writes to it only when the kernels ahead of it have ended. So
+no launch allocates (a microsecond of the CPU's time each). The memory is never freed, because
+captured graphs hold its address; it takes at most twice the largest request, and with the smaller
+buffers that it replaced at most four times.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,9 +74,9 @@ class Launch:
     ) -> None:
         """Launch on the current stream of the tensors' device, which must be the current one.
 
-        `tensors` are the kernel's first parameters, then `numbers`, which it must not specialise.
-        A tensor that a kernel does not read may be any. Raises `ValueError` for integers beyond 32
-        bits, and at a first call for what Triton would have compiled more than once.
+        `tensors` are the kernel's first parameters, then come `numbers`, which it must not
+        specialise. For a tensor that the kernel does not read pass any. Raises `ValueError` for
+        integers beyond 32 bits, and at a first call for numbers that Triton would specialise.
         """
         device = tensors[0].get_device()
         addresses = [tensor.data_ptr() for tensor in tensors]
@@ -121,7 +121,7 @@ class Launch:
 
 
 def scratch(device: torch.device, numbers: int) -> Tensor:
-    """Float32 [`numbers` or more], of whatever content."""
+    """Float32 memory for at least `numbers` numbers, with undefined content."""
     return _scratch(device, max(0, numbers - 1).bit_length())
 
 

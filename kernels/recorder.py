@@ -1,13 +1,13 @@
 """A pretended device: its launches are recorded, so that their kernels can be compiled ahead.
 
 Owns the records and the driver that stands in for a card's. Tensors on torch's `meta` device lie on
-that device: they have shapes and no memory, so the code of a whole step runs over them in
-milliseconds and yields the list of its launches. There is no second list of kernels. Must not know
-any kernel, nor what the records are used for.
+the pretended device: they have shapes and no memory, so the code of a whole step runs over them in
+milliseconds and yields the list of its launches. So there is no second list of kernels to maintain.
+Must not know any kernel, nor what the records are used for.
 
-Triton has both halves (3.6 and 3.7 alike): a hook that is shown every kernel before it is compiled,
-with all that its compilation depends on as one string, and `JITFunction.preload`, which compiles
-from such a string. What it compiles lies in Triton's cache, where any launch finds it.
+Triton 3.6 and 3.7 have both halves: a hook that gets every kernel before it is compiled, with all
+that its compilation depends on in one string; and `JITFunction.preload`, which compiles from such a
+string into Triton's cache, where any launch finds the kernel.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ _WARP_SIZE = 32
 
 
 class RecordedKernel(NamedTuple):
-    """A kernel with the types and constants of one launch: its place, and Triton's own key."""
+    """A kernel of one launch: its module and name, and Triton's key of types and constants."""
 
     module: str
     name: str
@@ -39,7 +39,7 @@ class RecordedKernel(NamedTuple):
 
     @property
     def num_parameters(self) -> int:
-        """Constants among them."""
+        """How many parameters the kernel has, constants included."""
         return len(_function(self).arg_names)
 
 
@@ -95,8 +95,8 @@ def record_launches() -> Iterator[dict[str, RecordedKernel]]:
 
 
 def on_compile(call: Callable[[RecordedKernel], bool]) -> None:
-    """`call` with each kernel that this process is about to compile, or to look for in the cache;
-    if it returns True, Triton does neither and launches nothing.
+    """Call `call` with each kernel that this process is about to compile or to look up in the
+    cache. If it returns True, Triton does neither and launches nothing.
     """
 
     knobs.runtime.jit_cache_hook = _Hook(call)
@@ -118,8 +118,9 @@ class _Hook:
 
 
 def compile_recorded(kernel: RecordedKernel, *, with_launcher: bool) -> None:
-    """Bring it into Triton's cache, unless it is there, and what launches it. Raises what Triton
-    raises. Linking a launcher takes an NVIDIA driver; kernels that are not Triton's have none.
+    """Compile the kernel into Triton's cache, unless it is there, and its launcher, which needs an
+    NVIDIA driver to link. Kernels that are not Triton's have no launcher. Raises what Triton
+    raises.
     """
     compiled = _function(kernel).preload(kernel.specialisation)
     if compiled is not None and with_launcher and hasattr(nvidia, "make_launcher"):
@@ -128,7 +129,7 @@ def compile_recorded(kernel: RecordedKernel, *, with_launcher: bool) -> None:
 
 
 def compile_driver() -> None:
-    """Bring into the cache what Triton's own driver consists of: C, compiled at its first use."""
+    """Compile Triton's own driver module, which is in C, into the cache."""
     nvidia.CudaUtils()
 
 

@@ -15,15 +15,17 @@ from kernels.linear.tuned import TUNED
 from kernels.linear.tuned_fp8 import TUNED as TUNED_FP8
 
 MAX_ROWS: Final = 64
-"""Beyond it the library serves shapes without a measurement: it nears the tensor cores' rate."""
+"""The most rows of shapes without a measurement. For more the library nears the tensor cores' rate.
+"""
 
 MAX_BLOCKED_ROWS: Final = 512
-"""Limit for weights with scales by block: 128 rows at once read one byte per weight and multiply it
-at the rate of 16 bits, the library's way costs 5 bytes per weight before it does."""
+"""The most rows by weights with scales by block. Our kernel reads one byte per weight for every 128
+rows and multiplies at the rate of 16 bits; the library first costs 5 bytes of traffic per weight.
+"""
 
 TUNED_ROWS: Final = (1, 2, 4, 16, 32, 64, 128, 160, 208, 256)
-"""Rows that are measured; other numbers use the next one's configuration, of the same padding up to
-128. 160 and 208 are the sizes of decode graphs."""
+"""The numbers of rows that are measured. Others use the configuration of the next larger one, which
+has the same padding up to 128 rows. 160 and 208 are sizes of decode graphs."""
 
 TUNED_ROWS_FP8: Final = (1, 2, 4, 16, 32, 64, 128, 192, 256)
 """The same for weights in 8 bits."""
@@ -31,43 +33,46 @@ TUNED_ROWS_FP8: Final = (1, 2, 4, 16, 32, 64, 128, 192, 256)
 _HALVES: Final = frozenset({torch.bfloat16, torch.float16})
 
 _UNKNOWN: Final = Wide(0, 0)
-"""No entry."""
+"""Stands for a missing entry of a table, where None means the library."""
 
 _LONG: Final = Wide(3, 1, reads_once=False, band=8)
-"""For a prompt's gates and ups: the library's product alone is 2 to 3 % faster, and leaves them to
-a kernel that reads them once more (decision 0016)."""
+"""For a prompt's gates and ups. The library's product alone is 2 to 3 % faster, but then another
+kernel must read its result for the SwiGLU (decision 0016)."""
 
 _LONG_FP8: Final[Wide | None] = None
-"""The same in 8 bits: of an 8B's gates and ups with SwiGLU, `_LONG` takes 163 us of 1,024 rows
-where the library takes 168, but 686 of 4,096 where it takes 629 (`python -m benchmarks.kernels
-wide_fp8_sweep --case swiglu`, H200)."""
+"""The same in 8 bits: the library. For an 8B's gates and ups with SwiGLU `_LONG` takes 163 us for
+1,024 rows where the library takes 168, but 686 for 4,096 where the library takes 629 (`python -m
+benchmarks.kernels wide_fp8_sweep --case swiglu`, H200)."""
 
 _NARROW_ROWS: Final = 32
 
 _ROWS_AT_ONCE: Final = 16
-"""What tensor cores multiply at least."""
+"""The fewest rows that tensor cores multiply."""
 
 _PADDED_ROWS: Final = range(5, 17)
 _PADDED_WEIGHTS: Final = 2**24
-"""Rows that are multiplied as 16, of layers as large as those of Qwen3-8B: a decode of 8 sequences
-with all products of a layer by the wide kernel took 4.28 ms where those of `tuned` took 4.51
-(`python -m benchmarks.engine.modes`, H200), though its attention was the slower one."""
+"""So many rows, which are multiplied as 16, go to the wide kernel if the product has at least so
+many weights, as those of Qwen3-8B. A decode of 8 sequences took 4.28 ms with all products of a
+layer by the wide kernel, and 4.51 with those of `tuned`, though with a faster attention (`python -m
+benchmarks.engine.modes`, H200)."""
 
 _FEW: Final = Wide(1, 1, reads_once=True, stages=20)
-"""All but the tiles for so few rows. With as many stages as shared memory holds, up to 17 MB of
-weights are on their way ahead of a product: 3 to 6 % less of 8 rows than with 8 stages, but for the
-tiles of gates and ups (`python -m benchmarks.kernels rows_sweep --case T=8`, H200)."""
+"""The wide kernel for so few rows; `of_few_rows` sets its tiles. With as many stages as shared
+memory holds, up to 17 MB of weights are on their way ahead of a product. That takes 3 to 6 % less
+time for 8 rows than 8 stages, except for the tiles of gates and ups (`python -m benchmarks.kernels
+rows_sweep --case T=8`, H200)."""
 
 _FEW_OF_MANY: Final = Wide(3, 1, reads_once=True)
 
 _WIDE_WEIGHTS: Final = 2**23
-"""A product of 3 million weights is over before its programs have begun well."""
+"""The fewest weights of a product by the wide kernel without a measurement: one of 3 million is
+over before all its programs have started."""
 
 _HEAD_ROWS: Final = 2**15
 
 _LONG_DEPTH: Final = 2048
 _LONG_PADDING: Final = 32
-"""One row of padding to so many takes as much as is won."""
+"""If more than one row in so many is padding, `_LONG` loses what it gains."""
 
 _EIGHT_BIT_TILES: Final = {
     16: ((64, 512, 4, 3), (64, 256, 4, 3), (128, 256, 8, 3)),
@@ -75,14 +80,15 @@ _EIGHT_BIT_TILES: Final = {
     64: ((64, 256, 4, 3), (64, 128, 4, 4), (128, 128, 8, 4)),
     128: ((128, 256, 8, 3), (64, 128, 4, 4)),
 }
-"""Weight rows, columns, warps and stages, by padded rows: those that won for the layers of
-Qwen3-0.6B and 8B with weights and x in 8 bits (`tuned_fp8`), the most frequent first."""
+"""Tiles by padded rows, as weight rows, columns, warps and stages: those that were the fastest for
+layers of Qwen3-0.6B and 8B with weights and x in 8 bits (`tuned_fp8`), the most frequent first."""
 
 _MOST_SPLITS: Final = 4
 _SM_BYTES: Final = 227 * 1024
 
 _FEW_WEIGHT_ROWS: Final = 128
-"""So few are two tiles: what counts is how long one program takes, not how many bytes all read."""
+"""Up to so many weight rows make two tiles. Then the time of one program counts, not the number of
+bytes that all programs read."""
 
 _MAX_GEMV_DEPTH: Final = 32768
 _SMS: Final = 132
@@ -143,7 +149,7 @@ def _choose(
     keys = [(op.value, size, num_weight_rows, depth) for size in (rows, padded)]
     found = next((table[key] for key in keys if key in table), _UNKNOWN)
     if found is _UNKNOWN or (isinstance(found, Wide) and not has_wide):
-        # In 8 bits only what was measured is left to it.
+        # In 8 bits the wide kernel serves only what was measured.
         by_rule = has_wide and not is_fp8
         return rule(op, rows, num_weight_rows, depth, is_fp8=is_fp8, has_wide=by_rule)
     return found
@@ -155,7 +161,7 @@ def _tuned_rows(num_rows: int, *, is_fp8: bool) -> int:
 
 
 def _is_tuned(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> bool:
-    """Whether by Triton's kernels, which alone read scales by block."""
+    """Whether the product was measured with Triton's kernels, the only ones for scales by block."""
     rows = _tuned_rows(num_rows, is_fp8=True)
     found = TUNED_FP8.get((op.value, rows, num_weight_rows, depth), _UNKNOWN)
     return not isinstance(found, Wide)
@@ -165,7 +171,9 @@ def _is_tuned(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> bool:
 def _choose_blocked(
     op: Op, num_rows: int, num_weight_rows: int, depth: int, scale_block: int
 ) -> Config | None:
-    """As by row, in tiles that one scale serves. The library would widen the whole weight."""
+    """The configuration of scales by row, in tiles that lie within one scale's block. The library
+    would widen the whole weight.
+    """
     if num_rows > MAX_BLOCKED_ROWS:
         return None
     rows = min(num_rows, MAX_TILE_ROWS)
@@ -181,8 +189,8 @@ def _choose_blocked(
 
 @cache
 def of_few_rows(op: Op, num_weight_rows: int) -> Wide:
-    """As many programs as run at once, or the largest tiles if there are more. A SwiGLU is not cut
-    along its columns.
+    """The tiles with the most programs that still run at once, or the largest tiles if none do. A
+    SwiGLU is not cut along its columns.
     """
     splits = (1,) if op is Op.NORM_SWIGLU else (1, 2, 3)
     found = {
@@ -197,16 +205,18 @@ def of_few_rows(op: Op, num_weight_rows: int) -> Wide:
 
 
 def _suits_long(op: Op, num_rows: int, depth: int) -> bool:
-    """Rows are multiplied by the 256: 300 as 512, which takes half as long again as the library."""
+    """Whether a product of many rows suits `_LONG`: a deep SwiGLU with little padding. Rows are
+    padded to a multiple of 256; 300 padded to 512 take half as long again as the library.
+    """
     padded = -(-num_rows // MAX_WIDE_ROWS) * MAX_WIDE_ROWS
     is_deep_swiglu = op is Op.NORM_SWIGLU and depth >= _LONG_DEPTH
     return is_deep_swiglu and padded - num_rows <= num_rows // _LONG_PADDING
 
 
 def library_rows(most: int) -> int:
-    """The largest number of rows up to `most`, beyond those that are measured, whose gates and ups
-    the library multiplies on any card: it leaves them in memory, where ours leaves their SwiGLU, a
-    third. 0 if there is none.
+    """The largest number of rows, up to `most` and beyond the measured ones, whose gates and ups
+    the library multiplies on every card; 0 if there is none. Such a step takes the most memory: the
+    library writes gates and ups, where our kernel writes only their SwiGLU.
     """
     rows = range(most, TUNED_ROWS[-1], -1)
     return next((n for n in rows if not _suits_long(Op.NORM_SWIGLU, n, _LONG_DEPTH)), 0)
@@ -236,7 +246,7 @@ def rule(
 
 
 def _wide(op: Op, num_weight_rows: int) -> Wide | None:
-    """What is best, or nearly, for all of Qwen3-8B's layers at 64 to 256 rows."""
+    """The best configuration, or nearly, for all of Qwen3-8B's products at 64 to 256 rows."""
     if op is Op.NORM_SWIGLU:
         return Wide(3, 1)
     if op is Op.LINEAR_ADD:
@@ -245,8 +255,8 @@ def _wide(op: Op, num_weight_rows: int) -> Wide | None:
 
 
 def _gemv(op: Op, num_weight_rows: int, depth: int, *, is_fp8: bool) -> Gemv:
-    """About 32 KB per program, but at least four programs per SM. In 8 bits two rows of 17,408: of
-    one x would be twice as many bytes as the weights.
+    """About 32 KB of weights per program, but at least four programs per SM. In 8 bits a program
+    has at least two rows of 17,408 columns: for one row, x would be more bytes than the weights.
     """
     num_warps = 4 if depth % 1024 == 0 else 2
     size = 35 * 1024 if is_fp8 else 16384
@@ -257,10 +267,10 @@ def _gemv(op: Op, num_weight_rows: int, depth: int, *, is_fp8: bool) -> Gemv:
 
 
 def _narrow(num_rows: int, depth: int) -> Skinny:
-    """Four tiles of columns, which are on their way at once, and 16 rows of x: of 64 rows, 96
-    weight rows and 5,120 columns 80 programs, where `_skinny` makes 16 of ten tiles each, of whose
-    sums the last has to read four times as many. Of more rows 32, so that all run at once; the
-    library takes a kernel for the norm, one for the product and one for its sums.
+    """For few weight rows: programs of four tiles of columns, all on their way at once, and of 16
+    rows of x, or of 32 for many rows, so that all programs run at once. 64 rows by 96 weight rows
+    of 5,120 columns make 80 programs; `_skinny` makes 16 of ten tiles each, and the last of them
+    has to read four times as many sums. The library takes three kernels: norm, product and sums.
     """
     block_k, num_stages = 128, 4
     splits = even_splits(depth, block_k, -(-depth // (num_stages * block_k)))
@@ -269,12 +279,13 @@ def _narrow(num_rows: int, depth: int) -> Skinny:
 
 
 def _skinny(num_rows: int, num_weight_rows: int, depth: int, *, is_fp8: bool = False) -> Skinny:
-    """64 weight rows, and as many splits as make two programs per SM, each of 3 tiles or more. Of
-    more tiles three programs share an SM: 544 of gates and ups would take two rounds and a
-    sixteenth. So it is for all such shapes of Qwen3-8B that were measured.
+    """Tiles of 64 weight rows, and as many splits as make two programs per SM, each of at least 3
+    tiles of columns. With more tiles than that, three programs share an SM: otherwise the 544 tiles
+    of gates and ups would take two rounds and a sixteenth. This is the best for all such shapes of
+    Qwen3-8B that were measured.
 
-    Beside weights of one byte x weighs twice as much, and a tile of them fetches it again: so 128
-    weight rows where there are enough.
+    With weights of one byte, x is twice as many bytes relative to them, and every tile reads x
+    again. So tiles have 128 weight rows where there are enough.
     """
     block_n, block_k = 64, 128 if num_rows <= 32 else 64
     num_warps, num_stages = 4, 4
@@ -291,8 +302,9 @@ def _skinny(num_rows: int, num_weight_rows: int, depth: int, *, is_fp8: bool = F
 
 
 def _of_eight_bits(num_rows: int, num_weight_rows: int, depth: int) -> Skinny:
-    """That of the tiles whose programs leave the fewest places of the card empty: 17,408 columns of
-    the 80 tiles of an output are shared by four programs each, 544 tiles of gates and ups by none.
+    """The one of `_EIGHT_BIT_TILES` whose programs leave the fewest places of the card empty. Four
+    programs share the 17,408 columns of each of the 80 tiles of an output; the 544 tiles of gates
+    and ups are not shared.
     """
     padded = max(16, num_rows)
     found: dict[Skinny, float] = {}

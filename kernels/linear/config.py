@@ -7,10 +7,10 @@ by them: the hash of a dataclass takes half a microsecond.
 from typing import Final, NamedTuple
 
 MAX_TILE_ROWS: Final = 128
-"""Rows of x in one program by default: their sums lie in registers."""
+"""The most rows of x in a program by default: their sums lie in registers."""
 
 MAX_WIDE_ROWS: Final = 256
-"""The same of `Wide`, by its widest instruction: sums in 128 registers of each thread."""
+"""The same for `Wide`, by its widest instruction, whose sums take 128 registers of each thread."""
 
 
 _LEAST_STAGES: Final = 2
@@ -30,14 +30,16 @@ class Gemv(NamedTuple):
 class Skinny(NamedTuple):
     """Tiles of `block_n` weight rows by `block_k` columns, `num_stages` of them on their way.
 
-    `splits` programs share the columns of one tile and add up in a fixed order. Without
-    `fuses_norm` a normalisation before the product is a kernel of its own. `prefetched_bytes`, a
-    power of two, are what one program asks for before the kernel ahead has ended, as far as the L2
-    cache: 32 KiB in each of 264 programs are 9 MB of its 50. With `quantises`, for weights in 8
-    bits scaled by row, a kernel of its own turns x, normed if need be, into 8 bits too. A tile has
-    up to `block_rows` rows of x (0: as many as can be), with `pads_rows` so many in any case. A
-    product of quantised rows starts, and asks for weights, as soon as places are free, unless it
-    `waits` until what is ahead of the rows' kernel has ended.
+    - `splits` programs share the columns of one tile and add up in a fixed order.
+    - Without `fuses_norm` a norm before the product is a kernel of its own.
+    - `prefetched_bytes`, a power of two: how many bytes of weights a program brings into the L2
+      cache before the kernel ahead has ended. 32 KiB in 264 programs are 9 of the cache's 50 MB.
+    - `quantises`, for weights in 8 bits scaled by row: a kernel of its own norms x, if needed, and
+      quantises it to 8 bits too.
+    - A tile has up to `block_rows` rows of x (0: as many as possible); with `pads_rows` always so
+      many.
+    - A product of quantised rows starts, and asks for weights, as soon as places are free. If it
+      `waits`, it starts only when what is ahead of the quantising kernel has ended.
     """
 
     block_n: int
@@ -68,14 +70,16 @@ def fitted(config: Skinny, tile_bytes: int, shared_bytes: int) -> Skinny:
 
 
 class Wide(NamedTuple):
-    """Tiles of 64 x `groups` weight rows, a warp group for each 64, by all rows of x up to 256.
+    """Tiles of 64 x `groups` weight rows, one warp group for every 64, by up to 256 rows of x.
 
-    `splits` programs of a cluster share the columns of a tile and add up in their order. With
-    `reads_once` a weight may leave the cache first. More rows than a tile's take a `band`: so many
-    tiles of rows are multiplied side by side. With `rows` a tile has at most so many, and all tiles
-    as many of them. Up to `stages` tiles of columns are on their way at once, as far as shared
-    memory holds them; the weight's part of these is asked for before the kernel ahead has ended.
-    The cache takes `cached_bytes` of a weight's row at once, 128 or 256: a tile has 128 of them.
+    - `splits` programs of a cluster share the columns of a tile and add up in a fixed order.
+    - `reads_once`: weights may leave the cache first.
+    - `band`: for more rows of x than a tile has, so many tiles of rows are computed side by side.
+    - `rows`: a tile has at most so many rows of x, and all tiles have the same number.
+    - `stages`: up to so many tiles of columns are on their way at once, as far as shared memory
+      holds them. Their weights are requested before the kernel ahead has ended.
+    - `cached_bytes`: how much of a weight's row the cache fetches at once, 128 or 256 bytes; a tile
+      has 128.
     """
 
     groups: int
@@ -96,12 +100,14 @@ class Wide(NamedTuple):
 class Int4Tiles(NamedTuple):
     """Tiles of 16 `m_tiles` `warps_m` weight rows in 4 bits, by 8 `eights` rows of x.
 
-    A stage has 256 columns, of which each of `warps_k` warps takes its part; `stages` are on their
-    way, `splits` programs of a cluster share the columns of a tile and add up in their order. A
-    multiprocessor shall hold `blocks` programs, as far as registers go. With `early` numbers get
-    their scale before the product instead of their group's sum, which takes fewer registers. There
-    are `turns` groups of all these warps, each of which takes every so manieth stage. With `wgmma`
-    four warps multiply together, in bfloat16: twice the rate, for `m_tiles` 1 and `early`.
+    - A stage has 256 columns, shared by `warps_k` warps; `stages` stages are on their way at once.
+    - `splits` programs of a cluster share the columns of a tile and add up in a fixed order.
+    - `blocks`: how many programs a multiprocessor should hold, by their registers.
+    - `early`: numbers are scaled before the product, instead of the sums of a group after it. That
+      takes fewer registers.
+    - `turns`: so many groups of these warps take the stages in turns.
+    - `wgmma`: four warps multiply together, in bfloat16, at twice the rate; for `m_tiles` 1 and
+      `early`.
     """
 
     warps_m: int
@@ -117,7 +123,7 @@ class Int4Tiles(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """Warps that each have a part of the same sums."""
+        """How many warps hold parts of the same sums."""
         return self.warps_k * self.turns
 
     @property

@@ -1,11 +1,11 @@
-"""Small products by which `int4_tiles` is seen to be right on a card, or not.
+"""Small products that show whether `int4_tiles` computes correctly on a card.
 
-Owns the products, their exact answers and what counts as wrong. Must not know which card it is, nor
-what a fault has for consequences: tensors and a product in, a line out.
+Owns the products, their exact results and what counts as wrong. Must not know which card it is, nor
+the consequences of a fault: tensors and a product in, a line out.
 
-The shapes are not a model's: they take every tile and every part of the kernel, and last tiles,
-steps and groups that are not full. All together take less than half a second of a card and of the
-processor beside it, once their kernels are compiled.
+The shapes are not those of a model. Together they use every tile and every part of the kernel, and
+last tiles, steps and groups that are not full. They take less than half a second of a card and of
+a processor, once their kernels are compiled.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,22 +29,24 @@ _HOST: Final = torch.device("cpu")
 
 _MEAN_ERROR: Final = 8e-3
 _MOST_ERROR: Final = 0.1
-"""Of the root mean square of an answer. Answers in bfloat16, and weights that were rounded before
-the product, are off by 1.4e-3 to 2.9e-3 on average, single numbers by 0.03, large ones more; one
-column of a thousand that is left out makes 3e-2, a wrong tile 1.
+"""Limits of the mean error and of the largest error, relative to the root mean square of the exact
+result. Rounding results to bfloat16, and weights before the product, makes mean errors of 1.4e-3 to
+2.9e-3, and 0.03 for single numbers, more for large ones. A column of a thousand that is left out
+makes 3e-2, a wrong tile 1.
 """
 
 _OWN_ERROR: Final = 1 / 64
-"""Of a single number, beside the other: four times what its rounding to bfloat16 takes."""
+"""An additional error of a single number relative to itself: four times its rounding to bfloat16.
+"""
 
 _SPREAD: Final = 4.8
-"""Of numbers less their zero points: products keep the size of x."""
+"""The standard deviation of numbers less their zero points; it keeps products at the size of x."""
 
 
 class CheckedProduct(NamedTuple):
-    """One product: rows of x, weight rows, columns, and the columns of a group. `num_times` feeds
-    that many on, each with the answer of the one before, without waiting. `config` is that of
-    larger products, None: the choice.
+    """One product: rows of x, weight rows, columns, and the columns of a group. With `num_times` so
+    many products follow each other without waiting, each with the result of the one before.
+    `config` None: the one that `int4_choose` chooses; others are those of larger products.
     """
 
     num_rows: int

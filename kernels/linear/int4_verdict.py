@@ -1,13 +1,12 @@
-"""Which devices `int4_tiles` serves: those on which it was seen to be right, in this process.
+"""Which devices `int4_tiles` serves: those on which a check in this process found it correct.
 
-Owns the verdict of each device, and the mark of a check that never ended. Must not know the
-products of the check. Without a verdict the Triton kernels serve: nothing relies on a check that
-was not made.
+Owns the verdict of each device, and the mark of a check that did not end. Must not know the
+products of the check. Without a verdict the Triton kernels serve.
 
-A kernel may also break the device's context, or never end. This process can then compute nothing
-on that device: the check raises `CardBroken` and leaves its mark, a word in a file in Triton's
-cache. The next process finds it, checks nothing, and has the Triton kernels serve. The file is
-locked meanwhile, so that processes that start at once check one after the other.
+The kernel may also break the device's context, or never end. Then this process can compute nothing
+on that device any more: the check raises `CardBroken` and leaves its mark, a word in a file in
+Triton's cache. The next process finds the mark, makes no check and uses the Triton kernels. The
+file is locked during a check, so that processes that start together check one after the other.
 """
 
 import time
@@ -26,7 +25,7 @@ from kernels.cuda.source import compiler_version
 from kernels.linear import int4_check, int4_tiles
 
 _LONGEST_S: Final = 10.0
-"""A thousand times what a product of the check takes."""
+"""The longest time of a product: a thousand times what one of the check takes."""
 _POLL_S: Final = 1e-3
 _NEXT: Final = "the next start leaves it out"
 
@@ -36,8 +35,8 @@ class CardBroken(Exception):
 
 
 class Verdict(NamedTuple):
-    """Whether `int4_tiles` serves a device, and a line for people. `is_fault`: it should have, with
-    all its ways to multiply. `has_wgmma`: that of warp groups serves too.
+    """Whether `int4_tiles` serves a device, and a line for operators. `is_fault`: a check failed.
+    `has_wgmma`: its products by warp groups serve too.
     """
 
     serves: bool
@@ -50,13 +49,13 @@ _verdicts: dict[tuple[torch.device, torch.dtype], Verdict] = {}
 
 
 def verdict_on(device: torch.device, dtype: torch.dtype) -> Verdict | None:
-    """For rows of that dtype; None before a check."""
+    """The verdict for rows of that dtype; None before a check."""
     return _verdicts.get((_indexed(device), dtype))
 
 
 def serves(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a check has found it right. On the pretended device it counts as right: where it is
-    not, the Triton kernels are compiled when they are first launched.
+    """Whether a check has found the kernel correct. It counts as correct on the pretended device;
+    if it is not, the Triton kernels are compiled when they are first launched.
     """
     if device.type == "meta":
         return True
@@ -65,7 +64,7 @@ def serves(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def has_wgmma(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether its warp groups multiply as well, in bfloat16; see `serves`."""
+    """Whether products by warp groups, in bfloat16, are correct too; see `serves`."""
     if device.type == "meta":
         return dtype == torch.bfloat16
     verdict = _verdicts.get((device, dtype))
@@ -73,8 +72,8 @@ def has_wgmma(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def check(device: torch.device, dtype: torch.dtype) -> Verdict:
-    """Find out, once in a process, outside of captures; on the pretended device only the launches
-    of a check are recorded. Raises `CardBroken`.
+    """Check the kernel, once in a process; call it outside captures. On the pretended device it
+    only records the launches of a check. Raises `CardBroken`.
     """
     device = _indexed(device)
     known = _verdicts.get((device, dtype))
@@ -84,7 +83,7 @@ def check(device: torch.device, dtype: torch.dtype) -> Verdict:
 
 
 def _indexed(device: torch.device) -> torch.device:
-    """As tensors name theirs."""
+    """The device with its index, as tensors name it."""
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device
@@ -129,7 +128,7 @@ def judge(mark: Path, run: Callable[[], str]) -> Verdict:
 
 
 def with_wgmma(verdict: Verdict, grouped: Verdict) -> Verdict:
-    """That of the kernel with that of its warp groups, which many rows can do without."""
+    """The kernel's verdict with that of its products by warp groups, which it can do without."""
     if grouped.serves:
         return verdict._replace(has_wgmma=True)
     why = grouped.text.partition("int4_tiles: ")[2]
@@ -138,7 +137,7 @@ def with_wgmma(verdict: Verdict, grouped: Verdict) -> Verdict:
 
 
 def mark_of(device: torch.device) -> Path:
-    """Named after the card, its driver, and all that the kernel is made of."""
+    """The mark's path; its name is a hash of the card, its driver, and the kernel's sources."""
     from kernels.cuda.driver import version
 
     card = str(torch.cuda.get_device_properties(device))
@@ -149,7 +148,7 @@ def mark_of(device: torch.device) -> Path:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until all that was launched has ended. Raises `CardBroken`."""
+    """Wait until all that was launched has ended. Raises `CardBroken`."""
     until = time.monotonic() + _LONGEST_S
     try:
         event = torch.cuda.Event()

@@ -1,7 +1,7 @@
 """The largest steps a worker can meet, each run once to see what memory it takes.
 
-Owns the imagined steps and the reading of card and host. Must not know what the result is used for
-(`kv_size.py` divides the memory) nor how a step is computed: it calls the runner.
+Owns these steps and the reading of the memory of card and host. Must not know what the result is
+used for (`kv_size.py` divides the memory), nor how a step is computed: it calls the runner.
 """
 
 import os
@@ -16,18 +16,15 @@ from kernels.linear import library_rows
 from protocol.messages import EngineFacts
 from protocol.sampling import MAX_LOGPROBS, SamplingParams
 from workers.engine.memory.budget import CardReading, MemoryRoom, card_room, host_room, vgpu_limit
+from workers.engine.memory.forecast import CONTEXT_BYTES
 from workers.engine.models.network import Network
 from workers.engine.runner import Runner
 from workers.scheduler import Chunk, SequenceStart, StepPlan
 
-_CONTEXT_BYTES = 600 * 2**20
-"""What a CUDA context and its libraries take beside torch's allocator; 520 MiB on an H200. It
-counts under a vGPU limit, and the driver does not report its owner."""
-
 _LAYERS: Final = 3
-"""A step through these takes as much memory as through all, and no longer than it must: the first
-may write over the rows that it is given, those behind it have them beside their own, and the last
-keeps only the rows that are sampled."""
+"""How many layers are enough: a step through them takes as much memory as through all, in less
+time. The first layer may overwrite its input, those behind it hold their input beside their own
+rows, and the last keeps only the sampled rows."""
 
 
 def room(device: torch.device) -> MemoryRoom:
@@ -39,23 +36,24 @@ def room(device: torch.device) -> MemoryRoom:
     reading = CardReading(
         free=free,
         total=total,
-        held=torch.cuda.memory_reserved(device) + _CONTEXT_BYTES,
+        # The context counts under a vGPU limit, and the driver does not report its owner.
+        held=torch.cuda.memory_reserved(device) + CONTEXT_BYTES,
         is_integrated=bool(torch.cuda.get_device_properties(device).is_integrated),
     )
     return card_room(reading, vgpu_limit(os.environ, device.index), host_room())
 
 
 def shallow(model: Network) -> Network:
-    """The model with so few layers, of all kinds, that a probe is brief."""
+    """The model with a few layers, at least one of each kind, so that a probe is brief."""
     return model.with_layers(model.config.sample(_LAYERS))
 
 
 def run_largest_steps(runner: Runner) -> None:
     """Run all of `largest_plans`.
 
-    The runner's cache may hold a single block: all imagined sequences lie in block 0, because what
-    they compute does not matter. Nor is it a number where layers keep states: a sequence that
-    begins in the middle finds none. Raises `torch.OutOfMemoryError` if a step does not fit.
+    The runner's cache may hold a single block: all imagined sequences lie in block 0, because their
+    results do not matter. With recurrent layers these are not even numbers, because a sequence that
+    begins in the middle has no state. Raises `torch.OutOfMemoryError` if a step does not fit.
     """
     for plan in largest_plans(runner.facts):
         launched = runner.launch(plan)
@@ -65,13 +63,13 @@ def run_largest_steps(runner: Runner) -> None:
 
 
 def largest_plans(facts: EngineFacts) -> Iterator[StepPlan]:
-    """Steps of which none that a scheduler can plan takes more memory than one; each ends those
-    before.
+    """Plans of steps such that no step that a scheduler can plan takes more memory than the largest
+    of them. Each plan ends the sequences of the one before.
 
-    A full batch of draws, of which one has a full chunk at the end of a full window. Then a chunk
-    alone, of the whole budget, that begins where the library may attend: it gathers all keys and
-    values that the chunk sees. And one whose gates and ups are left in memory. A window shorter
-    than the budget has several chunks in place of one.
+    First a full batch of draws, with one full chunk at the end of a full window. Then a chunk of
+    the whole budget that begins where the library may attend, which gathers all keys and values
+    that the chunk sees. Then one whose gates and ups are written to memory (`library_rows`). If the
+    window is shorter than the budget there are several chunks in place of one.
     """
     plan = largest_plan(facts)
     yield plan

@@ -48,11 +48,11 @@ from workers.engine.warm_up import warm_up
 from workers.model_dir import drafter_dir, local_dir
 
 _SMALL_BYTES: Final = 64 * 2**20
-"""A model whose layers fit into a processor's cache gains nothing from threads, and threads of
-several workers that wait for one another by spinning cost each of them most of its speed."""
+"""A model that is smaller runs in one thread by default: its layers fit into a processor's cache,
+so threads gain nothing, and spinning threads of several workers cost each most of its speed."""
 
 _DRAFT_ROWS: Final = 8
-"""Hidden states of the largest step that a drafter's pass over its rows holds at once."""
+"""How many tensors of the size of a step's hidden states a drafter's pass holds at once."""
 
 
 def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None = None) -> Runner:
@@ -116,8 +116,8 @@ def _load(
     dtype: torch.dtype,
     report: Report,
 ) -> ModelWeights:
-    """The weights on their device, where the kernel of those in 4 bits is then checked, outside of
-    captures. Raises `ConfigError`.
+    """Load the weights to their device. If they are in 4 bits, check the kernel that multiplies
+    them there, because that must happen outside captures. Raises `ConfigError`.
     """
     change = layer_change(config, shape, dtype, device)
     with _phase(report, "load", config.model):
@@ -179,8 +179,9 @@ def _divide(
     drafter: Drafter | None,
     report: Report,
 ) -> tuple[Drafter | None, StateMemory | None, tuple[int, int, int]]:
-    """The drafter, the states, and as `_num_blocks`. A drafter that "auto" has found is left out
-    where it would take what the configuration asks for. Raises `ConfigError`.
+    """Divide the memory: the drafter, the room for states, and the result of `_num_blocks`. A
+    drafter that "auto" has found is left out if what the configuration asks for does not fit
+    beside it. Raises `ConfigError`.
     """
     device, dtype = model.device, model.weights.embedding.dtype
     while True:
@@ -204,8 +205,8 @@ def _num_blocks(
     kept: StateMemory | None,
     drafter: Drafter | None,
 ) -> tuple[int, int, int]:
-    """How many blocks fit into the room `before` beside states and the largest step, which is found
-    out on a card; how many bytes that step takes beside what its runner keeps, and how many in all.
+    """How many blocks fit into the room `before` beside states and the largest step, whose memory
+    is measured on a card; how much of the step's peak is free again after it, and the step's bytes.
     """
     shape, embedding = model.config, model.weights.embedding
     device, dtype = embedding.device, kv_dtype(config, embedding.dtype)
@@ -262,8 +263,8 @@ def _take_caches(
 
 
 def _draft_bytes(config: WorkerConfig, model: Network, drafter: Drafter) -> int:
-    """What the largest step takes for its drafter: what is tapped, its mixture, and some rows of
-    keys and values.
+    """Bytes that the largest step takes for its drafter: the taps, their mixture, and rows of keys
+    and values.
     """
     row = model.config.hidden_size * model.weights.embedding.itemsize
     return config.token_budget * row * (len(drafter.taps) + _DRAFT_ROWS)

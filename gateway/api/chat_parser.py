@@ -188,6 +188,28 @@ def chat_request(
     return continued(request, CONTINUE) if typed.continue_final_message else request
 
 
+def translated_chat(
+    raw: dict[str, Any], fingerprint: bytes, num_bytes: int, form: str
+) -> ChatRequest:
+    """As `chat_request`, of a body that was written from that of another API, whose field for the
+    form of the answer is `form`: errors name that field.
+    """
+
+    def renamed(text: str) -> str:
+        return text.replace("response_format.json_schema", form).replace("response_format", form)
+
+    try:
+        request = chat_request(raw, fingerprint, num_bytes)
+    except ApiError as error:
+        param = None if error.param is None else renamed(error.param)
+        raise invalid(param, renamed(error.message), code=error.code or "invalid_value") from error
+    grammar = request.grammar
+    if grammar is None:
+        return request
+    grammar = msgspec.structs.replace(grammar, field=renamed(grammar.field))
+    return msgspec.structs.replace(request, grammar=grammar)
+
+
 def _messages(bodies: list[MessageBody], others: list[OtherPart]) -> tuple[Message, ...]:
     """The messages; parts that are not text are added to `others`. The comprehension is the fast
     path: nearly every message has a known role and a text, and nothing is left to check.

@@ -14,7 +14,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from gateway.api.chat_parser import Rewrite, chat_request
+from gateway.api.chat_parser import Rewrite, translated_chat
 from gateway.api.errors import invalid
 from gateway.api.request import (
     MAX_SESSION_CHARS,
@@ -123,7 +123,7 @@ def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) 
     if rewrite is not None:
         chat = rewrite(chat)
     fingerprint = xxhash.xxh3_128_digest(body, seed=_FINGERPRINT_SEED)
-    request = chat_request(chat, fingerprint, len(body))
+    request = translated_chat(chat, fingerprint, len(body), "output_config.format")
     if may_continue(request.messages):
         request = continued(request, "messages")
     return msgspec.structs.replace(

@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from gateway.api.chat_parser import Rewrite, chat_request
+from gateway.api.chat_parser import Rewrite, translated_chat
 from gateway.api.errors import invalid
 from gateway.api.request import (
     ChatRequest,
@@ -192,7 +192,7 @@ def parse_responses(
     if rewrite is not None:
         chat = rewrite(chat)
     fingerprint = xxhash.xxh3_128_digest(draft.body, seed=_FINGERPRINT_SEED)
-    request = chat_request(chat, fingerprint, len(draft.body))
+    request = translated_chat(chat, fingerprint, len(draft.body), "text.format")
     return Responses(
         request=msgspec.structs.replace(
             request, session=session_of(raw) or draft.conversation_id, translated_from="input"

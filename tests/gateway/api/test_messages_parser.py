@@ -189,6 +189,10 @@ def test_unknown_fields_and_blocks_are_ignored() -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "maybe"}}, "tool_choice.type"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "y"}}, "tool_choice"),
         ({"temperature": "hot"}, "temperature"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": 5}}},
+            "output_config.format.schema",
+        ),
     ],
 )
 def test_mistakes_are_named(fields: dict[str, Any], param: str) -> None:

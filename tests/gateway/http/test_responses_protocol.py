@@ -187,6 +187,25 @@ async def test_a_probe_of_nothing_is_answered() -> None:
     assert body["status"] == "incomplete"
 
 
+@pytest.mark.parametrize(
+    ("form", "param"),
+    [
+        ({"type": "xml"}, "text.format.type"),
+        ({"type": "json_schema", "name": "x"}, "text.format.schema"),
+        ({"type": "json_schema", "name": "x", "strict": True, "schema": {}}, "text.format.schema"),
+    ],
+)
+async def test_a_form_that_cannot_be_served_is_called_as_the_client_does(
+    form: dict[str, Any], param: str
+) -> None:
+    """Not by the field of a chat, whether the body is wrong or no engine can enforce it."""
+    async with whole_gateway() as whole:
+        reply = await whole.post(PATH, model="alpha", input="x", text={"format": form})
+    assert (reply.status, reply.json["error"]["param"]) == (400, param)
+    assert f"'{param}'" in reply.json["error"]["message"]
+    assert "response_format" not in reply.json["error"]["message"]
+
+
 async def test_a_call_that_is_cut_is_incomplete() -> None:
     """codex makes the call of an item once it is done; what comes before the cut is complete."""
     async with whole_gateway(FakeWorker(text=TWO_CALLS[:-16])) as whole:

@@ -41,6 +41,17 @@ class Counters:
     spans_lost: int = 0
     processes_replaced: int = 0
 
+    def end_turn(self, error: BaseException | None) -> None:
+        """Count a turn by how it ended: by no error, by an `Exception`, or by cancellation, which
+        for a turn with several choices is a group of `Cancelled`.
+        """
+        if error is None:
+            self.turns_finished += 1
+        elif isinstance(error, Exception):
+            self.turns_failed += 1
+        else:
+            self.turns_cancelled += 1
+
     def count(self, usage: Usage) -> None:
         """Add the tokens of an answer by a worker."""
         self.prompt_tokens += usage.prompt_tokens

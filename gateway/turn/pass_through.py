@@ -5,6 +5,7 @@ what the path means, nor HTTP servers.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import partial
 
 import msgspec
@@ -48,16 +49,16 @@ async def pass_through(
     counters, task = services.counters, services.open_turns.open()
     counters.turns_started += 1
     caller.trace.turn.num_open += 1
-    is_answered = False
-    try:
-        await _PassThrough(services, request, caller, respond).run()
-        is_answered = True
-    finally:
+
+    def end(_kind: object, error: BaseException | None, _trace: object) -> None:
+        counters.end_turn(error)
         services.open_turns.close(task)
         caller.trace.turn.num_open -= 1
         services.traces.end_turn(caller.trace.turn)
-        counters.turns_finished += is_answered
-        counters.turns_failed += not is_answered
+
+    with ExitStack() as turn:
+        turn.push(end)
+        await _PassThrough(services, request, caller, respond).run()
 
 
 class _PassThrough:

@@ -94,14 +94,7 @@ class Turn:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         """Count the turn by how it ends; emit an `ApiError` to the client as its last event."""
-        counters = self._services.counters
-        if error is None:
-            counters.turns_finished += 1
-        elif isinstance(error, Exception):
-            counters.turns_failed += 1
-        else:
-            # Cancelled, or for a turn with several choices a group of `Cancelled`.
-            counters.turns_cancelled += 1
+        self._services.counters.end_turn(error)
         self._services.open_turns.close(self._task)
         trace = self._caller.trace
         trace.turn.num_open -= 1

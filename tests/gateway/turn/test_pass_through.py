@@ -66,3 +66,23 @@ async def test_a_key_without_cloud_and_a_provider_that_cuts() -> None:
             with pytest.raises(ApiError, match="No worker"):
                 await ask(gateway, Caller(cloud=False))
             assert len(provider.requests) == 1
+
+
+async def test_a_client_that_leaves_is_no_failure() -> None:
+    """Its request counts as cancelled, as a chat does."""
+    body = named_body("application/json", b'{"model": "alpha", "input": "x"}')
+    assert body is not None
+    request = PathRequest("/embeddings", body)
+
+    async def leave(*_given: object) -> None:
+        client.cancel()
+        await trio.lowlevel.checkpoint()
+
+    async with open_provider(FakeProvider(usage=USAGE)) as provider:
+        model, tables = chain_of({"p": provider})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            with trio.CancelScope() as client:
+                await pass_through(gateway.services, request, Caller(), leave)
+            counters = gateway.services.counters
+    assert client.cancelled_caught
+    assert (counters.turns_started, counters.turns_cancelled, counters.turns_failed) == (1, 1, 0)

@@ -86,10 +86,9 @@ def _words(event: FleetEvent) -> tuple[AlertKind, Level, str, str] | None:  # no
             return "worker", "warning", f"worker {worker} lost", reason
         case WorkerBack(worker, _, models, _):
             return "worker", "good", f"worker {worker} is back", "It serves " + ", ".join(models)
-        case EngineFault(worker, _, kind, exit_code, True):
+        case EngineFault(worker, _, kind, exit_code, is_final):
             code = "" if exit_code is None else f", exit code {exit_code}"
-            text = f"{kind}{code}. `herma worker restart {worker}` starts it again."
-            return "crash loop", "critical", f"worker {worker} has given up", text
+            return _died(worker, f"{kind}{code}.", is_final=is_final)
         case BreakerOpen("provider", name, open_s, reason, _):
             text = f"{reason}; asked last for {open_s:.0f} s."
             return "provider", "warning", f"provider {name} fails", text
@@ -98,3 +97,11 @@ def _words(event: FleetEvent) -> tuple[AlertKind, Level, str, str] | None:  # no
             return "request", "warning", f"a request ends engines of {model}", text
         case _:
             return None
+
+
+def _died(worker: str, how: str, *, is_final: bool) -> tuple[AlertKind, Level, str, str]:
+    """An engine, and whether its supervisor starts it again."""
+    if not is_final:
+        return "worker", "warning", f"the engine of {worker} died", f"{how} It is started again."
+    text = f"{how} `herma worker restart {worker}` starts it again."
+    return "crash loop", "critical", f"worker {worker} has given up", text

@@ -54,6 +54,7 @@ def published(event: FleetEvent) -> Alert | None:
             "worker w1 is slower",
         ),
         (SpeedBack("w1"), "speed loss", "good", "worker w1 is fast again"),
+        (EngineFault("w1", 1, "killed", 137, False), "worker", "warning", "engine of w1 died"),
         (EngineFault("w1", 9, "crashed", 127, True), "crash loop", "critical", "has given up"),
         (BreakerOpen("provider", "cloud", 30, "HTTP 500"), "provider", "warning", "cloud fails"),
         (PoisonedRequest("r", "m", "ann", 3), "request", "warning", "ends engines of m"),
@@ -70,7 +71,6 @@ def test_events_become_alerts(event: FleetEvent, kind: str, level: str, words: s
 @pytest.mark.parametrize(
     "event",
     [
-        EngineFault("w1", 1, "crashed", 1, False),
         Resumed("r", "m", "w1", "lost", 5),
         BreakerOpen("worker", "w1", 30, "slow"),
     ],

@@ -6,7 +6,7 @@ and one typed conversion of those: about 100 us for a 47 KB agent request. Must 
 templates or models.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, get_args
 
 import msgspec
@@ -42,8 +42,10 @@ _TEXT_PARTS: Final = frozenset({"text", "refusal"})
 _TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 """Template variables that the request's own fields decide."""
 
-_THINKING: Final = ("enable_thinking", "think")
-"""Fields that switch reasoning on or off: Alibaba's and Ollama's."""
+_THINKING: Final = ("enable_thinking", "think", "thinking")
+"""Fields that switch reasoning on or off: Alibaba's, Ollama's, and that of DeepSeek, Z.ai and
+Moonshot, which is an object with a `type`.
+"""
 
 _KWARGS: Final = frozenset({"chat_template_kwargs", "reasoning_effort", "reasoning", *_THINKING})
 """Fields that become variables of the template."""
@@ -421,7 +423,7 @@ def _template_kwargs(typed: ChatBody, raw: dict[str, Any]) -> dict[str, Any]:
     effort = _effort(raw)
     if effort is not None:
         kwargs.setdefault("reasoning_effort", effort)
-    thinks = next((v for v in map(raw.get, _THINKING) if isinstance(v, bool)), None)
+    thinks = next((v for v in _switches(raw) if isinstance(v, bool)), None)
     if effort == "none":
         thinks = False
     if thinks is not None:
@@ -429,6 +431,15 @@ def _template_kwargs(typed: ChatBody, raw: dict[str, Any]) -> dict[str, Any]:
         kwargs.setdefault("enable_thinking", thinks)
         kwargs.setdefault("thinking", thinks)
     return kwargs
+
+
+def _switches(raw: dict[str, Any]) -> Iterator[object]:
+    """What the fields that switch reasoning say."""
+    for value in map(raw.get, _THINKING):
+        kind = value.get("type") if isinstance(value, dict) else None
+        yield kind != "disabled" if isinstance(kind, str) else value
+    nested = raw.get("reasoning")
+    yield nested.get("enabled") if isinstance(nested, dict) else None
 
 
 def _effort(raw: dict[str, Any]) -> str | None:

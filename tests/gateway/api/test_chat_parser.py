@@ -67,6 +67,25 @@ def test_an_agent_turn_parses_with_its_tool_history() -> None:
     assert request.template_kwargs == {"enable_thinking": False, "thinking": False}
 
 
+@pytest.mark.parametrize(
+    ("fields", "thinks"),
+    [
+        ({"enable_thinking": True}, True),
+        ({"think": False}, False),
+        ({"thinking": {"type": "disabled"}}, False),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, True),
+        ({"reasoning": {"enabled": False}}, False),
+        ({"reasoning_effort": "none"}, False),
+        ({"thinking": {}}, None),
+        ({"thinking": "x", "reasoning": {}}, None),
+    ],
+)
+def test_reasoning_has_many_switches(fields: dict[str, Any], thinks: bool | None) -> None:
+    """Those of Alibaba, Ollama, Z.ai, OpenRouter and OpenAI are one to the template."""
+    kwargs = parse(**fields).template_kwargs
+    assert kwargs.get("enable_thinking") is kwargs.get("thinking") is thinks
+
+
 def test_unknown_fields_are_kept_for_a_provider() -> None:
     """`raw` is the whole body, with its unknown fields."""
     fields = body(future={"a": [1, None]}, metadata={"session_id": "s1"})

@@ -14,9 +14,9 @@ from tests.fakes.scripted_http import ScriptedServer, open_server
 from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
 
-ODD_ROLES = {"role": "assistant", "content": "I begin."}
+REFUSED = {"role": "user", "content": "Not this."}
 REFUSING_TEMPLATE = (
-    "{%- if messages[0].role == 'assistant' %}{{ raise_exception('the user begins') }}{% endif %}"
+    "{%- if messages[-1].content == 'Not this.' %}{{ raise_exception('not this') }}{% endif %}"
     + CHAT_TEMPLATE
 )
 
@@ -198,7 +198,7 @@ IMAGE = [
 ]
 
 
-@pytest.mark.parametrize("messages", [[{"role": "user", "content": IMAGE}], [ODD_ROLES]])
+@pytest.mark.parametrize("messages", [[{"role": "user", "content": IMAGE}], [REFUSED]])
 async def test_what_the_template_cannot_show_goes_to_a_provider(
     messages: list[dict[str, Any]],
 ) -> None:

@@ -21,9 +21,11 @@ from tests.fakes.drafts import CardDrafts
 from tests.fakes.early_starts import Watch, early_starts
 from tests.fakes.tiny_drafters import add_gated_head
 from tests.fakes.tiny_families import write_family
-from tests.fakes.tiny_models import load_tiny
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.kernels.delta_cases import EPS, SIZES, drawn_rows, layer
 from tests.kernels.test_delta_verify import NUM_SLOTS, STEPS, begun, planned
+from tests.workers.engine.drafting.cases import made
+from workers.engine.drafting.drafter import Drafter
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import Runner
@@ -179,15 +181,35 @@ def test_all_kernels_of_drafts_wait(tmp_path: Path) -> None:
     chosen = SpeculationConfig(drafter=str(path), depth=2)
     sizes = {"kv_tokens": 512, "block_size": 16, "token_budget": 128, "snapshots": 4}
     host = load_tiny(path, dtype="float16", speculation=chosen, **sizes)
+    assert host.drafter is not None
+    watch = _drafting(host, host.drafter)
+    assert {"_advance_kernel", "_decode_kernel"} <= watch.early
+    assert watch.faults == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")  # of padding
+@pytest.mark.parametrize("name", ["dflash", "dflash2", "mtp", "eagle3"])
+def test_all_kernels_of_a_drafter_wait(tmp_path: Path, name: str) -> None:
+    """Beside a dense model."""
+    path = write_tiny_model(tmp_path / "model", num_hidden_layers=5)
+    host = load_tiny(path, dtype="float16", kv_tokens=512, block_size=16, token_budget=128)
+    drafter, _, _ = made(name, host.model, tmp_path / "drafter")
+    drafter.take_cache(host.cache.num_blocks + 1, 16)
+    watch = _drafting(host, drafter)
+    assert "_skinny_kernel" in watch.early
+    assert watch.faults == []
+
+
+def _drafting(host: Runner, drafter: Drafter) -> Watch:
+    """Two rounds; behind the first its draft passes are those that are captured."""
+    given = host.model, host.cache, host.facts
     with early_starts() as watch:
-        steps = DeviceSteps(
-            *(host.model, host.cache, host.facts, run_again), drafter=host.drafter, verifies=True
-        )
-        runner = Runner(host.model, host.cache, host.facts, host.model_dir, steps)
+        steps = DeviceSteps(*given, run_again, drafter=drafter, verifies=True)
+        runner = Runner(*given, host.model_dir, steps)
         drive = Drive(runner, looks_ahead=True, proposer=CardDrafts(2))
         for _ in range(2):
             _answers(drive)
             while runner.prepare(pending_only=True):
                 pass
-    assert {"_advance_kernel", "_decode_kernel"} <= watch.early
-    assert watch.faults == []
+    return watch

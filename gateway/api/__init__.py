@@ -81,9 +81,11 @@ from gateway.api.response_items import (
     events_after,
     number_of,
     page_of,
+    references,
     response_of,
     stopped,
     with_ids,
+    with_named,
 )
 from gateway.api.responses_formatter import Recorder, ResponseStream, responses_format
 from gateway.api.responses_parser import (
@@ -200,6 +202,7 @@ __all__ = [
     "parse_responses",
     "poisoned_request",
     "read_responses",
+    "references",
     "request_too_costly",
     "response_of",
     "responses_format",
@@ -213,4 +216,5 @@ __all__ = [
     "with_continuous_usage",
     "with_herma",
     "with_ids",
+    "with_named",
 ]

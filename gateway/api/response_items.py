@@ -4,7 +4,7 @@ Owns the form of a stored input item, pages of items, conversations, deletions, 
 response that was running when its gateway stopped. Pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -94,6 +94,28 @@ def with_ids(items: Iterable[Item], suffix: str) -> list[Item]:
             form = {"status": "completed", **form, "content": _parts(item)}
         listed.append(form)
     return listed
+
+
+def references(items: Iterable[Item]) -> list[str]:
+    """The ids of stored items that `items` name instead of repeating them."""
+    return [str(item.get("id")) for item in items if _is_reference(item)]
+
+
+def with_named(items: Iterable[Item], found: Mapping[str, Item]) -> list[Item]:
+    """`items` with those that their references name, which are `found` by their ids; the others are
+    left out.
+    """
+    return [
+        found[item["id"]] if _is_reference(item) else item
+        for item in items
+        if not _is_reference(item) or item["id"] in found
+    ]
+
+
+def _is_reference(item: Item) -> bool:
+    """Whether it only names a stored item; its type may be absent."""
+    kind = item.get("type")
+    return kind == "item_reference" or (kind is None and "role" not in item and "id" in item)
 
 
 def response_of(item_id: str) -> str:

@@ -6,7 +6,7 @@ arguments its calls have. The items that a response continues or refers to are a
 know HTTP, nor where items are stored.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -133,20 +133,8 @@ class ResponsesDraft(msgspec.Struct, frozen=True):
         """The input as items; a text is a message."""
         return _given_items(self.typed)
 
-    @property
-    def references(self) -> list[str]:
-        """The ids of stored items that the input names instead of repeating them."""
-        return [str(item.get("id")) for item in self.items if _is_reference(item)]
-
-    def resolved(self, found: Mapping[str, Item]) -> "ResponsesDraft":
-        """The request with the items that its references name, which are `found` by their ids; the
-        others are left out.
-        """
-        items = [
-            found[item["id"]] if _is_reference(item) else item
-            for item in self.items
-            if not _is_reference(item) or item["id"] in found
-        ]
+    def with_items(self, items: list[Item]) -> "ResponsesDraft":
+        """The request with `items` as its input."""
         return msgspec.structs.replace(self, typed=msgspec.structs.replace(self.typed, input=items))
 
     @property
@@ -219,12 +207,6 @@ def _stored_fields(draft: ResponsesDraft, *, is_stored: bool) -> dict[str, Any]:
         "previous_response_id": draft.previous_id,
         "store": is_stored,
     }
-
-
-def _is_reference(item: Item) -> bool:
-    """Whether it only names a stored item; its type may be absent."""
-    kind = item.get("type")
-    return kind == "item_reference" or (kind is None and "role" not in item and "id" in item)
 
 
 def _given_items(typed: ResponsesBody) -> Sequence[Item]:

@@ -52,7 +52,7 @@ class Conversations:
             raise ApiError(403, text, code="not_stored")
         body = typed_body(await self._object(scope, receive), ConversationBody)
         suffix = self._edge.draw(12).hex()
-        rows = self._rows(body.items or [], suffix)
+        rows = await self._rows(caller.key, body.items or [], suffix)
         conversation_id, metadata = ID_PREFIX + suffix, body.metadata or {}
         created = await self._stored.create_conversation(
             caller.key, conversation_id, metadata, rows
@@ -87,7 +87,7 @@ class Conversations:
         """Append items; the answer is the items that were added."""
         owner, name = self._named(scope)
         body = typed_body(await self._object(scope, receive), ItemsBody)
-        rows = self._rows(body.items, self._edge.draw(12).hex())
+        rows = await self._rows(owner, body.items, self._edge.draw(12).hex())
         await self._stored.add_items(owner, name, rows)
         added = [msgspec.json.decode(item) for _, item in rows]
         await send_json(send, page_of(added, "asc", str(max(1, len(added))), ""))
@@ -108,8 +108,9 @@ class Conversations:
         await self._stored.delete_item(owner, name, scope["path_params"]["item"])
         await send_json(send, Conversation(name, *await self._stored.conversation(owner, name)))
 
-    def _rows(self, items: list[Item], suffix: str) -> list[tuple[str, bytes]]:
-        """The items with their ids, in JSON. Raises `ApiError` 400."""
+    async def _rows(self, owner: str, items: list[Item], suffix: str) -> list[tuple[str, bytes]]:
+        """The items with their ids, in JSON. Raises `ApiError` 400 and 404."""
+        items = await self._stored.resolved(owner, items)
         check_items(items, self._edge.signer)
         return [(item["id"], _encode(item)) for item in with_ids(items, suffix)]
 

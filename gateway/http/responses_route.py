@@ -54,7 +54,9 @@ class ResponsesRoute:
         """Create a response: at once, streamed, or in the background."""
         caller, body = await self._generation.take(scope, receive)
         caller = without_headers(caller, _NOT_FORWARDED)
-        draft = await self._stored.resolved(caller.key, read_responses(body))
+        draft = read_responses(body)
+        if draft.typed.input and not isinstance(draft.typed.input, str):
+            draft = draft.with_items(await self._stored.resolved(caller.key, draft.typed.input))
         origin = self._origin_of(draft, caller)
         asked = parse_responses(
             draft,

@@ -4,14 +4,22 @@ Owns which keys may store, the history of a request, and the errors for missing 
 know HTTP, nor how anything is written.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
 from config import ResponsesConfig
-from gateway.api import REASONING_PREFIX, ApiError, ResponsesDraft, invalid, response_of
+from gateway.api import (
+    REASONING_PREFIX,
+    ApiError,
+    ResponsesDraft,
+    invalid,
+    references,
+    response_of,
+    with_named,
+)
 from gateway.responses.archive import Archive
 from gateway.responses.background import Background
 from gateway.responses.record import Origin, Record
@@ -75,15 +83,13 @@ class StoredResponses:
             return None
         return Record(self._archive, origin)
 
-    async def resolved(self, owner: str, draft: ResponsesDraft) -> ResponsesDraft:
-        """The request with the stored items that it names; reasoning that is gone is left out, as
-        most templates do with old reasoning. Raises `ApiError` 404 for any other item.
+    async def resolved(self, owner: str, items: Sequence[Item]) -> list[Item]:
+        """`items` with the stored ones that they name; reasoning that is gone is left out, as most
+        templates do with old reasoning. Raises `ApiError` 404 for any other item.
         """
-        names = draft.references
-        if not names:
-            return draft
+        names = references(items)
         found: dict[str, Item] = {}
-        if self._archive.is_kept:
+        if names and self._archive.is_kept:
             store, ids = self._archive.store, list(dict.fromkeys(map(response_of, names)))
 
             def look() -> bool | None:
@@ -94,7 +100,7 @@ class StoredResponses:
         for name in names:
             if name not in found and not name.startswith(REASONING_PREFIX):
                 raise _no_reference(name)
-        return draft.resolved(found)
+        return with_named(items, found)
 
     async def history(self, owner: str, draft: ResponsesDraft) -> list[Item]:
         """The items of the response or conversation that the request continues. Raises `ApiError`

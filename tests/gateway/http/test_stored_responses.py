@@ -128,6 +128,10 @@ async def test_items_can_be_named_instead_of_sent(tmp_path: Path) -> None:
             reply = await one.ask("POST", PATH, key, **fields)
             assert (reply.status, reply.json["error"]["param"]) == (404, "input"), key
             assert f"'{given['id']}'" in reply.json["error"]["message"]
+        kept = await one.ask("POST", CONVERSATIONS, items=names)
+        assert (await one.ask("POST", CONVERSATIONS, "ben", items=names)).status == 404
+        await one.create("Second", conversation=kept.json["id"])
+        assert await one.prompt() == expected
         await one.ask("DELETE", f"{PATH}/{first['id']}")
         assert (await one.ask("POST", PATH, **fields)).status == 404
         gone = {"type": "item_reference", "id": "rs_0123_0"}

@@ -22,9 +22,9 @@ NUM_THREADS: Final = 6
 
 
 class FileStream:
-    """Queues copies with `put`; they are done after `settle`, and nothing follows `finish`. The
-    files stay the caller's. What was launched before a `put` may still use the memory of its
-    tensor: that of a layer that is being quantised goes to the next one.
+    """Queues copies with `put`; they are done after `settle`, and nothing follows `close`. The
+    caller closes the files. Work launched before a `put` may still use the memory of its tensor,
+    for example if it belonged to a layer that is being quantised: the copy comes behind that work.
     """
 
     def __init__(
@@ -57,15 +57,8 @@ class FileStream:
             progress()
         self._synchronize()
 
-    def finish(self, progress: Callable[[], None]) -> None:
-        """Settle for the last time; the threads end."""
-        try:
-            self.settle(progress)
-        finally:
-            self.close()
-
     def close(self) -> None:
-        """End the threads; copies that have not begun are dropped, and the others done."""
+        """End the threads. Copies that have not begun are dropped; the others are done."""
         self._threads.shutdown(cancel_futures=True)
         self._synchronize()
 

@@ -24,11 +24,11 @@ class RopeKind(StrEnum):
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True):
-    """A rotation of the first `dim` dimensions of a head, by halves.
+    """A rotation of the first `dim` dimensions of a head, which pairs the two halves of these.
 
-    `factor` times the window of `original` tokens that the model was first trained with; `low` and
-    `high` are the bounds between which llama3 and YaRN blend. longrope has a divisor for each pair,
-    and others for windows beyond `original`. Cosines and sines are multiplied by `magnitude`.
+    `factor` stretches the window of `original` tokens that the model was first trained with; llama3
+    and YaRN blend between the bounds `low` and `high`. longrope has a divisor for each pair, and
+    `long_divisors` for windows beyond `original`. Cosines and sines are multiplied by `magnitude`.
     """
 
     dim: int
@@ -48,9 +48,10 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     """Softmax attention over cached keys and values.
 
     Scores are products times `scale`. With a `window` a token sees itself and the `window` - 1
-    before it, else all; if it `sees_ahead`, all tokens of its segment, too. `head_norms`: queries
-    and keys are normed, head by head. `out_gate`: what is attended is multiplied by the sigmoid of
-    a product as wide, whose rows a checkpoint has behind those of each head's queries.
+    tokens before it, else all tokens before it; if it `sees_ahead`, also all tokens of its segment.
+    `head_norms`: queries and keys are normed, head by head. `out_gate`: the output is multiplied by
+    the sigmoid of a product of the same width, whose rows lie behind each head's query rows in a
+    checkpoint.
     """
 
     num_heads: int
@@ -72,7 +73,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def query_size(self) -> int:
-        """Columns of all queries, and of what is attended."""
+        """Columns of all queries, and of the attention's output."""
         return self.num_heads * self.head_dim
 
 
@@ -89,7 +90,7 @@ class DeltaRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> DeltaSizes:
-        """The same for the kernels."""
+        """The sizes as the kernels take them."""
         return DeltaSizes(self.num_key_heads, self.num_value_heads, self.key_dim, self.value_dim)
 
     @property
@@ -118,7 +119,7 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """`x += mixer(norm(x)); x += mlp(norm(x))`; with `branch_norms` what is added is normed too."""
+    """`x += mixer(norm(x)); x += mlp(norm(x))`; with `branch_norms` each summand is normed too."""
 
     mixer: Attention | DeltaRule
     mlp: Dense
@@ -126,11 +127,12 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a family's checkpoints keep what.
+    """The names of tensors in a family's checkpoints.
 
-    `prefixes` of the network's tensors, of which a checkpoint has one; modules of a layer follow
-    `layers.N.`. Matrices of a tuple are merged in its order. All of a delta rule's follow `delta`.
-    `skipped` begin names that are no part of the network.
+    A checkpoint has one of the `prefixes` before the names of the network's tensors. Names of a
+    layer's modules follow `layers.N.`; those of a delta rule follow `delta` too. The matrices of a
+    tuple are merged in its order. Names that begin with one of `skipped` are no part of the
+    network.
     """
 
     prefixes: tuple[str, ...] = ("model.",)
@@ -150,11 +152,11 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A network. `dtype` is that of the checkpoint, `stored` how it holds the layers' matrices.
+    """A network. `dtype` is that of the checkpoint, `stored` the format of the layers' matrices.
 
     Norms multiply by `norm_offset` plus the stored weights. Embedded tokens are multiplied by
-    `embedding_scale`, rounded to the weights' dtype. A model that `embeds` was made for embeddings:
-    the last token's state behind the final norm; its checkpoint may lack a head.
+    `embedding_scale`, rounded to the weights' dtype. A model that `embeds` was trained to give
+    embeddings, the last token's state behind the final norm; its checkpoint may lack a head.
     """
 
     family: str
@@ -174,22 +176,22 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_layers(self) -> int:
-        """Layers of any kind."""
+        """The number of layers of any kind."""
         return len(self.layers)
 
     @property
     def attentions(self) -> list[Attention]:
-        """Of all layers that have one."""
+        """The attentions of all layers that have one."""
         return [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
 
     @property
     def attention(self) -> Attention:
-        """The first attention; heads are alike in all of them."""
+        """The first attention; all have the same heads."""
         return self.attentions[0]
 
     @property
     def delta_rules(self) -> list[DeltaRule]:
-        """Of all layers that have one; alike in all of them."""
+        """The delta rules of all layers that have one; all are alike."""
         return [layer.mixer for layer in self.layers if isinstance(layer.mixer, DeltaRule)]
 
     @property
@@ -200,12 +202,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token_numbers(self) -> int:
-        """Numbers that one token's keys and values have in all layers."""
+        """How many numbers one token's keys and values are in all layers."""
         return sum([2 * mixer.num_kv_heads * mixer.head_dim for mixer in self.attentions])
 
     def state_bytes(self, item_bytes: int) -> int:
-        """What one sequence's states take in all layers, in rows of `item_bytes` a number; 0 for a
-        network that has none.
+        """Bytes of one sequence's states in all layers, where a number of a row has `item_bytes`; 0
+        for a network without.
         """
         rules = self.delta_rules
         return sum([4 * rule.matrix_numbers + item_bytes * rule.tail_numbers for rule in rules])
@@ -217,8 +219,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         return item_bytes * num_rows * numbers
 
     def matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of the merged products of a layer: qkv (of a delta rule with z), out,
-        gates and ups, down; and what gates the mixer, of no rows where nothing does.
+        """Rows and columns of the merged products of a layer: qkv (for a delta rule with z), out,
+        gates and ups, down, and the mixer's gate, which has no rows if there is none.
         """
         mixer, width, hidden = layer.mixer, layer.mlp.width, self.hidden_size
         mlp = (2 * width, hidden), (hidden, width)
@@ -238,9 +240,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         return sum([sizes[layer] for layer in self.layers])
 
     def sample(self, count: int) -> tuple[int, ...]:
-        """`count` layers, or more, of which the kinds are all there are: for what must meet each
-        kind, and need not meet all layers.
-        """
+        """The indices of at least `count` layers, among them one of each kind."""
         kinds = {layer: index for index, layer in reversed(list(enumerate(self.layers)))}
         first = sorted(kinds.values())
         return tuple(sorted({*first, *_others(first, self.num_layers, count)}))

@@ -24,7 +24,7 @@ class KvCache:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        """Every page is written at once, so that resident memory does not grow with use."""
+        """Fills all memory with zeros: every page is resident from the start."""
         heads = config.attention
         blocks = (num_blocks + 1, block_size, heads.num_kv_heads, heads.head_dim)
         shape = len(config.attentions), 2, *blocks
@@ -37,5 +37,5 @@ class KvCache:
         )
 
     def num_bytes(self) -> int:
-        """What it takes."""
+        """Bytes of all keys and values."""
         return self.memory.nbytes

@@ -25,8 +25,8 @@ from workers.engine.models.weights import LayerWeights, ModelWeights
 
 
 class Taps(NamedTuple):
-    """What a drafter reads of a forward pass: the rows behind these layers, into `out`
-    [T, layers x hidden], in their order. The last layer is among them only in a pass that computes
+    """What a drafter reads of a forward pass: the outputs of these layers, in their order, written
+    to `out` [T, layers x hidden]. The last layer may be one of them only in a pass that computes
     all rows.
     """
 
@@ -34,7 +34,7 @@ class Taps(NamedTuple):
     out: Tensor
 
     def take(self, index: int, hidden: Tensor) -> None:
-        """Keep the rows behind layer `index`, if it is one of ours."""
+        """Keep the output of layer `index`, if it is tapped."""
         if index in self.layers:
             size, place = hidden.shape[1], self.layers.index(index)
             self.out[:, place * size : (place + 1) * size].copy_(hidden)
@@ -50,11 +50,11 @@ class _Attention(NamedTuple):
 
 
 class Network:
-    """A loaded network for sequences of up to `window` tokens, None: as many as it was made for.
-    Call it under `torch.inference_mode`.
+    """A loaded network for sequences of up to `window` tokens; None: the window of its config. Call
+    it under `torch.inference_mode`.
 
-    With `invariant` a row's result is bit for bit the same whatever is computed beside it, of plans
-    that are invariant too.
+    With `invariant`, and plans that are invariant too, a row's result is bit for bit the same
+    whatever is computed beside it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Network:
         self.embedding_scale = float(scale)
 
     def with_layers(self, chosen: tuple[int, ...]) -> "Network":
-        """The network with these layers only; all else is shared."""
+        """The network with the `chosen` layers only; it shares everything with this one."""
         fewer = copy(self)
         fewer.config = self.config.with_layers(chosen)
         fewer.weights = self.weights.with_layers(chosen)
@@ -115,12 +115,12 @@ class Network:
         taps: Taps | None = None,
         states: StateStep | None = None,
     ) -> Tensor:
-        """The last hidden states [T, hidden], before the final norm; writes keys and values, and
-        moves on the `states` that a network with recurrent layers has.
+        """The last hidden states [T, hidden], before the final norm. Writes keys and values, and
+        moves on the `states` of a network with recurrent layers.
 
-        With `rows` int64 [S], those of these rows only: [S, hidden]. The last layer computes only
-        keys and values of the other rows, which nothing reads: of a long prompt that saves 1 / 40
-        of the products. May overwrite `hidden`.
+        With `rows` int64 [S] returns those rows only, [S, hidden]. Then the last layer computes
+        only keys and values of the other rows; for a long prompt that saves 1 / 40 of the products.
+        May overwrite `hidden`.
         """
         eps, invariant = self.config.rms_norm_eps, self.invariant
         last = self.weights.layers[-1]
@@ -152,7 +152,7 @@ class Network:
         return norm_linear(hidden, weights.norm, eps, weights.head, invariant=self.invariant)
 
     def final_norm(self, hidden: Tensor) -> Tensor:
-        """What the head, or a pooling, reads of last hidden states [rows, hidden]."""
+        """The final norm of last hidden states [rows, hidden], which a head or a pooling reads."""
         return rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
 
     def _attended(
@@ -180,7 +180,7 @@ class Network:
     def _recurrent(
         self, hidden: Tensor, layer: LayerWeights, index: int, step: StateStep
     ) -> Tensor:
-        """`index` among the layers that have states."""
+        """A recurrent layer; `index` counts the layers that have states."""
         eps, state = self.config.rms_norm_eps, step.states.layers[index]
         assert layer.delta is not None
         assert layer.gate is not None
@@ -205,7 +205,7 @@ class Network:
     def _added(
         self, hidden: Tensor, x: Tensor, weight: Weight, bias: Tensor | None, norm: Tensor | None
     ) -> Tensor:
-        """`hidden` with the product of x, or with what a norm makes of it."""
+        """`hidden` plus the product of x, which is normed first if there is a `norm`."""
         if norm is None:
             return linear_add(x, weight, hidden, bias, invariant=self.invariant)
         branch = linear(x, weight, bias, invariant=self.invariant)

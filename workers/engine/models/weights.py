@@ -1,8 +1,9 @@
-"""The weights of a network, merged as the forward pass wants them.
+"""The weights of a network, merged as the forward pass needs them.
 
-Owns the merged layout (one matrix for q, k and v, one for gate and up) and which of them may be in
-8 bits: the four products of a layer, not its norms, never the embedding nor the head. The names of
-tensors are the description's. Must not know files (`checkpoint.py`), nor how the weights are used.
+Owns the merged layout (one matrix for q, k and v, one for gate and up) and the choice of matrices
+that may be in 8 or 4 bits: the four products of a layer, never norms, embedding or head. The
+description has the names of tensors. Must not know files (`checkpoint.py`), nor how weights are
+used.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -39,21 +40,21 @@ _INT4: Final[dict[Stored, tuple[str, Format]]] = {
     Stored.INT4_GPTQ_V2: (".qweight", partial(read_gptq, is_v2=True)),
     Stored.INT4_PACKED: (".weight_packed", read_packed),
 }
-"""What names a quantised module, and how it is read."""
+"""For each 4-bit format the suffix of a quantised tensor's name, and the function that reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One decoder layer; H query heads, KV key heads, D dimensions each, I inner width.
 
-    `qkv` [(H + 2 KV) D, hidden], `qk_norm` [H + KV, D] one row per head, `out` [hidden, H D],
-    `gate_up` [2 I, hidden], `down` [hidden, I], these four possibly in 8 bits. Biases, head norms
-    and the norms of what a branch adds are None unless the model has them. Norms that are stored
-    with an offset are float32: in 16 bits small weights would be lost beside it.
+    `qkv` [(H + 2 KV) D, hidden], `out` [hidden, H D], `gate_up` [2 I, hidden] and `down`
+    [hidden, I] may be in 8 or 4 bits. `qk_norm` [H + KV, D] has one row per head. Biases, head
+    norms and the norms of branches are None unless the model has them. Norms that are stored with
+    an offset are float32: in 16 bits small weights would be lost beside the offset.
 
-    `gate` is the product of attention's output gates, [H D, hidden]. A layer of the delta rule has
-    `delta`; its `qkv` goes on with z, and its `gate` [2 HV, hidden], of b and a, is never in 8
-    bits, because all rows behind one depend on it.
+    `gate` [H D, hidden] makes attention's output gates. A layer of the delta rule has `delta`; its
+    `qkv` also has the rows of z, and its `gate` [2 HV, hidden], of b and a, is never quantised,
+    because a row's gates affect all later rows.
     """
 
     input_norm: Tensor
@@ -81,7 +82,7 @@ class ModelWeights:
     head: Tensor
 
     def num_bytes(self) -> int:
-        """What all weights take, a tied head counted once."""
+        """Bytes of all weights; a tied head counts once."""
         return sum(t.nbytes for t in {id(t): t for t in self._tensors()}.values())
 
     @property
@@ -95,12 +96,12 @@ class ModelWeights:
         return any(isinstance(weight, Int4Weight) for weight in self._tensors())
 
     def with_layers(self, chosen: Iterable[int]) -> "ModelWeights":
-        """These layers only; all else is shared."""
+        """The weights of the `chosen` layers only; all else is shared."""
         return replace(self, layers=tuple([self.layers[index] for index in chosen]))
 
     @property
     def prefill_bytes(self) -> int:
-        """What the forms in 8 bits take that are for many rows only."""
+        """Bytes of the second forms in 8 bits, which `prefill = "fp8"` keeps for many rows."""
         weights = [weight for weight in self._tensors() if isinstance(weight, DualWeight)]
         return sum([weight.fp8.nbytes for weight in weights])
 
@@ -134,10 +135,10 @@ def _narrowed(layer: LayerWeights, change: Callable[[Weight], Weight]) -> LayerW
 
 
 def with_narrow_norms(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
-    """The layer with the norms before products in 4 or 8 bits in the dtype of x. Those of `1 + w`
-    are kept in float32: 145 kernels of their own in a step of Qwen3.6-27B in 4 bits, and in 8 bits
-    as many bytes for each program of a product as its weights. Rounding them changes a column by
-    2^-9 of itself at most, where 8 bits change a weight by 2^-4.
+    """The layer with the norms before products in 4 or 8 bits rounded to the dtype of x. Norms of
+    `1 + w` are float32 before. So they would need kernels of their own in 4 bits, 145 in a step of
+    Qwen3.6-27B; in 8 bits a program of a product would read as many bytes of norms as of weights.
+    The rounding changes a column by at most 2^-9 of itself, where 8 bits change a weight by 2^-4.
     """
     if not isinstance(layer.gate_up, Int4Weight | Fp8Weight):
         return layer
@@ -145,7 +146,9 @@ def with_narrow_norms(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
 
 
 def doubled(layer: LayerWeights) -> LayerWeights:
-    """The layer with its products in 8 bits too, for many rows. What is in 8 bits stays so."""
+    """The layer with its products in both forms, in 16 bits and in 8 bits for many rows. A product
+    that is quantised already stays as it is.
+    """
     return with_products(layer, _doubled)
 
 
@@ -184,11 +187,11 @@ def load_weights(
     *,
     change: Callable[[LayerWeights], LayerWeights] | None = None,
 ) -> ModelWeights:
-    """Read all weights of `model_dir` to `device` as `dtype`; those in 8 bits stay so.
+    """Read all weights of `model_dir` to `device` as `dtype`; quantised ones keep their format.
 
-    `change` (`quantised`, `doubled`) is applied layer by layer, so that no more than one layer is
-    ever there in a form that is not kept. Raises `ConfigError` naming the file or tensor that is
-    missing, misshapen or not ours.
+    `change` (`quantised`, `quartered`, `doubled`) is applied layer by layer, so that at most one
+    layer exists in a form that is not kept. Raises `ConfigError` naming the file or tensor that is
+    missing, misshapen or unknown.
     """
     stream = FileStream(device) if device.type == "cuda" else None
     with Checkpoint(model_dir, stream) as checkpoint:

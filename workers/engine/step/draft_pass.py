@@ -69,7 +69,6 @@ class DraftPass:
     ) -> None:
         """`clock` times passes on a host."""
         self._clock = clock
-        self._begin: float | None = None
         self._timing: Callable[[], DraftTiming] = DraftTiming
         self._drafter = drafter
         self._model = model
@@ -97,9 +96,9 @@ class DraftPass:
         timing, self._timing = self._timing, DraftTiming
         return timing
 
-    def begin(self) -> None:
-        """On a host: start the time of the next draft pass here instead of at `draft`."""
-        self._begin = self._clock()
+    def now(self) -> float:
+        """The time of a host, for `draft`."""
+        return self._clock()
 
     def keep_in_place(self, num_rows: int) -> None:
         """Take memory at fixed addresses, where captured steps of up to `num_rows` rows leave what
@@ -156,9 +155,11 @@ class DraftPass:
         picked: Picked,
         sampling: Sequence[Chunk],
         plan_rows: PlanRows,
+        begun: float | None = None,
     ) -> tuple[Sequence[Chunk], Drafted]:
         """Take the step in and draft. Returns the chunks of `sampling` that ask for drafts, all for
-        the same number, and their drafts.
+        the same number, and their drafts. On a host the time of the pass counts from `begun` (see
+        `now`), which includes the work before this call.
         """
         chosen = [index for index, chunk in enumerate(sampling) if chunk.num_to_draft]
         chunks = [sampling[index] for index in chosen]
@@ -181,8 +182,7 @@ class DraftPass:
             plan_rows=lambda num_rows, offset: plan_rows(chunks, positions + offset, num_rows),
             in_place=rows.in_place,
         )
-        begin = self._mark(device) if self._begin is None else self._begin
-        self._begin = None
+        begin = self._mark(device) if begun is None else begun
         drafted = self._drafter.draft(step)
         if step.depth or device.type == "cpu":
             self._timing = partial(_timing, len(chunks), step.depth, begin, self._mark(device))

@@ -113,7 +113,7 @@ class HostSteps:
         picked = Picked((), batch.last_rows)
         if batch.sampling:
             picked = self._pick(hidden, batch, states)
-        draft_pass.begin()
+        begun = draft_pass.now()
         rows = StepRows(
             batch.token_ids,
             torch.from_numpy(following_ids(batch.chunks, states)),
@@ -122,7 +122,9 @@ class HostSteps:
             batch.sampled_positions,
             batch.plan,
         )
-        drafting, drafted = draft_pass.draft(rows, kept, picked, batch.sampling, self._plan_rows)
+        drafting, drafted = draft_pass.draft(
+            rows, kept, picked, batch.sampling, self._plan_rows, begun
+        )
         for chunk, ids in zip(drafting, drafted.ids.tolist(), strict=True):
             self._drafts[chunk.seq] = tuple(ids)
         return Launched(picked, drafting=draft_pass.take_timing())

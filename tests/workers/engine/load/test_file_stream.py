@@ -44,7 +44,8 @@ def test_every_element_arrives(numbers: int, piece_bytes: int, dtype: torch.dtyp
     out = torch.full((3, 10, 50), float("nan"), dtype=dtype)
     told: list[int] = []
     stream.put(numbers, 12, torch.float32, out[:2])
-    stream.finish(lambda: told.append(stream.done_bytes))
+    stream.settle(lambda: told.append(stream.done_bytes))
+    stream.close()
     assert torch.equal(out[:2].flatten(), torch.arange(1000.0).to(dtype))
     assert out[2].isnan().all()
     assert told[-1] == 4000
@@ -64,11 +65,12 @@ def test_what_has_settled_is_there_and_more_may_follow(numbers: int) -> None:
 
 
 def test_a_file_that_ends_early_is_an_error(numbers: int) -> None:
-    """It names how much is missing, and no thread is left."""
+    """It names how much is missing."""
     stream = FileStream(CPU, num_threads=2, piece_bytes=1024)
     stream.put(numbers, 2012, torch.float32, torch.empty(1000))
     with pytest.raises(OSError, match="bytes early"):
-        stream.finish(lambda: None)
+        stream.settle(lambda: None)
+    stream.close()
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -166,7 +168,8 @@ def test_a_tensor_is_filled_behind_what_still_uses_its_memory(
     card.launch(lambda: seen.append(out.clone()))
     card.launch(lambda: out.fill_(5.0))
     stream.put(numbers, 12, torch.float32, out)
-    stream.finish(lambda: None)
+    stream.settle(lambda: None)
+    stream.close()
     assert bool((seen[0] == 3.0).all())
     assert torch.equal(out, torch.arange(1000.0))
 
@@ -183,7 +186,8 @@ def test_a_card_fills_a_tensor_behind_its_kernels(numbers: int) -> None:
     out.fill_(5.0)
     stream = FileStream(device)
     stream.put(numbers, 12, torch.float32, out)
-    stream.finish(lambda: None)
+    stream.settle(lambda: None)
+    stream.close()
     assert bool((seen == 3.0).all())
     assert torch.equal(out.cpu(), torch.arange(1000.0))
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 from typing import Final, final
 
 MOST_PLACES: Final = 16
-"""Places of drafts that are counted apart; later ones count with the last."""
+"""How many places of drafts are counted separately; later ones count with the last."""
 
 _WEIGHT: Final = 0.01
-"""Of a pass: some hundred decide, a second or two of a busy engine."""
+"""The weight of a pass in `depth`: the last hundred or so decide, a second or two of a busy engine.
+"""
 
 
 @final
 class Counters:
-    """`num_passes` of sequences that decoded made `num_tokens`; of the drafts at each place so many
-    were `verified` and `accepted`. `drafting_s` are seconds of steps with drafts, `bare_s` what as
-    many tokens would have taken without. `depth` is how many drafts a pass verified lately.
+    """Counts since the start of the engine. A pass is one sequence's part of a step of decodes:
+    `num_passes` passes made `num_tokens` tokens. `verified` and `accepted` count drafts by place.
+    `drafting_s`: seconds of steps with drafts; `bare_s`: the time of as many tokens without drafts.
+    `depth`: the recent mean number of drafts that a pass verifies.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """How many drafts a step verifies, and of which sequences.
 
-Owns the choice by expected gain: of all drafts that are offered, those most likely reached and
-right, as many as make the most tokens a second. A sequence's drafts stand in order, and a later one
-is never likelier than those before it, so each sequence keeps its first ones. (Budgeted prefix
-selection, as in DSpark, 2026.) Must not know where chances and times come from.
+Owns the choice by expected gain: it ranks all offered drafts by the chance that they are reached
+and right, and takes as many as make the most tokens a second. A later draft of a sequence is never
+likelier than an earlier one, so each sequence keeps its first ones. (Budgeted prefix selection, as
+in DSpark, 2026.) Must not know where chances and times come from.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 LEAST_CHANCE: Final = 0.02
-"""A draft that is reached and right so rarely is not worth a row, however cheap."""
+"""A draft with a lesser chance of being reached and right is not worth a row, however cheap."""
 
 
 _FEW: Final = 16
 
 
 class Choice(NamedTuple):
-    """`depths` by offer, `gain` tokens more than one of each sequence; `pace` is the tokens a
-    second that are expected.
+    """The number of drafts for each offer (`depths`); `gain` is the expected number of accepted
+    drafts, and `pace` the expected tokens a second.
     """
 
     depths: list[int]
@@ -38,16 +38,18 @@ def choose_depths(
     seconds: Callable[[int], float],
     sizes: Sequence[int],
 ) -> Choice:
-    """The best choice for offers whose drafts have these conditional chances, in a step of
-    `num_sequences`. It takes `bare_s` without drafts, with some `seconds` by its rows, hardly more
-    up to the next of `sizes`. At most `room` drafts; perhaps none.
+    """The best choice of at most `room` drafts, possibly none, in a step of `num_sequences`.
+
+    `chances`: for each offer the chance of each draft, given that those before it are right. The
+    step takes `bare_s` without drafts, and `seconds(rows)` with some; the time hardly grows up to
+    the next of `sizes`.
     """
     ranked: list[tuple[float, int]] = []
     for offer, own in enumerate(chances):
         reached = 1.0
         for chance in own:
             reached *= chance
-            if not reached >= LEAST_CHANCE:  # nor if it is not a number
+            if not reached >= LEAST_CHANCE:  # also if it is NaN
                 break
             ranked.append((-reached, offer))
     ranked.sort()
@@ -68,8 +70,8 @@ def choose_depths(
 
 
 def _counts(base: int, most: int, sizes: Sequence[int]) -> list[int]:
-    """Numbers of drafts worth comparing: all small ones, and then those that fill one of `sizes`,
-    within which more drafts cost little.
+    """The numbers of drafts worth comparing: all small ones, then those that fill one of `sizes`,
+    because more drafts up to a size cost little.
     """
     few = range(1, min(most, _FEW) + 1)
     ends = [size - base for size in sizes[bisect_right(sizes, base + _FEW) :]]

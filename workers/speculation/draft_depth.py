@@ -1,12 +1,12 @@
-"""How many drafts the card makes behind a step, perhaps none.
+"""How many drafts a drafting network makes behind a step, possibly none.
 
-Owns the times of draft passes, the choice of one depth for all sequences of a step, and when a
-depth that does not seem to pay is tried, to measure whether it does. Must not know which of the
-drafts are verified (`policy.py`), nor the network.
+Owns the times of draft passes, the choice of one depth for all sequences of a step, and the trials
+of depths that do not seem to pay. Must not know which of the drafts are verified (`policy.py`), nor
+the network.
 
-A step without a draft pass takes its rows in all the same, so there is nothing to catch up with
-when drafts begin to pay. On a host that costs time, and is not done for all sequences
-(`taking_in.py`): drafts are made behind the others only.
+The drafter takes in the rows of steps without drafts too, so it has nothing to catch up with when
+drafts begin to pay. On a host that costs time, and is not done for all sequences (`taking_in.py`);
+then drafts are made only for those that are taken in.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from workers.speculation.place_odds import FADED_TRIES, PlaceOdds
 from workers.speculation.policy import MARGIN, Policy
 
 DEPTHS: Final = (1, 2, 3, 4, 5, 7, 10, 15)
-"""Depths that are chosen from: few, because a card captures each pass for each of them."""
+"""The depths to choose from: few, because a card captures a graph of a pass for each of them."""
 
 _TRIAL_EVERY: Final = 96
-"""After so many steps without drafts comes a trial."""
+"""After so many steps without drafts comes a trial with drafts."""
 
 _DEEPER_EVERY: Final = 64
 """One of so many steps with drafts has the next greater depth than the one that seems best."""
@@ -33,23 +33,23 @@ _DEEPER_EVERY: Final = 64
 _BARE_EVERY: Final = 192
 _MOST_BARE_EVERY: Final = 8 * _BARE_EVERY
 _BARE_STEPS: Final = 4
-"""After `_BARE_EVERY` steps with drafts come `_BARE_STEPS` without, to measure those; twice as many
-each time, up to `_MOST_BARE_EVERY`. The first of them verifies the last drafts, and the second
-waits for its tokens."""
+"""After `_BARE_EVERY` steps with drafts come `_BARE_STEPS` without, to measure those. The interval
+doubles each time, up to `_MOST_BARE_EVERY`. The first of these steps verifies the last drafts, and
+the second waits for its tokens."""
 
 _STAYS: Final = 1.01
-"""Another depth must promise so many times the pace of the last one."""
+"""The depth changes only if the other one promises so many times the pace of the last one."""
 
 
 def depths_up_to(most: int) -> tuple[int, ...]:
-    """Those of a drafter that makes up to `most` drafts."""
+    """The depths of a drafter that makes up to `most` drafts."""
     return tuple([depth for depth in DEPTHS if depth < most] + [most])
 
 
 @final
 class DraftTimes:
-    """Seconds of draft passes by sequences and depth. `known`: of an earlier engine, as `export`
-    returned them.
+    """Seconds of draft passes by sequences and depth. `known`: those of an earlier engine, as
+    `export` returned them.
     """
 
     def __init__(self, known: Mapping[int, Mapping[int, float]] | None = None) -> None:
@@ -68,9 +68,10 @@ class DraftTimes:
         self._by_depth[depth].add(num_sequences, seconds)
 
     def seconds(self, num_sequences: int, depth: int) -> float:
-        """The expected time: between known depths, and below the first, in proportion; beyond the
-        deepest by its time for each draft. That is too little for a network that drafts all at
-        once, so lesser depths are tried and then known. 0 while nothing is known.
+        """The expected time of a pass; 0 while nothing is known. Between known depths, and below
+        the first, it is interpolated; beyond the deepest it grows with the number of drafts. For a
+        network that makes all drafts at once the interpolation is too low, so lesser depths are
+        tried, and then they are known.
         """
         below, below_s = 0, 0.0
         for known in self._depths:
@@ -92,8 +93,8 @@ class Mode(Enum):
 
 @final
 class DraftDepth:
-    """The depth of each draft pass, up to `most`, by what `policy` knows of passes that verify and
-    `odds` of drafts.
+    """Chooses the depth of each draft pass, up to `most`, by `policy`'s times of passes that verify
+    and the `odds` of drafts.
     """
 
     def __init__(
@@ -111,8 +112,8 @@ class DraftDepth:
         self._num_bare = 0
 
     def choose(self, num_sequences: int, room: int) -> int:
-        """How many drafts to make behind a step of so many sequences, of which the next one may
-        verify `room`. `mode` says why.
+        """How many drafts to make for each sequence behind a step of `num_sequences`; the next step
+        may verify `room` drafts in all. `mode` says why.
         """
         bare_s = self._policy.ahead.seconds(num_sequences)
         if bare_s is None:
@@ -135,8 +136,8 @@ class DraftDepth:
         return depth if self.mode is Mode.TRYING else 0
 
     def saved_s(self, num_sequences: int) -> float | None:
-        """How much less a token of a step of so many takes with drafts than without, 0 if drafts do
-        not pay; None if it is not known what takes how long.
+        """How many seconds drafts save for each token in a step of `num_sequences`; 0 if they do
+        not pay, None if the times are not known.
         """
         bare_s = self._policy.ahead.seconds(num_sequences)
         if bare_s is None:
@@ -150,7 +151,7 @@ class DraftDepth:
         self._num_resting = _TRIAL_EVERY
 
     def planned(self, depth: int) -> None:
-        """A step was computed behind which so many drafts were made."""
+        """A step was computed, and `depth` drafts were made for each sequence behind it."""
         self._num_bare = max(0, self._num_bare - 1)
         if not depth:
             self._num_resting += 1
@@ -165,8 +166,8 @@ class DraftDepth:
             self._num_drafting, self._num_bare = 0, _BARE_STEPS
 
     def verified(self, num_sequences: int, num_tokens: int, seconds: float) -> None:
-        """A step that verified drafts took so long, with the draft pass. A trial that pays is
-        repeated at once.
+        """A step that verified drafts took `seconds`, including its draft pass. A trial that pays
+        is repeated at once.
         """
         bare_s = self._policy.ahead.seconds(num_sequences)
         if bare_s is not None and self.mode in (Mode.RESTING, Mode.TRYING):
@@ -176,7 +177,7 @@ class DraftDepth:
                 self._bare_every = _BARE_EVERY
 
     def _best(self, num_sequences: int, most: int) -> tuple[int, float]:
-        """The depth from 1 on with the most tokens a second, and these."""
+        """The depth, at least 1, with the most tokens a second, and that pace."""
         chances = self._odds.chances(None, self._depths[-1])
         lengths: list[float] = list(accumulate(accumulate(chances, mul), initial=1.0))
         best, best_pace = 1, 0.0

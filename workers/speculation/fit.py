@@ -1,6 +1,6 @@
-"""What speculation has learned of a model and a drafter, for the next engine.
+"""What speculation has learned about a model and a drafter, for the next engine.
 
-Owns its form, and what of it is believed. Must not know files.
+Owns its form and its validation. Must not know files.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from workers.speculation.taking_in import Expense
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
 Place = Annotated[int, msgspec.Meta(ge=0)]
 Times = dict[Place, Seconds]
-"""By the place of a size in the table's sizes."""
+"""Seconds by a size's index in the sizes of a table."""
 
 
 @final
 class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds of steps by the places of their rows in tables of `ahead_sizes` and `sizes`, and of
-    draft passes by depth and the place of their sequences; rates of drafts of a network by `places`
-    and of those behind `matches` by source and length; on a host the `expense` of taking prompts
-    in.
+    """The measurements of an engine.
+
+    - `ahead` and `awaiting`: the two tables of step times (see `Policy`), whose sizes are
+      `ahead_sizes` and `sizes`.
+    - `drafting`: times of draft passes, by depth, then by their number of sequences.
+    - `places`: rates of a network's drafts by place. `matches`: rates of drafts from text, by
+      source and length of the match.
+    - `expense`: on a host, the cost of taking prompts in.
     """
 
     ahead_sizes: tuple[int, ...] = ()
@@ -52,9 +56,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise ValueError("there are draft passes of more sequences than there are sizes")
 
     def times(self, sizes: tuple[int, ...]) -> Times:
-        """Those of steps that wait, in a table of these sizes."""
+        """The times of steps that wait for tokens, if they are those of a table of `sizes`."""
         return self.awaiting if sizes == self.sizes else {}
 
     def times_ahead(self, sizes: tuple[int, ...]) -> Times:
-        """Those of steps that run ahead, in a table of these sizes."""
+        """The times of steps that run ahead, if they are those of a table of `sizes`."""
         return self.ahead if sizes == self.ahead_sizes else {}

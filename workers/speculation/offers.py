@@ -1,11 +1,12 @@
-"""What is offered to a step: drafts, with the chance that each is right.
+"""Offers: drafts for a step, with the chance that each is right.
 
-Owns the way from a match in earlier text to drafts, and how chances are learned. Must not know
+Owns the way from a match in earlier text to drafts, and the learning of chances. Must not know
 where matches are found, nor what drafts cost.
 
-A draft is what followed most of the matching places. Its chance is that share of them, times how
-often drafts behind so long a match were right lately: a code's longer match is right more often
-than a chat's short one, and what is right in a copy goes on being right.
+A draft is the token that followed most of the matching places. Its chance is the share of these
+places, times the recent rate of right drafts behind matches of that length: a long match in code is
+right more often than a short one in a chat. Each sequence also has a factor of its own: drafts that
+were right in a copied text will probably be right again.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _INDEX: Final = tuple(
 """Which of `LENGTHS` counts for a match."""
 
 _FIRST_RATES: Final = (0.2, 0.4, 0.55, 0.65, 0.75, 0.82, 0.88, 0.92, 0.95, 0.97)
-"""Before anything was verified; they count as `_FIRST_TRIES` drafts."""
+"""The assumed rates by length before anything was verified; they count as `_FIRST_TRIES` drafts."""
 
 _FIRST_TRIES: Final = 8.0
 _MEMORY: Final = 1000.0
 """Drafts after which older ones count half."""
 
 _OWN_TRIES: Final = 4.0
-"""Drafts of its own after which a sequence's luck weighs as much as everyone's."""
+"""After so many drafts of a sequence, its own rate counts as much as the common one."""
 
 _LEAST_FACTOR: Final = 0.05
 _MOST_FACTOR: Final = 1.25
@@ -41,8 +42,9 @@ MOST_CHANCE: Final = 0.995
 
 
 class Offer(NamedTuple):
-    """Drafts for a sequence. `chances`: that a draft is right, if all before it are. Of drafts from
-    a match, `shares` of its places have that token, and `lengths` index the length of the match.
+    """Drafts for a sequence. `chances`: the chance of each draft, if all before it are right. For
+    drafts from a match, `shares` are the shares of its places with that token, and `lengths` are
+    indices into `LENGTHS`.
     """
 
     seq: int
@@ -72,7 +74,7 @@ class Offer(NamedTuple):
 
 
 def behind(match: Match, most: int) -> tuple[list[int], list[float]]:
-    """Up to `most` tokens behind a match, each that of most places; and their share of those."""
+    """Up to `most` tokens behind a match, each the one of most places, and its share of these."""
     texts = [match.read(place, most) for place in match.places]
     longest = max(texts, key=len, default=[])
     if all(text == longest[: len(text)] for text in texts):  # mostly
@@ -142,8 +144,8 @@ class MatchOdds:
         return Offer(seq, tuple(ids), tuple(chances), tuple(shares), lengths, source)
 
     def learn(self, offer: Offer, num_right: int) -> None:
-        """So many of the offer's drafts were accepted; those behind the first wrong one say
-        nothing.
+        """The first `num_right` drafts of the offer were accepted. Drafts behind the first wrong
+        one are ignored.
         """
         rates, expected = self._rates[offer.source], 0.0
         for place, length in enumerate(offer.lengths[: num_right + 1]):

@@ -1,11 +1,11 @@
-"""How long a pass takes by its rows, learned from those that were measured.
+"""How long a pass takes by its number of rows, learned from measured passes.
 
-Owns the tables of measured times and what is assumed between and beyond them. Must not read a
-clock, nor know drafts.
+Owns the tables of measured times, and the estimates between and beyond them. Must not read a clock,
+nor know drafts.
 
-Of each size the median of the last few decides, so a pass that waited for a compiler says nothing.
-A step whose tokens are awaited before the next one is planned is slower than one that the card
-computes while the host plans: they have tables of their own.
+The median of a size's last few passes counts, so that a pass that waited for a compiler does not. A
+step whose tokens are awaited before the next one is planned is slower than one that the card
+computes while the host plans, so the two kinds have tables of their own.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ FINE_SIZES: Final = (
     *range(544, 1025, 32),
     *range(1152, 4097, 128),
 )
-"""Numbers of rows up to which passes are measured together, where nothing is captured."""
+"""The sizes of a table where nothing is captured: passes of up to so many rows count together."""
 
 _KEPT: Final = 7
 _HOPED_SLOPE: Final = 0.002
-"""What a row adds to an unknown size, as a share of the time of the largest known one: an 8B on an
-H200 adds 0.001 for 2 to 128 rows. It is little, so that a size is tried, and then it is known."""
+"""The assumed time of a row beyond the largest known size, as a share of that size's time; for an
+8B on an H200 it is 0.001 from 2 to 128 rows. It is optimistic, so that a size is tried and then
+known."""
 
 
 @final

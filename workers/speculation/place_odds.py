@@ -29,8 +29,8 @@ _MOST_FACTOR: Final = 1.2
 
 @final
 class PlaceOdds:
-    """The chance of the draft at each of `depth` places, if all before it are right; sequences have
-    luck of their own. `rates` are those of an earlier engine, as `export` returned them.
+    """The chance of the draft at each of `depth` places, if all before it are right. Each sequence
+    has a factor of its own. `rates` are those of an earlier engine, as `export` returned them.
     """
 
     def __init__(self, depth: int, rates: list[Rate] | None = None) -> None:
@@ -60,7 +60,9 @@ class PlaceOdds:
         self._sum_of_factors -= self._factors.pop(seq, 0.0)
 
     def chances(self, seq: int | None, depth: int) -> list[float]:
-        """Of the first `depth` drafts of a sequence, by its luck beside others'; None: of any."""
+        """The chances of the first `depth` drafts of a sequence, by its factor relative to others;
+        None: of any sequence.
+        """
         factor = 1.0
         if seq is not None and (own := self._factors.get(seq)) is not None:
             factor = own * len(self._factors) / self._sum_of_factors

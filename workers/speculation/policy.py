@@ -1,7 +1,7 @@
-"""Whether a step drafts, and how much: what is expected, compared with what was measured.
+"""Whether a step verifies drafts, and how many, by measured times and expected gains.
 
-Owns the measured times of passes, the choice among offers, and when drafts that do not seem to pay
-are tried, to measure whether they do. Must not know where drafts come from.
+Owns the measured times of passes, the choice among offers, and the trials of drafts that do not
+seem to pay. Must not know where drafts come from.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from workers.speculation.depth import Choice, choose_depths
 from workers.speculation.pass_cost import TimeTable
 
 MARGIN: Final = 1.02
-"""Steps wait for their tokens only where drafts promise so many times the pace of none: chances and
-times are estimates."""
+"""Drafts must promise so many times the pace of a step without drafts, because chances and times
+are estimates."""
 
 _BARE_EVERY: Final = 192
 _BARE_STEPS: Final = 3
@@ -26,8 +26,8 @@ _TRIAL_EVERY: Final = 96
 """After so many steps that had offers and verified none, one verifies some."""
 
 _EXPLORES_EVERY: Final = 32
-"""One of so many steps with drafts takes sizes that were never measured for as fast as they can be,
-up to twice the usual number of drafts."""
+"""One of so many steps with drafts explores: it assumes the least possible time for sizes that were
+never measured, up to twice the usual number of drafts."""
 
 _TRUST: Final = 2
 """A step may have so many times the rows of the largest one that was measured, so larger steps are
@@ -52,10 +52,12 @@ _NEVER_S: Final = 1e9
 
 @final
 class Policy:
-    """Decides by times in `ahead` (steps planned before their predecessor's tokens are known) and
-    `awaiting` (after), seconds by rows. Without `looks_ahead` all steps wait anyway; then `ahead`
-    holds those without drafts, if it `parts_bare` ones, of which only those behind such a one are
-    counted: the first finds the caches of a CPU full of other things, and takes a third longer.
+    """Decides by two tables of seconds by rows: `ahead`, of steps planned before the tokens of the
+    step before are known, and `awaiting`, of steps planned after.
+
+    Without `looks_ahead` all steps wait. Then, with `parts_bare`, `ahead` holds the times of steps
+    without drafts. Only those behind another such step count, because the first one finds a CPU's
+    caches full of other data and takes a third longer.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Policy:
         self._hoped = 0.0
 
     def took(self, rows: int, seconds: float, *, is_ahead: bool, is_bare: bool = False) -> None:
-        """A step of decodes and drafts took so long. `is_bare`: none were verified or made."""
+        """A step of decodes took `seconds`. `is_bare`: it verified no drafts and made none."""
         if self._parts_bare:
             was_bare, self._was_bare = self._was_bare, is_bare
             if not is_bare:
@@ -102,7 +104,9 @@ class Policy:
         return True
 
     def wants(self, chances: Sequence[Sequence[float]], num_sequences: int, room: int) -> bool:
-        """Whether the next step should wait for tokens, to verify such drafts behind them."""
+        """Whether the next step should wait for tokens, to verify drafts of these chances behind
+        them.
+        """
         hope = self._hope
         scaled = [(hope * own[0], *own[1:]) for own in chances if own]
         choice = self.choose(scaled, num_sequences, room)
@@ -125,9 +129,9 @@ class Policy:
         room: int,
         draft_s: float = 0.0,
     ) -> Choice:
-        """What to verify of at most `room` drafts for some of the sequences that decode; in a trial
-        something in any case. Prompts beside them make drafts cheaper, and are left out. Drafts
-        for the step behind take `draft_s`.
+        """Which of the offered drafts to verify, at most `room`; in a trial at least some. The
+        draft pass for the next step takes `draft_s`. Prompts in the step would make drafts cheaper;
+        that is ignored.
         """
         bare_s = self.ahead.seconds(num_sequences)
         if bare_s is None:
@@ -161,8 +165,8 @@ class Policy:
         return max(_FEW, _TRUST * known - num_sequences)
 
     def verify_s(self, num_sequences: int, rows: int) -> float:
-        """What a step of so many sequences takes that verifies drafts, `rows` in all; it must be
-        known what one without drafts takes.
+        """Seconds of a step of `num_sequences` that verifies drafts, `rows` rows in all. The time
+        without drafts must be known.
         """
         return self._drafting_s(self.ahead.seconds(num_sequences) or 0.0, rows)
 

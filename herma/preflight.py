@@ -5,7 +5,6 @@ process checks again what it needs; an error found here is one line, not mixed w
 """
 
 import errno
-import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -30,7 +29,7 @@ from config import (
 )
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
-from workers.versions import resolved
+from workers import versions
 
 _PORT: Final = "[gateway] port, --port"
 
@@ -136,29 +135,8 @@ def check_script(worker: WorkerConfig) -> None:
 def launch_problems(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     """One line for each thing that a worker's external engine needs and this host lacks."""
     for worker in config.workers:
-        if worker.api_key_env is not None and not environ.get(worker.api_key_env):
-            yield (
-                f"worker `{worker.name}`: the environment variable {worker.api_key_env}, named by "
-                "api_key_env, is not set"
-            )
-        try:
-            launch = resolved(worker, environ)[0].launch
-        except ConfigError as error:
-            yield f"worker `{worker.name}`: {error}"
-            continue
-        if launch is None:
-            continue
-        folder = Path(launch.cwd or ".")
-        if not folder.is_dir():
-            yield f"worker `{worker.name}`: launch.cwd {launch.cwd} is no directory of this host"
-        path = launch.env.get("PATH", environ.get("PATH"))
-        for key, words in (("argv", launch.argv), ("stop", launch.stop)):
-            # A name with a slash is sought from the working directory, others on the path.
-            name = str(folder / words[0]) if words and "/" in words[0] else "".join(words[:1])
-            if name and shutil.which(name, path=path) is None:
-                yield (
-                    f"worker `{worker.name}`: launch.{key}[0] {words[0]} is no program of this host"
-                )
+        for problem in versions.launch_problems(worker, environ):
+            yield f"worker `{worker.name}`: {problem}"
 
 
 def unserved_models(config: Config) -> Iterator[str]:

@@ -7,7 +7,8 @@ is imported by the engine process only.
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -51,6 +52,7 @@ from workers.supervisor.hold import Hold
 from workers.supervisor.identity import changed_keys, take_changes, worker_identity
 from workers.supervisor.log import Log
 from workers.supervisor.successor import HeldStart, Successor, successor_of
+from workers.versions import launch_problems
 
 MAX_GATEWAYS: Final = 64
 
@@ -243,8 +245,8 @@ class Worker:
         try:
             config = await trio.to_thread.run_sync(self._reread, abandon_on_cancel=True)
             changed = changed_keys(self._config, config)
-            # An engine that serves must not end for one that cannot start.
-            await trio.to_thread.run_sync(check_dirs, config, abandon_on_cancel=True)
+            check = partial(_check_files, config, self._environ, ask.version)
+            await trio.to_thread.run_sync(check, abandon_on_cancel=True)
         except ConfigError as error:
             raise ConfigError(f"not restarted: {error}") from error
         if self._hold.is_on:
@@ -326,6 +328,13 @@ class Worker:
                 self._log.info(f"a gateway names another that cannot be dialled: {error}")
             else:
                 self._keep_link(link)
+
+
+def _check_files(config: WorkerConfig, environ: Mapping[str, str], version: str) -> None:
+    """An engine that serves must not end for one that cannot start. Raises `ConfigError`."""
+    check_dirs(config)
+    for problem in launch_problems(config, environ, version or None):
+        raise ConfigError(problem)
 
 
 async def run_worker(

@@ -12,7 +12,7 @@ from workers.versions.installation import (
     installation_of,
     versions_dir,
 )
-from workers.versions.resolve import BASE, PLACEHOLDER, launch_version, resolved
+from workers.versions.resolve import BASE, PLACEHOLDER, launch_problems, launch_version, resolved
 
 __all__ = [
     "BASE",
@@ -22,6 +22,7 @@ __all__ = [
     "Version",
     "VersionKind",
     "installation_of",
+    "launch_problems",
     "launch_version",
     "resolved",
     "versions_dir",

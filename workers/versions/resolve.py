@@ -1,10 +1,12 @@
 """What stands for `{version}` in a worker's launch.
 
-Owns the placeholder. The version is looked up at each start of an engine, so an engine that is
-started again runs what is current then.
+Owns the placeholder, and what of a launch this host lacks. The version is looked up at each start
+of an engine, so an engine that is started again runs what is current then.
 """
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -59,6 +61,30 @@ def resolved(
         base=None,
     )
     return msgspec.structs.replace(config, launch=filled), version_id
+
+
+def launch_problems(
+    config: WorkerConfig, environ: Mapping[str, str], wanted: str | None = None
+) -> Iterator[str]:
+    """One line for each thing that the worker's external engine needs and this host lacks."""
+    if config.api_key_env is not None and not environ.get(config.api_key_env):
+        yield f"the environment variable {config.api_key_env}, named by api_key_env, is not set"
+    try:
+        launch = resolved(config, environ, wanted)[0].launch
+    except ConfigError as error:
+        yield str(error)
+        return
+    if launch is None:
+        return
+    folder = Path(launch.cwd or ".")
+    if not folder.is_dir():
+        yield f"launch.cwd {launch.cwd} is no directory of this host"
+    path = launch.env.get("PATH", environ.get("PATH"))
+    for key, words in (("argv", launch.argv), ("stop", launch.stop)):
+        # A name with a slash is sought from the working directory, others on the path.
+        name = str(folder / words[0]) if words and "/" in words[0] else "".join(words[:1])
+        if name and shutil.which(name, path=path) is None:
+            yield f"launch.{key}[0] {words[0]} is no program of this host"
 
 
 def _place(version: Version, environment: str) -> str:

@@ -155,6 +155,11 @@ async def test_a_corrected_file_is_read_by_a_restart(tmp_path: Path) -> None:
         ('name = "w"', 'name = "v"', "no [[workers]] table is named `w`"),
         ("max_seqs", "max_seq", "did you mean `max_seqs`"),
         ("model =", 'model = "/none"  #', "worker `w`: model /none is no directory"),
+        (
+            'engine = "synthetic"',
+            'engine = "vllm"\nurl = "unix:/v"\nlaunch = { argv = ["/none/vllm"] }',
+            "launch.argv[0] /none/vllm is no program of this host",
+        ),
     ],
 )
 async def test_a_file_that_a_restart_cannot_take_changes_nothing(

@@ -1,8 +1,8 @@
 """Background answers: answers that no client waits for.
 
 Owns how the events of a turn become the record of a response that runs in the background, and how
-the response ends: complete, failed, cancelled, or because the gateway stops. Must not know who
-reads it.
+the response ends: complete, failed, cancelled, or because the gateway stops. Must not know its
+readers.
 """
 
 from typing import Any

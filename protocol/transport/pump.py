@@ -2,10 +2,10 @@
 
 The rule of this package: `ZMQ_FD` is edge-triggered. It says only that the state may have changed,
 and any operation on the socket (send, recv, connect, reading `EVENTS`) may consume the edge. So
-whoever operates on the socket outside the pump then calls `Pump.touched`, which reads `EVENTS` and
-wakes the pump if there is work. The pump itself reads `EVENTS` after its last operation and only
-then waits. A plain wait for the FD while other tasks send left messages unread in 20 of 20 timed
-rounds; under this rule it never did (tests/protocol/transport/test_edge.py).
+code that operates on the socket outside the pump calls `Pump.touched` afterwards, which reads
+`EVENTS` and wakes the pump if there is work. The pump itself reads `EVENTS` after its last
+operation and only then waits. A plain wait for the FD while other tasks send left messages unread
+in 20 of 20 timed rounds; under this rule it never did (tests/protocol/transport/test_edge.py).
 
 Owns the wait. Must not know what a message is.
 """

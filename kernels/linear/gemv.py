@@ -2,14 +2,15 @@
 
 Owns the kernel and its launch. Must not know which shape wants which configuration.
 
-What limits it: 4.3 TB/s at about 700 ns of latency are 3 MB on their way, 23 KB per SM of an H200.
-A program therefore asks for its whole share of the weights at once, 8 to 48 KB straight into
-registers, and several programs share an SM: 100 KB and more are on their way while others add up.
-The weights depend on no kernel, so they are asked for before `gdc_wait`: the next product's reads
-hide the end of the kernel ahead. One row needs 50 M multiplications for 100 MB: 2 us of 25.
+Memory latency limits it: 4.3 TB/s at about 700 ns of latency need 3 MB on their way, 23 KB per SM
+of an H200. So a program requests its whole share of the weights at once, 8 to 48 KB straight into
+registers, and several programs share an SM: 100 KB and more are on their way while other programs
+add up. Weights depend on no kernel, so they are requested before `gdc_wait`: the reads of the next
+product overlap the end of the kernel ahead. Multiplying takes little: 50 M multiplications for
+100 MB and one row, 2 us of 25.
 
-Weights of 8 bits stay so up to the product: as many numbers per thread as of 16 bits, so that x is
-laid out the same way, at half the bytes per request.
+Weights of 8 bits stay in 8 bits up to the product. A thread has as many numbers as with 16 bits, so
+that x is laid out the same way; a request has half the bytes.
 """
 
 from functools import cache

@@ -2,18 +2,18 @@
 
 Owns the kernel and its launch. Must not know which shape wants which configuration.
 
-The weights are the product's left side, so that its 64-row unit is full whatever the number of
-rows; x is padded to a power of two, 16 at least, or cut into tiles of rows: the programs of one
-weight tile stand side by side, and all but one find it in the L2 cache. Weights come through shared
-memory, `num_stages` tiles on their way at once (bytes on the way: see `gemv`). All programs should
-be on the card together: then each gets an equal share of the bandwidth, and they end together. A
-small N is cut along K for that: each program leaves its float32 sums in a scratch, and the last to
-come adds them all up, in the order of the columns, so that the result is the same every time.
+The weights are the product's left side, so that its 64-row unit is full for any number of rows of
+x. x is padded to a power of two, at least 16, or cut into tiles of rows; the programs of one weight
+tile run side by side, and all but one find the weights in the L2 cache. Weights come through shared
+memory, `num_stages` tiles on their way at once (`gemv` says why so many bytes). All programs should
+run at once: then each gets an equal share of the bandwidth, and they end together. For that, a
+small N is cut along K: each program leaves its float32 sums in scratch memory, and the last one to
+arrive adds them all up in the order of the columns, so that the result is the same every time.
 
-Weights of 8 bits cross memory and shared memory so and become x's dtype, exactly, on their way from
-there to the tensor cores, which take their left side from registers too. Where that road is slower
-than the memory, x comes in 8 bits as well, with a scale per row, and both sides go to the tensor
-cores from shared memory as they are.
+Weights of 8 bits stay in 8 bits up to shared memory. From there to the tensor cores, which can read
+their left side from registers, they become x's dtype, exactly. Where that conversion is slower than
+the memory, x is quantised to 8 bits too, with a scale per row, and both sides go from shared memory
+to the tensor cores as they are.
 """
 
 from functools import cache

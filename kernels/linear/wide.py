@@ -3,12 +3,12 @@
 Owns the kernel's constants, its one generated instruction, and the launch. Must not know which
 shape wants which configuration.
 
-The weight is the product's left side, in tiles of 64 rows per warp group, and x the right one, in
-as many columns as there are rows, to 16 exactly: 160 rows cost 160, where Triton's tiles are powers
-of two. A warp of its own keeps as many tiles on their way as shared memory holds.
+The weight is the product's left side, in tiles of 64 rows per warp group. x is the right side, with
+its rows padded only to a multiple of 16: 160 rows cost 160, where Triton's tiles are powers of two.
+One warp only fetches, and keeps as many tiles on their way as shared memory holds.
 
-Of 8-bit floats the copy engine and shared memory know nothing: two lie where a number of 16 bits
-would. The instruction is another one, and the sums are scaled at the end.
+For the copy engine and shared memory two 8-bit floats are one number of 16 bits. Only the multiply
+instruction differs, and the sums are scaled at the end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a worker's configuration means for one model: dtypes, window, facts.
 
-Owns these rules, for a start and for its dry run alike. Must not know devices' memory nor files.
+Owns these rules, for a start as for its dry run. Must not know the memory of devices, nor files.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ _SHORTEST_WINDOW: Final = len(PROBE_PROMPT) + PROBE_TOKENS
 """An engine with less cannot answer its supervisor's first request."""
 
 UNKNOWN_DIGEST: Final = bytes(16)
-"""The supervisor, which reads the model's files, fills it in."""
+"""Stands for the digest of the model's files, which the supervisor fills in."""
 
 
 def compute_dtype(config: WorkerConfig, shape: ModelConfig, device: torch.device) -> torch.dtype:
@@ -67,15 +67,16 @@ def compute_dtype(config: WorkerConfig, shape: ModelConfig, device: torch.device
 
 
 def kv_dtype(config: WorkerConfig, dtype: torch.dtype) -> torch.dtype:
-    """What keys and values are kept in, where the network computes in `dtype`."""
+    """The dtype of keys and values of a network that computes in `dtype`."""
     return FP8 if config.kv_dtype == "fp8" else dtype
 
 
 def layer_change(
     config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> Callable[[LayerWeights], LayerWeights] | None:
-    """What a layer's weights become as soon as they are read or drawn, if they do. Drawn ones
-    stand for those of a checkpoint in 8 bits too. Raises `ConfigError`.
+    """The function that changes a layer's weights as soon as they are read or drawn, None if they
+    stay as they are. Drawn weights are also changed to the format of the checkpoint for which they
+    stand. Raises `ConfigError`.
     """
     if config.quantization != "auto" and shape.stored.is_int4:
         raise ConfigError(
@@ -165,8 +166,8 @@ def states(
 
 
 def host_division(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> HostDivision:
-    """What the host's memory is for. Where steps verify drafts, no sequence is swapped: those of a
-    network would be made from keys and values that stay behind.
+    """The division of the host's memory. An engine that verifies drafts swaps no sequence, because
+    a drafting network's keys and values are not swapped.
     """
     block = shape.token_numbers * kv_dtype(config, dtype).itemsize * config.block_size
     swaps = config.drafting is None
@@ -179,9 +180,9 @@ def probe_facts(
     room_tokens: int | None = None,
     max_seqs: int | None = None,
 ) -> EngineFacts:
-    """The facts before the number of blocks is known: one whole window, or as much of it as
-    `kv_tokens` allows a sequence; `max_seqs`, or sequences for `room_tokens`, which all memory
-    could hold (None: without a bound).
+    """The facts before the number of blocks is known: blocks for one window, or for as much of it
+    as `kv_tokens` allows. `max_seqs` None: as many sequences as `room_tokens` tokens, which all
+    memory could hold, are good for (None: no bound).
     """
     context = window(config, model.config)
     longest = min(context, config.kv_tokens or context)
@@ -195,7 +196,7 @@ def _most_seqs(device: torch.device) -> int:
 
 
 def _dtype_name(config: WorkerConfig, model: Network) -> str:
-    """As `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8prefill+fp8kv`."""
+    """For example `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8prefill+fp8kv`."""
     name = str(model.weights.embedding.dtype).removeprefix("torch.")
     weights = "+fp8" if model.weights.is_fp8 else "+int4" if model.weights.is_int4 else ""
     weights += "+fp8prefill" if config.prefill == "fp8" else ""

@@ -17,9 +17,9 @@ CPU_SHARE: Final = 0.25
 """A CPU's memory belongs to others too, and they come and go."""
 
 CARD_SHARE: Final = 0.95
-"""Of what weights and the largest step leave on a card. The rest is for what no probe sees:
-graphs captured later (they find no more: `capture.py`), fragments of the allocator, the driver's
-own growth."""
+"""The share of what weights and the largest step leave on a card. The rest is for what no probe
+sees: graphs captured later (which take no more than that: `capture.py`), fragments of the
+allocator, the driver's own growth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How many recurrent states an engine keeps: of sequences that run, and of prefixes.
+"""How many recurrent states an engine keeps, of running sequences and of prefixes.
 
 Owns that division of memory, over plain numbers. Must not know the measurement (`peak_probe.py`),
 what a state holds, nor which prefix has one (`workers.scheduler`).
@@ -7,9 +7,9 @@ what a state holds, nor which prefix has one (`workers.scheduler`).
 from typing import Final, NamedTuple
 
 SHARE: Final = 0.125
-"""Of what weights leave, for the states of running sequences, and as much for those of prefixes;
-the rest is for keys and values. A 27B in bfloat16 leaves 80 GiB of an H200's 141 GB: 64 sequences
-and 64 prefixes of 148 MiB each, and keys and values of a million tokens."""
+"""The share of what weights leave for the states of running sequences, and again for those of
+prefixes; the rest is for keys and values. A 27B in bfloat16 leaves 80 GiB of an H200's 141 GB: 64
+sequences and 64 prefixes of 148 MiB each, and keys and values of a million tokens."""
 
 LEAST_SEQS: Final = 4
 CPU_SNAPSHOTS: Final = 64
@@ -20,9 +20,10 @@ _ROUNDING: Final = 768
 
 
 class StateDemand(NamedTuple):
-    """What one state takes in all layers, in bytes, and what the configuration says: None follows
-    from memory. At most `most_seqs` sequences run at once. `host_bytes` of a host pool are for more
-    states of prefixes. A running sequence has `ring_bytes` of rows that may be taken back.
+    """The bytes of one state in all layers, and the numbers that the configuration asks for, None
+    for as many as fit. At most `most_seqs` sequences run at once. `host_bytes` of a host pool are
+    for more states of prefixes. A running sequence also takes `ring_bytes` for rows that may be
+    taken back.
     """
 
     state_bytes: int
@@ -34,8 +35,8 @@ class StateDemand(NamedTuple):
 
 
 class StateMemory(NamedTuple):
-    """States of `num_seqs` sequences and `num_snapshots` prefixes, `num_on_host` of these in the
-    host's memory; and what they take of the device's.
+    """Room for states of `num_seqs` sequences and `num_snapshots` prefixes, `num_on_host` of the
+    latter in the host's memory; and the bytes that they take of the device's memory.
     """
 
     num_seqs: int
@@ -45,8 +46,8 @@ class StateMemory(NamedTuple):
 
 
 class HostDivision(NamedTuple):
-    """Of a host pool: bytes for states of prefixes; the states of preempted sequences, and their
-    blocks of keys and values.
+    """The division of a host pool: bytes for states of prefixes, and the numbers of states and of
+    blocks of keys and values for preempted sequences.
     """
 
     prefix_bytes: int
@@ -57,8 +58,8 @@ class HostDivision(NamedTuple):
 def divide_host(
     host_bytes: int, block_bytes: int, state_bytes: int, *, swaps: bool
 ) -> HostDivision:
-    """A model without states (0 bytes) has all for the sequences that it `swaps`; one with states a
-    quarter.
+    """Divide `host_bytes`. A model without states (`state_bytes` 0) uses all for swapped sequences,
+    one with states a quarter; without `swaps` none is for them.
     """
     if not swaps:
         return HostDivision(host_bytes if state_bytes else 0, 0, 0)
@@ -71,8 +72,8 @@ def divide_host(
 
 
 def choose_states(room_bytes: int, demand: StateDemand, *, is_card: bool) -> StateMemory:
-    """The division of the room that weights leave. What is wanted is given, whether it fits or not:
-    what is left for keys and values says the rest.
+    """Divide the room that weights leave. Numbers that the configuration asks for are taken even if
+    they do not fit; the check of the memory left for keys and values reports that.
     """
     share = int(SHARE * room_bytes) // demand.state_bytes
     seqs = demand.wanted_seqs or min(demand.most_seqs, max(LEAST_SEQS, share))
@@ -80,7 +81,7 @@ def choose_states(room_bytes: int, demand: StateDemand, *, is_card: bool) -> Sta
     if snapshots is None:
         snapshots = min(share, _MOST_SNAPSHOTS if is_card else CPU_SNAPSHOTS)
     on_host = max(0, demand.host_bytes - _ROUNDING) // demand.state_bytes
-    # Beside them a slot for rows that pad a step. A CPU's memory is the host's.
+    # One more slot is for rows that pad a step. On a CPU host slots take the same memory.
     num_slots = seqs + 1 + snapshots + (0 if is_card else on_host)
     num_bytes = num_slots * demand.state_bytes + (seqs + 1) * demand.ring_bytes
     return StateMemory(seqs, snapshots + on_host, num_bytes, on_host)

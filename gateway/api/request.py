@@ -174,7 +174,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     was named). Without `parallel_calls` an answer has at most one call. `seed` is cut to 63 bits.
     `session` is the name of the conversation in the body. `other_part` is the first content part
     that `messages` cannot hold; `has_bias`: there is a logit bias. The answer must follow
-    `grammar`. It continues `prefix`, which is not part of it. `raw` is the decoded body with
+    `grammar`. It continues `answer_start`, which is not part of it. `raw` is the decoded body with
     unknown fields, for a provider; it must not be changed. `fingerprint` is equal for equal bytes
     of the body, which has `num_bytes`.
 
@@ -219,7 +219,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     prompt: str | tuple[int, ...] | None = None
     add_special_tokens: bool = True
     translated_from: str = ""
-    prefix: str = ""
+    answer_start: str = ""
     embeds: bool = False
     dimensions: int | None = None
 
@@ -349,7 +349,7 @@ def continued(request: ChatRequest, field: str) -> ChatRequest:
         text = f"'{field}': an answer that continues a text can have no form and no forced call."
         raise invalid(field, text)
     *before, last = request.messages
-    return msgspec.structs.replace(request, messages=tuple(before), prefix=last.content)
+    return msgspec.structs.replace(request, messages=tuple(before), answer_start=last.content)
 
 
 def _checked_grammar(

@@ -87,7 +87,7 @@ def _encoding(
         return lambda: encode_raw(text, prompt, add_special_tokens=add_special_tokens)
     request = chat_request(raw)
     kwargs = request.template_kwargs
-    if typed.add_generation_prompt is False and not request.prefix:
+    if typed.add_generation_prompt is False and not request.answer_start:
         kwargs = {**kwargs, "add_generation_prompt": False}
     return _encoding_of_chat(text, msgspec.structs.replace(request, template_kwargs=kwargs))
 
@@ -97,13 +97,13 @@ def _encoding_of_chat(text: ModelText, request: ChatRequest) -> Callable[[], "ar
         raise refusal
     now = datetime.now(tz=UTC).astimezone()
     given = request.messages, request.tools, request.template_kwargs, now
-    if not request.prefix:
+    if not request.answer_start:
         return lambda: text.encode_chat(*given)
 
     def encode() -> "array[int]":
         end = text.render_chat(*given)[-1]
-        prefix = text.encode_prefix(text.answer_format(), end, request.prefix)
-        return text.encode_chat(*given) + prefix
+        start = text.encode_answer_start(text.answer_format(), end, request.answer_start)
+        return text.encode_chat(*given) + start
 
     return encode
 

@@ -127,11 +127,11 @@ class ModelText:
         segments = (before + name + after).split(MARK)
         return self.encoder.encode(self._control.read(segments))
 
-    def encode_prefix(self, form: AnswerFormat, end: str, prefix: str) -> "array[int]":
+    def encode_answer_start(self, form: AnswerFormat, end: str, start: str) -> "array[int]":
         """The ids of the beginning of an answer, behind a prompt with this end. Control tokens in
-        `prefix` are text.
+        `start` are text.
         """
-        return self.encode_opening(Opening(form.past_reasoning(end), prefix))
+        return self.encode_opening(Opening(form.past_reasoning(end), start))
 
     def lone_id(self, text: str) -> int | None:
         """The token that is this text, if there is one."""

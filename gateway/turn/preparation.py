@@ -201,7 +201,7 @@ def _begun(
     request: ChatRequest, text: ModelText, form: AnswerFormat, end: str
 ) -> tuple[bytes, Beginning]:
     """The tokens to append to a prompt with this end, so that the answer continues a demanded call
-    or the request's prefix; and how the answer begins then.
+    or the request's `answer_start`; and how the answer begins then.
     """
     if request.tool_choice == "required":
         opening = _opening(request, text, form)
@@ -209,8 +209,9 @@ def _begun(
             before = form.past_reasoning(end) + opening.before
             ids = text.encode_opening(opening._replace(before=before))
             return pack_tokens(ids), Beginning(end, is_thinking=False, opening=opening.text)
-    if request.prefix:
-        ids, end = text.encode_prefix(form, end, request.prefix), end + form.past_reasoning(end)
+    if request.answer_start:
+        ids = text.encode_answer_start(form, end, request.answer_start)
+        end += form.past_reasoning(end)
         return pack_tokens(ids), Beginning(end, is_thinking=False, opening="")
     return b"", Beginning(end, form.is_opened_by(end), opening="")
 

@@ -477,7 +477,7 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
             is_single=not job.request.parallel_calls,
         )
         parser.begin(job.opening)
-    reasoning = None if job.opening or job.request.prefix else form.reasoning
+    reasoning = None if job.opening or job.request.answer_start else form.reasoning
     return OutputPipeline(
         job.text.decoder(form),
         StopMatcher(job.request.stop) if job.request.stop else NO_STOPS,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from config import Config, builtin_models
+from config import INDEX_DRAFTERS, Config, builtin_drafters, builtin_models
 from herma.doctor.finding import Finding
 from herma.doctor.host import Host
 
@@ -20,23 +20,30 @@ _MAX_HEADER: Final = 100 * 2**20
 
 
 def check_models(host: Host, config: Config) -> Iterator[Finding]:
-    """The directory of each worker of this host."""
-    seen: set[tuple[str, str]] = set()
-    for worker in config.workers:
-        if worker.model in builtin_models() or not host.exists(worker.model):
+    """The directory of each worker of this host, and that of its drafter."""
+    for name, files in _folders(config).items():
+        if not host.exists(name):
             continue  # a missing directory is an error of the start, a hub id has none
-        if (worker.model, worker.engine) in seen:
-            continue
-        seen.add((worker.model, worker.engine))
-        folder = Path(worker.model)
-        names = ["tokenizer.json"]
-        if worker.engine == "native":
-            names.append("config.json")
-        for name in names:
-            if not host.exists(folder / name):
-                yield _broken(folder / name, "does not exist", "copy it beside the weights")
-        if worker.engine == "native":
+        folder = Path(name)
+        for file in files:
+            if not host.exists(folder / file):
+                yield _broken(folder / file, "does not exist", "copy it beside the weights")
+        if "config.json" in files:
             yield from _check_weights(host, folder)
+
+
+def _folders(config: Config) -> dict[str, tuple[str, ...]]:
+    """What must lie in each folder; weights where there is a config.json."""
+    found: dict[str, tuple[str, ...]] = {}
+    for worker in config.workers:
+        chosen = worker.drafting
+        if chosen is not None and chosen.drafter not in (*INDEX_DRAFTERS, *builtin_drafters()):
+            found.setdefault(chosen.drafter, ("config.json",))
+        if worker.model not in builtin_models():
+            is_native = worker.engine == "native"
+            files = ("tokenizer.json", "config.json") if is_native else ("tokenizer.json",)
+            found[worker.model] = max(found.get(worker.model, ()), files, key=len)
+    return found
 
 
 def _check_weights(host: Host, folder: Path) -> Iterator[Finding]:

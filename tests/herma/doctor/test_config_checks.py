@@ -66,6 +66,16 @@ def test_a_file_of_weights_that_is_not_whole(machine: Machine, content: bytes, f
     assert fault in only(machine).what
 
 
+def test_a_drafter_that_is_not_whole(machine: Machine) -> None:
+    """It has no tokenizer, and may be the model's own directory."""
+    plant_model(machine)
+    assert examine(machine.host, config_of('speculation = { drafter = "/models/m" }')) == []
+    machine.write("/models/d/config.json", "{}")
+    machine.write("/models/d/model.safetensors", b"version https://git-lfs.github.com/spec/v1\n")
+    found = only(machine, 'speculation = { drafter = "/models/d" }')
+    assert found.what.startswith("/models/d/model.safetensors is a pointer of git-lfs")
+
+
 def test_a_link_that_leads_nowhere(machine: Machine) -> None:
     """As where the cache that it points to was cleared; no check breaks, nor does a start."""
     plant_model(machine)

@@ -152,7 +152,7 @@ def _with_drafter(runner: Runner, drafter: Drafter | None, clock: Callable[[], f
 
 
 def _drafting_config(drafter: str, depth: int | Literal["adaptive"]) -> WorkerConfig:
-    """What decides who proposes: the drafter is there already."""
+    """A configuration for the choice of the proposer; the drafter itself is loaded already."""
     # A pass has one token at least: no drafter is warned of.
     chosen = SpeculationConfig(drafter=drafter, depth=depth, promised=1.0)
     return WorkerConfig(_NAME, _NAME, _NAME, (), token_budget=1, speculation=chosen)

@@ -145,7 +145,7 @@ def test_a_run_that_is_cut_off_leaves_what_it_knew(tmp_path: Path) -> None:
 
 
 def test_a_soak_tells_each_of_its_parts(runner: Runner) -> None:
-    """Four of load, then the answers again; nobody need wait for the end to know of requests."""
+    """Four of load, then the answers again; requests are known before the end."""
     engine = Engine(runner, max_waiting=2 * SMOKE.max_seqs)
     told: list[tuple[str, int]] = []
     soak(engine, SMOKE, 0.4, 0, lambda line, so_far: told.append((line, so_far.num_requests)))

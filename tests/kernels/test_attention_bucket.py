@@ -275,7 +275,7 @@ def test_a_launch_of_padding_waits_for_the_kernel_ahead(
     plan = replace(
         case.paged_plan(), num_decodes=3, positions=torch.tensor(positions, dtype=torch.int32)
     )
-    config = DECODES._replace(fan=4)  # nobody else's, as launches are kept
+    config = DECODES._replace(fan=4)  # of this test alone, because launches are kept
     plan = replace(plan, shares=decode_shares(plan.positions, 3, case.shape.kv, config))
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
     decode(*args, config, torch.empty(3, case.shape.heads * case.shape.dim))

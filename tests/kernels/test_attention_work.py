@@ -135,7 +135,7 @@ def test_a_step_of_decodes_and_segments(device: torch.device) -> None:
 
 
 def test_segments_without_work_are_refused(device: torch.device) -> None:
-    """A plan that nobody prepared is an error, not a wrong answer."""
+    """A plan that was not prepared is an error, not a wrong answer."""
     case = make_case(MIXED, Shape()).to(device)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, case.paged_plan()
     with pytest.raises(ValueError, match="work"):

@@ -137,7 +137,7 @@ class TestOnHopper:
         case = make_case(mix, shape).to(torch.device("cuda"))
         out = _attend(case, config)
         wanted = expected(make_case(mix, shape))[0]
-        wanted[: case.num_decodes] = torch.nan  # nobody's here
+        wanted[: case.num_decodes] = torch.nan  # not computed here
         assert distance(out.cpu(), wanted) < 1e-2
         again = _attend(make_case(mix, shape).to(torch.device("cuda")), config)
         assert torch.equal(out.nan_to_num(), again.nan_to_num())
@@ -147,7 +147,7 @@ class TestOnHopper:
     def test_a_padded_step_equals_the_exact_one(
         self, mix: Segments, places: int | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Bit for bit; items without rows are nobody's."""
+        """Bit for bit; items without rows do nothing."""
         if places is not None:
             monkeypatch.setattr(extend_attention, "_multiprocessors", lambda _: places)
         check_padded(mix, SMALL, (5, 112), torch.device("cuda"), EXTEND_CONFIG)

@@ -90,7 +90,7 @@ def test_rows_that_are_not_numbers_are_told(place: int, device: torch.device) ->
 
 
 def test_tokens_are_kept_for_the_next_step(device: torch.device) -> None:
-    """Each id goes to its table row; rows without one disturb nobody."""
+    """Each id goes to its table row; rows without one change none."""
     logits = torch.randn(4, 50)
     logits[3] = torch.nan
     draws, positions = make_draws(4, device, temperature=0.0), torch.arange(4, device=device)

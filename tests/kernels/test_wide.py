@@ -100,7 +100,7 @@ def test_what_it_cannot_compute_goes_elsewhere() -> None:
     [(Wide(3, 2), 64, True), (Wide(3, 1), 257, False), (Wide(3, 1, rows=128), 129, False)],
 )
 def test_what_nobody_would_compute_is_refused(config: Wide, num_rows: int, swiglu: bool) -> None:
-    """Ups are not added over a cluster; without a band nobody takes rows behind the first tile."""
+    """Ups are not added over a cluster; without a band no rows behind the first tile are taken."""
     x = torch.empty(num_rows, 128, dtype=torch.bfloat16, device="meta")
     with pytest.raises(ValueError, match="Wide"):
         wide(x, torch.empty_like(x), config, swiglu=swiglu)

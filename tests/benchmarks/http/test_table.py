@@ -60,7 +60,7 @@ def test_one_server_needs_no_ratios() -> None:
 
 
 def test_how_it_was_measured_is_reported() -> None:
-    """Servers, tokens per word, the seed, who ran first, what the client took."""
+    """Servers, tokens per word, the seed, which server ran first, what the client took."""
     text = "\n".join(notes(results([figures()], [figures()])))
     assert "a: http://a/v1, model m; by its usage 1.2 tokens per word, 9 more per request" in text
     assert "b: http://b/v1, model m; reports no usage" in text

@@ -59,7 +59,7 @@ class CacheAgainstManager(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def is_computed(self, data: st.DataObject) -> None:
-        """Its full blocks can be found, whoever was first."""
+        """Its full blocks can be found, whichever sequence was first."""
         one = data.draw(st.sampled_from(self.held))
         num_computed = data.draw(st.integers(0, len(one.ids)))
         self.manager.store(one.table, one.ids, num_computed)

@@ -38,7 +38,7 @@ def test_seeds_are_averaged_before_policies_are_compared() -> None:
 
 
 def test_bounds_and_overload_are_shown_and_not_judged() -> None:
-    """A bound that wins costs nothing, and above 0.95 nobody is judged."""
+    """A bound that wins costs nothing, and above 0.95 no policy is judged."""
     rows = [row("herma", 100), row("random", 200), row("bound_infinite", 1, hits=0.52)]
     rows += [row("herma", 900, load=1.1), row("random", 200, load=1.1)]
     found = cells(rows)

@@ -152,7 +152,7 @@ def duration_s(plan: StepPlan) -> float:
 
 
 def note(outcomes: list[Outcome], message: object, now: float) -> None:
-    """Who got a first token, who is finished."""
+    """Which requests got a first token, and which are finished."""
     if isinstance(message, Tokens):
         for item in message.items:
             if item.offset == 0:

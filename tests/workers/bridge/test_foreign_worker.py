@@ -1,4 +1,4 @@
-"""Real worker processes whose engine is somebody else's, against a real gateway end.
+"""Real worker processes with external engines, against a real gateway end.
 
 The engines are stub servers in processes of their own, launched by the worker or already there.
 """

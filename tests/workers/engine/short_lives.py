@@ -33,8 +33,8 @@ Frames = list[tuple[int, bytes]]
 
 
 class Request(NamedTuple):
-    """What somebody asks. A prompt begins with tokens of its family; other workers may have said
-    some of the answer.
+    """A request. Its prompt begins with tokens of its family; other workers may have generated a
+    part of the answer.
     """
 
     family: int
@@ -168,7 +168,7 @@ class Life:
         self.runner.run(StepPlan(0, (), (), tuple(self.scheduler._ended)))
 
     def take(self, timeout_s: float | None) -> Frames:
-        """For the loop: the frames of the next turn; `Shutdown` when nobody is served any more.
+        """For the loop: the frames of the next turn; `Shutdown` when no request is left.
         Raises `IntegrityError`, and `AssertionError` if there is no end.
         """
         self.scheduler.check_integrity()

@@ -83,7 +83,7 @@ def test_greedy_tokens_are_identical(pair: Pair, token_budget: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("token_budget", [16, 1024])
 def test_preemption_changes_no_token(pair: Pair, token_budget: int) -> None:
-    """With too few blocks sequences are preempted and recomputed, and nobody can tell."""
+    """With too few blocks sequences are preempted and recomputed, and answers do not change."""
     drive = Drive(
         fresh_runner(pair.runner),
         token_budget=token_budget,

@@ -110,7 +110,7 @@ def test_a_restart_begins_with_nothing(host: Runner) -> None:
 def test_without_memory_no_state_moves_on_twice(
     host: Runner, monkeypatch: pytest.MonkeyPatch, on_card: bool
 ) -> None:
-    """The step is not repeated: its sequences fail, and whoever has their tokens goes on."""
+    """The step is not repeated: its sequences fail, and go on elsewhere with their tokens."""
     runner = as_on_card(host) if on_card else host
     starts = tuple(start_of(seq, GREEDY, [5, 9]) for seq in (1, 2))
     chunks = tuple(Chunk(seq, 0, 2, (seq,), samples=True) for seq in (1, 2))

@@ -77,7 +77,7 @@ def test_greedy_tokens_are_identical(pair: Pair, token_budget: int) -> None:
 
 @pytest.mark.parametrize("token_budget", [16, 64, 1024])
 def test_preemption_changes_no_token(pair: Pair, token_budget: int) -> None:
-    """With too few blocks sequences are preempted and recomputed, and nobody can tell."""
+    """With too few blocks sequences are preempted and recomputed, and answers do not change."""
     runner = fresh_runner(pair.runner)
     drive = Drive(runner, token_budget=token_budget, max_seqs=8, num_blocks=FEW_BLOCKS)
     for prompt in pair.prompts:

@@ -1,7 +1,7 @@
-"""Memory that runs out anywhere in a step costs whom it ran out for, and nobody else a token.
+"""Memory that runs out in a step fails the sequence that needed it; no other loses a token.
 
-What a sequence says depends on its own tokens, seed and positions alone, so every answer must be
-that of the same request alone on the host, in an engine that has memory for everything.
+The answer of a sequence depends on its own tokens, seed and positions alone, so it must be that of
+the same request alone on the host, in an engine that has memory for everything.
 """
 
 from collections import Counter, defaultdict
@@ -158,8 +158,8 @@ def _check_tokens(host: Runner, num_blocks: int, submit: Submit, answer: Answer)
 
 
 def _check_ends(life: Life, company: Company) -> None:
-    """Everybody hears of the end, but who is gone. An error is one of memory, in a step of one's
-    own, and nobody's who could have been spared.
+    """Every sequence whose gateway is there gets its end. An error is one of memory, in a step of
+    that sequence, and only where no smaller step would have fitted.
     """
     num_errors = 0
     for number, (turn, link, _) in enumerate(company.requests):

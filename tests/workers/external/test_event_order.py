@@ -39,7 +39,7 @@ def test_batches_in_order_are_applied_at_once() -> None:
     ]
 
 
-def test_who_comes_late_asks_for_all_that_was_missed() -> None:
+def test_a_late_subscriber_asks_for_all_that_it_missed() -> None:
     """The first number seen is not 0: the replay begins at 0, and live batches wait for it."""
     order = EventOrder(can_replay=True)
     assert order.live(2, _batch(2)) == (AskReplay(0),)

@@ -82,7 +82,7 @@ def test_where_two_part_a_state_is_saved() -> None:
     assert engine.runner.num_restored == 2
 
 
-def test_who_comes_together_shares_what_they_have_in_common() -> None:
+def test_sequences_that_come_together_share_their_prefix() -> None:
     """The first saves where the others part from it, although it goes on; they wait for that."""
     engine = Engine(num_blocks=64, num_states=8, context_length=60, token_budget=8)
     common = [1, 2, 3] * 6 + [1]  # no whole number of blocks
@@ -233,7 +233,7 @@ def test_a_state_whose_keys_are_gone_is_gone() -> None:
     assert 0 < len(states.pool._snapshots) <= 3
 
 
-def test_who_finds_keys_and_no_state_waits_for_one_that_does_not() -> None:
+def test_keys_without_a_state_wait_for_the_state() -> None:
     """The blocks of a prompt are cached, its state is gone: of two that come one computes it."""
     engine = Engine(num_blocks=64, num_states=1, context_length=60, token_budget=8)
     prompt = [1, 2, 3] * 10

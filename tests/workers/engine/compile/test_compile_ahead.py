@@ -230,7 +230,7 @@ time.sleep(1000)
 def test_only_a_card_with_something_to_compile_needs_a_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nobody gets one who does not want it."""
+    """And none starts where it is switched off."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     started: list[object] = []
     monkeypatch.setattr(

@@ -97,7 +97,7 @@ def test_the_rows_of_any_step_begin_where_kernels_expect_it(host: Runner, max_ro
 def test_logits_that_are_no_numbers_fail_their_sequence(
     host: Runner, capture: Capture | None
 ) -> None:
-    """The neighbour is answered, and the next step of the broken one faults nobody."""
+    """The neighbour is answered, and the next step of the broken one breaks no other."""
     runner = as_on_card(host, capture)
     starts = (start_of(1, GREEDY, [5, 6]), start_of(2, GREEDY, [5, 6]))
     host.model.weights.embedding[9] = float("nan")
@@ -126,7 +126,7 @@ def _beside_a_prompt() -> StepPlan:
 def test_rows_that_are_not_there_cost_nothing(
     host: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They stand at no position, in the table that is nobody's."""
+    """They stand at no position, in the dummy table."""
     runner, plans, prepared = as_on_card(host, run_again), [], host.model.prepared
 
     def see(plan: PagedPlan, cache: KvCache) -> PagedPlan:

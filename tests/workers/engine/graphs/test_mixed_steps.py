@@ -171,7 +171,7 @@ def test_what_a_bucket_has_too_much_of_costs_nothing(
 
 
 def test_a_capture_between_two_steps_changes_nothing(host: Runner) -> None:
-    """What it computes is nobody's, though the inputs hold the last step until then."""
+    """Its results reach no sequence, though the inputs hold the last step until then."""
     plans = plans_of_lives(
         [Life(0, 5, 5, GREEDY), Life(1, 30, 20, GREEDY), Life(9, 7, 7, GREEDY)], 24
     )

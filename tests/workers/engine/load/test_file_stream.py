@@ -115,7 +115,7 @@ def test_truth_values_are_read(tmp_path: Path) -> None:
 
 
 class SlowCard:
-    """A card whose main stream computes nothing until somebody waits for it."""
+    """A card whose main stream computes nothing until a caller waits for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.main = object()
@@ -209,4 +209,4 @@ def test_a_card_gets_what_a_cpu_gets(tmp_path: Path, dtype: str) -> None:
 
 
 def _ignore(_phase: str, _fraction: float, _detail: str) -> None:
-    """A report that nobody reads."""
+    """A report that is not read."""

@@ -75,8 +75,8 @@ def test_penalties_equal_the_published_formulas(
 
 
 class _Life:
-    """A sequence, and what its tokens are for whoever knows them at once. The host learns them
-    later than the card, or never: it counts none that it did not start with.
+    """A sequence with its true tokens. The host learns them later than the card, or never: its
+    count begins with those that it knows at the start.
     """
 
     def __init__(self, seq: int, rng: random.Random) -> None:

@@ -7,15 +7,16 @@ Owns the algebra. With G the running sum of a chunk's gates, D the diagonal, k a
     u = T (V - diag(exp(G)) K S);  o = diag(exp(G)) Q S + P u
     S = exp(G_last) S + K^T diag(exp(G_last - G)) u                               `scan_kernel`
 
-Every exponent is a difference that is not above 0. All systems are independent; of what follows
-them only the three products of u and S are one after another, and the scan is those. It holds S
-transposed: then each product's left factor is what the one before has left in registers, and its
-right factor lies in memory since before, so that nothing is exchanged between threads.
+Every exponent is a difference that is not above 0. All systems are independent. Behind them only
+the three products of u and S depend on each other; the scan computes these. It holds S transposed:
+then each product's left factor is the result of the one before, in registers, and its right factor
+is in memory already, so that threads exchange nothing.
 
-Products take operands in the rows' dtype and add up in float32, as does the state between chunks.
+Products take operands in the rows' dtype and add up in float32; the state between chunks is float32
+too.
 
-The first kernel of a layer waits for those ahead, then lets the next start, as all of them do: what
-no kernel of the layer writes (plan, gates, states) may be read ahead of `gdc_wait`.
+Each kernel of a layer waits for those ahead, then lets the next one start. So what no kernel of the
+layer writes (plan, gates, states) may be read ahead of `gdc_wait`.
 """
 
 import triton

@@ -3,11 +3,11 @@ rule and its norm.
 
 Owns the kernel and its launch. Must not know which rows it serves.
 
-A program has one value head and its [K, V] state in registers, which is read and written once. The
-columns of a key head go through the convolution in each of its value heads' programs; of those the
-last to have read their tail moves it on, found by a count. Beside few sequences the product of
-betas and decays, two rows of a weight for a head, is computed here too: alone it takes as long as
-it takes to launch.
+A program has one value head and holds its [K, V] state in registers; the state is read and written
+once. The columns of a key head go through the convolution in the programs of all its value heads;
+the last of these to have read the tail, found by a count, moves the tail on. For few sequences the
+product of betas and decays, two rows of a weight for each head, is computed here too: as a kernel
+of its own it would take no longer than its launch.
 """
 
 from functools import cache
@@ -25,14 +25,14 @@ from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights, Gate
 from kernels.launch import Launch, scratch
 
 _PART: Final = 1024
-"""Columns of the gates' product that are added up at once."""
+"""How many columns of the gates' product are added up at once."""
 
 
 class FusedTiles(NamedTuple):
-    """Warps of a program, and the registers of a thread. A warp has `columns` of the state's, in
-    16 bytes for each thread: with fewer than all of them sums stay within the warp, where otherwise
-    all warps add up together. A program has `values` columns; if those are not all of a head, the
-    last of its programs norms. What `streams` leaves the card's cache first.
+    """Warps of a program, and registers of a thread. A warp has `columns` of the state's columns,
+    in 16 bytes for each thread: with fewer than all of them sums stay within the warp, otherwise
+    all warps add up together. A program has `values` columns of a head; if these are not all, the
+    last of the head's programs norms. `streams`: states leave the card's cache first.
     """
 
     num_warps: int
@@ -274,8 +274,8 @@ def fused(
     out: Tensor,
     tiles: FusedTiles,
 ) -> None:
-    """Row i of the first `plan.num_decodes` of a step, into `out` [T, HV V]; moves states on. Rows
-    of padding are 0, and their slots stay as they are.
+    """Compute the first `plan.num_decodes` rows of a step into `out` [T, HV V], and move their
+    states on. Rows of padding become 0, and their slots stay as they are.
     """
     num_decodes, device = plan.num_decodes, rows.device
     hidden = input_norm = weight = rows

@@ -1,8 +1,8 @@
 """Spans of rows on a card: convolution, chunks, norm; which kernels, in which tiles.
 
-Owns the launches, what travels between them, and the kernels ahead of the chunks and behind them.
-Queries and keys leave the convolution as unit rows, because a key head's columns lie in one
-program there: what follows reads them for each of several value heads.
+Owns the launches, the tensors between them, and the kernels ahead of the chunks and behind them.
+The convolution scales queries and keys to length 1, because there one program has all columns of a
+key head, while later kernels read them once for each of several value heads.
 """
 
 from functools import cache
@@ -22,8 +22,9 @@ from kernels.launch import Launch
 
 
 class Tiles(NamedTuple):
-    """What a launch is cut into: rows of the convolution that follow each other in a thread, values
-    of a scan's program, rows of the norm's; chunks on their way to a scan; warps, registers.
+    """How the launches are cut: `conv_run` consecutive rows of the convolution in a thread,
+    `scan_values` values in a program of the scan, `norm_rows` rows in one of the norm;
+    `scan_stages` chunks on their way to a scan; warps and registers.
     """
 
     conv_run: int = 8
@@ -40,7 +41,7 @@ class Tiles(NamedTuple):
 
 TILES: Final = Tiles()
 OTHER_TILES: Final = TILES._replace(system_registers=255, scan_values=32)
-"""For cards whose products have both factors in registers, at most 255 of a thread."""
+"""For cards whose products need both factors in registers, of which a thread has at most 255."""
 
 WIDE_TILES: Final = OTHER_TILES._replace(scan_values=16)
 """For float32, which has no tensor cores and takes twice the registers."""

@@ -3,11 +3,10 @@ rule and its norm, while the next state is on its way.
 
 Owns the kernel and its launch. Must not know which rows it serves.
 
-A program takes key heads of spans one after another, with all their value heads: so it alone reads
-and moves their tails. It steps through their states in tiles of [K, `values`]; while one lies in
-registers the next crosses to shared memory, which the compiler's pipeline does. What several
-programs of a multiprocessor have on their way at once then never falls to nothing, as it does where
-each loads, adds up and stores by turns.
+A program has one key head of a span with all its value heads, so it alone reads and moves their
+tails. It goes through their states in tiles of [K, `values`]: while one tile is in registers, the
+compiler's pipeline copies the next one to shared memory. So the programs of a multiprocessor always
+have bytes on their way, which they would not if each loaded, added up and stored by turns.
 """
 
 from functools import cache
@@ -27,8 +26,8 @@ from kernels.linear.parts import prefetch
 
 
 class StreamTiles(NamedTuple):
-    """Warps of a program, the registers of a thread, the columns of a tile (all of a head's, or
-    half of them), and of how many tiles one is added up while the others are on their way.
+    """Warps of a program, registers of a thread, columns of a tile (all of a head or half of them),
+    and `stages`: one tile is added up while `stages` - 1 others are on their way.
     """
 
     num_warps: int = 4
@@ -239,8 +238,8 @@ def streamed(
     out: Tensor,
     tiles: StreamTiles,
 ) -> None:
-    """Row i of the first `plan.num_decodes` of a step, into `out` [T, HV V]; moves states on. Rows
-    of padding are 0, and their slots stay as they are.
+    """Compute the first `plan.num_decodes` rows of a step into `out` [T, HV V], and move their
+    states on. Rows of padding become 0, and their slots stay as they are.
     """
     strides = rows.stride(0), state.matrices.stride(0), state.tails.stride(0)
     rounds = weights.norm.dtype == rows.dtype

@@ -1,15 +1,15 @@
 """Triton kernels of rows that may be taken back: two launches for all spans of a step.
 
-Owns both launches and the numbers between them. Every size is read on the card, so a captured step
-serves any spans; a step of single rows is the same kernels, and does not differ in a bit.
+Owns both launches and the tensors between them. Every size is read on the card, so a captured step
+serves any spans. A step of single rows uses the same kernels, with the same results to the bit.
 
-`_prepare_kernel` has a program for each span and head: what the convolution and the gates make of
-the rows that are folded and of those that are new, which depend on nothing else, a few rows at
-once. Then tails and rings move on: no other program reads these columns.
+`_prepare_kernel` has a program for each span and head. It computes convolution and gates of the
+folded and of the new rows, a few rows at once, because these rows do not depend on each other. Then
+it moves tails and rings on: no other program reads these columns.
 
-`_advance_kernel` has a program for each span and value head, which holds the [K, V] state in
-registers and takes rows one by one. The state is read once, while rows are prepared, and written
-once, behind the first new row.
+`_advance_kernel` has a program for each span and value head. It holds the [K, V] state in registers
+and takes rows one by one. The state is read once, while rows are prepared, and written once, behind
+the first new row.
 """
 
 from functools import cache
@@ -27,10 +27,10 @@ from kernels.delta_rule.shapes import DeltaRing, DeltaSizes, DeltaState, DeltaWe
 from kernels.launch import Launch
 
 _GROUP = 4
-"""Rows that are prepared at once. Of one to three drafts, of which some are folded, mostly all."""
+"""How many rows are prepared at once: with one to three drafts usually all of a span."""
 
 _REGISTERS = 128
-"""Of a thread: two programs of 256 threads then share a multiprocessor."""
+"""Registers of a thread: two programs of 256 threads then share a multiprocessor."""
 
 
 @triton.jit

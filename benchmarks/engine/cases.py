@@ -29,8 +29,8 @@ _WARM_TOKENS: Final = 8
 
 @dataclass
 class Bench:
-    """Shared by the tests. `samples` collects answers to be checked. `reusable` says how many of a
-    cached prompt's tokens the next one finds: with recurrent states those behind which one lies.
+    """What the tests share. `samples` collects answers to be checked. `reusable` says how many of a
+    cached prompt's tokens the next prompt finds: with recurrent states, those up to a saved one.
     """
 
     client: Client

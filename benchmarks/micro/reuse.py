@@ -1,10 +1,10 @@
-"""How much of agents' prompts an engine takes from its prefix cache: full attention, which begins
-behind any block, beside hybrids, which begin behind saved states only.
+"""How much of agents' prompts an engine finds in its prefix cache: full attention, which can begin
+behind any block, compared with hybrids, which can begin only behind saved states.
 
-Owns the fleet: agents with one system prompt and turns that grow; some answer with reasoning that
-the template leaves out of the next prompt, some are forked from another in the middle of its work.
-Where they answer at length it matters that a state is saved along an answer, too.
-The scheduler is the engine's; nothing is computed, every token is known.
+Owns the fleet: agents with a common system prompt and growing turns. Some answer with reasoning
+that the template leaves out of the next prompt, some are forked from another one in the middle of
+its work. With long answers it matters that states are saved along answers too. The scheduler is
+that of the engine; no step is computed, because every token is known.
 """
 
 import random
@@ -33,7 +33,7 @@ SYSTEM_TOKENS: Final = 12_013
 
 MOST_POINTS: Final = 5.0
 MOST_AGAIN: Final = 4096
-"""Tokens that a divergence costs a hybrid beyond full attention."""
+"""The most tokens that a divergence may cost a hybrid more than full attention."""
 
 _BLOCK: Final = 32
 _MODEL: Final = "model"
@@ -76,7 +76,7 @@ LONG: Final = Lengths((500, 6_000), (100, 3_000))
 
 
 class Reused(NamedTuple):
-    """Of the tokens of all prompts, those that were cached."""
+    """How many of the tokens of all prompts were cached, and the number of turns."""
 
     num_cached: int
     num_tokens: int

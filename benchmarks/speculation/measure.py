@@ -1,4 +1,4 @@
-"""One figure: so many sequences at once, drafted for in one way.
+"""One figure: the speed of a batch of sequences with one way of drafting.
 
 Owns the run and its clock. Must not know tables.
 """
@@ -24,15 +24,16 @@ IDLE: Final = "idle"
 ADAPTIVE: Final[Literal["adaptive"]] = "adaptive"
 
 RUNS: Final = 6
-"""At most, of which the fastest counts: the first ones compile kernels and miss graphs."""
+"""The most runs of a figure, of which the fastest counts: the first ones compile kernels and miss
+graphs."""
 
 _LEAST_RUNS: Final = 3
-"""The first launches kernel by kernel, the second replays steps and misses the graphs of draft
-passes, the third has both. Without drafts the second has all."""
+"""The first run launches kernel by kernel, the second replays steps but misses the graphs of draft
+passes, the third has both. Without drafts the second run has all graphs."""
 
 _LONG_S: Final = 6.0
-"""After so long no more are made than must be: of a depth that is chosen anew the later ones know
-more."""
+"""After so many seconds no more than `_LEAST_RUNS` are made. Until then adaptive depth gets more
+runs, because later ones know more."""
 
 _BEFORE: Final = 20
 """Tokens of an answer before steps are recorded."""
@@ -55,10 +56,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`way` is how it was drafted for: a depth, or "adaptive". `length`: tokens of a pass;
-    `acceptance` by place, of drafts whose predecessors were accepted. Of steps without prompts the
-    median `step_ms` from one result to the next, `draft_ms` of it in draft passes. `num_missed`
-    graphs were not there in the last run.
+    """The result for one kind of text and batch. `way`: "none", "idle", "adaptive" or a depth.
+    `length`: tokens of a pass. `acceptance` by place, of drafts whose predecessors were accepted.
+    `step_ms`: the median time from one result to the next, of steps without prompts; `draft_ms` of
+    it are draft passes. `num_missed`: graphs that were missing in the last run.
     """
 
     kind: str
@@ -79,7 +80,7 @@ class Bench:
     def __init__(
         self, runner: Runner, most: int = 0, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """With up to `most` drafts of a pass, 0: there are none. By the seconds of `clock`."""
+        """Passes have up to `most` drafts; 0: no drafting at all. `clock` gives seconds."""
         self._clock = clock
         self._runner = runner
         self._proposer = SwitchedProposer(most)

@@ -6,9 +6,10 @@ when a place is free, blocks or clocks.
 Gateways that share an engine do not coordinate. In a single line the gateway that fills it first
 would keep it full: it resubmits first whenever a place becomes free, and a slow gateway would get
 none. So each gateway has a line of its own, and a place goes to the gateway with the fewest
-admitted sequences; of equals, to the one whose last admission is longest ago. A gateway without
-admitted sequences is overtaken by each other one at most once. Nothing is reserved for absent
-gateways, so a slow or dead one delays no other.
+admitted sequences; of equals, to the one whose last admission is longest ago. A gateway that is new
+counts as admitted just now. So a gateway without admitted sequences is overtaken by each other one
+at most once, however often that one connects again. Nothing is reserved for absent gateways, so a
+slow or dead one delays no other.
 """
 
 from collections.abc import Mapping
@@ -59,6 +60,7 @@ class IntakeQueue:
         """Append to the line of its link."""
         self._by_key[sequence.key] = sequence
         self._lines.setdefault(sequence.link, {})[sequence.key] = sequence
+        self._turns.setdefault(sequence.link, self._num_turns)
 
     def remove(self, sequence: Sequence) -> None:
         """Take out a sequence that ended."""
@@ -73,7 +75,7 @@ class IntakeQueue:
         if not self._lines:
             return None
         turns = self._turns
-        link = min(self._lines, key=lambda link: (num_admitted.get(link, 0), turns.get(link, 0)))
+        link = min(self._lines, key=lambda link: (num_admitted.get(link, 0), turns[link]))
         self._num_turns = turns[link] = self._num_turns + 1
         sequence = next(iter(self._lines[link].values()))
         self.remove(sequence)

@@ -159,6 +159,22 @@ def test_a_gateway_that_vanishes_leaves_nothing_at_the_door() -> None:
     assert shared.inside == {2: 1, 3: 1}
 
 
+def test_a_gateway_that_connects_again_passes_nobody_again() -> None:
+    """It is new each time, and so behind those that wait."""
+    shared = Shared(max_seqs=1, max_waiting=0)
+    for link in (1, 2):
+        assert shared.submit(link, max_tokens=1)
+    for _ in range(2):  # both end, the second was admitted from its line
+        shared.step()
+    for link in (1, 2, 3):
+        assert shared.submit(link, max_tokens=9)
+    shared.drop(3)
+    assert shared.submit(3)
+    assert [*shared.at_door] == [2, 3]
+    shared.drop(1)
+    assert shared.inside == {2: 1}
+
+
 @pytest.mark.parametrize("places", [(1, 0), (2, 0), (2, 1), (6, 0), (6, 20)])
 def test_who_always_comes_last_has_its_share(places: tuple[int, int]) -> None:
     """The first gateway wants as many places as there are at every moment, the second comes after

@@ -253,9 +253,11 @@ class GapLife(RuleBasedStateMachine):
         cost, limits = self.card.scheduler.step_cost, self.card.limits
         running = self.card.scheduler._queues.running.values()
         prompts = [one.seq for one in running if one.num_due - one.num_planned > 1]
+        # A prompt of one token is no decode: it has no token before, so no gap.
+        decoding = {one.seq for one in running}.difference(prompts)
         plan = self.card.plan()
         if plan is not None:
-            parts = [one for one in plan.chunks if one.length > 1 or one.seq in prompts]
+            parts = [one for one in plan.chunks if one.length > 1 or one.seq not in decoding]
             num_decodes = len(plan.chunks) - len(parts)
             num_tokens = sum(chunk.length for chunk in parts)
             assert num_decodes + num_tokens <= limits.token_budget

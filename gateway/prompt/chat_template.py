@@ -93,25 +93,20 @@ class ChatTemplate:
         A conversation that the template refuses is rendered in stricter forms. Raises `ApiError`
         400 when it refuses these too.
         """
-        try:
-            given = self._given(messages, tools, template_kwargs)
-            return self._segments(given, now)
-        except _REFUSALS as error:
-            refusal = error
-        for form in (settled_turns, alternating_turns):
+        refusal: Exception | None = None
+        for form in (None, settled_turns, alternating_turns):
             try:
                 given = self._given(messages, tools, template_kwargs)
-                given["messages"] = form(given["messages"])
-                return self._segments(given, now)
-            except _REFUSALS:
-                continue
+                if form is not None:
+                    given["messages"] = form(given["messages"])
+                if self._builds_tokens:
+                    return self._control.split_broken(self._run(self._control.break_up(given), now))
+                return self._run(given, now).split(MARK)
+            except _REFUSALS as error:
+                # Of all refusals the first one names what the client wrote.
+                refusal = refusal or error
         text = f"The chat template of the model cannot use these messages: {refusal}"
         raise invalid("messages", text, code="template_refused") from refusal
-
-    def _segments(self, given: dict[str, Any], now: datetime) -> list[str]:
-        if self._builds_tokens:
-            return self._control.split_broken(self._run(self._control.break_up(given), now))
-        return self._run(given, now).split(MARK)
 
     def _run(self, given: dict[str, Any], now: datetime) -> str:
         """What Jinja's `render` does, without collecting the globals anew (8 us)."""

@@ -131,8 +131,10 @@ async def prepare(
     form = _form(services, request, view, text)
     salt = caller.key.encode() if caller.private_cache else b""
     prompt, end = await _encode(text, request, salt)
-    begun, given = _begun(request, text, form, end)
-    prompt += begun
+    given = Beginning(end, form.is_opened_by(end), opening="")
+    if request.tool_choice == "required" or request.answer_start:
+        begun, given = _begun(request, text, form, given)
+        prompt += begun
     grammar, skipped = None, b""
     if _needs_grammar(request):
         grammar, skipped = _grammar(request, view, text, form, given)
@@ -198,11 +200,12 @@ def _form(
 
 
 def _begun(
-    request: ChatRequest, text: ModelText, form: AnswerFormat, end: str
+    request: ChatRequest, text: ModelText, form: AnswerFormat, given: Beginning
 ) -> tuple[bytes, Beginning]:
-    """The tokens to append to a prompt with this end, so that the answer continues a demanded call
-    or the request's `answer_start`; and how the answer begins then.
+    """The tokens to append to a prompt with this beginning of the answer, so that the answer
+    continues a demanded call or the request's `answer_start`; and how the answer begins then.
     """
+    end = given.end
     if request.tool_choice == "required":
         opening = _opening(request, text, form)
         if opening is not None:
@@ -213,7 +216,7 @@ def _begun(
         ids = text.encode_answer_start(form, end, request.answer_start)
         end += form.past_reasoning(end)
         return pack_tokens(ids), Beginning(end, is_thinking=False, opening="")
-    return b"", Beginning(end, form.is_opened_by(end), opening="")
+    return b"", given
 
 
 def _opening(request: ChatRequest, text: ModelText, form: AnswerFormat) -> Opening | None:

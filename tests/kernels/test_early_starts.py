@@ -103,6 +103,7 @@ def test_what_relies_on_too_much_is_found(
     assert watch.faults == faults
 
 
+@pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")  # of padding
 @pytest.mark.parametrize("name", ["padding", "beside prompts"])
 def test_verified_rows_wait(name: str, watch: Watch) -> None:
     """Two layers, one behind the other."""
@@ -116,6 +117,7 @@ def test_verified_rows_wait(name: str, watch: Watch) -> None:
     assert watch.faults == []
 
 
+@pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")  # of padding
 @pytest.mark.parametrize("tiles", [delta.MANY_TILES, delta.SOME_TILES])
 def test_decodes_of_a_hybrid_wait(tiles: Any, watch: Watch) -> None:
     """Of one row each, beside padding and a prompt."""

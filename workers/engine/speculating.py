@@ -15,7 +15,7 @@ from config import INDEX_DRAFTERS, SpeculationConfig, WorkerConfig
 from workers.engine.draft_record import DraftRecord, Origin
 from workers.engine.drafting.description import promised_length
 from workers.engine.runner import Runner
-from workers.model_dir import drafter_dir
+from workers.model_dir import drafter_dir, local_dir
 from workers.speculation import (
     FINE_SIZES,
     NUM_TEXT_SOURCES,
@@ -71,7 +71,7 @@ def speculation_for(
         return Speculation(text, policy, depth)
     most = drafter.max_depth
     odds = PlaceOdds(most, list(fit.places))
-    card, promised = CardSource(drafter.name, odds), _promised(chosen)
+    card, promised = CardSource(drafter.name, odds), _promised(config, chosen)
     if depth is not None:
         return Speculation(card, policy, min(most, depth), promised=promised)
     draft_depth = DraftDepth(odds, policy, most, DraftTimes(fit.drafting))
@@ -100,11 +100,12 @@ def kept_speculation(
     return speculation, record
 
 
-def _promised(chosen: SpeculationConfig) -> float | None:
+def _promised(config: WorkerConfig, chosen: SpeculationConfig) -> float | None:
     """The promised tokens of a pass: those of the configuration, else those that
     `training.drafters` wrote into the drafter's config.json.
     """
     if chosen.promised is not None:
         return chosen.promised
-    path = drafter_dir(chosen.drafter)
+    is_own_head = chosen.drafter == config.model
+    path = local_dir(config.model) if is_own_head else drafter_dir(chosen.drafter)
     return None if path is None else promised_length(path)

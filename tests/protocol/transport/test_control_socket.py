@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
@@ -28,10 +29,11 @@ def _no_descriptors() -> Iterator[None]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("HERMA_RUNTIME_DIR", str(tmp_path))
-    return tmp_path
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Of a short name: the path of a socket has 107 bytes at most."""
+    with TemporaryDirectory() as name:
+        monkeypatch.setenv("HERMA_RUNTIME_DIR", name)
+        yield Path(name)
 
 
 async def _answer(ask: Ask) -> Answer:

@@ -108,7 +108,7 @@ def _takes_in(drive: Drive, load: Load, expected: list[list[int]]) -> set[bool]:
 def test_a_name_that_there_is_not_is_said() -> None:
     """With those that there are; drafters are no models."""
     with pytest.raises(
-        ConfigError, match=r"herma-tiny/other' is neither .* builtin:herma-tiny/mtp$"
+        ConfigError, match=r"herma-tiny/other' is neither .* builtin:herma-tiny/mtp; "
     ):
         drafter_dir(f"{MODEL}/other")
     assert list(builtin_models()) == [MODEL]

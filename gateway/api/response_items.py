@@ -52,6 +52,13 @@ class Conversation(msgspec.Struct):
     object: Literal["conversation"] = "conversation"
 
 
+class InputTokens(msgspec.Struct):
+    """How long the prompt of a response would be, in tokens."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+
+
 class Deleted(msgspec.Struct):
     """What was deleted."""
 

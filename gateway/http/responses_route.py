@@ -1,4 +1,5 @@
-"""/v1/responses: creating responses, and reading, deleting and cancelling stored ones.
+"""/v1/responses: creating responses, counting their prompts, and reading, deleting and cancelling
+stored ones.
 
 Owns what happens to a request before its turn. A stored response belongs to the API key that
 created it. Must not know how a turn runs, what a response says, nor how it is stored.
@@ -14,6 +15,7 @@ from gateway.api import (
     PAGE,
     ApiError,
     Deleted,
+    InputTokens,
     ResponsesDraft,
     invalid,
     page_of,
@@ -30,6 +32,7 @@ from gateway.http.metrics import Metrics
 from gateway.http.response_writer import EXTENSION
 from gateway.http.responses import SSE_HEADERS, send_json
 from gateway.http.sse_writer import StreamedAnswer
+from gateway.http.tokenize import count_chat
 from gateway.http.whole_answer import WholeAnswer
 from gateway.responses import Origin
 from gateway.turn import Caller
@@ -52,11 +55,7 @@ class ResponsesRoute:
 
     async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Create a response: at once, streamed, or in the background."""
-        caller, body = await self._generation.take(scope, receive)
-        caller = without_headers(caller, _NOT_FORWARDED)
-        draft = read_responses(body)
-        if draft.typed.input and not isinstance(draft.typed.input, str):
-            draft = draft.with_items(await self._stored.resolved(caller.key, draft.typed.input))
+        caller, draft = await self._take(scope, receive)
         origin = self._origin_of(draft, caller)
         asked = parse_responses(
             draft,
@@ -88,6 +87,14 @@ class ResponsesRoute:
             if record is not None:
                 record.close()
 
+    async def count_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the number of tokens in the prompt, counted as a turn would."""
+        caller, draft = await self._take(scope, receive)
+        history = await self._stored.history(caller.key, draft)
+        asked = parse_responses(draft, self._edge.signer, self._edge.rewrite, history=history)
+        known = await self._edge.text_of(asked.request.model)
+        await send_json(send, InputTokens(await count_chat(known, asked.request)))
+
     async def retrieve(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send a stored response, or its stream from the event after `starting_after`."""
         owner, response_id = self._named(scope)
@@ -116,6 +123,15 @@ class ResponsesRoute:
         """Send the input items of a response."""
         owner, response_id = self._named(scope)
         await send_page(scope, send, await self._stored.input_items(owner, response_id))
+
+    async def _take(self, scope: Scope, receive: Receive) -> tuple[Caller, ResponsesDraft]:
+        """The caller, and the request with the stored items that it refers to."""
+        caller, body = await self._generation.take(scope, receive)
+        caller = without_headers(caller, _NOT_FORWARDED)
+        draft = read_responses(body)
+        if draft.typed.input and not isinstance(draft.typed.input, str):
+            draft = draft.with_items(await self._stored.resolved(caller.key, draft.typed.input))
+        return caller, draft
 
     def _origin_of(self, draft: ResponsesDraft, caller: Caller) -> Origin:
         may_store = self._stored.may_store(may_store=caller.may_store)

@@ -35,6 +35,7 @@ USES = {
     "/messages",
     "/messages/count_tokens",
     "/responses",
+    "/responses/input_tokens",
     "/responses/{name}/cancel",
     "/conversations",
     "/conversations/{name}",

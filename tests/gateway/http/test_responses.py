@@ -154,6 +154,12 @@ async def test_the_official_client_reads_both() -> None:
     def act(client: openai.OpenAI) -> None:
         answer = client.responses.create(model="alpha", input="Hi", tools=tools)
         assert answer.output_text == "Look:"
+        count = client.responses.input_tokens.count(model="alpha", input="Hi", tools=tools)
+        assert answer.usage is not None
+        assert (count.object, count.input_tokens) == (
+            "response.input_tokens",
+            answer.usage.input_tokens,
+        )
         with client.responses.stream(model="alpha", input="Hi", tools=tools) as events:
             kinds = [event.type for event in events]
             final = events.get_final_response()

@@ -80,7 +80,7 @@ async def stored(
 
 async def test_a_response_goes_on_from_another(tmp_path: Path) -> None:
     """The model sees the whole history without the older instructions; a restart changes nothing,
-    and the list of input items is what the model saw.
+    and the list of input items is what the model saw. A count includes the history.
     """
     async with stored(tmp_path) as one:
         first = await one.create("First question", instructions="Be terse.")
@@ -92,7 +92,10 @@ async def test_a_response_goes_on_from_another(tmp_path: Path) -> None:
         assert "Be terse." not in prompt
     async with stored(tmp_path) as one:
         assert await one.get(first["id"]) == first
+        asked = {"model": "alpha", "input": "Third", "previous_response_id": second["id"]}
+        count = (await one.ask("POST", f"{PATH}/input_tokens", **asked)).json["input_tokens"]
         await one.create("Third", previous_response_id=second["id"])
+        assert count == len(prompt_ids(one.worker.all_of(Submit)[-1]))
         prompt = await one.prompt()
         assert prompt.index("First") < prompt.index("Athens") < prompt.index("Third")
         path = f"{PATH}/{second['id']}/input_items"

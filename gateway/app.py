@@ -234,10 +234,11 @@ async def running(services: Services) -> AsyncIterator[str]:
     async with trio.open_nursery() as nursery:
         try:
             address = services.link.bind(services.config.gateway.worker_bind)
+            # A gateway that cannot open its ledger ends here, before any worker has joined it.
+            await nursery.start(services.spending.run)
             await nursery.start(services.link.run)
             await nursery.start(services.dispatcher.run)
             await nursery.start(services.files.run)
-            await nursery.start(services.spending.run)
             await nursery.start(services.open_turns.run)
             await nursery.start(services.stored.run)
             if services.span_export is not None:

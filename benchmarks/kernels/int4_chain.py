@@ -31,18 +31,27 @@ _ERROR: Final = 3e-2
 _SIZES: Final = {"8B": (4096, 6144, 4096, 12288), "27B": (5120, 16384, 6144, 17408)}
 """Hidden, the first product's rows, the mixer's, the inner ones."""
 
-_GATES: Final = {
-    1: {
-        "gates by two programs of 8 warps": Int4Tiles(2, 2, 3, 1, 1, 4, 2, turns=2),
-        "gates by two programs of 4 warps": Int4Tiles(2, 2, 2, 1, 1, 6, 2),
-    },
-    2: {
-        "gates by 24 warps of 1": Int4Tiles(12, 2, 1, 2, 1, 4, 1),
-        "gates by 16 warps of 3": Int4Tiles(4, 2, 3, 2, 1, 4, 1, turns=2),
-        "gates by 18 warps of 2": Int4Tiles(9, 2, 2, 2, 1, 3, 1),
-    },
+_LONE: Final = {
+    "32": Int4Tiles(1, 4, 2, 1, 1, 8, 2, wide=2, lone=True),
+    "32 by turns": Int4Tiles(1, 4, 2, 1, 1, 8, 2, turns=2, wide=2, lone=True),
+    "48": Int4Tiles(1, 4, 3, 1, 1, 6, 2, wide=2, lone=True),
+    "32 by 8": Int4Tiles(1, 8, 2, 1, 1, 8, 2, wide=2, lone=True),
+    "48 by 8": Int4Tiles(1, 8, 3, 1, 1, 6, 2, wide=2, lone=True),
+    "32 of 1024": Int4Tiles(1, 4, 2, 1, 1, 4, 2, wide=4, lone=True),
 }
-"""Other tiles of gates and ups than the choice's, by eights of rows."""
+_LONE_GATES: Final = {
+    "64": Int4Tiles(2, 2, 2, 1, 1, 6, 3, lone=True),
+    "64 of 512": Int4Tiles(2, 4, 2, 1, 1, 3, 3, wide=2, lone=True),
+    "96": Int4Tiles(2, 4, 3, 1, 1, 6, 2, lone=True),
+    "96 of 512": Int4Tiles(2, 4, 3, 1, 1, 3, 2, wide=2, lone=True),
+}
+"""Of one row, by weight rows of a tile."""
+
+_WIDE: Final = {
+    "wide": Int4Tiles(2, 2, 2, 2, 1, 2, 3, wide=2),
+    "wide by 8": Int4Tiles(2, 4, 2, 2, 1, 3, 2, wide=2),
+    "48 wide": Int4Tiles(1, 4, 3, 2, 1, 3, 2, wide=2),
+}
 
 Choose = Callable[[int, Int4Weight], Int4Tiles]
 """(rows of x, a weight) -> how they are multiplied."""
@@ -67,8 +76,25 @@ def _is_gates(weight: Int4Weight) -> bool:
     return weight.shape[0] > 4 * weight.shape[1]
 
 
-def _with_gates(config: Int4Tiles, num_rows: int, weight: Int4Weight) -> Int4Tiles:
-    return config if _is_gates(weight) else _by_tiles(num_rows, weight)
+def _by(
+    gates: Int4Tiles | None, others: Int4Tiles | None, num_rows: int, weight: Int4Weight
+) -> Int4Tiles:
+    config = gates if _is_gates(weight) else others
+    return config or _by_tiles(num_rows, weight)
+
+
+def _choices(num_rows: int) -> dict[str, Choose]:
+    found: dict[str, Choose] = {"int4_tiles": _by_tiles}
+    if num_rows == 1:
+        found |= {
+            f"{name}, gates {other}": partial(_by, gates, tiles)
+            for name, tiles in _LONE.items()
+            for other, gates in _LONE_GATES.items()
+        }
+    elif num_rows > 8:
+        found |= {name: partial(_by, None, tiles) for name, tiles in _WIDE.items()}
+        found |= {f"{name}, gates": partial(_by, tiles, None) for name, tiles in _WIDE.items()}
+    return found
 
 
 def _case(model: str, num_rows: int, device: torch.device) -> Case:
@@ -82,9 +108,7 @@ def _case(model: str, num_rows: int, device: torch.device) -> Case:
         norms = [torch.rand(hidden, device=device).bfloat16() + 0.5 for _ in range(2)]
         return normal(num_rows, hidden, device=device), norms, weights, tokens
 
-    gates = _GATES[-(-num_rows // 8)]
-    choices: dict[str, Choose] = {"int4_tiles": _by_tiles}
-    choices |= {name: partial(_with_gates, config) for name, config in gates.items()}
+    choices = _choices(num_rows)
     return Case(
         name=f"layer {model} T={num_rows} int4",
         make=make,

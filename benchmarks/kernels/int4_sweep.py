@@ -14,8 +14,40 @@ from benchmarks.kernels.int4 import LAYERS, case
 from kernels.linear import int4_choose, int4_tiles
 from kernels.linear.config import Int4Tiles
 
+
+def _lone(
+    warps_m: int, warps_k: int, m_tiles: int, wide: int, stages: int, blocks: int, turns: int = 1
+) -> Int4Tiles:
+    return Int4Tiles(
+        warps_m, warps_k, m_tiles, 1, 1, stages, blocks, turns=turns, wide=wide, lone=True
+    )
+
+
 _CANDIDATES = {
     1: (
+        _lone(1, 4, 2, 1, 15, 2, 3),
+        _lone(1, 4, 2, 1, 15, 2),
+        _lone(1, 4, 2, 2, 8, 2, 2),
+        _lone(1, 4, 2, 2, 8, 2),
+        _lone(1, 4, 2, 4, 4, 2),
+        _lone(1, 4, 2, 4, 4, 2, 2),
+        _lone(1, 4, 3, 1, 12, 2, 2),
+        _lone(1, 4, 3, 2, 6, 2),
+        _lone(1, 4, 3, 2, 6, 2, 2),
+        _lone(1, 4, 3, 4, 3, 2),
+        _lone(1, 8, 2, 2, 8, 2),
+        _lone(1, 8, 2, 4, 4, 2),
+        _lone(1, 8, 3, 2, 6, 2),
+        _lone(1, 8, 3, 4, 3, 2),
+        _lone(2, 4, 2, 1, 6, 2),
+        _lone(2, 4, 2, 2, 4, 2),
+        _lone(2, 2, 2, 1, 6, 3),
+        _lone(2, 2, 2, 2, 3, 3),
+        _lone(2, 4, 2, 2, 3, 3),
+        _lone(2, 2, 3, 1, 6, 2),
+        _lone(2, 4, 3, 1, 6, 2),
+        _lone(2, 4, 3, 2, 3, 2),
+        _lone(2, 4, 3, 1, 4, 3),
         Int4Tiles(1, 4, 2, 1, 1, 12, 2, turns=4),
         Int4Tiles(1, 4, 2, 1, 1, 9, 2, turns=3),
         Int4Tiles(2, 2, 1, 1, 1, 12, 2, turns=4),
@@ -29,8 +61,23 @@ _CANDIDATES = {
         Int4Tiles(2, 2, 3, 1, 1, 3, 3),
         Int4Tiles(2, 2, 3, 1, 1, 4, 2, turns=2),
     ),
+    4: (
+        _lone(1, 4, 2, 2, 8, 2),
+        _lone(1, 4, 2, 2, 6, 2, 2),
+        _lone(1, 4, 2, 4, 4, 2),
+        _lone(1, 4, 3, 2, 6, 2, 2),
+        _lone(2, 4, 2, 2, 4, 2),
+        _lone(2, 2, 2, 1, 4, 3),
+        _lone(2, 2, 2, 2, 2, 3),
+        _lone(2, 2, 3, 1, 6, 2),
+        _lone(2, 2, 3, 1, 3, 3),
+        _lone(2, 4, 3, 2, 3, 2),
+    ),
     16: (
         Int4Tiles(2, 2, 2, 2, 1, 4, 3),
+        Int4Tiles(2, 2, 2, 2, 1, 2, 3, wide=2),
+        Int4Tiles(2, 4, 2, 2, 1, 3, 2, wide=2),
+        Int4Tiles(1, 4, 3, 2, 1, 3, 2, wide=2),
         Int4Tiles(2, 2, 2, 2, 1, 4, 2, turns=2),
         Int4Tiles(2, 2, 2, 2, 1, 6, 1, turns=3),
         Int4Tiles(1, 4, 2, 2, 1, 6, 2, turns=3),
@@ -94,5 +141,7 @@ def _candidates(num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Int
         if _FEWEST <= tiles <= _MOST and int4_tiles.fits(tile, depth, _GROUP):
             yield tile
         splits = _MULTIPROCESSORS * min(2, tile.blocks) // tiles
-        if (num_rows > 1 or tile.stages == 6) and 2 <= splits <= depth // (4 * int4_tiles.COLUMNS):
+        if (num_rows > 1 or tile.stages == 6 or tile.wide == 2) and 2 <= splits <= depth // (
+            4 * int4_tiles.COLUMNS
+        ):
             yield tile._replace(splits=splits)

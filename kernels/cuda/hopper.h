@@ -74,6 +74,16 @@ __device__ __forceinline__ void fetch(u32 to, const Map* map, u32 barrier, int c
       : "memory");
 }
 
+__device__ __forceinline__ void fetch_once(u32 to, const Map* map, u32 barrier, int column,
+                                           int head, int row) {
+  asm volatile(
+      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5}], [%2], policy;\n}" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(head), "r"(row)
+      : "memory");
+}
+
 // A tile whose rows of 128 bytes lie in swizzled groups of eight, one group every 1024 bytes.
 // `next` bytes behind it lie the next 64 columns, where a product takes more of them than that.
 __device__ __forceinline__ u64 matrix(u32 address, u32 next = 16) {

@@ -80,6 +80,8 @@ class Wide(NamedTuple):
       holds them. Their weights are requested before the kernel ahead has ended.
     - `cached_bytes`: how much of a weight's row the cache fetches at once, 128 or 256 bytes; a tile
       has 128.
+    - `programs`: a multiprocessor holds so many, which share its memory and registers. 182 programs
+      then run all at once, where one for each of 132 multiprocessors would take two rounds.
     """
 
     groups: int
@@ -89,6 +91,7 @@ class Wide(NamedTuple):
     rows: int = 0
     stages: int = 8
     cached_bytes: int = 128
+    programs: int = 1
 
     def tile_rows(self, num_rows: int) -> int:
         """Rows of x in a tile, a multiple of 16: with `rows` 128 a tile of 208 has 112."""
@@ -100,7 +103,8 @@ class Wide(NamedTuple):
 class Int4Tiles(NamedTuple):
     """Tiles of 16 `m_tiles` `warps_m` weight rows in 4 bits, by 8 `eights` rows of x.
 
-    - A stage has 256 columns, shared by `warps_k` warps; `stages` stages are on their way at once.
+    - A stage has `wide` times 256 columns, shared by `warps_k` warps; `stages` stages are on their
+      way at once.
     - `splits` programs of a cluster share the columns of a tile and add up in a fixed order.
     - `blocks`: how many programs a multiprocessor should hold, by their registers.
     - `early`: numbers are scaled before the product, instead of the sums of a group after it. That
@@ -108,6 +112,8 @@ class Int4Tiles(NamedTuple):
     - `turns`: so many groups of these warps take the stages in turns.
     - `wgmma`: four warps multiply together, in bfloat16, at twice the rate; for `m_tiles` 1 and
       `early`.
+    - `lone`: if x is a single row, it lies whole in shared memory, as its norm does, and stages are
+      of words alone.
     """
 
     warps_m: int
@@ -120,6 +126,8 @@ class Int4Tiles(NamedTuple):
     early: bool = False
     turns: int = 1
     wgmma: bool = False
+    wide: int = 1
+    lone: bool = False
 
     @property
     def parts(self) -> int:

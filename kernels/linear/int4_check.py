@@ -66,6 +66,21 @@ def _grouped(warps_m: int, warps_k: int, eights: int, splits: int) -> Int4Tiles:
     return Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
 
 
+def _lone(
+    warps_m: int,
+    warps_k: int,
+    m_tiles: int,
+    splits: int,
+    stages: int,
+    *,
+    turns: int = 1,
+    wide: int = 1,
+) -> Int4Tiles:
+    return Int4Tiles(
+        warps_m, warps_k, m_tiles, 1, splits, stages, 2, turns=turns, wide=wide, lone=True
+    )
+
+
 PRODUCTS: Final = (
     CheckedProduct(1, 200, 2304, 128, "zeros norm"),
     CheckedProduct(1, 96, 8192, 128, "bias"),  # by eight programs of a cluster
@@ -83,6 +98,14 @@ PRODUCTS: Final = (
     CheckedProduct(
         1, 200, 4352, 128, "zeros residual", config=Int4Tiles(2, 2, 2, 1, 4, 6, 2, turns=2)
     ),  # clusters whose programs have an odd number of steps
+    CheckedProduct(
+        1, 500, 3072, 128, "zeros norm swiglu", config=_lone(1, 4, 3, 1, 6, turns=2, wide=2)
+    ),  # one row in shared memory, a last tile of 24 gates that is not full
+    CheckedProduct(1, 1024, 1024, 64, "zeros", num_times=8, config=_lone(2, 2, 2, 1, 6)),
+    CheckedProduct(1, 200, 5120, 128, "residual norm", config=_lone(1, 8, 2, 4, 2, wide=4)),
+    CheckedProduct(
+        7, 200, 3072, 128, "zeros swiglu", config=Int4Tiles(2, 4, 2, 1, 1, 3, 2, wide=2)
+    ),
     CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
     CheckedProduct(
         16, 136, 2304, 128, "zeros norm", config=Int4Tiles(2, 2, 2, 2, 1, 6, 1, turns=3)

@@ -4,9 +4,12 @@
 //
 // Owns what one program does. Must not know which shape wants which constants (macros):
 //   WARPS_M, WARPS_K, MT   warps side by side along weight rows and along columns; 16 MT rows each
-//   TURNS    groups of such warps, each of which takes every so manieth tile of 256 columns
+//   TURNS    groups of such warps, each of which takes every so manieth stage
 //   NT       rows of x in a tile, in eights; rows behind the last are zeros
-//   STAGES   tiles of 256 columns on their way at once
+//   WIDE     a stage has so many times 256 columns
+//   STAGES   of them are on their way at once
+//   LONE     x is one row, which lies whole in shared memory, as `norm` does; else a stage brings
+//            its columns of both
 //   SPLITS   programs of one cluster that share the columns of a tile and add up in their order
 //   BLOCKS   programs that a multiprocessor shall hold, as far as registers go
 //   DEPTH, GROUP   columns of the weight, and of those that share a scale
@@ -32,7 +35,7 @@
 typedef unsigned short u16;
 typedef unsigned char u8;
 
-constexpr int COLUMNS = 256;
+constexpr int COLUMNS = 256 * WIDE;
 constexpr int TILE = 16 * MT * WARPS_M;
 constexpr int ROWS = 8 * NT;
 constexpr int GROUP_WARPS = WARPS_M * WARPS_K, WARPS = GROUP_WARPS * TURNS;
@@ -40,16 +43,25 @@ constexpr int GROUP_WARPS = WARPS_M * WARPS_K, WARPS = GROUP_WARPS * TURNS;
 constexpr int PARTS = WARPS_K * TURNS;
 static_assert(STAGES % TURNS == 0, "a stage is always the same group's");
 static_assert(!WGMMA || (EARLY && !HALF && !NORM && MT == 1 && WARPS_M % 4 == 0 && TURNS == 1 &&
-                         WARPS_K <= 2), "what a warp group multiplies");
+                         WARPS_K <= 2 && WIDE == 1), "what a warp group multiplies");
+static_assert(!LONE || (NT == 1 && !EARLY), "one row");
+static_assert((WIDE == 1 && !LONE) || DEPTH % COLUMNS == 0, "every stage is full");
 constexpr int WEIGHT_BYTES = TILE * COLUMNS / 2;
-constexpr int X_BYTES = ROWS * COLUMNS * 2;
+constexpr int X_BYTES = LONE ? 0 : ROWS * COLUMNS * 2;
 constexpr int STAGE_BYTES = WEIGHT_BYTES + X_BYTES;
-constexpr int NORM_BYTES = NORM ? COLUMNS * 2 : 0;
+constexpr int NORM_BYTES = NORM && !LONE ? COLUMNS * 2 : 0;
+// The whole row, and the whole norm; sixteen bytes of zeros stand for the rows that are not there.
+constexpr int ROW_BYTES = LONE ? DEPTH * 2 : 0, WHOLE_NORM_BYTES = LONE && NORM ? DEPTH * 2 : 0;
+constexpr int LONE_BYTES = LONE ? ROW_BYTES + WHOLE_NORM_BYTES + 16 : 0;
 constexpr int FEATURES = SWIGLU ? TILE / 2 : TILE;
 constexpr int ALL_STEPS = (DEPTH + COLUMNS - 1) / COLUMNS;
 constexpr int ALL_GROUPS = DEPTH / GROUP, PART_GROUPS = COLUMNS / GROUP;
 // Scales that are read with one load.
 constexpr int AT_ONCE = ALL_GROUPS % 4 ? 1 : 4;
+// Rows of sums that are kept.
+constexpr int SUM_ROWS = LONE ? 1 : ROWS;
+// Sums that one row's products are added to in turns: a product waits for the one before it.
+constexpr int CHAINS = LONE ? 2 : 1;
 // Of floats of one row of x: four more than the tile, so that the 32 lanes of a store meet 32 banks.
 constexpr int PITCH = TILE + 4;
 // Columns of a step that one warp takes, and those of it that share a scale.
@@ -166,12 +178,16 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     int4_tiles(const __grid_constant__ Map weight_map, const __grid_constant__ Map x_map,
                const u16* __restrict__ scales, const u8* __restrict__ zeros,
                const u16* __restrict__ norm, const u16* __restrict__ bias, const u16* residual,
-               u16* out, int num_rows, int num_out, int eps_bits) {
+               const u16* x_row, u16* out, int num_rows, int num_out, int eps_bits) {
   extern __shared__ __align__(1024) char memory[];
   const u32 base = shared_address(memory);
   const u32 norms = base + STAGES * STAGE_BYTES;
-  const u32 full = norms + STAGES * NORM_BYTES, empty = full + 8 * STAGES;
-  u32* const kept = (u32*)(memory + STAGES * (STAGE_BYTES + NORM_BYTES + 16));
+  const u32 row_at = norms + STAGES * NORM_BYTES, whole_norm = row_at + ROW_BYTES;
+  const u32 nothing = whole_norm + WHOLE_NORM_BYTES;
+  const u32 full = row_at + LONE_BYTES, empty = full + 8 * STAGES, row_full = empty + 8 * STAGES;
+  constexpr int BEFORE_KEPT = STAGES * (STAGE_BYTES + NORM_BYTES + 16) + LONE_BYTES + 16;
+  u32* const kept = (u32*)(memory + BEFORE_KEPT);
+  float* const row_square = (float*)(memory + BEFORE_KEPT - 8);
   u32 split = 0;
   if (SPLITS > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(split));
   const int row_tiles = (num_rows + ROWS - 1) / ROWS;
@@ -182,44 +198,74 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
 
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  const auto fetch_rows = [&](u32 to, u32 barrier, int i, int row) {
+    if (WIDE > 1) {
+      if (ONCE) fetch_once(to, &weight_map, barrier, 0, row, (first + i) * WIDE);
+      else fetch(to, &weight_map, barrier, 0, row, (first + i) * WIDE);
+    } else {
+      if (ONCE) fetch_once(to, &weight_map, barrier, (first + i) * (COLUMNS / 4), row);
+      else fetch(to, &weight_map, barrier, (first + i) * (COLUMNS / 4), row);
+    }
+  };
+  // [gates, then ups][tiles of 256 columns][weight rows][256]
   const auto fetch_weights = [&](int i) {
-    const int s = i % STAGES, column = (first + i) * (COLUMNS / 4);
+    const int s = i % STAGES;
     const u32 barrier = full + 8 * s, to = base + s * STAGE_BYTES;
     expect(barrier, STAGE_BYTES + NORM_BYTES);
-    if (ONCE) fetch_once(to, &weight_map, barrier, column, tile * FEATURES);
-    else fetch(to, &weight_map, barrier, column, tile * FEATURES);
-    if (SWIGLU) {
-      const u32 ups = to + WEIGHT_BYTES / 2;
-      if (ONCE) fetch_once(ups, &weight_map, barrier, column, num_out + tile * FEATURES);
-      else fetch(ups, &weight_map, barrier, column, num_out + tile * FEATURES);
-    }
-    if (NORM) fetch_line(norms + s * NORM_BYTES, norm + (first + i) * COLUMNS, barrier, NORM_BYTES);
+    fetch_rows(to, barrier, i, tile * FEATURES);
+    if (SWIGLU) fetch_rows(to + WEIGHT_BYTES / 2, barrier, i, num_out + tile * FEATURES);
+    if (NORM && !LONE)
+      fetch_line(norms + s * NORM_BYTES, norm + (first + i) * COLUMNS, barrier, NORM_BYTES);
   };
   if (warp == WARPS && lane == 0) {
     // Else it would be read when the kernel ahead has ended.
     asm volatile("prefetch.tensormap [%0];" ::"l"(&x_map) : "memory");
     for (int s = 0; s < STAGES; ++s) init_barrier(full + 8 * s, 1), init_barrier(empty + 8 * s, GROUP_WARPS);
+    if (LONE) init_barrier(row_full, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     // Weights are parameters: they are on their way before the kernel ahead has ended.
     for (int i = 0; i < min(steps, STAGES); ++i) fetch_weights(i);
+    if (LONE) {
+      expect(row_full, ROW_BYTES + WHOLE_NORM_BYTES);
+      if (NORM) fetch_line(whole_norm, norm, row_full, WHOLE_NORM_BYTES);
+    }
   }
+  if (LONE && threadIdx.x < 4)
+    *(u32*)(memory + (nothing - base) + 4 * threadIdx.x) = 0;
   __syncthreads();
 
   if (warp == WARPS) {
     if (lane == 0) {
       asm volatile("griddepcontrol.wait;" ::: "memory");
-      for (int i = 0; i < steps; ++i) {
+      if (LONE) fetch_line(row_at, x_row, row_full, ROW_BYTES);
+      for (int i = LONE ? STAGES : 0; i < steps; ++i) {
         const int s = i % STAGES;
         if (i >= STAGES) {
           wait(empty + 8 * s, (i / STAGES - 1) & 1);
           fetch_weights(i);
         }
         // [columns of 64][rows][64]
-        fetch(base + s * STAGE_BYTES + WEIGHT_BYTES, &x_map, full + 8 * s, 0, first_row,
+        if (!LONE) fetch(base + s * STAGE_BYTES + WEIGHT_BYTES, &x_map, full + 8 * s, 0, first_row,
               (first + i) * (COLUMNS / 64));
       }
     }
     __syncwarp();
+    if (LONE && NORM) {
+      // This warp has nothing else to do while the others multiply.
+      wait(row_full, 0);
+      float square = 0.0f;
+      const u32* const pairs = (const u32*)(memory + (row_at - base));
+#pragma unroll 8
+      for (int i = lane; i < DEPTH / 2; i += 32) {
+        const float low = wide((u16)pairs[i], HALF), high = wide((u16)(pairs[i] >> 16), HALF);
+        square += low * low + high * high;
+      }
+#pragma unroll
+      for (int other = 16; other > 0; other /= 2)
+        square += __shfl_xor_sync(0xffffffff, square, other);
+      if (lane == 0) *row_square = square;
+      asm volatile("bar.arrive 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
+    }
     if (SPLITS > 1) meet_cluster(), meet_cluster();
     return;
   }
@@ -247,11 +293,18 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
   asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
 
   const int own_m = warp % WARPS_M, part = warp / WARPS_M, own_k = part % WARPS_K;
-  float sums[MT][NT][4] = {}, parts[MT][NT][4] = {}, squares[NT][4] = {};
+  float sums[MT][NT][4] = {}, parts[MT][NT * CHAINS][4] = {}, squares[NT][4] = {};
   u32 zero_pairs[MT][2], factor_pairs[MT][2];
   float factors[MT][2];
   const int lane_row = lane % 8, lane_tile = lane / 8;
-  const u32 words_at = (own_m * MT * 16 + (lane_tile & 1) * 8 + lane_row) * 128;
+  u32 words_at[MT];
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+    const int row = (own_m * MT + m) * 16 + (lane_tile & 1) * 8;
+    const int above = WIDE > 1 ? row / FEATURES * (WIDE - 1) * FEATURES : 0;
+    words_at[m] = (row + above + lane_row) * 128;
+  }
+  const u32 lone_at = lane_row ? nothing : row_at + first * (COLUMNS * 2) + lane_tile * 16;
   const u32 x_at = WEIGHT_BYTES + lane_row * 128;
   const u32* const own_kept =
       kept + (own_m * MT * 16 + lane / 4) * pitch + first * PART_GROUPS - from;
@@ -266,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     for (int j = 0; j < SLICE / 64; ++j) {
       const int block64 = own_k * (SLICE / 64) + j;
       u32 words[4];
-      load_tiles(words, stage + words_at + (((2 * block64 + (lane_tile >> 1)) ^ lane_row) << 4));
+      load_tiles(words, stage + words_at[0] + (((2 * block64 + (lane_tile >> 1)) ^ lane_row) << 4));
       u32(&left)[16] = made[j % 2];
       wait_made(left);
       // All products of the stage before are done.
@@ -298,6 +351,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
   }
   wait_all(group_sums, made[0], made[1]);
 #else
+  if (LONE) wait(row_full, 0);
   for (int i = part / WARPS_K; i < steps; i += TURNS) {
     const int s = i % STAGES;
     const u32 stage = base + s * STAGE_BYTES;
@@ -306,26 +360,34 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     for (int j = 0; j < SLICE / 64; ++j) {
       // 64 columns: two chunks of 16 bytes of words, eight of x, which lie swizzled.
       const int block64 = own_k * (SLICE / 64) + j;
+      const int inner64 = WIDE > 1 ? block64 % 4 : block64;
+      const u32 behind = WIDE > 1 ? block64 / 4 * (FEATURES * 128) : 0;
       u32 words[MT][4];
 #pragma unroll
       for (int m = 0; m < MT; ++m)
-        load_tiles(words[m], stage + words_at + m * 2048 +
-                                 (((2 * block64 + (lane_tile >> 1)) ^ lane_row) << 4));
+        load_tiles(words[m], stage + words_at[m] + behind +
+                                 (((2 * inner64 + (lane_tile >> 1)) ^ lane_row) << 4));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         u32 x[NT][4];
+        const u32 lone = (i * COLUMNS + block64 * 64 + half * 32) * 2;
 #pragma unroll
         for (int n = 0; n < NT; ++n)
-          load_tiles(x[n], stage + x_at + (block64 * ROWS + n * 8) * 128 +
-                               (((4 * half + lane_tile) ^ lane_row) << 4));
+          load_tiles(x[n], LONE ? lone_at + (lane_row ? 0 : lone)
+                                : stage + x_at + (block64 * ROWS + n * 8) * 128 +
+                                      (((4 * half + lane_tile) ^ lane_row) << 4));
         if (NORM) {
           u32 weights[4];
-          load_tiles(weights, norms + s * NORM_BYTES + block64 * 128 + half * 64 + lane_tile * 16);
+          load_tiles(weights, (LONE ? whole_norm + first * (COLUMNS * 2) + lone
+                                    : norms + s * NORM_BYTES + block64 * 128 + half * 64) +
+                                  lane_tile * 16);
 #pragma unroll
           for (int n = 0; n < NT; ++n) {
-            // The squares of rows are the diagonal of x x^T.
-            multiply(squares[n], x[n][0], 0, x[n][1], 0, x[n][0], x[n][1]);
-            multiply(squares[n], x[n][2], 0, x[n][3], 0, x[n][2], x[n][3]);
+            if (!LONE) {
+              // The squares of rows are the diagonal of x x^T.
+              multiply(squares[n], x[n][0], 0, x[n][1], 0, x[n][0], x[n][1]);
+              multiply(squares[n], x[n][2], 0, x[n][3], 0, x[n][2], x[n][3]);
+            }
 #pragma unroll
             for (int r = 0; r < 4; ++r) x[n][r] = times(x[n][r], weights[r]);
           }
@@ -355,8 +417,8 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
             const u32 a3 = pair_of(high, 2 * k + 1, zero_pairs[m][1], factor_pairs[m][1]);
 #pragma unroll
             for (int n = 0; n < NT; ++n)
-              multiply(EARLY ? sums[m][n] : parts[m][n], a0, a1, a2, a3, x[n][2 * k],
-                       x[n][2 * k + 1]);
+              multiply(EARLY ? sums[m][n] : parts[m][n * CHAINS + k % CHAINS], a0, a1, a2, a3,
+                       x[n][2 * k], x[n][2 * k + 1]);
           }
         }
         if (!EARLY && (column + 32) % SEGMENT == 0) {
@@ -366,8 +428,11 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
             for (int n = 0; n < NT; ++n) {
 #pragma unroll
               for (int r = 0; r < 4; ++r) {
-                sums[m][n][r] += factors[m][r / 2] * parts[m][n][r];
-                parts[m][n][r] = 0.0f;
+                float found = 0.0f;
+#pragma unroll
+                for (int c = 0; c < CHAINS; ++c)
+                  found += parts[m][n * CHAINS + c][r], parts[m][n * CHAINS + c][r] = 0.0f;
+                sums[m][n][r] += factors[m][r / 2] * found;
               }
             }
           }
@@ -381,8 +446,9 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
 
   asm volatile("griddepcontrol.wait;" ::: "memory");
   // All stages are read: sums take their place.
-  asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
-  float* const staged = (float*)memory + part * ROWS * PITCH;
+  if (LONE && NORM) asm volatile("bar.sync 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
+  else asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
+  float* const staged = (float*)memory + part * SUM_ROWS * PITCH;
   float* const squared = (float*)memory + PARTS * ROWS * PITCH;
   const int quad = lane / 4, place = lane % 4;
 #pragma unroll
@@ -390,10 +456,14 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
       float* const at = staged + (8 * n + 2 * place) * PITCH + (own_m * MT + m) * 16 + quad;
+      if (LONE) {
+        if (place == 0) at[0] = sums[m][n][0], at[8] = sums[m][n][2];
+        continue;
+      }
       at[0] = sums[m][n][0], at[PITCH] = sums[m][n][1];
       at[8] = sums[m][n][2], at[PITCH + 8] = sums[m][n][3];
     }
-    if (NORM && own_m == 0 && quad / 2 == place)
+    if (NORM && !LONE && own_m == 0 && quad / 2 == place)
       squared[part * ROWS + 8 * n + quad] = quad % 2 ? squares[n][1] : squares[n][0];
   }
   if (SPLITS > 1)
@@ -407,10 +477,11 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     const int row = i / FEATURES, inner = i % FEATURES, feature = tile * FEATURES + inner;
     if (feature >= num_out) continue;
     const u32 at = base + (row * PITCH + inner) * 4;
-    float v = gathered(at, ROWS * PITCH * 4);
-    float up = SWIGLU ? gathered(at + FEATURES * 4, ROWS * PITCH * 4) : 0.0f;
+    float v = gathered(at, SUM_ROWS * PITCH * 4);
+    float up = SWIGLU ? gathered(at + FEATURES * 4, SUM_ROWS * PITCH * 4) : 0.0f;
     if (NORM) {
-      const float square = gathered(base + (PARTS * ROWS * PITCH + row) * 4, ROWS * 4);
+      const float square =
+          LONE ? *row_square : gathered(base + (PARTS * ROWS * PITCH + row) * 4, ROWS * 4);
       const float factor = rsqrtf(square / DEPTH + __int_as_float(eps_bits));
       v *= factor, up *= factor;
     }

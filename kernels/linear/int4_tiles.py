@@ -31,12 +31,14 @@ MAX_NORM_ROWS: Final = 16
 """The norm of more rows is a kernel of its own, done once instead of in every program."""
 
 COLUMNS: Final = 256
-"""Of a stage."""
+"""Of a stage, or of each part of a wide one: 128 bytes of a weight row."""
 
 _BLOCK: Final = 64
 """Columns of x side by side in shared memory."""
 
 _BARRIER_BYTES: Final = 16
+_ROW_BYTES: Final = 16
+"""Beside a row of x that lies whole: zeros that stand for the rows that are not there."""
 _OTHER_SUMS: Final = 5
 """Of a row of x, beside those of the tile: a pitch, and its squares."""
 _RESERVED_BYTES: Final = 1024
@@ -124,7 +126,7 @@ def product(
         config, depth, weight.group, is_half=x.dtype == torch.float16,
         is_scale_half=weight.scales.dtype == torch.float16, has_zeros=weight.zeros is not None,
         has_norm=norm is not None, has_bias=bias is not None, has_residual=residual is not None,
-        swiglu=swiglu, is_gelu=is_gelu, reads_once=row_tiles == 1,
+        swiglu=swiglu, is_gelu=is_gelu, reads_once=row_tiles == 1, is_lone=num_rows == 1,
     )  # fmt: skip
     if x.is_meta:
         int4_tiles.record(constants)
@@ -134,17 +136,19 @@ def product(
     if x.data_ptr() % ALIGNED:
         x = x.clone()
     num_weight_rows, features = weight.shape[0], config.tile // (1 + swiglu)
+    wide, columns = constants["WIDE"], constants["WIDE"] * COLUMNS // _BLOCK
+    # Words as four 16-bit columns to their sixteen.
+    words = weight.words.data_ptr(), num_weight_rows, depth // 4, features
     operands = (weight.scales, weight.zeros, norm, bias, residual)
     launch(
         _loaded(tuple(constants.items()), x.get_device()),
         -(-num_out // features) * row_tiles * config.splits,
         torch.cuda.current_stream(x.device).cuda_stream,
         (
-            # Words as four 16-bit columns to their sixteen.
-            tile_map(weight.words.data_ptr(), num_weight_rows, depth // 4, features),
-            blocks_map(x.data_ptr(), num_rows, depth, 8 * config.eights, COLUMNS // _BLOCK),
+            blocks_map(*words, wide) if wide > 1 else tile_map(*words),
+            blocks_map(x.data_ptr(), num_rows, depth, 8 * config.eights, columns),
         ),
-        (*[x if part is None else part for part in operands], out),
+        (*[x if part is None else part for part in operands], x, out),
         (num_rows, num_out, struct.unpack("i", struct.pack("f", eps))[0]),
     )
     return out
@@ -165,12 +169,16 @@ def constants_of(
     swiglu: bool = False,
     is_gelu: bool = False,
     reads_once: bool = True,
+    is_lone: bool = False,
 ) -> Mapping[str, int]:
     """The kernel's macros. Raises `ValueError` where two stages do not fit into shared memory, and
     for groups that do not divide a stage.
     """
     if COLUMNS % group:
         raise ValueError(f"groups of {group} columns")
+    # A last stage that is not full is filled with zeros, but for a row that lies whole.
+    wide = config.wide if depth % (COLUMNS * config.wide) == 0 else 1
+    is_lone = is_lone and config.lone and depth % (COLUMNS * wide) == 0
     # Elsewhere a scale would be rounded as well.
     is_early = config.early and is_half == is_scale_half
     constants = {
@@ -182,10 +190,12 @@ def constants_of(
         "BIAS": int(has_bias), "RESIDUAL": int(has_residual), "SWIGLU": int(swiglu),
         "GELU": int(is_gelu), "ONCE": int(reads_once),
         "EARLY": int(is_early), "WGMMA": int(config.wgmma and is_early and not is_half),
+        "WIDE": wide, "LONE": int(is_lone),
     }  # fmt: skip
     scales = shared_bytes({**constants, "STAGES": 0})
     each = shared_bytes({**constants, "STAGES": 1}) - scales
-    sums = 4 * config.parts * 8 * config.eights * (config.tile + _OTHER_SUMS)
+    sum_rows = 1 if is_lone else 8 * config.eights
+    sums = 4 * config.parts * sum_rows * (config.tile + _OTHER_SUMS)
     turns = config.turns  # a stage is always the same group's
     least = -(-max(_LEAST_STAGES, -(-sums // (each - _BARRIER_BYTES))) // turns) * turns
     shared = (SHARED_BYTES + _RESERVED_BYTES) // config.blocks - _RESERVED_BYTES
@@ -195,7 +205,7 @@ def constants_of(
     if most < least:
         raise ValueError(f"{config} for {depth} columns in groups of {group}")
     # More than a program's steps would keep the next kernel off the multiprocessor.
-    steps = -(-depth // (COLUMNS * config.splits))
+    steps = -(-depth // (COLUMNS * wide * config.splits))
     stages = min(most, config.stages, steps) // turns * turns
     return {**constants, "STAGES": max(least, stages)}
 
@@ -211,12 +221,19 @@ def fits(config: Int4Tiles, depth: int, group: int) -> bool:
 
 
 def shared_bytes(constants: Mapping[str, int]) -> int:
-    """What a program takes: stages of words, x and the norm, barriers, and all its scales."""
+    """What a program takes: stages of words, x and the norm, or both whole beside stages of words,
+    barriers, and all its scales.
+    """
+    columns, norm = COLUMNS * constants["WIDE"], constants["NORM"]
     tile = 16 * constants["MT"] * constants["WARPS_M"]
-    stage = tile * COLUMNS // 2 + 16 * constants["NT"] * COLUMNS + 2 * COLUMNS * constants["NORM"]
-    steps = -(-constants["DEPTH"] // COLUMNS)
-    groups = -(-steps // constants["SPLITS"]) * (COLUMNS // constants["GROUP"]) + _OTHER_GROUPS
-    return constants["STAGES"] * (stage + _BARRIER_BYTES) + tile * groups * _SCALE_BYTES
+    stage, whole = tile * columns // 2, _BARRIER_BYTES
+    if constants["LONE"]:
+        whole += 2 * constants["DEPTH"] * (1 + norm) + _ROW_BYTES
+    else:
+        stage += 16 * constants["NT"] * columns + 2 * columns * norm
+    steps = -(-constants["DEPTH"] // columns)
+    groups = -(-steps // constants["SPLITS"]) * (columns // constants["GROUP"]) + _OTHER_GROUPS
+    return constants["STAGES"] * (stage + _BARRIER_BYTES) + whole + tile * groups * _SCALE_BYTES
 
 
 @cache

@@ -10,6 +10,8 @@
 //   RESIDUAL `residual` is added to the finished sums, which are rounded once
 //   ONCE     no other program reads the weight: it may leave the cache first
 //   BAND     row tiles that programs take side by side, so that they share weights in the cache
+//   PROGRAMS that a multiprocessor holds at once; their threads keep the registers that they begin
+//            with
 //   FP8      both sides are 8-bit floats, two in the place of each column, scaled by row
 //
 // Sums are float32. They leave through shared memory, which the tiles no longer need by then.
@@ -87,7 +89,7 @@ __device__ __forceinline__ float4 gathered(u32 staged, int row, int quad, float 
   return v;
 }
 
-extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_dims__(SPLITS, 1, 1)
+extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __cluster_dims__(SPLITS, 1, 1)
     product(const __grid_constant__ Map weight_map, const __grid_constant__ Map x_map,
             const uint2* residual, uint2* out, const float* x_scales, const float* weight_scales,
             int num_rows, int num_out, int depth) {
@@ -127,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
   __syncthreads();
 
   if (group == 0) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FETCH_REGISTERS));
+    if (PROGRAMS == 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FETCH_REGISTERS));
     if (threadIdx.x == 0) {
       asm volatile("griddepcontrol.wait;" ::: "memory");
       for (int i = 0; i < steps; ++i) {
@@ -144,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
     __syncwarp();
     if (SPLITS > 1) meet_cluster(), meet_cluster();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGISTERS));
+    if (PROGRAMS == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGISTERS));
     const int own = group - 1;
     float sums[ROWS / 2];
 #pragma unroll

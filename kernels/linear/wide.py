@@ -31,12 +31,21 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = 64
 _BARRIER_BYTES: Final = 16
+_RESERVED_BYTES: Final = 1024
+"""Of each program on a multiprocessor, by the card."""
 
 _MOST_ROWS_OF_THREE_GROUPS: Final = 192
 """In one instruction of a program of 512 threads, each of which begins with 128 registers."""
 
+_ALL_REGISTERS: Final = 65536
+"""Of a multiprocessor."""
+_OTHER_REGISTERS: Final = 26
+"""Of a multiplying thread, beside its sums."""
+
 _REGISTERS: Final = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
-"""Registers by groups: of each fetching thread, and of each multiplying one; 65,536 in all."""
+"""Registers by groups: of each fetching thread, and of each multiplying one; 65,536 in all. Where a
+multiprocessor holds several programs all threads have the same number.
+"""
 
 
 def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
@@ -145,14 +154,25 @@ def constants_of(
     config: Wide, tile_rows: int, *, has_residual: bool, swiglu: bool, is_fp8: bool = False
 ) -> dict[str, int]:
     """The kernel's macros."""
-    stages = min(config.stages, SHARED_BYTES // _stage_bytes(config.groups, tile_rows))
+    shared = (SHARED_BYTES + _RESERVED_BYTES) // config.programs - _RESERVED_BYTES
+    stages = min(config.stages, shared // _stage_bytes(config.groups, tile_rows))
     fetching, multiplying = _REGISTERS[config.groups]
     return {
         "GROUPS": config.groups, "ROWS": tile_rows, "STAGES": stages, "SPLITS": config.splits,
         "SWIGLU": int(swiglu), "RESIDUAL": int(has_residual), "ONCE": int(config.reads_once),
         "BAND": config.band, "FETCH_REGISTERS": fetching, "MULTIPLY_REGISTERS": multiplying,
-        "FP8": int(is_fp8),
+        "FP8": int(is_fp8), "PROGRAMS": config.programs,
     }  # fmt: skip
+
+
+def has_registers(config: Wide, num_rows: int) -> bool:
+    """Whether the sums of `num_rows` rows of x fit into registers, beside as many programs on a
+    multiprocessor.
+    """
+    if config.programs == 1:
+        return True
+    threads = 128 * (config.groups + 1) * config.programs
+    return config.tile_rows(num_rows) // 2 + _OTHER_REGISTERS <= _ALL_REGISTERS // threads // 8 * 8
 
 
 def shared_bytes(constants: Mapping[str, int]) -> int:

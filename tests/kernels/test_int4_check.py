@@ -218,8 +218,8 @@ def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -
         assert int4_verdict.check(CPU, torch.bfloat16).serves
         assert int4_verdict.check(CPU, torch.float16).is_fault
         assert int4_verdict.check(CPU, torch.float32) == int4_verdict.verdict_on(CPU, torch.float32)
-    # Two chains of eight, and the first one that is wrong.
-    num_right = len(PRODUCTS) + 2 * 7 + len(WGMMA_PRODUCTS)
+    # Three chains of eight, and the first one that is wrong.
+    num_right = len(PRODUCTS) + 3 * 7 + len(WGMMA_PRODUCTS)
     assert calls == [torch.bfloat16] * num_right + [torch.float16]
     assert int4_verdict.has_wgmma(CPU, torch.bfloat16)
     assert not int4_verdict.has_wgmma(CPU, torch.float16)

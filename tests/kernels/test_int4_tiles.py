@@ -28,6 +28,8 @@ CONFIGS = [
     *(Int4Tiles(4, 1, 2, 2, 8, 4, 1), Int4Tiles(4, 2, 2, 8, 1, 4, 1, early=True)),
     *(Int4Tiles(1, 4, 2, 1, 1, 12, 2, turns=4), Int4Tiles(1, 4, 3, 1, 1, 9, 2, turns=3)),
     *(Int4Tiles(2, 2, 2, 2, 2, 6, 1, turns=2), Int4Tiles(3, 2, 3, 2, 1, 3, 2, early=True)),
+    Int4Tiles(1, 4, 3, 1, 1, 6, 2, turns=2, wide=2, lone=True),
+    *(Int4Tiles(1, 8, 2, 1, 2, 3, 2, wide=4, lone=True), Int4Tiles(2, 4, 2, 2, 2, 3, 2, wide=2)),
 ]
 GROUPED = [
     Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
@@ -142,7 +144,8 @@ class TestOnHopper:
         Rounding a weight, where that is `early`, and the answer makes errors of 2.2e-3 in many
         numbers; in two thousand draws of three up to 2.4e-2, of 21 up to 4.1e-3.
         """
-        for num_weight_rows, depth, group in ((3, 64, 32), (389, 64 * 9, 64), (1024, 256 * 9, 128)):
+        shapes = (3, 64, 32), (389, 64 * 9, 64), (1024, 256 * 9, 128), (389, 1024 * 3, 128)
+        for num_weight_rows, depth, group in shapes:
             weight = _drawn(num_weight_rows, depth, group, zeros=group != 64).to(
                 torch.device("cuda")
             )

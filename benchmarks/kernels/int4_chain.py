@@ -32,18 +32,15 @@ _SIZES: Final = {"8B": (4096, 6144, 4096, 12288), "27B": (5120, 16384, 6144, 174
 """Hidden, the first product's rows, the mixer's, the inner ones."""
 
 _LONE: Final = {
-    "32": Int4Tiles(1, 4, 2, 1, 1, 8, 2, wide=2, lone=True),
     "32 by turns": Int4Tiles(1, 4, 2, 1, 1, 8, 2, turns=2, wide=2, lone=True),
-    "48": Int4Tiles(1, 4, 3, 1, 1, 6, 2, wide=2, lone=True),
-    "32 by 8": Int4Tiles(1, 8, 2, 1, 1, 8, 2, wide=2, lone=True),
     "48 by 8": Int4Tiles(1, 8, 3, 1, 1, 6, 2, wide=2, lone=True),
     "32 of 1024": Int4Tiles(1, 4, 2, 1, 1, 4, 2, wide=4, lone=True),
+    "the choice": None,
 }
 _LONE_GATES: Final = {
     "64": Int4Tiles(2, 2, 2, 1, 1, 6, 3, lone=True),
-    "64 of 512": Int4Tiles(2, 4, 2, 1, 1, 3, 3, wide=2, lone=True),
-    "96": Int4Tiles(2, 4, 3, 1, 1, 6, 2, lone=True),
     "96 of 512": Int4Tiles(2, 4, 3, 1, 1, 3, 2, wide=2, lone=True),
+    "96 of 256": Int4Tiles(2, 4, 3, 1, 1, 4, 3, lone=True),
 }
 """Of one row, by weight rows of a tile."""
 

@@ -32,6 +32,19 @@ _DEEP_COLUMNS: Final = 8192
 _PAIRED: Final = Int4Tiles(2, 2, 2, 1, 1, 6, 2)
 """Up to 8 rows, two programs of 64 weight rows on a multiprocessor."""
 
+_ALONE: Final = Int4Tiles(1, 4, 2, 1, 1, 4, 2, wide=4, lone=True)
+_BY_TWO: Final = (
+    Int4Tiles(1, 4, 2, 1, 2, 8, 2, turns=2, wide=2, lone=True),
+    Int4Tiles(1, 4, 3, 1, 2, 6, 2, turns=2, wide=2, lone=True),
+)
+_ONE_OF_TWO: Final = Int4Tiles(2, 4, 2, 1, 1, 4, 2, wide=2, lone=True)
+_ONE_OF_THREE: Final = (
+    Int4Tiles(2, 2, 2, 1, 1, 6, 3, lone=True), Int4Tiles(2, 4, 3, 1, 1, 4, 3, lone=True)
+)  # fmt: skip
+"""For one row of x, which lies whole in shared memory: tiles of 32 weight rows, of 32 or 48 whose
+columns two programs share, of 64 by two programs on a multiprocessor, and of 64 or 96 by three.
+"""
+
 _LEAST_SHARE: Final = 0.75
 """Of the multiprocessors; fewer programs share their columns."""
 
@@ -132,6 +145,8 @@ def chosen(
         }
         if costs:
             return min(costs, key=lambda config: costs[config])
+    if num_rows == 1 and (one := _one(num_weight_rows, depth)) is not None:
+        return one
     if eights == 1 and (single := _single(num_weight_rows, depth)) is not None:
         return single
     if eights == 2:
@@ -152,6 +167,21 @@ def _measured(num_rows: int, num_weight_rows: int, depth: int, group: int) -> In
     return None
 
 
+def _one(num_weight_rows: int, depth: int) -> Int4Tiles | None:
+    """A single row of x; None where programs would be too few."""
+    most, programs = 2 * _MULTIPROCESSORS, _programs(_ALONE, num_weight_rows)
+    if programs <= _LEAST_SHARE * _MULTIPROCESSORS:
+        return None
+    if programs > most:
+        is_for_two = _programs(_ONE_OF_TWO, num_weight_rows) <= most
+        return _ONE_OF_TWO if is_for_two else _fuller(_ONE_OF_THREE, num_weight_rows)
+    for config in _BY_TWO:
+        is_deep = config == _BY_TWO[0] or depth > _DEEP_COLUMNS
+        if is_deep and config.splits * _programs(config, num_weight_rows) <= most:
+            return config
+    return _ALONE
+
+
 def _single(num_weight_rows: int, depth: int) -> Int4Tiles | None:
     """Up to 8 rows of x, by as many programs as run at once; None where they would be too few."""
     programs = _programs(_SMALL, num_weight_rows)
@@ -163,12 +193,16 @@ def _single(num_weight_rows: int, depth: int) -> Int4Tiles | None:
         return _shared(_DEEP, _programs(_DEEP, num_weight_rows), 2 * _MULTIPROCESSORS, depth)
     if _programs(_PAIRED, num_weight_rows) <= 2 * _MULTIPROCESSORS:
         return _PAIRED
+    return _fuller(_MANY_TILES, num_weight_rows)
+
+
+def _fuller(tiles: tuple[Int4Tiles, ...], num_weight_rows: int) -> Int4Tiles:
+    """The one whose last round of three programs on a multiprocessor is fuller."""
     slots = 3 * _MULTIPROCESSORS
     rows = {
-        config: -(-_programs(config, num_weight_rows) // slots) * config.tile
-        for config in _MANY_TILES
+        config: -(-_programs(config, num_weight_rows) // slots) * config.tile for config in tiles
     }
-    return min(_MANY_TILES, key=lambda config: rows[config])
+    return min(tiles, key=lambda config: rows[config])
 
 
 def _sixteen(num_weight_rows: int, depth: int) -> Int4Tiles:

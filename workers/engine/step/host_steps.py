@@ -24,7 +24,7 @@ from workers.engine.step.draft_pass import (
     following_ids,
 )
 from workers.engine.step.sampler import Checked, Picked, Sampler
-from workers.engine.step.spans import HostSlots
+from workers.engine.step.states import HostSlots
 from workers.engine.step.steps import Launched
 from workers.engine.step.swaps import HostRoom, swapper
 from workers.scheduler import ON_CARD, Chunk, Moves, SwapRoom

@@ -32,7 +32,7 @@ from workers.model_dir import builtin_dir
 
 MODEL: Final = "builtin:herma-tiny"
 CASES: Final = 12
-"""Per skill: 204 for 17 skills."""
+"""Cases per skill: 204 for 17 skills."""
 
 AT_ONCE: Final = 32
 TOKEN_BUDGET: Final = 256
@@ -80,7 +80,7 @@ class Theirs:
         )
 
     def prompt(self, case: Example) -> tuple[str, list[int]]:
-        """The text of its own chat template for the case, and its ids."""
+        """The case in the text of the model's chat template, and its ids."""
         text = self.tokenizer.apply_chat_template(
             list(case.prompt),
             tools=list(case.tools) or None,

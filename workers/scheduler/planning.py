@@ -1,4 +1,4 @@
-"""The choice of what the next step computes.
+"""Chooses the content of the next step.
 
 Owns the order of the choice. There are no phases of prefill or decode: each running sequence that
 decodes takes one token, and prompts share the rest of the token budget and of the time that decodes
@@ -29,7 +29,9 @@ from workers.scheduler.step_cost import StepCost
 
 
 class StepChoice(NamedTuple):
-    """What to compute, which sequences are new to the runner, and how many lost their blocks."""
+    """The chunks to compute, the sequences that are new to the runner, and the number of
+    preemptions.
+    """
 
     chunks: list[Chunk]
     started: list[SequenceStart]

@@ -29,7 +29,7 @@ class PeerGone(ClientGone, OSError):
 
 
 class BodySource(Protocol):
-    """Where the rest of a request's body comes from: its connection."""
+    """The source of the rest of a request's body: its connection."""
 
     async def wait_for_change(self) -> None:
         """Return once more of the request has arrived, or its peer is gone."""
@@ -247,8 +247,8 @@ class Exchange:
         await self._send_buffer.flushed()
 
     def _has_room(self, num_bytes: int) -> bool:
-        """Whether a part that goes over the bound is taken all the same: one part that is larger
-        than the bound itself is. As much as usual may then wait behind it.
+        """Whether a part that exceeds the bound is accepted all the same, as one part larger than
+        the bound itself is. As much as usual may then wait behind it.
         """
         if num_bytes <= MAX_PENDING_BYTES or len(self._send_buffer.waiting) > MAX_PENDING_BYTES:
             return False

@@ -54,12 +54,13 @@ write_batch: Final = WriteBatch()
 
 
 class SendBuffer:
-    """Bytes for one socket; `write` never waits. `on_gone` is called once, when the peer turns out
+    """Bytes for one socket. `write` never waits. `on_gone` is called once, when the peer is found
     to be gone.
 
     `waiting` holds the bytes that the kernel has not taken, or was not offered yet because the
     `batch` is open. It is the `bytes` of the only write, as in most batches, or else a bytearray.
-    `stuck_since` is when the kernel last took bytes while more waited; None while none wait.
+    `stuck_since` is the time at which the kernel last took bytes while more waited; None while none
+    wait.
     """
 
     __slots__ = (

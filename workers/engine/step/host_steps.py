@@ -168,16 +168,16 @@ class HostSteps:
 
     @property
     def used_graph(self) -> bool:
-        """Never: there are none."""
+        """False: a CPU has no graphs."""
         return False
 
     @property
     def has_pending_captures(self) -> bool:
-        """Never: there is nothing to prepare."""
+        """False: there is nothing to prepare."""
         return False
 
     def prepare(self, *, pending_only: bool) -> bool:  # noqa: ARG002 - the seam's
-        """There is nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
         return False
 
     @torch.inference_mode()

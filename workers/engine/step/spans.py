@@ -51,12 +51,12 @@ class SpanRoom(NamedTuple):
 
     @classmethod
     def of(cls, num_decodes: int, spans: Sequence[Span], most_folds: int = 0) -> "SpanRoom":
-        """Room for exactly so many decodes and these spans."""
+        """Room for exactly `num_decodes` decodes and these spans."""
         return cls(num_decodes, len(spans), len(chunk_list(_computed(spans), 0)), most_folds)
 
     @property
     def num_words(self) -> int:
-        """How many int32 words it takes."""
+        """The number of int32 words."""
         return int(self._places()[-1].stop)
 
     def empty(self, dummy_slot: int) -> Words:
@@ -70,7 +70,7 @@ class SpanRoom(NamedTuple):
         return words
 
     def lay_out(self, decodes: Sequence[Words], spans: Sequence[Span], words: Words) -> None:
-        """Enter spans into words that are `empty`. `decodes` are the positions, the slots and the
+        """Write spans into words made by `empty`. `decodes` are the positions, the slots and the
         numbers of folded rows of single rows; the rows of `spans` begin at row `num_decodes`.
         """
         starts, slots, offsets, chunks, *verified = self._places()
@@ -93,12 +93,12 @@ class SpanRoom(NamedTuple):
         words[chunks][: len(entries)] = entries
 
     def plan(self, words: Tensor) -> DeltaPlan:
-        """The plan that words on the card describe."""
+        """The plan of all spans, as views of words on the card."""
         starts, slots, offsets, chunks = [words[place] for place in self._places()[:4]]
         return DeltaPlan(starts, slots, offsets, self.num_decodes, chunks.view(-1, 2))
 
     def verified(self, words: Tensor) -> VerifyPlan:
-        """The plan of the spans that are verified, by words on the card."""
+        """The plan of the verified spans, as views of words on the card."""
         starts, folds, firsts = [words[place] for place in self._places()[4:]]
         return VerifyPlan(starts, folds, firsts, self.most_folds)
 
@@ -113,8 +113,8 @@ class SpanRoom(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The part of a chunk behind a stop: a `span` whose rows begin at row `first_row`. The state
-    before it is kept in slot `kept`.
+    """The part of a chunk after a stop: a `span` whose rows begin at row `first_row`. The state
+    before the span is kept in slot `kept`.
     """
 
     first_row: int
@@ -128,8 +128,8 @@ def spans_of(
     dummy_slot: int,
     folds_of: Callable[[Chunk], int] = lambda _: IN_CHUNKS,
 ) -> tuple[list[Span], list[Rest]]:
-    """The spans of `chunks`, whose rows lie in this order. A chunk's span ends at its first stop;
-    the rows behind it get a span that moves the dummy slot, and are those of the rests, in order.
+    """The spans of `chunks`, whose rows are in this order. A chunk's span ends at its first stop.
+    The rows after it get a span that updates the dummy slot, and belong to the rests, in order.
     `folds_of` says which spans are verified, and how many rows they fold first.
     """
     spans: list[Span] = []

@@ -39,8 +39,8 @@ from workers.scheduler import NO_SLOT, Chunk
 
 @final
 class Rings:
-    """The rows of each sequence's last step that may be taken back, because they are drafts. Those
-    that were accepted are folded into its state in its next step.
+    """The rows of each sequence's last step that are drafts and may be taken back. The next step
+    folds the accepted ones into the sequence's state.
     """
 
     def __init__(self, model: Network, num_slots: int) -> None:
@@ -49,9 +49,9 @@ class Rings:
         self._verified: dict[int, int] = {}
 
     def folds_of(self, chunk: Chunk) -> int:
-        """How many rows are folded into the state before those of this chunk. `IN_CHUNKS` for a
-        chunk of a prompt, whose rows are computed in chunks; the rows of all others are computed
-        one by one.
+        """The number of rows to fold into the state before the rows of this chunk. `IN_CHUNKS` for
+        a chunk of a prompt, whose rows are computed in chunks; the rows of other chunks are
+        computed one by one.
         """
         start = self._verified.get(chunk.seq)
         is_new = start is None or chunk.start == 0 or chunk.restores != NO_SLOT
@@ -59,11 +59,11 @@ class Rings:
         assert 0 <= folds <= MOST_TAKEN_BACK
         if chunk.length == 1:
             return folds
-        assert folds == 0  # a chunk behind drafts has one token, and its own drafts
+        assert folds == 0  # a chunk after drafts has one token, and its own drafts
         return IN_CHUNKS
 
     def computed(self, chunks: Iterable[Chunk]) -> None:
-        """Remember which of these chunks had drafts. Call it for every step, behind `folds_of`."""
+        """Remember which of these chunks had drafts. Call it for every step, after `folds_of`."""
         for chunk in chunks:
             if chunk.drafts:
                 self._verified[chunk.seq] = chunk.start
@@ -71,7 +71,7 @@ class Rings:
                 self._verified.pop(chunk.seq, None)
 
     def end(self, seqs: Iterable[int]) -> None:
-        """Forget sequences; unknown ones are no fault."""
+        """Forget sequences; unknown ones are ignored."""
         for seq in seqs:
             self._verified.pop(seq, None)
 
@@ -116,7 +116,7 @@ class KeptStates:
         self.prefixes = PrefixSlots(StateSlots(config, num_prefixes, place, dtype), kept)
 
     def restore(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
-        """Before a step: copy the states that chunks restore into their sequences' slots
+        """Before a step: copy the states that chunks restore into the slots of their sequences
         (`slot_of`), and keep the states that decodes save before they compute.
         """
         for chunk in chunks:
@@ -128,8 +128,8 @@ class KeptStates:
                 self._keep(kept, slot_of(chunk.seq))
 
     def save(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
-        """Behind a step: keep the states at the ends of its chunks. The step itself has kept those
-        at its stops.
+        """After a step: keep the states at the ends of its chunks. The step itself has kept the
+        states at its stops.
         """
         for chunk in chunks:
             for position, kept in chunk.saves[-1:]:
@@ -145,20 +145,22 @@ class KeptStates:
         return self.running, self.prefixes
 
     def end(self, seqs: Sequence[int]) -> None:
-        """Forget sequences; unknown ones are no fault."""
+        """Forget sequences; unknown ones are ignored."""
         if self.rings is not None:
             self.rings.end(seqs)
 
     def folds_of(self, chunk: Chunk) -> int:
-        """See `Rings`; `IN_CHUNKS` without rings."""
+        """The number of rows to fold before this chunk (`Rings.folds_of`); `IN_CHUNKS` without
+        rings.
+        """
         return IN_CHUNKS if self.rings is None else self.rings.folds_of(chunk)
 
     def num_folds(self, chunks: Iterable[Chunk]) -> int:
-        """How many rows are folded into states before those of these chunks."""
+        """The number of rows to fold before these chunks."""
         return sum([max(0, self.folds_of(chunk)) for chunk in chunks])
 
     def computed(self, chunks: Iterable[Chunk]) -> None:
-        """See `Rings`."""
+        """Remember which of these chunks had drafts (`Rings.computed`)."""
         if self.rings is not None:
             self.rings.computed(chunks)
 
@@ -181,8 +183,8 @@ def kept_states(
     *,
     verifies: bool,
 ) -> KeptStates | None:
-    """The states of a network with recurrent layers, None for others. See `KeptStates`; with rings
-    if it `verifies`.
+    """The states of a network with recurrent layers, with rings if it `verifies`; None for other
+    networks.
     """
     if not model.config.delta_rules:
         return None
@@ -194,7 +196,7 @@ def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> 
 
 
 def decode_step(kept: KeptStates, rows: Tensor) -> StateStep:
-    """The states that a step of single rows moves on. `rows` int32 [4, rows]: positions (`NO_ROW`
+    """The states that a step of single rows updates. `rows` int32 [4, rows]: positions (`NO_ROW`
     for padding), slots, numbers of folded rows, and the running sums of these before each row.
     """
     positions, slots, folds, firsts = rows.unbind()
@@ -212,7 +214,7 @@ def step_on(
     chunks: Iterable[Chunk],
     slot_of: Callable[[int], int],
 ) -> StateStep:
-    """The states that a step on a card moves on: `decodes` (see `SpanRoom.lay_out`), then the rows
+    """The states that a step on a card updates: `decodes` (see `SpanRoom.lay_out`), then the rows
     of `chunks`. One transfer carries all words.
     """
     num_decodes = len(decodes[0])
@@ -265,7 +267,7 @@ class HostSlots:
             self._by_seq.update((seq, self._free.pop()) for seq in seqs)
 
     def end(self, seqs: Sequence[int]) -> None:
-        """Take the slots back; unknown sequences are no fault."""
+        """Free the slots; unknown sequences are ignored."""
         found = [self._by_seq.pop(seq) for seq in seqs if seq in self._by_seq]
         self._free.extend(found)
         if self.kept is not None:
@@ -276,8 +278,8 @@ class HostSlots:
         return 0 if self.kept is None else self.kept.num_bytes()
 
     def restore(self, chunks: Sequence[Chunk]) -> StateStep | None:
-        """Restore what these chunks begin with. Returns the states that their rows, in this order,
-        move on.
+        """Restore the states with which these chunks begin. Returns the states that their rows, in
+        this order, update.
         """
         if self.kept is None:
             return None
@@ -298,6 +300,6 @@ class HostSlots:
         return kept.step(plan, plan_verified(spans, self._device), tuple(stops))
 
     def save(self, chunks: Sequence[Chunk]) -> None:
-        """Keep the states at the ends of these chunks, as they say."""
+        """Keep the states at the ends of these chunks that their `saves` name."""
         if self.kept is not None:
             self.kept.save(chunks, self._by_seq.__getitem__)

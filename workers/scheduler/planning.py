@@ -129,11 +129,11 @@ def _decode(
 def _save_along(
     chunks: list[Chunk], grown: list[Sequence], blocks: BlockManager, states: PrefixStates
 ) -> None:
-    """Let decodes that have reached a position to save (`Sequence.saves_at`) save their recurrent
-    state before they compute. Such positions are ends of blocks, so only sequences that have
-    `grown` by a block can have reached one.
+    """Let decodes that have reached a position to save (`RecurrentState.saves_at`) save their state
+    before they compute. Such positions are ends of blocks, so only sequences that have `grown` by a
+    block can have reached one.
     """
-    due = {one.seq: one for one in grown if one.num_planned > one.saves_at}
+    due = {one.seq: one for one in grown if one.num_planned > one.state.saves_at}
     for index, chunk in enumerate(chunks) if due else ():
         sequence = due.get(chunk.seq)
         if sequence is not None:

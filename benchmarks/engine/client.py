@@ -29,7 +29,9 @@ class Stopped(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to generate. Requests share cached prefixes only under the same `salt`."""
+    """The prompt and parameters of one request. Requests share cached prefixes only under the same
+    `salt`.
+    """
 
     prompt: Sequence[int]
     max_tokens: int

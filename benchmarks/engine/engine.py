@@ -51,8 +51,8 @@ class Engine:
         compiler: GrammarCompiler | None = None,
         proposer: Proposer | None = None,
     ) -> None:
-        """With `trace` every step is recorded in it; without `compiler` grammars are refused.
-        `proposer` gives decodes drafts.
+        """`trace` records every step. Without `compiler` grammars are refused. `proposer` gives
+        decodes drafts.
         """
         scheduler = scheduler_for(
             runner,

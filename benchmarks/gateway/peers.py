@@ -45,7 +45,7 @@ CONNECTIONS: Final = 32
 _LEAST_TOKENS: Final = 5
 
 Runs = dict[str, dict[str, list[float]]]
-"""By gateway and by case, CPU microseconds per request or chunk."""
+"""CPU microseconds per request or chunk, by gateway and by case."""
 
 
 class Case(NamedTuple):

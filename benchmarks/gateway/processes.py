@@ -73,7 +73,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def cpu_s(self) -> float:

@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
 
 Runs = dict[tuple[str, int], list[Cost]]
-"""By case and number of processes."""
+"""The costs of the runs, by case and number of processes."""
 
 
 def main(words: list[str] | None = None) -> int:

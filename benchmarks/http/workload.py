@@ -90,7 +90,9 @@ class TokenScale:
 
 
 def token_scale(few: tuple[int, int], many: tuple[int, int]) -> TokenScale:
-    """From the words and tokens of two prompts. Raises `ConfigError` if there is no such scale."""
+    """The scale from the words and tokens of two prompts. Raises `ConfigError` if there is no such
+    scale.
+    """
     (few_words, few_tokens), (many_words, many_tokens) = few, many
     tokens_per_word = (many_tokens - few_tokens) / (many_words - few_words)
     if tokens_per_word <= 0:
@@ -135,7 +137,7 @@ class PromptGenerator:
         return self._words.draw(self._rng, self._scale.num_words(tokens))
 
     def opening(self, tokens: float) -> str:
-        """The same, less the tokens of a request without words."""
+        """A text as `text` makes it, less the tokens of a request without words."""
         return self.text(tokens - self._scale.overhead_tokens)
 
 
@@ -147,7 +149,7 @@ class Cell(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Its name in the table."""
+        """The cell's name in the table."""
 
     @property
     @abstractmethod

@@ -31,7 +31,7 @@ EXPECTED_ROWS = 128
 """Rows of a segment whose scores the reference holds at once: 0.5 GB behind 32k tokens."""
 
 LONG_ROWS = 1024
-"""From here on the library is tried, and few configurations of ours."""
+"""From this many rows on the library is tried, and few of our configurations."""
 
 DECODES: list[tuple[str, list[int]]] = [
     ("1 x 256", [256]),

@@ -14,7 +14,7 @@ _PAYS: Final = 1.05
 """A smaller gain is within the difference between two runs."""
 
 Series = dict[tuple[str, int], dict[str, Figure]]
-"""By kind and batch, then by way."""
+"""Figures by kind and batch, then by way."""
 
 
 def series_of(figures: Sequence[Figure]) -> Series:

@@ -90,7 +90,7 @@ class Theirs:
         return text, self.tokenizer(text)["input_ids"]
 
     def answer(self, prompt: Sequence[int]) -> Said:
-        """Its greedy answer."""
+        """The model's greedy answer."""
         given = torch.tensor([prompt])
         out = self.model.generate(
             given,
@@ -184,7 +184,7 @@ def _same_prompt(theirs: Theirs, case: Example, template: Template) -> list[int]
 
 
 def _engine_answers(drive: Drive, prompts: Sequence[Sequence[int]]) -> Iterator[Said]:
-    """In the order of the prompts, `AT_ONCE` of them together."""
+    """The engine's answers in the order of the prompts, `AT_ONCE` of them computed together."""
     for start in range(0, len(prompts), AT_ONCE):
         numbers = [drive.submit(prompt, _GREEDY) for prompt in prompts[start : start + AT_ONCE]]
         drive.finish()

@@ -57,10 +57,10 @@ Action = Check | Move | Switch | Return
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """From the version `old` to `new` of an installation. `workers` move in this order; the first
-    is the trial. `touched` may have another version than `old`; of those, `moved` serve with `new`.
-    `reason` is why the plan goes back, `troubles` are failures on the way. `earlier` was current
-    before `old`: a later rollback leads to it if this plan goes back.
+    """The way from version `old` to `new` of an installation. `workers` move in this order; the
+    first is the trial. `touched` may have another version than `old`; of those, `moved` serve with
+    `new`. `reason` is why the plan goes back, `troubles` are failures on the way. `earlier` was
+    current before `old`: a later rollback leads to it if this plan goes back.
     """
 
     installation: str

@@ -27,7 +27,9 @@ NOT_EXECUTABLE: Final = 126
 _LINE_END: Final = re.compile(rb"[\r\n]+")
 _MAX_LINE_BYTES: Final = 4096
 _LOG_AFTER_EXIT_S: Final = 0.2
-"""Its last lines are in the pipe already; a surviving child could keep the pipe open."""
+"""How long the log is read after the exit. The last lines are in the pipe already; a surviving
+child could keep the pipe open.
+"""
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 

@@ -53,7 +53,7 @@ def starts_dir(environ: Mapping[str, str]) -> Path:
 
 
 def record_path(worker: str, environ: Mapping[str, str]) -> Path:
-    """Where the starts of a worker are kept. Raises `ConfigError` without a home."""
+    """The file of a worker's starts. Raises `ConfigError` without a home."""
     return starts_dir(environ) / f"{quote(worker, safe='')}.json"
 
 

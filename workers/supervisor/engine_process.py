@@ -32,7 +32,9 @@ _MAX_BACKLOG_BYTES: Final = 64 * 2**20
 """More than every gateway's backlog of 8 MiB on a small fleet. Above it the engine is stuck."""
 
 _LOG_AFTER_EXIT_S: Final = 0.1
-"""Its last lines are in the pipe already; only a surviving child could keep the pipe open."""
+"""How long the log is read after the exit. The last lines are in the pipe already; only a surviving
+child could keep the pipe open.
+"""
 
 _EXIT_CODE_S: Final = 0.25
 """The report to the gateways waits this long for the exit code. A process with a full GPU may need

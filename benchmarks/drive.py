@@ -54,10 +54,10 @@ class Drive:
         save_policy: SavePolicy | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """`compiler` is needed for requests with a grammar; it compiles at once. `looks_ahead`: a
+        """`compiler` compiles grammars at once; requests with a grammar need it. `looks_ahead`: a
         step is launched before the one in flight is collected, as the engine does on a card.
-        `proposer` gives decodes drafts, by the seconds of `clock`; without one every step takes a
-        second, whatever it has. `save_policy` says where a model with states saves them.
+        `proposer` proposes drafts, with the seconds of `clock`; without one every step takes a
+        second. `save_policy` says where a model with states saves them.
         """
         facts = runner.facts
         self.num_blocks = num_blocks or facts.kv_tokens // facts.block_size
@@ -92,7 +92,7 @@ class Drive:
 
     @property
     def num_preemptions(self) -> int:
-        """How often a sequence lost its blocks."""
+        """The number of preemptions."""
         return self._scheduler.load(0, 0.0, 0.0).preemptions
 
     @property
@@ -101,7 +101,7 @@ class Drive:
         return self._scheduler.load(0, 0.0, 0.0).free_blocks
 
     def live(self) -> list[int]:
-        """The requests that have not ended."""
+        """The numbers of the requests that have not ended."""
         return [number for number, answer in self.answers.items() if answer.finished is None]
 
     def submit(
@@ -114,8 +114,8 @@ class Drive:
         grammar: Grammar | None = None,
         salt: bytes = b"",
     ) -> int:
-        """Submit a request, with the outputs of an earlier attempt. Returns its number. It finds
-        only what requests with the same `salt` have cached.
+        """Submit a request, with the outputs of an earlier attempt. Returns its number. It reuses
+        only blocks of requests with the same `salt`.
         """
         number, self._num_submitted = self._num_submitted, self._num_submitted + 1
         self.answers[number] = Answer(tuple(prompt), list(outputs))
@@ -160,8 +160,9 @@ class Drive:
         self._scheduler.took(plan, result, seconds, is_ahead=is_ahead)
 
     def finish(self) -> None:
-        """Step until there is no work. Raises `RuntimeError` if that does not happen. The next plan
-        would end the last sequences, but the next one may be another drive's.
+        """Step until there is no work, and then end the last sequences on the runner at once: the
+        next plan, which would end them, may be another drive's. Raises `RuntimeError` if the work
+        does not end.
         """
         for _ in range(_MAX_STEPS):
             if self.step() is None:

@@ -8,4 +8,4 @@ from typing import Final
 __all__ = ["EXIT_EXPLAINED"]
 
 EXIT_EXPLAINED: Final = 2
-"""The command printed one line that says what is wrong. Starting it again changes nothing."""
+"""The command printed one line that says what is wrong. A second run would end the same way."""

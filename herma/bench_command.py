@@ -1,6 +1,6 @@
 """`herma bench`: measures the engine, its quality, the gateway, the routing, and servers over HTTP.
 
-Owns its options, and passes them to the benchmarks, which are in the source tree and not in the
+Owns the options, and passes them to the benchmarks, which are in the source tree but not in the
 installed package.
 """
 

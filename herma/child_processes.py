@@ -2,8 +2,8 @@
 
 Owns their start, their standard output, their restart after a crash and their end. Must not know
 what they run. A child is forked from the main thread: Linux ties its parent-death signal to the
-thread that forked it, and `trio.lowlevel.open_process` forks in a worker thread that ends after
-ten idle seconds.
+forking thread, and `trio.lowlevel.open_process` forks in a worker thread that ends after ten idle
+seconds.
 """
 
 import itertools
@@ -36,10 +36,10 @@ def herma_argv(words: list[str]) -> list[str]:
 
 
 class Child:
-    """One process at a time; each call of `run` starts it anew. After `stop_s` a child that was
-    asked to stop is killed. `on_line` receives the lines of its standard output; without it the
-    child inherits ours. `environ` and `folder` replace our environment and working directory.
-    `watch` ends one that hangs, and gives it its environment.
+    """A command that runs as one process at a time; each call of `run` starts it. A child that was
+    asked to stop is killed after `stop_s`. `on_line` receives the lines of its standard output;
+    without it the child inherits ours. `environ` and `folder` replace our environment and working
+    directory. `watch` ends a child that hangs, and sets its environment.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
 
     def how_ended(self, status: int) -> str:
-        """In words, for its exit status."""
+        """The end in words, for its exit status."""
         how = _signal_name(-status) if status < 0 else f"exit code {status}"
         return how if self._watch is None else self._watch.ended(how)
 
@@ -102,7 +102,7 @@ class Child:
             self._process.terminate()
 
     def reload(self) -> None:
-        """Have the child read its files again."""
+        """Ask the child to read its files again."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGHUP)
 

@@ -40,12 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if end.code != EXIT_EXPLAINED or not is_on_trial:
             raise
         status = EXIT_EXPLAINED
-    # A version on trial is followed by the one before: its parent may not take this as final.
+    # A version on trial returns to the one before it, so its parent must not take this status as
+    # final.
     return EXIT_ON_TRIAL if is_on_trial and status == EXIT_EXPLAINED else status
 
 
 def _explained(argv: Sequence[str] | None) -> int:
-    """The status of a command, whose `HermaError` is one line."""
+    """Run the command and return its status; print its `HermaError` as one line."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -57,13 +58,13 @@ def _explained(argv: Sequence[str] | None) -> int:
     except HermaError as error:
         print(f"herma: {error}", file=sys.stderr)
         return EXIT_EXPLAINED
-    except KeyboardInterrupt:  # before the command handles its signals itself
+    except KeyboardInterrupt:  # before the command handles signals itself
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe, as in `herma plan MODEL | head`, has left
+    except BrokenPipeError:  # the reader of a pipe has left, as in `herma plan MODEL | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_NO_READER
     except OSError as error:
-        if error.errno == errno.ENOENT and error.filename is None:  # of getcwd
+        if error.errno == errno.ENOENT and error.filename is None:  # from getcwd
             print("herma: the current directory is gone: change to another", file=sys.stderr)
             return EXIT_EXPLAINED
         if error.errno not in _FULL:
@@ -165,11 +166,11 @@ def _add_servers(commands: Commands) -> None:
 
 
 ENGINE_KINDS: Final = ("native", "synthetic", "scripted", "vllm", "sglang", "llama-cpp", "openai")
-"""Those of `config`, which is not imported for a help text."""
+"""The kinds of `config`, which is not imported for a help text."""
 
 
 def _add_engine(worker: argparse.ArgumentParser) -> None:
-    """Options that override keys of the worker's table."""
+    """Add the options that override keys of the worker's table."""
     worker.add_argument(
         "--engine",
         choices=ENGINE_KINDS,

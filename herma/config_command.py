@@ -1,6 +1,6 @@
 """`herma config check FILE`: validates a file without starting anything.
 
-Owns the summary that a person reads. Secrets are looked up but never shown.
+Owns the summary for people. Secrets are looked up but never shown.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = load_config(path)
     check_providers(config, os.environ)
     check_aliases(config)
-    # These are not mistakes: workers may run on other hosts, or be set up elsewhere.
+    # These are no mistakes: workers may run on other hosts, or be set up elsewhere.
     notes = [*look_at_files(config, os.environ), *unserved_models(config), *_unbounded(config)]
     print(_summary(path, config))
     for note in notes:
@@ -66,7 +66,7 @@ def _own(worker: WorkerConfig) -> str:
 
 
 def _foreign(worker: WorkerConfig) -> str:
-    """Another engine plans its own steps."""
+    """A line for an external engine, which plans its own steps."""
     limits = {"max_seqs": worker.max_seqs, "context": worker.context_length}
     named = [f"{name} {value}" for name, value in limits.items() if value is not None]
     how = "attached" if worker.launch is None else f"launched by {worker.launch.argv[0]}"
@@ -76,7 +76,7 @@ def _foreign(worker: WorkerConfig) -> str:
 
 
 def _drafts(worker: WorkerConfig) -> str:
-    """Whether a checkpoint has an MTP head is known where its worker runs."""
+    """A line about drafts. Only the worker's host knows whether a checkpoint has an MTP head."""
     if worker.drafting is None:
         return ""
     name = worker.drafting.drafter
@@ -101,7 +101,7 @@ def _limits(limits: LimitsConfig, currency: str) -> str:
 
 
 def _unbounded(config: Config) -> Iterator[str]:
-    """Providers whose limit makes them refuse requests without a cap on their output."""
+    """Lines for providers whose limit makes them refuse requests without a cap on their output."""
     a_key_is_limited = any(key.limits.any for key in config.keys)
     for name, provider in config.providers.items():
         if provider.max_output_tokens is None and (a_key_is_limited or provider.limits.any):

@@ -1,8 +1,8 @@
-"""Checks the files that a configuration names on this host.
+"""Checks the files of this host that a configuration names.
 
-A wrong file is an error, and so are a missing file of the gateway and a missing drafter where the
-model is. A worker's other missing files are only notes, because the worker may run on another host.
-Must not write anything.
+An invalid file is an error. A missing file of the gateway is an error, and so is a missing drafter
+on the model's host. A worker's other missing files are only notes, because the worker may run on
+another host. Must not write anything.
 """
 
 import shutil
@@ -33,7 +33,7 @@ from protocol.errors import ConfigError
 def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     """One line for each missing file that is no error if its worker runs on another host.
 
-    Raises `ConfigError` for a missing file of the gateway and for any wrong file.
+    Raises `ConfigError` for a missing file of the gateway and for any invalid file.
     """
     yield from _socket_folder(config)
     yield from _gateway_keys(config)
@@ -52,7 +52,7 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _socket_folder(config: Config) -> Iterator[str]:
-    """A unit's RuntimeDirectory may make it."""
+    """A note for a missing folder of sockets, which a unit's RuntimeDirectory may make."""
     path = config.gateway.worker_bind.removeprefix(IPC_PREFIX)
     if path == config.gateway.worker_bind or path.startswith("@"):
         return
@@ -84,7 +84,7 @@ def _check_certificate(config: Config) -> None:
 
 
 def _check_signing_key(config: Config, environ: Mapping[str, str]) -> None:
-    """A missing file is made at the first start."""
+    """Check the signing key; a missing file is made at the first start."""
     if config.gateway.signing_key_file is None:
         return
     from gateway.signing_key import read_key
@@ -102,7 +102,9 @@ def _check_signing_key(config: Config, environ: Mapping[str, str]) -> None:
 
 
 def _stored_responses(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    """A place that the file names must do; without another one nothing is stored."""
+    """Check the place of stored responses. A place that the file names must be usable; without a
+    usable default place nothing is stored.
+    """
     if config.gateway.responses.store != "allow":
         return
     from gateway.store import check_responses
@@ -153,7 +155,7 @@ def _check_place(path: Path, setting: str) -> None:
 
 
 def _programs(config: Config) -> Iterator[str]:
-    """Those that the gateway runs; one of a unit's PATH may be unknown here."""
+    """Notes for missing programs of the gateway: a unit's PATH may differ from ours."""
     commands = [(f"alerts `{one.name}`: command", one.command) for one in config.alerts]
     commands += [(f"host `{one.name}`: power", one.power) for one in config.hosts]
     for what, words in commands:
@@ -162,7 +164,7 @@ def _programs(config: Config) -> Iterator[str]:
 
 
 def _drafters(config: Config) -> Iterator[str]:
-    """Where a worker's model is, it runs, and its drafter must be."""
+    """Check drafters. A worker runs where its model is, so its drafter must be there too."""
     for worker, problem in missing_drafters(config):
         path = found(worker.model)
         if worker.model in builtin_models() or (path is not None and path.is_dir()):

@@ -1,6 +1,6 @@
 """`herma container`: write a Containerfile and a compose file.
 
-Owns where they are written, and what a person still has to do.
+Owns where they are written, and the printed next steps.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`herma diff [WORKER]`: what has changed since the last good start of this host's workers.
+"""`herma diff [WORKER]`: the changes since the last good start of this host's workers.
 
 Owns the report and the exit status. Must not know how a fact is read.
 """
@@ -20,7 +20,7 @@ EXIT_DIFFERS: Final = 1
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what differs. Returns 1 if something does, else 0. Raises `ConfigError`."""
+    """Print the changes. Returns 1 if there is one, else 0. Raises `ConfigError`."""
     host = this_host()
     config = load_config(arguments.config) if arguments.config is not None else Config()
     changes = [
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _names(host: Host, worker: str | None, config: Config) -> Sequence[str]:
-    """Raises `ConfigError` if no start is recorded."""
+    """The workers to compare. Raises `ConfigError` if no start is recorded."""
     known = recorded_names(host)
     if worker is not None and worker not in known:
         has = ", ".join(known) or "none"

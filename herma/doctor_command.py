@@ -1,6 +1,6 @@
-"""`herma doctor`: examine this host, print what is wrong, mend what is safe.
+"""`herma doctor`: examine this host, print the findings, apply safe repairs.
 
-Owns the report, the exit status and the carrying out of repairs.
+Owns the report, the exit status and the repairs.
 """
 
 import argparse
@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def ask_shared_limits(ledger: LedgerConfig) -> str | None:
-    """Why the server of the shared limits gives no answer; None if it does. Takes a second at
-    most.
+    """The reason why the server of the shared limits does not answer; None if it does. Takes at
+    most a second.
     """
     from gateway.store import CommonLimits, StoreUnreachable
 
@@ -54,7 +54,7 @@ def ask_shared_limits(ledger: LedgerConfig) -> str | None:
 
 
 def report(findings: Sequence[Finding]) -> list[str]:
-    """Three lines for each finding, the worst first, and one of counts."""
+    """Three lines for each finding, the worst first, and a line of counts."""
     lines: list[str] = []
     for level, mark in _MARKS.items():
         for one in findings:
@@ -70,7 +70,7 @@ def report(findings: Sequence[Finding]) -> list[str]:
 
 
 def mend(findings: Sequence[Finding]) -> None:
-    """Carry out the safe repairs and say what happened to each."""
+    """Carry out the safe repairs and print the result of each."""
     for one in findings:
         if one.fix is None:
             continue
@@ -83,7 +83,7 @@ def mend(findings: Sequence[Finding]) -> None:
 
 
 def apply(fix: Fix) -> int:
-    """Carry out one repair. Returns how many files were written or removed. Raises `OSError`."""
+    """Carry out one repair. Returns the number of files written or removed. Raises `OSError`."""
     num_done = 0
     if fix.write is not None:
         path, text = fix.write

@@ -1,6 +1,7 @@
 """`herma drill`: prove that a boot would bring every model back.
 
-Owns the order: read the units, stop what runs, run what they run, give back what was stopped.
+Owns the order: read the units, stop the running services, run the units' commands, restart the
+services.
 """
 
 import argparse
@@ -30,7 +31,7 @@ EXIT_FAILED = 1
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0 if every model has answered, else 1. Raises `ConfigError`."""
+    """Run the drill. Returns 0 if every model has answered, else 1. Raises `ConfigError`."""
     folder = arguments.units or units_folder(is_user=arguments.user)
     units = read_units(folder, user(), os.environ.get("XDG_RUNTIME_DIR"))
     configs = {path: read_config(path)[0] for path in {_config_path(unit) for unit in units}}

@@ -1,8 +1,8 @@
-"""Which version a command of Herma runs: the one that is current on this host.
+"""Makes a command of Herma run as the current version of this host.
 
-Owns the hand-over at the start of a process. A program on the PATH, a unit that was written long
-ago and a child of an older `herma up` become the current version's program, and after a rollback
-the earlier one's again. Must not know what a command does.
+Owns the hand-over at the start of a process. A program on the PATH, an old unit's command and a
+child of an older `herma up` become the current version's program; after a rollback they become the
+earlier version's. Must not know what a command does.
 """
 
 import os
@@ -17,13 +17,15 @@ from protocol.own_code import CODE_VARIABLES, HELD
 from workers.versions import HERMA, installation_of
 
 STAY: Final = ("upgrade", "rollback")
-"""They run as the version that was called: the way back must not need what it leads away from."""
+"""Commands that run as the version that was called: the way back must not depend on the version
+that it leaves.
+"""
 _PARENT: Final = "--parent"
 
 
 def become_current(words: Sequence[str], environ: Mapping[str, str]) -> None:
     """Replace this program by the current version's, with the same words, if this process is of
-    another version of this host. Returns if it is not, or if that program is gone.
+    another version of this host. Returns if it is not, or if that program is missing.
     """
     program = current_program(words, environ, Path(sys.prefix))
     if program is None:
@@ -39,8 +41,8 @@ def current_program(words: Sequence[str], environ: Mapping[str, str], prefix: Pa
     """The program to become; None to stay. `prefix` is the environment of this process."""
     if HELD in environ or command_of(words) in STAY:
         return None
-    # Without a home, or a state directory that can be read, there are no versions: the command
-    # itself says what it lacks.
+    # Without a home, or a readable state directory, there are no versions; the command itself
+    # reports what it lacks.
     with suppress(ConfigError, OSError):
         return installation_of(HERMA, environ).program_instead_of(prefix)
     return None

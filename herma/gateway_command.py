@@ -1,7 +1,7 @@
 """`herma gateway`: one gateway process, or the parent of several on one port.
 
 Owns the translation of the command line into the gateway's options. The parent holds the port,
-replaces a process that dies or hangs and prints `ready` once for all. Imports the gateway only to
+replaces a process that dies or hangs, and prints `ready` once for all. Imports the gateway only to
 run it.
 """
 
@@ -50,7 +50,7 @@ def _without_file(arguments: argparse.Namespace) -> Config:
 
 
 def gateway_options(arguments: argparse.Namespace, but: tuple[str, ...] = ()) -> list[str]:
-    """The given options as words for another process, without those in `but`."""
+    """The given options as words for another process, except those in `but`."""
     options = [] if arguments.config is None else ["--config", str(arguments.config)]
     if arguments.serves is not None:
         options += ["--serves", arguments.serves]
@@ -61,7 +61,7 @@ def gateway_options(arguments: argparse.Namespace, but: tuple[str, ...] = ()) ->
 
 
 def _run_processes(config: Config, options: list[str]) -> int:
-    """Serve with several processes; `options` are those of the command line for the gateway.
+    """Serve with several processes; `options` are the gateway's options of the command line.
 
     Returns the exit status: 2 if a process explained what is wrong. Raises `ConfigError` for
     problems found before the start.

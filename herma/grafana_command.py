@@ -1,7 +1,7 @@
 """`herma grafana`: a dashboard for Grafana over a Prometheus that scrapes the gateway.
 
-Owns which panels there are, and their queries. Sums are over all gateway processes; what each
-process says of a worker is taken once.
+Owns the panels and their queries. Sums are over all gateway processes; figures of a worker, which
+every process reports, are counted once.
 """
 
 import argparse
@@ -28,7 +28,7 @@ class Panel(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:  # noqa: ARG001
-    """Print the dashboard as JSON, to be imported."""
+    """Print the dashboard as JSON for Grafana's import."""
     print(json.dumps(dashboard(), indent=1))
     return 0
 
@@ -48,7 +48,7 @@ def _per_second(metric: str, by: str, only: str = "") -> str:
 
 
 def _engine(figure: str) -> str:
-    """Of each worker once: every process says the same of it."""
+    """A query that counts a worker's figure once, because every gateway process reports it."""
     return f"max by (worker) (herma_engine_{figure})"
 
 
@@ -238,7 +238,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
 
 
 def dashboard() -> dict[str, Any]:
-    """In Grafana's format for imports."""
+    """The dashboard in Grafana's import format."""
     return {
         "uid": "herma",
         "title": "Herma",

@@ -97,7 +97,7 @@ class _Gateway:
         self._open = build_opener(ProxyHandler({})).open
 
     def models(self) -> list[_Model]:
-        """The models it lists, at least one. Raises `HermaError` if there is none."""
+        """The models that the gateway lists, at least one. Raises `HermaError` if there is none."""
         models = self._ask("models", _Models).data
         if not models:
             raise HermaError(f"the gateway at {self.url} serves no model yet")

@@ -19,7 +19,7 @@ _PUBLIC = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make a secret and print what goes into the configuration."""
+    """Make a secret and print the lines for the configuration."""
     if arguments.action == "new":
         print(_new_api_key(arguments.name))
         return 0

@@ -1,4 +1,4 @@
-"""What the options of all commands have in common: how their help looks, and values of a kind.
+"""The common parts of the options of all commands: the layout of their help, and value types.
 
 Must not know any command.
 """
@@ -11,14 +11,14 @@ MAX_PROCESSES = 64
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 _MAX_HELP_COLUMN: Final = 30
-"""Longer names have a line of their own; argparse's 24 would give one to many."""
+"""Longer names have a line of their own; argparse's 24 would do that to many."""
 
 _MIN_NAME_WIDTH: Final = 15
 """`    speculation`: argparse measures the names of commands without their indent."""
 
 
 class HelpFormat(argparse.ArgumentDefaultsHelpFormatter):
-    """Names and texts of all commands in two columns; defaults behind the texts."""
+    """Names and texts of all commands in two columns, with defaults behind the texts."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=_MAX_HELP_COLUMN)
@@ -31,7 +31,7 @@ class HelpFormat(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def add_command(commands: Commands, name: str, does: str) -> argparse.ArgumentParser:
-    """A command whose own help says what it does, as the list of all commands does."""
+    """Add a command whose help begins with the same text as the list of commands."""
     text = f"{does[:1].upper()}{does[1:]}."
     return commands.add_parser(name, help=does, description=text, formatter_class=HelpFormat)
 

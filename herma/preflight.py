@@ -1,7 +1,7 @@
 """Checks before `herma up`, or several gateway processes, start their children.
 
-Checks the ports, the providers' keys, the model directories and the scripts of this host. Each
-process checks again what it needs; an error found here is one line, not mixed with the children's.
+Checks this host's ports, providers' keys, model directories and scripts. Each child checks again
+what it needs; an error found here is one line that is not mixed with the children's.
 """
 
 import errno
@@ -113,8 +113,8 @@ def found(name: str) -> Path | None:
 
 
 def known_model(model: str) -> tuple[str, str]:
-    """What a worker's `model` is for this word of the command line, and its own name: a directory's
-    is its last part, a hub id names itself, and a built-in model has no prefix.
+    """The `model` of a worker for a word of the command line, and its name: the last part of a
+    directory, a hub id itself, a built-in model without its prefix.
     """
     if f"{BUILTIN_PREFIX}{model}" in builtin_models():
         return f"{BUILTIN_PREFIX}{model}", model
@@ -125,7 +125,7 @@ def known_model(model: str) -> tuple[str, str]:
 
 
 def check_script(worker: WorkerConfig) -> None:
-    """Raise `ConfigError` if the worker has a script that cannot be read or is wrong."""
+    """Raise `ConfigError` if the worker has a script that is unreadable or invalid."""
     if worker.script is not None:
         from workers.replay import load_script
 
@@ -151,7 +151,7 @@ def unserved_models(config: Config) -> Iterator[str]:
 
 def claim_port(gateway: GatewayConfig) -> socket.socket:
     """A bound socket that reserves the gateway's port, or a free one for port 0, without listening.
-    Only sockets of the same user that set SO_REUSEPORT can listen there meanwhile.
+    Meanwhile only sockets of the same user that set SO_REUSEPORT can listen there.
 
     Raises `ConfigError` if the port cannot be bound or any other socket has it.
     """

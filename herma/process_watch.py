@@ -1,10 +1,10 @@
 """One of several gateway processes on a port, as their parent sees it.
 
-Owns the judgement whether its event loop turns, the socket of its heartbeats, and its end if it
-does not. Must not know HTTP, nor how and when a process is started again.
+Owns the judgement whether the process's event loop turns, the socket of its heartbeats, and its end
+if the loop does not turn. Must not know HTTP, nor how and when a process is started again.
 
-A process beats from its event loop by the protocol of service managers
-(`protocol/service_manager.py`), as it would for systemd.
+A process sends heartbeats from its event loop by the protocol of service managers
+(`protocol/service_manager.py`), as it would to systemd.
 """
 
 import os
@@ -28,7 +28,7 @@ LOOK_S: Final = 0.2
 SILENT_S: Final = 3.0
 """A process without a beat for this long gets no new connections."""
 _STOPPED_LOOKS: Final = 5
-"""A process that was stopped (SIGSTOP) is seen so often before it is ended."""
+"""Looks that find a process stopped (SIGSTOP) before it is ended."""
 _TRACEBACK_S: Final = 0.2
 _MAX_BEATS: Final = 64
 """Datagrams that one look reads; the kernel keeps some ten."""
@@ -41,8 +41,8 @@ _WHY: Final[dict[Verdict, str]] = {
 
 
 class Sight(NamedTuple):
-    """What a look found. `passed_s` since the last look by the parent's clock; for `waited_s` of
-    them the process was ready to run and had no processor.
+    """The result of one look at a process. `passed_s` is the time since the last look by the
+    parent's clock; for `waited_s` of it the process was ready to run and had no processor.
     """
 
     num_beats: int
@@ -53,9 +53,9 @@ class Sight(NamedTuple):
 
 @final
 class Heartbeats:
-    """Judges one process. Nothing counts if the look itself came late, as after a suspend, after
-    Ctrl-Z and `fg`, or on a machine that is overloaded. For a hang only time counts in which the
-    process could have turned, not what it waited for a processor.
+    """Judges one process. A late look counts nothing: after a suspend, after Ctrl-Z and `fg`, or on
+    an overloaded machine. For a hang only the time counts in which the process had a processor or
+    needed none.
     """
 
     def __init__(self, hang_s: float) -> None:
@@ -66,7 +66,9 @@ class Heartbeats:
         self._num_stopped = 0
 
     def look(self, sight: Sight) -> Verdict:
-        """Before the first beat a process is starting, and only a stop is judged."""
+        """The verdict after one look. Before the first beat the process is starting, and only a
+        stop is judged.
+        """
         is_late = sight.passed_s > 2 * LOOK_S
         self._num_stopped = self._num_stopped + 1 if sight.is_stopped and not is_late else 0
         if sight.num_beats:
@@ -87,8 +89,8 @@ class Heartbeats:
 
 @final
 class ProcessWatch:
-    """Of the processes of one index, one after another. `beats` receives their heartbeats. One that
-    hangs for `hang_s` or is stopped is ended.
+    """Watches the processes of one index, one after another. `beats` receives their heartbeats. A
+    process that hangs for `hang_s` or is stopped is ended.
     """
 
     def __init__(self, hang_s: float, beats: socket.socket, port: SharedPort) -> None:
@@ -110,7 +112,7 @@ class ProcessWatch:
         }
 
     async def run(self, process: "subprocess.Popen[bytes]") -> None:
-        """Look until the process must be ended, and end it."""
+        """Look at the process until it must be ended, and end it."""
         self._why = ""
         self._num_beats()
         judge, pid = Heartbeats(self._hang_s), process.pid
@@ -129,7 +131,7 @@ class ProcessWatch:
             self._port.forget(pid)
 
     def ended(self, how: str) -> str:
-        """The process is gone. Returns why: `how`, unless this watch has ended it."""
+        """Note the end of the process. Returns its cause: `how`, unless this watch has ended it."""
         self._num_replaced += 1
         self._why = self._why or how
         return self._why
@@ -143,12 +145,12 @@ class ProcessWatch:
     async def _end(self, process: "subprocess.Popen[bytes]", verdict: Verdict) -> None:
         self._why = _WHY[verdict].format(hang_s=self._hang_s)
         if verdict == "hangs":
-            process.send_signal(signal.SIGUSR2)  # it prints where it is
+            process.send_signal(signal.SIGUSR2)  # the process prints its stack
             await trio.sleep(_TRACEBACK_S)
         process.kill()
 
     def _num_beats(self) -> int:
-        """How many came since the last look."""
+        """The number of heartbeats since the last look."""
         num_beats = 0
         with suppress(BlockingIOError):
             while num_beats < _MAX_BEATS:
@@ -158,8 +160,8 @@ class ProcessWatch:
 
 
 def run_queue_s(pid: int) -> float:
-    """How long the process's main thread, which has the event loop, was ready to run and had no
-    processor, in all. 0 where the kernel does not say.
+    """The total time that the process's main thread, which has the event loop, was ready to run and
+    had no processor. 0 if the kernel does not report it.
     """
     try:
         text = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii")
@@ -170,7 +172,7 @@ def run_queue_s(pid: int) -> float:
 
 @contextmanager
 def watches(count: int, hang_s: float, port: int) -> Iterator[list[ProcessWatch]]:
-    """One for each of `count` processes that share `port`."""
+    """A watch for each of `count` processes that share `port`."""
     folder, shared = make_scratch("beats"), SharedPort(port)
     try:
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Herma's processes on this host, by their control sockets.
+"""Herma's processes on this host, found by their control sockets.
 
 Owns how they are found and asked. Must not know what an answer means.
 """
@@ -76,7 +76,7 @@ def gateway_url(given: str | None) -> str:
 
 
 def supervisor_pids(names: Collection[str]) -> list[int]:
-    """The supervisors of this host's workers of those names."""
+    """The process ids of the supervisors of this host's workers of those names."""
     found = ((each.pid, each.status) for each in supervisors())
     return [pid for pid, status in found if status is not None and status.name in names]
 

@@ -1,6 +1,6 @@
-"""`herma reload`: have the processes of this host take what has changed in their file.
+"""`herma reload`: make the processes of this host apply the changes in their file.
 
-Owns the report and the exit status. Must not know what a process can take.
+Owns the report and the exit status. Must not know what a process can apply.
 """
 
 import argparse
@@ -17,13 +17,13 @@ EXIT_REFUSED: Final = 1
 
 
 def run(arguments: argparse.Namespace) -> int:  # noqa: ARG001
-    """Ask each gateway and worker of this user. Returns 1 if one took nothing because something is
-    wrong, else 0. Raises `ConfigError` if none runs.
+    """Ask each gateway and worker of this user. Returns 1 if one refused an invalid file, else 0.
+    Raises `ConfigError` if none runs.
     """
     found = list(_processes())
     if not found:
         raise ConfigError("no gateway and no worker runs on this host (as this user)")
-    # Not `all` over a generator: each is asked.
+    # Not `all` over a generator, because each process must be asked.
     return EXIT_REFUSED if False in [_reload(name, path) for name, path in found] else 0
 
 

@@ -1,12 +1,12 @@
-"""The place of another process on a port that several share.
+"""The place of another process on a port that several processes share.
 
-Owns how a parent takes a process that hangs off the port, and lets it in again: the process itself
-need do nothing for it. Must not know when.
+Owns how a parent takes a process that hangs off the port, and lets it in again, without the
+process's help. Must not know when.
 
-Linux lets a process copy the descriptor of another of its user that it may trace (`pidfd_getfd`, a
-descendant under Yama's default), which a container without CAP_SYS_PTRACE may not. The copy is held
-only while the process is off the port: a listener that the parent had all the time would outlive a
-process that dies, and take its connections in until the parent notices.
+Linux lets a process copy the descriptor of another process of its user that it may trace
+(`pidfd_getfd`; under Yama's default a descendant, in a container only with CAP_SYS_PTRACE). The
+copy is held only while the process is off the port: a listener that the parent held all the time
+would outlive a process that dies, and accept its connections until the parent notices.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _PIDFD_GETFD: Final = 438
 @final
 class SharedPort:
     """The processes that listen on `port`. The last of them is never taken off: a port that answers
-    late is better than one that is closed.
+    late is better than a closed one.
     """
 
     def __init__(self, port: int) -> None:
@@ -34,15 +34,15 @@ class SharedPort:
         self._off: dict[int, list[socket.socket]] = {}
 
     def admit(self, pid: int) -> None:
-        """The process takes connections, or does so again."""
+        """Let the process accept connections, for the first time or again."""
         self._on.add(pid)
         for listener in self._off.pop(pid, ()):
             with listener:
                 listener.listen(BACKLOG)
 
     def take_off(self, pid: int) -> None:
-        """New connections go to the others, and those that it has not accepted are reset. Does
-        nothing for the last process, or where the kernel forbids it.
+        """Send new connections to the other processes; reset connections that this process has not
+        accepted. Does nothing for the last process, or if the kernel forbids it.
         """
         if pid in self._off or not self._on - {pid}:
             return
@@ -53,15 +53,15 @@ class SharedPort:
             listener.shutdown(socket.SHUT_RD)
 
     def forget(self, pid: int) -> None:
-        """The process has ended."""
+        """Forget a process that has ended."""
         self._on.discard(pid)
         for listener in self._off.pop(pid, ()):
             listener.close()
 
 
 def listeners_of(pid: int, port: int) -> list[socket.socket]:
-    """Copies of the sockets with which the process listens on the port; none if it is gone or may
-    not be looked into.
+    """Copies of the sockets with which the process listens on the port; empty if it is gone or
+    cannot be traced.
     """
     found: list[socket.socket] = []
     with suppress(OSError):
@@ -77,7 +77,7 @@ def listeners_of(pid: int, port: int) -> list[socket.socket]:
 
 
 def _listener(process: int, fd: int, port: int) -> list[socket.socket]:
-    """A copy of the descriptor, if it listens on the port. Raises `OSError`."""
+    """A copy of the descriptor if it listens on the port, else empty. Raises `OSError`."""
     libc = ctypes.CDLL(None, use_errno=True)
     if (copy := libc.syscall(_PIDFD_GETFD, process, fd, 0)) < 0:
         raise OSError(ctypes.get_errno(), "pidfd_getfd")

@@ -1,6 +1,6 @@
 """`herma systemd`: write the units that start Herma at boot.
 
-Owns where they are written, and what a person still has to do.
+Owns where they are written, and the printed next steps.
 """
 
 import argparse
@@ -45,8 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def lasting_python(environ: Mapping[str, str]) -> str:
-    """This process's Python. Of an environment that an upgrade may replace: the current one's, by a
-    path that stays. Raises `ConfigError` without a home.
+    """This process's Python. For an environment that an upgrade may replace, the path of the
+    current one, which stays valid. Raises `ConfigError` without a home.
     """
     installation = installation_of(HERMA, environ)
     if installation.has_environment(Path(sys.prefix)):
@@ -78,7 +78,7 @@ def user() -> pwd.struct_passwd:
 
 
 def write(path: Path, text: str) -> bool:
-    """Write the file if it differs; whether it did. Raises `ConfigError`."""
+    """Write the file if it differs; return whether it did. Raises `ConfigError`."""
     try:
         if path.exists() and path.read_text(encoding="utf-8") == text:
             return False

@@ -1,6 +1,6 @@
 """`herma top`: the dashboard of a running gateway in a terminal.
 
-Owns its options. Knows the gateway only over HTTP, as a browser does.
+Owns the options. Knows the gateway only over HTTP, as a browser does.
 """
 
 import argparse
@@ -21,7 +21,9 @@ _PIPE_COLUMNS: Final = 120
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the gateway until q, or once. Raises `HermaError` if it does not answer us."""
+    """Show the gateway until q, or once. Raises `HermaError` if it does not answer or refuses the
+    key.
+    """
     page = GatewayPage(gateway_url(arguments.url), admin_key(arguments.key_env, os.environ))
     try:
         with closing(page):
@@ -59,5 +61,5 @@ def _marks() -> Marks:
 
 
 def _has_colours() -> bool:
-    """As no-color.org asks."""
+    """Whether to use colours, by the rule of no-color.org."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

@@ -1,6 +1,6 @@
 """`herma up`: the gateway and this host's workers, as one command.
 
-Owns which child processes there are, and their command lines. Must not import what they run.
+Owns the child processes and their command lines. Must not import what they run.
 """
 
 import os
@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> int:
         check_process_ports(config.gateway)
     setproctitle("herma up")
     for finding in examine(this_host(), config):
-        # The start reports a port that is taken itself.
+        # The start itself reports a taken port.
         if finding.level == "error" and finding.check != "ports":
             say(f"herma: {finding.what}; {finding.remedy}")
     for problem in unserved_models(config):
@@ -44,7 +44,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _take_model(arguments: Namespace) -> None:
-    """Complete `--model` and `--name`. Raises `ConfigError` beside a file, which says both."""
+    """Complete `--model` and `--name`. Raises `ConfigError` if a file is given too, which sets
+    both.
+    """
     if arguments.model is None and arguments.serves is None:
         return
     if arguments.config is not None:
@@ -57,8 +59,8 @@ def _take_model(arguments: Namespace) -> None:
 
 @contextmanager
 def _worker_address(config_path: Path | None) -> Iterator[str | None]:
-    """None to use the file's addresses. For the built-in set-up, a private socket, so that two of
-    them on one host never connect to each other; the next start removes what a killed one left.
+    """None to use the file's addresses. The built-in set-up gets a private socket, so that two of
+    them on one host never connect to each other; the next start removes the socket of a killed one.
     """
     if config_path is not None:
         yield None

@@ -45,13 +45,13 @@ from workers.starts import load_starts, record_path
 from workers.versions import HERMA, PLACEHOLDER, Installation, Version, installation_of
 
 EXIT_BACK: Final = 1
-"""It went back, or something failed on the way."""
+"""The plan went back, or something failed on the way."""
 EXIT_INTERRUPTED: Final = 130
 _TOKENIZER: Final = "tokenizer.json"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Upgrade or roll back. Returns 0 if the version that was asked for serves, else 1. Raises
+    """Upgrade or roll back. Returns 0 if the requested version serves, else 1. Raises
     `ConfigError`.
     """
     installation = installation_of(arguments.installation, os.environ)
@@ -80,7 +80,7 @@ class _Command:
         self._steps = Steps(installation, self._mover, self._check)
 
     def upgrade(self) -> int:
-        """Install, prove, try, follow, switch."""
+        """Install the version, prove it, try it on one worker, move the rest, make it current."""
         source = self._source()
         source.check()
         self._finish_other(resumed)
@@ -98,7 +98,7 @@ class _Command:
         return self._report(carry_out(plan, self._steps, _say))
 
     def roll_back(self) -> int:
-        """To the version before, or out of an upgrade that was cut short."""
+        """Go back to the version before, or out of an interrupted upgrade."""
         name = self._installation.name
         if (done := self._finish_other(lambda plan: given_up(plan, "herma rollback"))) is not None:
             return self._report(done)
@@ -111,7 +111,7 @@ class _Command:
         return self._report(carry_out(plan, self._steps, _say))
 
     def _finish_other(self, begin: Callable[[Plan], Plan]) -> Plan | None:
-        """Finish, or take back, what an earlier command has left unfinished."""
+        """Finish, or take back, an upgrade that an earlier command left unfinished."""
         plan = load_plan(self._installation.folder)
         if plan is None or plan.is_over:
             return None
@@ -153,7 +153,7 @@ class _Command:
         )
 
     def _adopted(self) -> Version | None:
-        """What is current; the version that is there already, the first time."""
+        """The current version; the first time, the existing version is recorded as such."""
         if (current := self._installation.current()) is not None:
             return current
         if self._installation.name == HERMA:
@@ -169,13 +169,13 @@ class _Command:
         return adopt(self._installation, bases.pop()) if bases else None
 
     def _statuses(self) -> list[WorkerStatus]:
-        """The workers of this host that run the installation, their ranks too."""
+        """The workers of this host that run the installation, including ranks."""
         found = [each.status for each in supervisors() if each.status is not None]
         name = self._installation.name
         return [status for status in found if name in (HERMA, status.installation)]
 
     def _launch_words(self) -> list[str]:
-        """The command line of an engine of the installation, as its latest start had it."""
+        """The command line of an engine of the installation, from its latest start."""
         for status in self._statuses():
             launch = _latest(status.name).get("launch") or {}
             if argv := launch.get("argv"):
@@ -239,7 +239,7 @@ def _list(installation: Installation) -> int:
 
 
 def _cover(url: str | None, key_env: str | None) -> Iterable[ModelCover]:
-    """What the gateways of this host know of models, or the one at `url`. Raises `HermaError`."""
+    """What the gateways of this host, or the one at `url`, know of models. Raises `HermaError`."""
     if url is None:
         known = (one.status.models for one in gateways() if one.status is not None)
         return itertools.chain.from_iterable(known)
@@ -252,13 +252,13 @@ def _cover(url: str | None, key_env: str | None) -> Iterable[ModelCover]:
 
 
 def _latest(worker: str) -> dict[str, Any]:
-    """The table by which a worker's latest start was made; empty if there is no record."""
+    """The configuration table of a worker's latest start; empty if there is no record."""
     record = load_starts(record_path(worker, os.environ)).latest
     return {} if record is None else record.config
 
 
 def _config_files(statuses: Sequence[WorkerStatus]) -> list[Path]:
-    """The files by which the workers were started."""
+    """The configuration files of the workers."""
     found: set[Path] = set()
     for status in statuses:
         record = load_starts(record_path(status.name, os.environ)).latest
@@ -281,7 +281,7 @@ def _tokenizer_of(status: WorkerStatus) -> Callable[[str], Sequence[int]] | None
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """A lost terminal ends nothing: the command has to finish what it began."""
+    """Ignore the loss of the terminal: the command must finish what it began."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise Interrupted

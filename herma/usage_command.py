@@ -1,7 +1,7 @@
 """`herma usage`: requests, tokens and costs from the ledger.
 
 Owns the table for people and the JSON for programs. Only reads the ledger, so it works while a
-gateway writes it and before there is one.
+gateway writes it, and before the file exists.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def _amount(micro: int) -> str:
 
 
 def _shown(column: Column, value: str) -> str:
-    """Words for the ledger's empty names."""
+    """The words for the ledger's empty names."""
     if value:
         return value
     return "(own workers)" if column == "provider" else "(no key)" if column == "key" else _NONE

@@ -1,8 +1,7 @@
 """`herma worker`, `herma worker status [NAME]` and `herma worker restart NAME`.
 
 Owns the translation of the command line into the worker's options, the requests to this host's
-supervisors, and the table that a person reads. Must not know how a
-supervisor works.
+supervisors, and the table for people. Must not know how a supervisor works.
 """
 
 import argparse
@@ -28,7 +27,7 @@ _DAY: Final = 24 * _HOUR
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run one worker, or the action that is named. Returns the status; raises `HermaError`."""
+    """Run one worker, or the named action. Returns the status; raises `HermaError`."""
     match arguments.action:
         case "restart":
             return _restart(arguments.worker, arguments.pid, force=arguments.force)
@@ -69,7 +68,7 @@ def _status(name: str | None) -> int:
 
 
 def _restart(name: str, pid: int | None, *, force: bool) -> int:
-    """Returns once the new engine is ready (0) or the worker has given up (1)."""
+    """Restart an engine. Returns once it is ready (0) or the worker has given up (1)."""
     found = [each for each in supervisors() if each.status is not None and each.status.name == name]
     if not found:
         raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
@@ -112,8 +111,8 @@ def _wait_ready(path: Path, name: str, epoch: int) -> int:
 
 
 def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool) -> str:
-    """A table of workers by supervisor pid, starts under way, what drafts bring, link troubles,
-    last engine faults.
+    """A table of workers by supervisor pid, with starts under way, gains of drafts, link troubles
+    and last faults.
     """
     ordered = sorted(workers, key=lambda each: (each[1].name if each[1] else "", each[0]))
     rows = [_COLUMNS, *(_row(pid, status) for pid, status in ordered)]
@@ -167,7 +166,7 @@ def _fault(status: WorkerStatus, with_log: bool) -> Iterator[str]:
 
 
 def start_line(status: WorkerStatus) -> str:
-    """How far a start is: weights [########............] 42%  DETAIL."""
+    """The progress of a start: weights [########............] 42%  DETAIL."""
     done = min(max(status.fraction, 0.0), 1.0)
     marks = ("#" * int(done * _BAR_CELLS)).ljust(_BAR_CELLS, ".")
     return f"{status.phase} [{marks}] {done:.0%}  {status.detail}".rstrip()

@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def read_worker(arguments: argparse.Namespace) -> WorkerConfig:
-    """The worker as the file and the command line say. Raises `ConfigError`."""
+    """The configuration of the worker, from the file and the command line. Raises `ConfigError`."""
     config = load_config(arguments.config) if arguments.config else builtin_config()
     worker = with_options(pick_worker(config, arguments.name), arguments)
     if worker.script is not None:
@@ -78,7 +78,9 @@ def with_options(worker: WorkerConfig, arguments: argparse.Namespace) -> WorkerC
 
 
 def engine_command(environ: Mapping[str, str]) -> Sequence[str]:
-    """What starts an engine. Raises `ConfigError` for a variable that is no array of words."""
+    """The words that start an engine. Raises `ConfigError` if the variable is not a JSON array of
+    words.
+    """
     if (text := environ.get(ENGINE_COMMAND)) is None:
         return NATIVE_ENGINE
     try:

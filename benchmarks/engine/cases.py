@@ -1,7 +1,7 @@
 """The tests: their requests and their figures.
 
-Owns the shapes and how they are counted: a step is the whole call divided by the tokens, prompt
-included, as a user would see it. Must not know the engine beyond its client.
+Owns the shapes and how a figure is computed: a step is the time of the whole call divided by its
+tokens, prompt included, as a user would see it. Must not know the engine beyond its client.
 """
 
 import random
@@ -20,7 +20,7 @@ from workers.scheduler import SavePolicy
 from workers.scheduler.saving import positions_to_save
 
 NEW_TOKENS: Final = 32
-"""New tokens of a prompt behind its cached prefix."""
+"""New tokens of a prompt, after its cached prefix."""
 
 _WORKLOAD_IDS: Final = 10_000
 _WARM_RUNS: Final = 1
@@ -29,8 +29,9 @@ _WARM_TOKENS: Final = 8
 
 @dataclass
 class Bench:
-    """What the tests share. `samples` collects answers to be checked. `reusable` says how many of a
-    cached prompt's tokens the next prompt finds: with recurrent states, those up to a saved one.
+    """The common parts of the tests. `samples` collects answers for the check. `reusable` maps a
+    number of cached prompt tokens to the number that the next prompt reuses: with recurrent states,
+    those up to a saved state.
     """
 
     client: Client
@@ -43,7 +44,7 @@ class Bench:
     _salts: Iterator[int] = field(default_factory=count)
 
     def salt(self) -> bytes:
-        """A prefix cache of its own, in which nothing earlier is found."""
+        """A fresh salt: a prefix cache of its own, without earlier prompts."""
         return next(self._salts).to_bytes(8, "little")
 
     def prompts(self, name: str, num: int, length: int) -> list[list[int]]:
@@ -158,7 +159,9 @@ def _turn_figure(bench: Bench, key: str, past: int, new: int, values: Sequence[f
 
 
 def reusable_tokens(length: int, saves: SavePolicy | None) -> int:
-    """How many of a cached prompt's tokens the next one finds; `saves` None: every whole block."""
+    """How many of a cached prompt's tokens the next prompt reuses. `saves` None: every whole
+    block.
+    """
     if saves is None:
         return length - NEW_TOKENS
     return max(positions_to_save(length, 0, 0, saves), default=0)
@@ -214,8 +217,8 @@ def long_decode(bench: Bench) -> Iterator[Figure]:
 
 
 def shared_decode(bench: Bench) -> Iterator[Figure]:
-    """Decodes behind a prefix that they share, and the same without it: milliseconds per step of
-    the whole call, of which all prompts are cached.
+    """Decodes with a shared prefix, and the same decodes without one: milliseconds per step of the
+    whole call, with all prompts cached.
     """
     scale = bench.scale
     outputs, own = scale.long_outputs, scale.shared_own
@@ -241,7 +244,7 @@ def shared_decode(bench: Bench) -> Iterator[Figure]:
 
 
 def _shared_floor(num: int, shared: int, own: int, outputs: int, floor: Floor) -> float:
-    """The prefix is read once in each step."""
+    """The floor of a step that reads the shared prefix once."""
     tokens = shared / num + own
     return 1e3 * floor.call([round(tokens)] * num, [outputs] * num, round(tokens) - 1) / outputs
 

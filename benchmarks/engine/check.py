@@ -1,7 +1,7 @@
 """Checks the answers of the benchmark; a failed check fails the run.
 
-Owns the evidence: what plain torch computes for the tokens of an answer. `verdict.py` has the rule.
-The score of a drawn token is its logit over the temperature plus its Gumbel noise, which depends on
+Owns the evidence: plain torch's scores for the tokens of an answer. `verdict.py` has the rule. The
+score of a drawn token is its logit over the temperature plus its Gumbel noise, which depends on
 seed, position and vocabulary index, so drawn tokens follow the same rule as greedy ones.
 """
 
@@ -27,15 +27,15 @@ per 16k tokens of 8B. bfloat16 has 8 bits.
 """
 
 FEW: Final = 64
-"""Up to this many rows are multiplied with 8-bit weights unrounded; in larger steps rows are
-rounded too.
+"""Products of up to this many rows with 8-bit weights take the rows unrounded; in larger steps rows
+are rounded too.
 """
 
 _RIVALS: Final = 32
 """Other tokens that could be the reference's choice."""
 
 _ROUNDING: Final = 1e-5
-"""Share of the logits' spread: float32 sums in another order."""
+"""The error of float32 sums in another order, as a share of the logits' spread."""
 
 
 def check_answers(runner: Runner, answers: Sequence[Answer]) -> list[Checked]:
@@ -88,7 +88,7 @@ def _fast_products(*, is_on: bool) -> Iterator[None]:
 
 
 def _rows(runner: Runner, answer: Answer) -> tuple[Tensor, Tensor, Tensor]:
-    """All ids but the last output, the rows that are checked, and the tokens they chose."""
+    """All ids but the last output, the checked rows, and the tokens that they chose."""
     device = runner.model.weights.embedding.device
     outputs = torch.tensor(answer.outputs, device=device)
     prompt = torch.tensor(answer.request.prompt, device=device)

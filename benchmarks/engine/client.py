@@ -29,7 +29,9 @@ class Stopped(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to generate. Requests share cached prefixes only under the same `salt`."""
+    """The prompt and parameters of one request. Requests share cached prefixes only under the same
+    `salt`.
+    """
 
     prompt: Sequence[int]
     max_tokens: int
@@ -41,9 +43,9 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """The answer to a request. Times are seconds since the call, `inf` until they are known;
-    `times_s` are those of its tokens' frames. `batch` is the most requests in the engine at once;
-    None if others came and went.
+    """The answer to a request. Times are in seconds since the call, `inf` until they are known;
+    `times_s` are the times of its tokens' frames. `batch` is the largest number of requests in the
+    engine at once; None if others came and went.
     """
 
     request: Request
@@ -100,7 +102,7 @@ class MemoryChannel:
             self._filled.notify()
 
     def stop(self) -> None:
-        """The engine has ended: wake every waiter."""
+        """Note that the engine has ended, and wake every waiter."""
         self._is_stopped = True
         self._ended.release()
         self._idle.set()
@@ -154,8 +156,8 @@ class Client:
         return answers, max(answer.end_s for answer in answers)
 
     def submit(self, requests: Sequence[Request], *, keeps_clock: bool = False) -> list[int]:
-        """Submit requests without waiting; return their numbers. Times count from the last call
-        that does not keep the clock.
+        """Submit requests without waiting; return their numbers. Their times count from the last
+        call without `keeps_clock`.
         """
         if not keeps_clock:
             self._sent_at = time.perf_counter()

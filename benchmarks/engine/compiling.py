@@ -1,8 +1,9 @@
-"""`python -m benchmarks.engine.compiling SHAPE [--arch 90]`: what a start compiles; needs no card.
+"""`python -m benchmarks.engine.compiling SHAPE [--arch 90]`: the kernels that a start compiles;
+needs no card.
 
-Owns the measurement of each kernel of a start, in CPU seconds of a fork of its own as in the
-engine's compiler, and the time of a start with N processes. CPU seconds depend less on other load
-than elapsed time does.
+Owns the measurement of each kernel of a start, in CPU seconds of a separate fork as in the engine's
+compiler, and the time of a start with N processes. CPU seconds depend less on other load than
+elapsed time does.
 """
 
 import argparse

@@ -51,8 +51,8 @@ class Engine:
         compiler: GrammarCompiler | None = None,
         proposer: Proposer | None = None,
     ) -> None:
-        """With `trace` every step is recorded in it; without `compiler` grammars are refused.
-        `proposer` gives decodes drafts.
+        """`trace` records every step. Without `compiler` grammars are refused. `proposer` gives
+        decodes drafts.
         """
         scheduler = scheduler_for(
             runner,
@@ -91,11 +91,13 @@ class Engine:
 
 
 def _act_and_settle(act: Callable[[Client], None], channel: MemoryChannel) -> float:
-    """Seconds until the engine was idle, before `act`."""
+    """Run `act`, then wait until the engine is idle. Returns the seconds before `act` until it was
+    idle.
+    """
     started_at = time.perf_counter()
     channel.settle()
     prepared_s = time.perf_counter() - started_at
     act(Client(channel))
-    # A step that runs ahead of its last answer belongs to this client too.
+    # A step that runs ahead of the last answer belongs to this client too.
     channel.settle()
     return prepared_s

@@ -13,8 +13,8 @@ from benchmarks.engine.peer import NO_BAR, Bar
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`values` are the single runs; the median counts. `floor` has the same unit, and is None on an
-    unknown card. Rates are better when larger, times when smaller.
+    """One figure. `values` are the single runs; their median counts. `floor` has the same unit;
+    None on an unknown card. Rates are better when larger, times when smaller.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Figure:
 
     @property
     def share(self) -> float | None:
-        """The reached share of the floor's speed, 0 to 1."""
+        """The share of the floor's speed that is reached, 0 to 1."""
         if self.floor is None:
             return None
         return self.value / self.floor if self.is_rate else self.floor / self.value

@@ -20,7 +20,7 @@ from workers.engine.models.weights import LayerWeights
 from workers.model_dir import CONFIG_NAME, dummy_dir
 
 LAYERS_PER_FILE: Final = 8
-"""3 GB of 8B: files of the usual size, which bound the memory used."""
+"""3 GB of an 8B: files of the usual size, which bound the memory used."""
 
 
 def write_checkpoint(shape: str, directory: Path, device: torch.device, dtype: torch.dtype) -> int:
@@ -80,7 +80,9 @@ def _published(config: ModelConfig, index: int, layer: LayerWeights) -> dict[str
 
 
 def _attention(config: ModelConfig, mixer: Attention, layer: LayerWeights) -> dict[str, Tensor]:
-    """Rotations of a part of a head keep their order of rows: a drawn one is as good as another."""
+    """Projections of attention. A partly rotated head keeps its order of rows: random weights need
+    no other.
+    """
     names, qkv = config.names, _dense(layer.qkv)
     query, key = mixer.query_size, mixer.num_kv_heads * mixer.head_dim
     if layer.gate is not None:
@@ -124,7 +126,7 @@ def _delta(config: ModelConfig, mixer: DeltaRule, layer: LayerWeights) -> dict[s
 
 
 def _stored(config: ModelConfig, norm: Tensor) -> Tensor:
-    """A norm without what the family adds to it."""
+    """A norm as stored, without the constant that the family adds."""
     return norm - config.norm_offset
 
 

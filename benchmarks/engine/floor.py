@@ -1,7 +1,7 @@
 """The least time that a card needs, from the shape of the model alone.
 
-Owns bytes and operations: every weight and every cached key and value of a step is read once, every
-multiplication done once. Measures nothing; a faster result would have skipped work.
+Owns bytes and operations: every weight and every cached key and value of a step is read once, and
+every multiplication done once. Measures nothing; a faster result would have skipped work.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from workers.engine.models.description import Attention, ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Ceilings of a card: bytes/s of a large copy (read + written), and FLOP/s of a large matrix
-    product in 16 bits and in fp8.
+    """The ceilings of a card: bytes/s of a large copy (read + written), and FLOP/s of a large
+    matrix product in 16 bits and in fp8.
     """
 
     bandwidth: float
@@ -27,13 +27,13 @@ CEILINGS: Final = {"NVIDIA H200": Ceiling(4.26e12, 790e12, 1_401e12)}
 
 
 _INT4_BYTES: Final = 0.5 + 3 / 128
-"""Of a weight, with its share of a group's scale and zero point."""
+"""Bytes per weight, with its share of a group's scale and zero point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Times in seconds for a shape on a card. `fp8`: layers in 8 bits, head and cache in 16;
-    `fp8_prompts`: those of prompts alone; `int4`: in 4, multiplied in 16.
+    """Times in seconds for a shape on a card. `fp8`: layers in 8 bits, head and cache in 16.
+    `fp8_prompts`: only prompts in 8 bits. `int4`: layers in 4 bits, multiplied in 16.
     """
 
     config: ModelConfig
@@ -49,7 +49,7 @@ class Floor:
 
     @property
     def head_weights(self) -> int:
-        """Parameters of the head. Of an untied embedding only a few rows are read."""
+        """Parameters of the head. A step reads only a few rows of an untied embedding."""
         return self.config.vocab_size * self.config.hidden_size
 
     @property
@@ -81,8 +81,8 @@ class Floor:
         return total
 
     def _cached_bytes(self, batch: int, tokens: int) -> int:
-        """Keys and values of `tokens` cached tokens of so many sequences, as far as they are seen;
-        with a window no more than one for each sequence.
+        """Bytes of the keys and values that `batch` sequences read of `tokens` cached tokens; a
+        window bounds the tokens of each sequence.
         """
         mixers = self.config.attentions
         seen = [min(tokens, batch * mixer.window) if mixer.window else tokens for mixer in mixers]
@@ -90,7 +90,7 @@ class Floor:
         return 4 * heads.num_kv_heads * heads.head_dim * sum(seen)
 
     def _attended(self, mixer: Attention, lengths: Sequence[int], cached: int) -> float:
-        """Multiplications and additions of rows with the keys and values that they see."""
+        """Multiplications and additions of rows with the keys and values that they attend to."""
         pairs = sum(length * cached + length * length / 2 for length in lengths)
         if mixer.window:
             pairs = min(pairs, float(sum(lengths) * mixer.window))

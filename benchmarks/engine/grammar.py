@@ -1,4 +1,5 @@
-"""What grammars cost: the masks of a decode step, and what others wait while one is compiled.
+"""The cost of grammars: the masks of a decode step, and the wait of others while a grammar is
+compiled.
 
 Owns the schemas and the two comparisons, each with the same requests without a grammar. Must not
 know how a grammar is compiled.
@@ -20,10 +21,10 @@ from protocol.messages import Grammar
 SCHEMA_BYTES: Final = 4_096
 
 _BARS: Final = {1: Bar(must=3.0), 64: Bar(must=5.0)}
-"""Per cent of a decode step, of the 8B shape, by batch."""
+"""Per cent of a decode step of the 8B shape, by batch."""
 
 _MOST_STEPS: Final = 1.0
-"""How much longer others may wait for a token while a grammar is compiled."""
+"""The most steps that others may wait longer for a token while a grammar is compiled."""
 
 _KINDS: Final = ("small", "large", "round", "other")
 
@@ -36,7 +37,9 @@ def grammar(bench: Bench) -> Iterator[Figure]:
 
 
 def _masks(bench: Bench, batch: int) -> Iterator[Figure]:
-    """All rows have one schema, which no answer fills within the outputs; each draws its own."""
+    """Decode steps in which all rows have one schema, which no answer completes; each row draws its
+    own text.
+    """
     scale = bench.scale
     length, outputs = scale.decode_prompt, scale.grammar_outputs
     prompts = bench.prompts(f"grammar {batch}", batch, length)
@@ -70,7 +73,7 @@ def _bar(bench: Bench, batch: int) -> Bar:
 
 def _joining(bench: Bench) -> Iterator[Figure]:
     """The longest wait of running sequences for a token around a request that joins them, without a
-    grammar and with a new one. The first of each counts for nothing.
+    grammar and with a new one. The first run of each is not counted.
     """
     scale = bench.scale
     waits: dict[bool, list[float]] = {False: [], True: []}
@@ -94,7 +97,7 @@ def _joining(bench: Bench) -> Iterator[Figure]:
 
 
 def _longest_wait(bench: Bench, fresh: Grammar | None) -> tuple[float, float]:
-    """Milliseconds of the median and of the longest wait."""
+    """The median and the longest wait, in milliseconds."""
     scale, client = bench.scale, bench.client
     outputs = scale.grammar_outputs
     prompts = bench.prompts("beside", scale.grammar_beside + 1, scale.decode_prompt)
@@ -111,7 +114,7 @@ def _longest_wait(bench: Bench, fresh: Grammar | None) -> tuple[float, float]:
 
 
 def _waits(answer: Answer) -> Iterator[float]:
-    """Seconds between tokens, from a few steps on: all have begun then."""
+    """Seconds between tokens, without the first steps, in which sequences still begin."""
     times = answer.times_s[len(answer.times_s) // 8 :]
     return (later - earlier for earlier, later in pairwise(times))
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.engine.loading`: the fastest way to load weights onto a card.
+"""`python -m benchmarks.engine.loading`: finds the fastest way to load weights onto a card.
 
 Writes one safetensors file, then reads it to the card by our stream in several settings and by the
 library's own device loading. After a first, untimed read the file is in the page cache. Every way
@@ -65,7 +65,7 @@ def main() -> None:
 def measure_starts(shape: str, device: torch.device, directory: Path | None) -> None:
     """Print the phases of starts with real files, which are in the page cache from writing."""
     with TemporaryDirectory(dir=directory) as home, TemporaryDirectory() as kernels:
-        # A process of its own returns its memory of the card when it ends.
+        # A separate process returns its memory of the card when it ends.
         with ProcessPoolExecutor(1, get_context("spawn")) as writers:
             written = writers.submit(write_checkpoint, shape, Path(home), device, torch.bfloat16)
             num_bytes = written.result()

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.engine.modes [SHAPE]`: what a mode of a worker costs, or brings.
+"""`python -m benchmarks.engine.modes [SHAPE]`: the cost or gain of each mode of a worker.
 
 Owns the comparison: decode steps at a few batch sizes and cold prompts, by the same engine without
 and with each mode, one after the other. Weights are random.
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def table(plain: Timed, others: dict[str, Timed]) -> str:
-    """A row for each test; of each mode the milliseconds, and how many times those without it."""
+    """A row for each test: the milliseconds of each mode, and their ratio to those without it."""
     heads = "".join(f" {mode} | times |" for mode in others)
     lines = [f"| ms | default |{heads}", "|---|---|" + "---|---|" * len(others)]
     for name, took in plain.items():
@@ -70,7 +70,7 @@ def table(plain: Timed, others: dict[str, Timed]) -> str:
 
 
 def measure(options: Options, *, is_small: bool) -> Timed:
-    """One engine's figures; it is gone afterwards."""
+    """The figures of one engine, which is released afterwards."""
     config = msgspec.structs.replace(
         worker_config(options), max_seqs=_MAX_SEQS, kv_tokens=_KV_TOKENS, token_budget=8192,
         context_length=None, max_context=2 * max(_PROMPTS),

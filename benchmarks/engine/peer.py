@@ -72,7 +72,7 @@ _LARGE_FP8: Final = {
 }
 _HYBRID: Final = {"decode-1": Bar(must=14.0), "first-8192-cached": Bar(must=25.0)}
 _HYBRID_FP8: Final = {"decode-1": Bar(must=7.9), "decode-64": Bar(must=16.5)}
-"""The peer has not been run with hybrids."""
+"""The peer was not run with hybrids."""
 
 _BARS: Final = {
     ("qwen3-0.6b", False): _SMALL,

@@ -1,6 +1,6 @@
-"""Throughput and latency over the batch size as a picture.
+"""Draws throughput and latency over the batch size.
 
-Owns the drawing. matplotlib is needed only here, and only for a picture.
+Owns the drawing. Only this file needs matplotlib, and only for a picture.
 """
 
 from importlib import import_module

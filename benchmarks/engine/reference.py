@@ -1,8 +1,8 @@
-"""The network again, in plain torch over whole sequences, without our kernels.
+"""The network in plain torch over whole sequences, without our kernels.
 
 Owns the forward pass that answers are checked against. Shares only the weights with the engine,
-each converted when it is used. What grows with the sequence is computed in parts, so that an 8B
-model and 32k tokens take about 3 GB in float32.
+each converted when it is used. Large intermediates are computed in parts, so that an 8B model and
+32k tokens take about 3 GB in float32.
 """
 
 from collections.abc import Sequence
@@ -42,9 +42,9 @@ def reference_logits(
 ) -> Tensor:
     """Logits [rows, vocab] float32 of `rows` of the sequence `ids` [T], computed in `dtype`.
 
-    Weights in 8 bits are widened; the first `num_rounded` rows are rounded to 8 bits too where such
-    weights multiply them, as products of many rows do. Of weights in both forms all others have the
-    dense one.
+    Weights in 8 bits are widened. The first `num_rounded` rows are also rounded to 8 bits where
+    8-bit weights multiply them, as in products of many rows. If a weight exists in both forms, the
+    other rows use the dense one.
     """
     scale = torch.tensor(config.embedding_scale).to(weights.embedding.dtype).to(dtype)
     hidden = F.embedding(ids, weights.embedding).to(dtype) * scale
@@ -180,7 +180,7 @@ def _linear(x: Tensor, weight: Weight, num_rounded: int, bias: Tensor | None = N
 
 
 def _widened(weight: Fp8Weight) -> Tensor:
-    """Values times scales, in float32."""
+    """The weight in float32: values times scales."""
     scales = weight.scales
     if weight.is_blocked:
         rows, columns = weight.shape

@@ -50,9 +50,9 @@ _SOAK_SEED: Final = 0
 
 @final
 class Report:
-    """The results of a run as named parts, in a file from the first part on: a run ended by a time
-    limit or a fault leaves its results so far, marked as unfinished. None for `path` keeps them in
-    memory only.
+    """The results of a run as named parts, written to a file from the first part on: a run that a
+    time limit or a fault ends leaves its results so far, marked as unfinished. With `path` None
+    they stay in memory.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -73,8 +73,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. `batches`, `lengths` and `runs` are in place of the scale's: for a model
-    that needs the memory, or a card that is there for minutes.
+    """The command line. `batches`, `lengths` and `runs` replace those of the scale, for a model
+    that needs the memory or a card that is available for minutes only.
     """
 
     model: str
@@ -153,7 +153,7 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
 
 
 def worker_config(options: Options) -> WorkerConfig:
-    """The worker that is measured. Raises `ConfigError`."""
+    """The configuration of the measured worker. Raises `ConfigError`."""
     model, scale = options.model, options.scale
     if options.dummy or model in dummy_names():
         model = model if model.startswith(DUMMY_PREFIX) else f"{DUMMY_PREFIX}{model}"
@@ -184,7 +184,7 @@ def floor_of(
 def _starts(
     options: Options, config: WorkerConfig, figures: list[Figure], progress: Progress
 ) -> list[dict[str, Any]]:
-    """With an empty kernel cache, then with the cache of that start."""
+    """Starts with an empty kernel cache, then with the cache of that start."""
     starts: list[Started] = []
     with tempfile.TemporaryDirectory() as cache:
         for name in ("no kernels cached", "kernels cached"):
@@ -261,7 +261,7 @@ def _soak(options: Options, engine: Engine, progress: Progress, report: Report) 
 
 
 def _compiler(runner: Runner) -> LlGuidanceCompiler:
-    """With the model's tokenizer, or one that is made for its shape."""
+    """A compiler of grammars with the model's tokenizer, or with a made-up one for a shape."""
     size, eos_ids = runner.model.config.vocab_size, runner.eos_ids
     if (runner.model_dir / TOKENIZER_NAME).exists():
         return LlGuidanceCompiler(runner.model_dir, size, eos_ids)
@@ -273,7 +273,7 @@ def _compiler(runner: Runner) -> LlGuidanceCompiler:
 
 
 def _facts(runner: Runner) -> dict[str, Any]:
-    """The engine's facts, without the digest of files, which it does not have here."""
+    """The engine's facts, without the digest of files, which does not exist here."""
     facts = runner.facts
     names = ("device", "dtype", "context_length", "block_size", "kv_tokens", "max_seqs")
     return {name: getattr(facts, name) for name in (*names, "token_budget")}

@@ -1,7 +1,7 @@
 """The sizes of the tests.
 
-Owns one set for a card, which the peer was measured with too, and one that a CPU computes in
-seconds, which tests the benchmark itself. Lengths are in tokens.
+Owns one set for a card, with which the peer was measured too, and one that a CPU computes in
+seconds, to test the benchmark itself. Lengths are in tokens.
 """
 
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`runs` of each test, of which the median counts; `workload_runs` of the longest. The outputs
-    of `checked` requests of each kind are compared with the reference, which needs the memory that
-    `kv_tokens` leave. `turns` are cached and new tokens. `soak_kv_tokens` are too few for
-    `max_seqs` sequences of the soak, so that some are preempted; `soak_needs` names the events that
-    a valid soak must have had. A request with a new grammar joins `grammar_beside` others.
+    """One set of sizes. Each test has `runs`, whose median counts; the longest has `workload_runs`.
+    The outputs of `checked` requests of each kind are compared with the reference, which needs the
+    memory that `kv_tokens` leave. `turns` are cached and new tokens. `soak_kv_tokens` are too few
+    for `max_seqs` sequences of the soak, so that some are preempted; `soak_needs` names the events
+    that a valid soak must contain. A request with a new grammar joins `grammar_beside` others.
     """
 
     max_seqs: int

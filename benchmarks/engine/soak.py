@@ -1,8 +1,8 @@
 """Minutes of mixed random load, to find errors, leaks and changed answers.
 
-Owns the mix (lengths, shared prefixes, ways of sampling, cancels, bursts) and the checks after it.
-Must not measure speed. Greedy answers of the crowd are computed again alone, and both are compared
-with the reference: equal tokens are expected only as far as the dtype's noise allows.
+Owns the mix (lengths, shared prefixes, sampling, cancels, bursts) and the checks after it. Must not
+measure speed. Greedy answers of the crowd are computed again alone, and both are compared with the
+reference: equal tokens are expected only as far as the dtype's noise allows.
 """
 
 import random
@@ -19,17 +19,23 @@ from benchmarks.engine.engine import Engine
 from benchmarks.engine.scale import Scale
 
 _CROWD: Final = 1.25
-"""Times `max_seqs`: some requests wait, and blocks run out now and then."""
+"""Requests as a multiple of `max_seqs`: some wait, and blocks run out now and then."""
 
 _ABORT_SHARE: Final = 0.15
 _GREEDY_KEPT: Final = 12
-"""Each is repeated once, and checked with that: some 10 s of an H200 for one of 30k tokens."""
+"""Greedy answers that are kept. Each is repeated once and checked: some 10 s of an H200 for one of
+30k tokens.
+"""
 
 _MAX_GROWN_BYTES: Final = 16 * 2**20
-"""In use while idle, from the second quarter on, when every graph has been captured."""
+"""Growth of the bytes in use while idle, from the second quarter on, when every graph is
+captured.
+"""
 
 _MAX_RESERVED: Final = 1.02
-"""Reserved by the allocator, compared with the second quarter; the largest step may come late."""
+"""The allocator's reserved bytes at the end over those in the second quarter; the largest step may
+come late.
+"""
 
 
 @dataclass
@@ -118,7 +124,9 @@ def _load(
 
 
 def _request(rng: random.Random, engine: Engine, scale: Scale) -> Request:
-    """Lengths spread evenly over their logarithm: mostly short, some of the maximum."""
+    """A random request: lengths are spread evenly over their logarithm, mostly short, some at the
+    maximum.
+    """
     vocab_size = engine.books.runner.model.config.vocab_size
     length = int(scale.soak_longest ** rng.random())
     shared = random.Random(rng.randrange(scale.soak_prefixes))

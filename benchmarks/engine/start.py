@@ -1,4 +1,4 @@
-"""An engine process of its own, from its start to its first answer.
+"""An engine process, measured from its start to its first answer.
 
 Owns the process and its clock, which starts before the process does. Must not import torch, because
 the time includes that import. The engine is started as by its supervisor.

@@ -97,14 +97,14 @@ class TracedRunner:
         return self._runner.has_pending_captures
 
     def prepare(self, *, pending_only: bool) -> bool:
-        """See `Runner.prepare`."""
+        """Capture graphs, timed."""
         self._cut("host")
         did = self._runner.prepare(pending_only=pending_only)
         self._cut("prepare")
         return did
 
     def launch(self, plan: StepPlan) -> InFlight:
-        """Raises the runner's errors; such a step is not traced."""
+        """Launch a step, timed. Raises the runner's errors; a failed step is not traced."""
         if not self._flying:
             # The time before was idle.
             self._parts, self._last_end = {}, None
@@ -120,7 +120,7 @@ class TracedRunner:
         return launched
 
     def collect(self, step: InFlight) -> StepResult:
-        """See `Runner.collect`."""
+        """Collect a step, timed."""
         plan, used_graph, marks = self._flying.popleft()
         self._cut("send")
         result = self._runner.collect(step)
@@ -144,8 +144,8 @@ class TracedRunner:
 
 @final
 class Trace:
-    """Steps by the test in which they were collected. A step that runs ahead of the last answer of
-    a test counts to the next one.
+    """Steps by the test in which they were collected. A step that runs ahead of a test's last
+    answer counts for the next test.
     """
 
     def __init__(self) -> None:

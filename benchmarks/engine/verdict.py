@@ -25,22 +25,24 @@ from torch import Tensor
 RULE: Final = 1.5
 
 WIDEST: Final = 4.0
-"""Standard deviations: one token in 30,000 by chance, and a run checks 900."""
+"""Standard deviations: one token in 30,000 exceeds it by chance, and a run checks 900."""
 
 MAX_BLIND: Final = 0.5
-"""A check has no power if noise may lead as far as a blind choice among the best tokens, or half as
-far.
+"""A check has no power if the bound exceeds this share of the leads of a blind choice among the
+best tokens.
 """
 
 _SIGMA: Final = math.sqrt(2) * RULE
-"""Of the difference between the errors of two scores, each of which is 1 in plain torch."""
+"""Standard deviation of the difference of the errors of two scores, each of which is 1 in plain
+torch.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One answer with n checked tokens, in units of each token's noise: `leads` float32 [n] of the
-    reference's best score over ours, `gaps` [n, rivals] of the best over the next ones. `noise` is
-    that unit over the spread of the logits.
+    """One answer with n checked tokens, in units of each token's noise. `leads` float32 [n] are the
+    reference's best score minus ours, `gaps` [n, rivals] the best score minus the next ones.
+    `noise` is that unit over the spread of the logits.
     """
 
     prompt_tokens: int
@@ -52,9 +54,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The verdict on one answer, in units of its noise. `lead` is the largest and `leads` the sum;
-    `expected` and `variance` are those of the sum at the largest allowed noise; `blind` is the sum
-    if each token were any of the rivals. `decided` tokens have no rival within the largest lead.
+    """The verdict on one answer, in units of its noise. `lead` is the largest lead and `leads`
+    their sum; `expected` and `variance` are of the sum at the largest allowed noise; `blind` is the
+    sum if each token were any of the rivals. `decided` tokens have no rival within the largest
+    lead.
     """
 
     prompt_tokens: int
@@ -84,13 +87,13 @@ class Checked:
 
 
 def _bound(expected: float, variance: float) -> float:
-    """Quantile of a sum of leads: most tokens have none, so a few large ones make it."""
+    """A quantile of a sum of leads. Most tokens have none, so a few large ones make it."""
     return expected + WIDEST * math.sqrt(variance) + WIDEST * _SIGMA
 
 
 def judge(evidence: Evidence) -> Checked:
     """Judge one answer by its evidence."""
-    # The chance that noise hides a gap, summed over rivals: an upper bound for any of them.
+    # The chance that noise hides a gap, summed over rivals: an upper bound.
     chances = 0.5 * torch.erfc(evidence.gaps / (_SIGMA * math.sqrt(2)))
     expected = (chances * evidence.gaps).sum(dim=1)
     variance = (chances * evidence.gaps.square()).sum(dim=1)

@@ -1,12 +1,12 @@
-"""`python -m benchmarks.engine.verify [SHAPE]`: what verifying drafts takes, and what it brings.
+"""`python -m benchmarks.engine.verify [SHAPE]`: the cost and the gain of verifying drafts.
 
-Owns the comparison, by one engine: steps of decodes; the same where each waits for the tokens of
-the one before, as it must if drafts come from the host; and steps that verify K drafts behind each
-token. Drafts are right by a schedule: five places always, the sixth in three of ten, no other
-(vLLM's `synthetic` acceptance of length 6.3).
+Owns the comparison, by one engine: steps of decodes; the same steps where each waits for the tokens
+of the one before, as drafts from the host require; and steps that verify K drafts after each token.
+Drafts are right by a schedule: five places always, the sixth in three of ten, no other (vLLM's
+`synthetic` acceptance of length 6.3).
 
-The model has random weights and a head of zeros, so it says token 0 for ever, in the time that it
-takes to say anything else: a draft is right if it is 0.
+The model has random weights and a head of zeros, so it always outputs token 0, in the time of any
+other token: a draft is right if it is 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from workers.engine.start import load_runner
 from workers.scheduler import Candidate, Chunk, DraftTiming, StepPlan, StepResult
 
 RATES: Final = (1.0, 1.0, 1.0, 1.0, 1.0, 0.3)
-"""How often a draft is right at each place, if all before it are."""
+"""The chance that a draft is right at each place, if all drafts before it are."""
 
 _RIGHT: Final = 0
 _WRONG: Final = 1
@@ -43,8 +43,8 @@ _RUNS: Final = 3
 
 
 class Schedule:
-    """A `Proposer` of `depth` drafts for each sequence; None: steps do not wait. `num_passes`
-    counts those of one sequence.
+    """A `Proposer` of `depth` drafts for each sequence; with None steps do not wait. `num_passes`
+    counts the passes of one sequence.
     """
 
     def __init__(self, rates: Sequence[float]) -> None:
@@ -77,12 +77,12 @@ class Schedule:
     def propose_ahead(
         self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
-        """See `Proposer`. The host drafts behind tokens that it knows."""
+        """Nothing: the host drafts after tokens that it knows."""
         del in_flight, candidates, room
         return {}
 
     def num_to_draft(self, num_sequences: int, room: int) -> int:
-        """See `Proposer`. The host drafts."""
+        """0: the host drafts, not the card."""
         del num_sequences, room
         return 0
 
@@ -175,7 +175,7 @@ def _print_rows(
 
 
 def _measure(client: Client, schedule: Schedule, batch: int, outputs: int) -> tuple[float, float]:
-    """Milliseconds of a token of each sequence, and tokens of a pass; of the median run."""
+    """Milliseconds per token of each sequence, and tokens per pass, of the median run."""
     times, passes = [], []
     for _ in range(1 + _RUNS):
         schedule.num_passes = 0

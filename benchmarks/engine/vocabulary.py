@@ -1,8 +1,8 @@
-"""A tokenizer of the size of a model's head, for shapes that come without one.
+"""A tokenizer of the size of a model's head, for shapes without one.
 
-Owns its tokens: all bytes, and invented words with what stands before words in JSON. What a mask
-costs depends on how many tokens there are and how they begin, so they are as long as those of real
-vocabularies. Must not know grammars.
+Owns its tokens: all bytes, and invented words with the characters that precede words in JSON. The
+cost of a mask depends on the number of tokens and on their beginnings, so they are as long as those
+of real vocabularies. Must not know grammars.
 """
 
 import json
@@ -16,10 +16,10 @@ _ONSETS: Final = ("b", "c", "d", "f", "g", "l", "m", "n", "p", "r", "s", "t", "s
 _VOWELS: Final = ("a", "e", "i", "o", "u", "ea", "ou")
 _MAX_SYLLABLES: Final = 4
 _BEFORE: Final = ("Ġ",) * 8 + ("",) * 10 + ('"', '":', "_")
-"""`Ġ` is the space in byte-level vocabularies: nearly half of the words begin with one."""
+"""`Ġ` is the space of byte-level vocabularies; nearly half of the words begin with one."""
 
 _NUM_UNUSED: Final = 16
-"""Ids behind the last token, as in heads that are padded."""
+"""Ids after the last token, as in padded heads."""
 
 
 def write_vocabulary(folder: Path, size: int, eos_id: int) -> None:

@@ -116,8 +116,8 @@ def provider(bench: Bench) -> None:
 
 
 def added(bench: Bench) -> None:
-    """One request at a time: what the gateway, the supervisor and the engine's step add to the same
-    exchange with a server that answers at once.
+    """One request at a time: the time that the gateway, the supervisor and the engine's step add to
+    the same exchange with a server that answers at once.
     """
     count = bench.size.of(500, 32)
     with bench.floor() as port, bench.gateway(Fleet()) as gateway:
@@ -135,7 +135,7 @@ def added(bench: Bench) -> None:
 
 
 def start(bench: Bench) -> None:
-    """From exec to the first 200."""
+    """The time from exec to the first 200."""
     for _ in bench.runs("start_s", is_warmed=False):
         with bench.gateway(Fleet(), is_own=True) as gateway:
             bench.figures.add("start_s", gateway.start_s)

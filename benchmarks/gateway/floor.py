@@ -1,10 +1,11 @@
 """`python -m benchmarks.gateway.floor`: an HTTP server of a hundred lines, for comparison.
 
 Owns the cheapest possible upstream: it answers at once, or sends an event every 20 ms to all
-streams at the same absolute times. It is the other end of the direct run and a cloud provider. Must
-not know gateways.
+streams at the same absolute times. It is both the server of the direct run and a cloud provider.
+Must not know gateways.
 
-Prints its port. A request's `max_tokens` is the number of its words; a liveness probe gets one.
+Prints its port. A request's `max_tokens` is the number of its words; a liveness probe gets one
+word.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Floor:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(self._listener.getsockname()[1])
 
     def run(self) -> None:

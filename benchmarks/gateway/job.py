@@ -1,6 +1,6 @@
 """A job for the load generator, and its outcome.
 
-Owns both forms and their encoding. Must not know sockets.
+Owns both structures and their encoding. Must not know sockets.
 """
 
 from typing import Literal

@@ -1,12 +1,12 @@
 """`python -m benchmarks.gateway.peers`: the cost of other gateways, in turns with ours.
 
-Owns the turns and the table. A shared machine is fast one minute and slow the next, so a figure by
-itself says little; in turns all gateways run in the same minutes. A peer is a command with the
+Owns the turns and the table. A shared machine is fast one minute and slow the next, so a single
+figure says little; in turns all gateways run in the same minutes. A peer is a command with the
 placeholders `{port}`, `{upstream}` (a port) and `{folder}`.
 
 Every gateway relays the floor's answers, whose bytes are checked. `herma, own worker` does its
 whole job instead: template, tokens, placement, and the text of the returned tokens. With prices
-each request is reserved on the disk before it is sent, which no peer does.
+each request is reserved on disk before it is sent, which no peer does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CONNECTIONS: Final = 32
 _LEAST_TOKENS: Final = 5
 
 Runs = dict[str, dict[str, list[float]]]
-"""By gateway and by case, CPU microseconds per request or chunk."""
+"""CPU microseconds per request or chunk, by gateway and by case."""
 
 
 class Case(NamedTuple):
@@ -83,7 +83,9 @@ def main(words: list[str] | None = None) -> int:
 
 
 def table(runs: Runs) -> str:
-    """Medians, and the median of each gateway's cost over the last one's in its turn."""
+    """The medians, and the median ratio of each gateway's cost to the last one's in the same
+    turn.
+    """
     names = list(runs)
     cases = list(runs[names[0]])
     rows = [["CPU us", *(head for case in cases for head in (case, f"over {names[-1]}"))]]

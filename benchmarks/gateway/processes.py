@@ -35,8 +35,8 @@ _CPU_CLOCK: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What is behind the gateway, of so many processes: a synthetic worker of that pace, optionally
-    a provider. With a price each request to it is reserved on the disk.
+    """The servers behind a gateway of `processes` processes: a synthetic worker at `pace`,
+    optionally a provider. With a price each request to the provider is reserved on disk.
     """
 
     step_ms: float = 0.0
@@ -73,7 +73,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def cpu_s(self) -> float:
@@ -85,7 +85,7 @@ class Process:
         return sum(_memory_mb(pid, field) for pid in _family(self.pid))
 
     def num_descriptors(self) -> int:
-        """Its open files and sockets."""
+        """The number of its open files and sockets."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def wait_for(self, probe: Callable[[], bool]) -> None:
@@ -126,7 +126,7 @@ class Gateway(Process):
         self._num_processes = fleet.processes
         self.wait_for(self._is_started)
         self.start_s = time.monotonic() - started_at
-        """From exec to the first 200."""
+        """Seconds from exec to the first 200."""
 
     def cpu_s_by_process(self) -> list[float]:
         """CPU time of each process that answers; the parent of several does not."""
@@ -151,7 +151,7 @@ class Gateway(Process):
     def is_serving(self) -> bool:
         """Whether the model is served."""
         if self._num_processes > 1:
-            # The parent says so of all of them.
+            # The parent reports for all of them.
             return self.find(r"(?m)^ready (\S+)") is not None
         body = self.get("/health")
         return body is not None and msgspec.json.decode(body)["models"].get(MODEL) == "ready"

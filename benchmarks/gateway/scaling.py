@@ -1,7 +1,7 @@
-"""`python -m benchmarks.gateway.scaling`: what one more gateway process adds.
+"""`python -m benchmarks.gateway.scaling`: the gain of each further gateway process.
 
-Owns the turns over `--processes`, and what follows for more cores. On few cores the load generator,
-the worker and the gateway share them, so the rates of the clock say little: the rate of N
+Owns the turns over `--processes`, and the calculation for more cores. On few cores the load
+generator, the worker and the gateway share them, so rates by the clock say little. The rate of N
 processes with a core each follows from the CPU time of a request and from how evenly the kernel
 spreads the connections.
 """
@@ -30,8 +30,8 @@ NUM_TOKENS: Final = 128
 
 
 class Cost(NamedTuple):
-    """One run: CPU time of all processes per request or token, the share of the busiest process in
-    that of all, and requests or tokens per second by the clock.
+    """One run: CPU time of all processes per request or token, the busiest process's share of it,
+    and requests or tokens per second by the clock.
     """
 
     cpu_us: float
@@ -39,12 +39,12 @@ class Cost(NamedTuple):
     rate: float
 
     def rate_of(self, processes: int) -> float:
-        """Per second, with a core for each of `processes` and this run's spread."""
+        """The rate per second with a core for each of `processes` and this run's spread."""
         return 1e6 / (self.cpu_us * max(self.busiest, 1 / processes))
 
 
 class Case(NamedTuple):
-    """A gateway of so many processes, and a job of a given share of the full size."""
+    """A gateway of `processes` processes, and a job of a given share of the full size."""
 
     name: str
     processes: int
@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
 
 Runs = dict[tuple[str, int], list[Cost]]
-"""By case and number of processes."""
+"""The costs of the runs, by case and number of processes."""
 
 
 def main(words: list[str] | None = None) -> int:
@@ -77,8 +77,8 @@ def main(words: list[str] | None = None) -> int:
 
 
 def table(runs: Runs, calculated: tuple[int, ...]) -> str:
-    """Medians. A number of processes that was not run has the CPU time of the largest that was, and
-    is taken as evenly spread.
+    """Medians. A number of processes that was not run gets the CPU time of the largest number that
+    was, and counts as evenly spread.
     """
     rows = [["", "processes", "CPU us", "busiest", "per s by the clock", "per s, a core each"]]
     for name in dict.fromkeys(name for name, _ in runs):

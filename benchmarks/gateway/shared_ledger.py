@@ -1,7 +1,7 @@
-"""`python -m benchmarks.gateway.shared_ledger`: how long processes wait for each other's commits.
+"""`python -m benchmarks.gateway.shared_ledger`: the wait of processes for each other's commits.
 
 Owns processes that write reservations to one ledger at the same time, each a batch with a limit and
-the end of the batch before it, with a pause between. On a real disk: the time of a sync counts.
+the end of the batch before it, with a pause between. Needs a real disk: the time of a sync counts.
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ NUM_REQUESTS: Final = 100_000
 NUM_PARTS: Final = 10
 LEAK_TOKENS: Final = 4
 _SETTLE_S: Final = 60.0
-"""Answers left before their first token live on for `disconnect_grace_s`."""
+"""Longer than `disconnect_grace_s`: answers that clients left before the first token continue for
+that time.
+"""
 
 
 class MemoryWatch(threading.Thread):
@@ -55,7 +57,9 @@ class MemoryWatch(threading.Thread):
             self.values_mb.append(self._process.memory_mb("VmRSS"))
 
     def stop(self) -> dict[str, float]:
-        """At a tenth of the time (all streams stand), in the middle, and at the end."""
+        """Stop sampling. Returns the memory at a tenth of the time (all streams are open), in the
+        middle and at the end.
+        """
         self._over.set()
         self.join()
         values, last = self.values_mb or [0.0], len(self.values_mb) - 1
@@ -203,7 +207,7 @@ def _books(gateway: Gateway) -> dict[str, float]:
 
 
 def _losses(gateway: Gateway) -> dict[str, int]:
-    # Of several processes each look meets any one.
+    # With several processes each look reaches any one of them.
     looks = [_samples(gateway) for _ in range(_NUM_LOOKS)]
     return {
         what: max(int(float(_value(samples, f"herma_{what}_total"))) for samples in looks)
@@ -212,7 +216,7 @@ def _losses(gateway: Gateway) -> dict[str, int]:
 
 
 def _value(samples: dict[str, str], name: str) -> str:
-    """Of several processes all samples have the label `process`."""
+    """The value of a sample; with several processes all samples have the label `process`."""
     return next(value for key, value in samples.items() if key.partition("{")[0] == name)
 
 

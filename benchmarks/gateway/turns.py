@@ -1,7 +1,7 @@
-"""Turns of a benchmark that compares: everything runs in the same minutes, once a turn.
+"""Turns of a comparing benchmark: all contenders run in the same minutes, once a turn.
 
-Owns the turn that warms up, what was wrong, the machine's speed beside each turn, and the end: the
-table, the report, the exit status. Must not know what is measured.
+Owns the warm-up turn, the errors, the machine's speed beside each turn, and the end: table, report,
+exit status. Must not know what is measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHARE_TO_WARM: Final = 0.25
 
 
 class Turn(NamedTuple):
-    """Everything runs at `share` of its full size. The first turn does not count."""
+    """One turn; its runs have `share` of their full size. The first turn does not count."""
 
     share: float
     counts: bool
@@ -28,7 +28,7 @@ class Turn(NamedTuple):
 
 @final
 class Turns:
-    """One turn that warms up, then `runs` that count. `errors` takes a line for each wrong run."""
+    """One warm-up turn, then `runs` that count. `errors` takes a line for each wrong run."""
 
     def __init__(self, runs: int, share: float) -> None:
         self.errors: list[str] = []
@@ -45,8 +45,8 @@ class Turns:
             self._progress.end()
 
     def finish(self, table: str, path: Path | None, **report: object) -> int:
-        """Print the table and the errors, write `report` with what all reports have. Returns 0 if
-        every answer was right, else 1.
+        """Print the table and the errors, write `report` with the common fields of all reports.
+        Returns 0 if every answer was right, else 1.
         """
         self._progress.say(f"\n{table}")
         for error in self.errors:

@@ -26,7 +26,7 @@ PROMPT_CHARS: Final = 900
 """Characters of the user's text; the load generators of other gateways use as many."""
 
 NUM_SEEDS: Final = 8
-"""Different seeds per stream reveal mixed-up streams; few of them keep the texts cached."""
+"""Different seeds per stream reveal mixed-up streams; few seeds keep the texts cached."""
 
 _SYSTEM: Final = "You are a helpful assistant."
 

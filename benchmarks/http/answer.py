@@ -1,7 +1,7 @@
-"""One streamed answer as it comes off the socket.
+"""One streamed answer, read from the socket.
 
-Owns what an event says, when content came, and what is wrong with an answer. Must not know sockets
-or clocks.
+Owns the parsing of an event, the times of content, and the faults of an answer. Must not know
+sockets or clocks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Usage(msgspec.Struct):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Of the prompt, out of a cache; None if the server does not say."""
+        """The prompt tokens from a cache; None if the server does not report them."""
         details = self.prompt_tokens_details
         return None if details is None else details.cached_tokens
 
@@ -56,8 +56,8 @@ _decode: Final = msgspec.json.Decoder(_Chunk).decode
 
 @dataclass(slots=True)
 class Answer:
-    """`content_at` are the times of reads that brought content, `events` the number of events with
-    content in each of them. `error_kind` is None while nothing is wrong.
+    """One answer. `content_at` are the times of reads that brought content, `events` the number of
+    content events in each of them. `error_kind` is None while nothing is wrong.
     """
 
     sent_at: float
@@ -72,12 +72,12 @@ class Answer:
 
     @property
     def num_events(self) -> int:
-        """Events with content."""
+        """The number of events with content."""
         return sum(self.events)
 
     @property
     def last_at(self) -> float:
-        """When something of the answer came last, or the request was sent."""
+        """The time of the last read of the answer, or of the request if there was none."""
         return self.content_at[-1] if self.content_at else self.sent_at
 
     def feed(self, data: bytes, now: float) -> None:
@@ -112,7 +112,7 @@ class Answer:
             self.error_kind, self.error_detail = kind, detail[:_MAX_DETAIL_CHARS]
 
     def _read_event(self, data: bytes) -> bool:
-        """Whether an event has content."""
+        """Read an event; return whether it has content."""
         if data == b"[DONE]":
             self.is_done = True
             return False

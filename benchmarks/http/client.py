@@ -1,9 +1,9 @@
 """Sends the requests of a cell to one server.
 
-Owns the connections, the clock and the deadlines. Must not know what figures are made of it.
+Owns the connections, the clock and the deadlines. Must not know which figures are computed.
 
-One thread holds all streams, so what the client itself takes is part of every time that it
-measures: the garbage collector rests during a load, and the CPU time is returned with the answers.
+One thread holds all streams, so the client's own time is part of every time that it measures. The
+garbage collector is off during a load, and the CPU time is returned with the answers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _KINDS: Final = {
 
 
 class NoAnswer(HermaError):
-    """A server does not answer a request without which there is no benchmark."""
+    """A server does not answer a request that the benchmark needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server: its base address with `/v1`, and the model to ask; "" is the first that it lists.
-    `key` goes to this server alone.
+    """A server: its base address with `/v1`, and the model to ask; "" means the first that it
+    lists. `key` is sent only to this server.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """How requests are made. `patience_s`: of silence, after which an answer counts as stalled."""
+    """Options of all requests. After `patience_s` of silence an answer counts as stalled."""
 
     output_tokens: int
     patience_s: float
@@ -186,7 +186,9 @@ class Client:
             answer.end()
 
     async def _end_stalled(self) -> None:
-        """One task looks after all streams: a deadline that moves with every read costs more."""
+        """End stalled answers. One task watches all streams: a deadline moved at every read costs
+        more.
+        """
         patience_s = self._options.patience_s
         while True:
             await trio.sleep(patience_s / 8)

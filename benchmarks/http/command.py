@@ -60,7 +60,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
-    """What the options ask for. Raises `ConfigError`."""
+    """The plan of the options. Raises `ConfigError`."""
     cells = tuple(_cells(arguments))
     if not cells:
         raise ConfigError("nothing to measure: give --cells, --agents or --cold")
@@ -127,7 +127,7 @@ def _endpoints(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Ite
 def _each(
     option: str, values: Sequence[str] | None, count: int, *, may_be_one: bool = False
 ) -> list[str]:
-    """A value for each server. A key is never passed to a second server by itself."""
+    """One value for each server. A key is never passed to another server implicitly."""
     if not values:
         return []
     if len(values) == 1 and may_be_one:

@@ -1,6 +1,6 @@
-"""From answers to figures.
+"""Computes figures from answers.
 
-Owns what counts, percentiles, and how rounds are merged. Must not know servers or clocks.
+Owns what counts, percentiles, and the merging of rounds. Must not know servers or clocks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ P99: Final = 0.99
 
 @dataclass(slots=True)
 class RoundFigures:
-    """One cell at one server in one round. Only whole answers count, but for `errors`.
+    """One cell at one server in one round. Only complete answers count, except in `errors`.
 
-    `gaps_ms`: times between two reads of a stream that brought content, divided by the tokens that
-    the later one brought. `pauses_ms`: the same times undivided. `cpu_s` is 0 for a part of the
-    requests, because CPU is measured for all of them.
+    `gaps_ms`: times between two reads of a stream with content, divided by the tokens of the later
+    read. `pauses_ms`: the same times undivided. `cpu_s` is 0 for a part of the requests, because
+    CPU is measured for all of them.
     """
 
     num_requests: int = 0
@@ -48,14 +48,14 @@ class RoundFigures:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """From the first request to the last content; None without answers."""
+        """The rate from the first request to the last content; None without answers."""
         return self.tokens / self.seconds if self.seconds > 0 else None
 
 
 def round_figures(
     answers: Sequence[Answer], output_tokens: int, cpu_s: float = 0.0
 ) -> RoundFigures:
-    """The figures of one round. `cpu_s` is what the client took meanwhile."""
+    """The figures of one round. `cpu_s` is the client's CPU time in it."""
     figures = RoundFigures(num_requests=len(answers), cpu_s=cpu_s)
     for answer in answers:
         if answer.error_kind is not None:
@@ -92,8 +92,8 @@ def _add(figures: RoundFigures, answer: Answer, output_tokens: int) -> None:
 
 
 def _gaps_ms(answer: Answer, tokens: int) -> Iterator[float]:
-    """One for each event. An event carries the stream's mean number of tokens, and at least one:
-    nothing in a stream says how many a single event carries.
+    """A gap for each event. Every event counts as the stream's mean number of tokens, at least one,
+    because a stream does not say how many tokens an event has.
     """
     each = max(1.0, tokens / answer.num_events)
     for (one, later), count in zip(pairwise(answer.content_at), answer.events[1:], strict=True):
@@ -102,7 +102,7 @@ def _gaps_ms(answer: Answer, tokens: int) -> Iterator[float]:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least `share` of all values do not exceed; None for none."""
+    """The smallest value that at least `share` of all values do not exceed; None without values."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
@@ -110,7 +110,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """All rounds of one cell at one server: the median of the rounds' rates, and the percentiles of
+    """All rounds of one cell at one server: the median of the rounds' rates, and percentiles over
     all requests. None: nothing was counted.
     """
 
@@ -152,7 +152,7 @@ class Figures:
         return (max(rates) - min(rates)) / 2 / self.tokens_per_s
 
     def as_json(self) -> dict[str, Any]:
-        """All of them, single values rounded."""
+        """All figures, single values rounded."""
         return {
             key: round(value, 6) if isinstance(value, float) else value
             for key, value in asdict(self).items()
@@ -197,8 +197,8 @@ def merge(rounds: Sequence[RoundFigures]) -> Figures:
 
 
 def rate_ratio(ours: Sequence[RoundFigures], theirs: Sequence[RoundFigures]) -> float | None:
-    """How many times as many tokens per second: the median of the rounds, each of which compares
-    what was measured in the same minute. None if no round has both.
+    """The ratio of our tokens per second to theirs: the median over rounds, each of which compares
+    figures of the same minute. None if no round has both.
     """
     ratios = [
         one.tokens_per_s / other.tokens_per_s

@@ -1,6 +1,6 @@
-"""The table as a picture.
+"""Draws the table as a picture.
 
-Owns the drawing. matplotlib is needed only here, and only for a picture.
+Owns the drawing. Only this file needs matplotlib, and only for a picture.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _draw(
 
 
 def _write(axes: _Axes, x: float, value: float, more: str = "", *, is_above: bool) -> None:
-    """A value above its point, or inside the bar that ends there."""
+    """Write a value above its point, or inside the bar that ends there."""
     axes.annotate(
         (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") + more,
         (x, value),

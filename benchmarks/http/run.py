@@ -31,7 +31,7 @@ _WARM_OUTPUT: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured."""
+    """The servers, the cells and the number of rounds."""
 
     endpoints: tuple[Endpoint, ...]
     cells: tuple[Cell, ...]
@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def num_turns(self) -> int:
-        """How often a server gets a cell."""
+        """How many times a server runs a cell."""
         return self.rounds * len(self.cells) * len(self.endpoints)
 
 
@@ -84,8 +84,8 @@ class Results:
 
 
 class HttpBench:
-    """One run. `show_progress` gets what is under way, `print_line` the figures of each turn, and
-    `end_turn` is called after each. `results` grow turn by turn.
+    """One run. `show_progress` receives the running part, `print_line` the figures of each turn,
+    and `end_turn` is called after each. `results` grow turn by turn.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class HttpBench:
         self.results = Results(plan)
 
     async def run(self) -> None:
-        """Every cell at every server, round by round. Raises `NoAnswer` if one does not serve."""
+        """Run every cell at every server, round by round. Raises `NoAnswer` if a server does not
+        serve.
+        """
         plan = self._plan
         max_streams = max(cell.streams for cell in plan.cells)
         clients: dict[str, Client] = {}
@@ -143,7 +145,9 @@ class HttpBench:
         self.results.scales[name] = scale
 
     async def _warm_up(self, client: Client, cell: Cell) -> None:
-        """Run as many streams as the cell has, once and with few tokens. Nothing of it counts."""
+        """Run as many streams as the cell has, once and with few tokens. Nothing of it is
+        counted.
+        """
         name = client.endpoint.name
         self._show_progress(f"{cell.name} {name}: warming up")
         chains = cell.chains(self._prompts(name, self._salt("warm", name, cell.name)))
@@ -183,8 +187,8 @@ class HttpBench:
         return PromptGenerator(self._plan.words, self.results.scales[name] or TokenScale(), salt)
 
     def _salt(self, *names: str) -> str:
-        """No round, server or cell has the prompts of another: a cache of whole prompts, even one
-        that two addresses share, finds nothing.
+        """A fresh salt: no round, server or cell has the prompts of another, so that a cache of
+        whole prompts finds nothing, even one that two addresses share.
         """
         return "/".join((str(self._plan.seed), *names))
 

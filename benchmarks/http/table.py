@@ -1,4 +1,4 @@
-"""The figures as Markdown, and what must be said beside them.
+"""The figures as Markdown, with notes.
 
 Owns the columns and the notes. Must not measure.
 """
@@ -14,13 +14,13 @@ from benchmarks.http.run import ResultRow, Results
 from benchmarks.http.workload import Streams
 
 _BUSY: Final = 0.7
-"""Of a core. A client that takes more is part of what it measures."""
+"""Share of a core. A client that takes more is part of what it measures."""
 
 _SHARED_EVENTS: Final = 1.05
 """Tokens per event. Up to that, some tokens merely complete a character with the next one."""
 
 _WARM: Final = 0.2
-"""Of prompts that share nothing but the template's first tokens."""
+"""Cached share of prompts that share only the template's first tokens."""
 
 
 def table(results: Results) -> str:
@@ -54,7 +54,7 @@ def _line(row: ResultRow, name: str, names: list[str]) -> list[str]:
 
 
 def _ratios(row: ResultRow, name: str, other: str) -> tuple[str, str]:
-    """How many times as fast, and how many times sooner, than the last server."""
+    """The ratios of speed, and of time to the first token, to the last server's."""
     if name == other or other not in row.rounds:
         return "", ""
     rate = None if row.part else rate_ratio(row.rounds[name], row.rounds[other])
@@ -64,7 +64,7 @@ def _ratios(row: ResultRow, name: str, other: str) -> tuple[str, str]:
 
 
 def notes(results: Results) -> list[str]:
-    """What the columns are, how it was measured, and everything that was not as it should be."""
+    """What the columns are, how they were measured, and everything that was wrong."""
     return [
         *(["INTERRUPTED: these are the turns that ended"] if results.is_interrupted else []),
         *_columns(results),

@@ -17,10 +17,12 @@ FIRST_TURNS: Final = "first turns"
 LATER_TURNS: Final = "later turns"
 
 ANSWER_TOKENS: Final = 100
-"""Of each earlier answer in a history. They are fixed, so that histories depend on no server."""
+"""Tokens of each earlier answer in a history. They are fixed, so that histories depend on no
+server.
+"""
 
 COLD_OWN_TOKENS: Final = 900
-"""What each conversation behind a cold prefix has of its own."""
+"""Tokens of each conversation of its own, after the cold prefix."""
 
 _LEAST_REQUESTS: Final = 8
 _SALT_WORDS: Final = 12
@@ -77,18 +79,20 @@ RequestChain: TypeAlias = list[Request]
 
 @dataclass(frozen=True, slots=True)
 class TokenScale:
-    """Tokens per word, and of a request without words, by a server's count."""
+    """Tokens per word, and tokens of a request without words, by a server's count."""
 
     tokens_per_word: float = 1.0
     overhead_tokens: float = 0.0
 
     def num_words(self, tokens: float) -> int:
-        """The words that make so many tokens; at least one."""
+        """The number of words for `tokens` tokens; at least one."""
         return max(1, round(tokens / self.tokens_per_word))
 
 
 def token_scale(few: tuple[int, int], many: tuple[int, int]) -> TokenScale:
-    """From the words and tokens of two prompts. Raises `ConfigError` if there is no such scale."""
+    """The scale from the words and tokens of two prompts. Raises `ConfigError` if there is no such
+    scale.
+    """
     (few_words, few_tokens), (many_words, many_tokens) = few, many
     tokens_per_word = (many_tokens - few_tokens) / (many_words - few_words)
     if tokens_per_word <= 0:
@@ -101,7 +105,7 @@ def token_scale(few: tuple[int, int], many: tuple[int, int]) -> TokenScale:
 
 @dataclass(frozen=True, slots=True)
 class PromptWords:
-    """What prompts are made of: single words drawn from a list, or pieces of a text that each begin
+    """The material of prompts: single words drawn from a list, or pieces of a text that each begin
     with a few words drawn from it.
     """
 
@@ -109,7 +113,7 @@ class PromptWords:
     is_text: bool = False
 
     def draw(self, rng: random.Random, num_words: int) -> str:
-        """So many words. Two draws differ from their first words on."""
+        """A text of `num_words` words. Two draws differ from their first words on."""
         if not self.is_text:
             return " ".join(rng.choices(self.words, k=num_words))
         drawn = rng.choices(self.words, k=min(num_words, _SALT_WORDS))
@@ -129,11 +133,11 @@ class PromptGenerator:
         self._rng = random.Random(salt)
 
     def text(self, tokens: float) -> str:
-        """A text of about so many tokens that no other text begins with."""
+        """A text of about `tokens` tokens that no other text begins with."""
         return self._words.draw(self._rng, self._scale.num_words(tokens))
 
     def opening(self, tokens: float) -> str:
-        """The same, less what a request takes without its words."""
+        """A text as `text` makes it, less the tokens of a request without words."""
         return self.text(tokens - self._scale.overhead_tokens)
 
 
@@ -145,12 +149,12 @@ class Cell(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Its name in the table."""
+        """The cell's name in the table."""
 
     @property
     @abstractmethod
     def num_requests(self) -> int:
-        """In one round."""
+        """The number of requests in one round."""
 
     @abstractmethod
     def chains(self, prompts: PromptGenerator) -> list[RequestChain]:
@@ -198,7 +202,7 @@ class Agents(Cell):
 
     @property
     def new_tokens(self) -> int:
-        """What each turn adds beside the answer before it."""
+        """The tokens that each turn adds beside the answer before it."""
         answers = ANSWER_TOKENS * (self.turns - 1)
         return (self.longest_tokens - self.shared_tokens - answers) // self.turns
 
@@ -226,7 +230,7 @@ class Agents(Cell):
 
 @dataclass(frozen=True, slots=True)
 class Cold(Cell):
-    """The first turns of conversations that begin at once behind one prefix that no cache holds."""
+    """The first turns of conversations that begin at once with one prefix that no cache holds."""
 
     streams: int
     prefix_tokens: int

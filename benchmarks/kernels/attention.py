@@ -31,7 +31,7 @@ EXPECTED_ROWS = 128
 """Rows of a segment whose scores the reference holds at once: 0.5 GB behind 32k tokens."""
 
 LONG_ROWS = 1024
-"""From here on the library is tried, and few configurations of ours."""
+"""From this many rows on the library is tried, and few of our configurations."""
 
 DECODES: list[tuple[str, list[int]]] = [
     ("1 x 256", [256]),
@@ -82,7 +82,7 @@ PREFILL_TILES = [
     (64, 32, 4, 4),
 ]
 OURS = "CUDA C++"
-"""Prefix of the names of its variants."""
+"""Prefix of the names of our variants."""
 
 SMALL_MODEL_CASES = {"1 x 256", "1 x 8k", "64 x 256", "256 x 500", "8k cold", "32 behind 8k"}
 """Cases of the 0.6B, whose keys and values are those of the 8B."""
@@ -90,7 +90,7 @@ SMALL_MODEL_CASES = {"1 x 256", "1 x 8k", "64 x 256", "256 x 500", "8k cold", "3
 FLOAT8_CASES = {"1 x 256", "8 x 16k", "256 x 500"}
 
 LONG_TILES = PREFILL_TILES[:4]
-"""The tiles that are worth their compile time at thousands of rows."""
+"""Tiles that are worth their compile time at thousands of rows."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -122,7 +122,7 @@ def normal(*shape: int, device: torch.device) -> Tensor:
 
 @cache
 def cos_sin(device: torch.device) -> Tensor:
-    """Of all positions that are measured."""
+    """The rotations of all measured positions."""
     angles = torch.arange(40960, device=device)[:, None] * 1e6 ** -(
         torch.arange(DIM // 2, device=device) / (DIM // 2)
     )

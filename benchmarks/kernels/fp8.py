@@ -22,13 +22,13 @@ from kernels.linear.config import Config, Skinny, Wide
 from kernels.linear.device import product
 
 SHAPES = [shape for shape in LAYERS if shape[1] < 151936]
-"""All but the heads, which stay in 16 bits."""
+"""All shapes but the heads, which stay in 16 bits."""
 
 WIDENED_ERROR = 1e-2
-"""x unquantised; its products are rounded to bfloat16."""
+"""For unquantised x: its products are rounded to bfloat16."""
 
 QUANTISED_ERROR = 6e-2
-"""x in 8 bits too: 2.7 % per product, 3.6 % behind a gate of two."""
+"""For x in 8 bits too: 2.7 % per product, 3.6 % behind a gate of two."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -130,7 +130,7 @@ def _dense(op: Op, x: Tensor, _: Fp8Weight, other: Tensor, weight: Tensor, __: T
 
 
 def _scaled(x: Tensor, weight: Fp8Weight, _: Tensor, __: Tensor, rows: Tensor) -> Tensor:
-    """The product alone, with ones for the scales of x."""
+    """The bare product, with ones for the scales of x."""
     scales = (weight.scales.new_ones(len(x), 1), weight.scales[None, :])
     return torch._scaled_mm(  # noqa: SLF001
         rows, weight.values.t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=True

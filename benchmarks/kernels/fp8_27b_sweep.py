@@ -36,7 +36,7 @@ _HALVES += (Skinny(128, 64, 1, 8, 4), Skinny(64, 128, 1, 4, 3, fuses_norm=False)
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """First one row of all, then more in 8 bits, then gates and ups in 16."""
+    """First one row of each product, then more rows in 8 bits, then gates and ups in 16."""
     shapes = SHAPES if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
     for num_rows in (1, 64, 32, 16):
         for op, num_weight_rows, depth in shapes:
@@ -62,7 +62,7 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 
 def _whole(depth: int, num_weight_rows: int, *tile: int) -> Skinny:
-    """Cut along the columns as far as 396 programs go, three on a multiprocessor."""
+    """A configuration cut along the columns into at most 396 programs, three per multiprocessor."""
     block_n, block_k, num_warps, num_stages = tile
     splits = even_splits(depth, block_k, min(4, 396 // -(-num_weight_rows // block_n)))
     return Skinny(block_n, block_k, splits, num_warps, num_stages, quantises=True)

@@ -45,7 +45,9 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 
 def gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
-    """8 to 64 KB per program, at least one program per SM; for two rows only 4 warps."""
+    """Configurations with 8 to 64 KB per program and at least one program per SM; for two rows only
+    4 warps.
+    """
     for num_warps in (2, 4, 8) if num_rows == 1 else (4,):
         for block_n in (1, 2, 4, 8, 16):
             num_bytes = block_n * depth
@@ -61,7 +63,8 @@ def gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[C
 
 
 def skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Skinny]:
-    """As many programs as the card holds at once, or half as many of twice the length.
+    """Configurations with as many programs as the card holds at once, or half as many of twice the
+    length.
 
     Unquantised x with a norm, fused or separate: widened weights leave few registers for it.
     """

@@ -86,7 +86,7 @@ def case(
 
 
 def written(config: Config) -> str:
-    """As written in `kernels.linear.tuned`: defaults at the end are left out."""
+    """A configuration as `kernels.linear.tuned` writes it: defaults at the end are left out."""
     values, defaults = list(config), config._field_defaults
     for name in reversed(config._fields):
         if name not in defaults or values[-1] != defaults[name]:

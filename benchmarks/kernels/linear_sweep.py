@@ -58,7 +58,9 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 
 def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
-    """4 to 64 KB per program, at least one program per SM; for several rows only 4 warps."""
+    """Configurations with 4 to 64 KB per program and at least one program per SM; for several rows
+    only 4 warps.
+    """
     for num_warps in (2, 4, 8) if num_rows == 1 else (4,):
         for block_n in (1, 2, 4, 8, 16, 32):
             num_bytes = block_n * depth * 2
@@ -74,7 +76,8 @@ def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[
 
 
 def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
-    """As many programs as the card holds at once, or half as many of twice the length.
+    """Configurations with as many programs as the card holds at once, or half as many of twice the
+    length.
 
     For comparison also with a separate norm, and without a prefetch.
     """

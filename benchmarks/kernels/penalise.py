@@ -13,7 +13,7 @@ PROMPT = 4000
 """Tokens of a prompt, many of them repeated."""
 
 KINDS = {"presence": (1.0, 0.0, 1.5), "repetition": (1.1, 0.3, 1.5)}
-"""Repetition, frequency and presence; a repetition penalty of 1 is not calculated."""
+"""Repetition, frequency and presence; a repetition penalty of 1 is not computed."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:

@@ -1,9 +1,9 @@
-"""The products of an 8B's layer as they follow each other, in 16 and in 8 bits, for 8 to 256 rows.
+"""The four products of an 8B's layer in sequence, in 16 and in 8 bits, for 8 to 256 rows.
 
-`python -m benchmarks.kernels rows_chain --jobs 12`, some 20 s on an H200: what serves now beside
-other configurations of `kernels.linear.wide`, all four products at once. A product begins before
-the one ahead has ended, so a sweep of each alone (`rows_sweep`) does not say what a step gains.
-Attention is left out: a slice of queries, keys and values goes on.
+`python -m benchmarks.kernels rows_chain --jobs 12`, some 20 s on an H200: the present choice beside
+other configurations of `kernels.linear.wide`, for all four products at once. A product begins
+before the one ahead has ended, so a sweep of each alone (`rows_sweep`) does not show the gain of a
+step. Attention is left out: a slice of queries, keys and values replaces its output.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,14 +30,14 @@ _LAYER: Final = (
 )
 _ROWS: Final = (8, 64, 128, 256)
 _ERRORS: Final = {0: 2e-2, 1: 0.1}
-"""By the scales of the weights: of four products, whose errors add up."""
+"""Tolerances by the scales of the weights, for four products whose errors add up."""
 
 Configs = Sequence[Config | None]
-"""Of the four products; None: the library."""
+"""The configurations of the four products; None: the library."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """One layer by weights in 16 bits, then in 8; none off CUDA."""
+    """One layer with weights in 16 bits, then in 8; none without CUDA."""
     if device.type != "cuda":
         return
     for scale_block, num_rows in [(block, rows) for block in _ERRORS for rows in _ROWS]:

@@ -17,22 +17,22 @@ from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Wide
 
 _SMALL_DEPTH = 3072
-"""The 0.6B's products are over before their programs have begun well."""
+"""The 0.6B's products are over before all their programs have begun."""
 
 _HEAD_ROWS = 2**15
 _DEEP_STAGES = 20
 _MOST_READ_ROWS = 128
 
 _HALVES = ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2))
-"""Groups and splits where a tile has half of the rows: fewer programs read all of x, 96 or 128 of
-them the whole weight. By count 11 to 14 us less of a layer at 208 and 256 rows, all but gates and
-ups.
+"""Groups and splits for tiles of half the rows: fewer programs read all of x, 96 or 128 of them the
+whole weight. By count this takes 11 to 14 us less of a layer at 208 and 256 rows, in all products
+but gates and ups.
 """
 _FEWEST_HALVED_ROWS = 128
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """All but the head; none off CUDA."""
+    """All products but the head; none without CUDA."""
     if device.type != "cuda":
         return
     for op, num_weight_rows, depth in LAYERS:
@@ -49,8 +49,8 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 
 def _faster(usual: Config | None, num_rows: int) -> Iterator[Config]:
-    """The same, bound by reading the weight, with longer reads of it, and with all the stages that
-    shared memory holds.
+    """Variants of the usual configuration, bound by reading the weight, with longer reads of it,
+    and with all the stages that shared memory holds.
     """
     if isinstance(usual, Wide) and num_rows <= _MOST_READ_ROWS:
         yield usual._replace(cached_bytes=256)

@@ -1,7 +1,7 @@
-"""Decodes behind a prefix that they share, beside the same decodes without it and all apart.
+"""Decodes with a shared prefix, beside the same decodes without it and with each attending alone.
 
-Owns the sizes and the swept tiles and pieces, of whose costs `kernels.attention.choose` has the
-figures. A layer's time: what a step lays out once is not in it.
+Owns the sizes and the swept tiles and pieces, whose costs `kernels.attention.choose` records. The
+times are of a layer, without the layout that a step makes once.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ SIZES: list[tuple[str, int, int, int]] = [
     ("8B", 200, 2_048, 512),
     ("0.6B", 32, 12_288, 1024),
 ]
-"""Model, decodes, tokens that all share, tokens of each."""
+"""Model, decodes, shared tokens, own tokens of each."""
 
 TILES: list[tuple[str, PrefillConfig]] = [
     ("CUDA C++", EXTEND_CONFIG),
@@ -56,7 +56,7 @@ SMALL = [("Triton", PrefillConfig(16, 16, 4, 2, target=8, piece=16))]
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """Every size behind its prefix, then without it; a small one for the interpreter."""
+    """Every size with its prefix, then without it; a small one for the interpreter."""
     if device.type == "cpu":
         yield _Size("0.6B", 3, 2 * BLOCK_SIZE, 9, device).case(SMALL)
         return
@@ -66,7 +66,7 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 
 class _Size:
-    """Decodes of `own` tokens behind `shared` ones."""
+    """Decodes with `own` tokens each after `shared` ones."""
 
     def __init__(self, model: str, rows: int, shared: int, own: int, device: torch.device) -> None:
         self.name = f"{model} {rows} x {own} behind {shared}"
@@ -77,7 +77,9 @@ class _Size:
         self.plan = PagedPlan(positions, numbers, positions, rows)
 
     def case(self, tiles: list[tuple[str, PrefillConfig]]) -> Case:
-        """All apart, and together in these tiles; of the first, the launches ahead alone."""
+        """The case with each decode alone, then together in these tiles, and the launches ahead
+        alone in the first.
+        """
         rows, heads, tokens = self.rows, self.heads, self.shared + self.rows * self.own
         return Case(
             name=self.name,
@@ -103,7 +105,7 @@ class _Size:
         return qkv, normal(self.heads + KV, DIM, device=device), keys, values, tables
 
     def _laid_out(self, config: PrefillConfig | None) -> PagedPlan:
-        """What a step lays out once."""
+        """The layout that a step makes once."""
         work, rows = None, self.rows
         if config is not None:
             runs = (SharedRun(0, rows, 0, self.shared, 0),)

@@ -102,7 +102,7 @@ def measure(
 
 
 def _times_us(case: Case, wrong: dict[str, str]) -> dict[str, float]:
-    """By variant; variants that fail only while timed are added to `wrong`."""
+    """The times by variant; variants that fail only while timed are added to `wrong`."""
     floor = timing.floor_us(case)
     torch.manual_seed(1)
     sets = timing.rotating_inputs(case)

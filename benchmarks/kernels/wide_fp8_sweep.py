@@ -1,9 +1,9 @@
-"""Finds the best configuration of `kernels.linear.wide` for weights in 8 bits, beside what serves
-now, in less than a minute.
+"""Finds the best configuration of `kernels.linear.wide` for weights in 8 bits, beside the present
+choice, in less than a minute.
 
 `python -m benchmarks.kernels wide_fp8_sweep --jobs 15 --json FILE`, then `python -m
 benchmarks.linear_table --fp8 --onto FILE > kernels/linear/tuned_fp8.py`: entries of other sizes
-stay. The first variant of a case is what serves without it; `--case T=64` measures those rows only.
+stay. The first variant of a case is the choice without it; `--case T=64` measures those rows only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,15 @@ from kernels.linear.choose import Op, choose
 from kernels.linear.config import MAX_TILE_ROWS, MAX_WIDE_ROWS, Config, Wide
 
 _DRAFTED = ((Op.NORM_LINEAR, 10240, 4096), (Op.NORM_LINEAR, 151936, 4096))  # 128 rows: 8 at once
-"""Of DFlash beside its layers, whose shapes are the model's: keys and values of the context, and
-the copy of the head.
+"""Products of DFlash besides its layers, which have the model's shapes: keys and values of the
+context, and the copy of the head.
 """
 
 _GATES = Op.NORM_SWIGLU, 24576, 4096
 _BANDS = (4, 8, 16)
 
 _SMALL_DEPTH = 3072
-"""The 0.6B's products are over before their programs have begun well."""
+"""The 0.6B's products are over before all their programs have begun."""
 
 _TILES = {
     Op.NORM_LINEAR: ((1, 1), (1, 2), (2, 1), (2, 2)),
@@ -37,12 +37,12 @@ _TILES = {
 _TILES_OF_MANY = ((2, 1), (3, 1))
 _MOST_DEEP_ROWS = 64
 _MANY = 2**15
-"""Weight rows that are many tiles for each multiprocessor."""
+"""Weight rows that make many tiles for each multiprocessor."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """The layers of an 8B by decodes and drafts, what a drafter has besides, and 64 sequences of
-    a 27B; none off CUDA.
+    """The layers of an 8B by decodes and drafts, a drafter's other products, and 64 sequences of a
+    27B; none without CUDA.
     """
     if device.type != "cuda":
         return
@@ -70,7 +70,9 @@ def _wides(op: Op, num_weight_rows: int) -> Iterator[Wide]:
 
 
 def _deeper(wides: Sequence[Wide], num_rows: int) -> Iterator[Config]:
-    """With more of the weight on its way ahead of the product, and longer reads of it."""
+    """Variants with more of the weight in flight ahead of the product, and with longer reads of
+    it.
+    """
     for wide in wides:
         if wide.groups == 1 and num_rows <= _MOST_DEEP_ROWS:
             yield wide._replace(stages=20)

@@ -21,7 +21,7 @@ _CLUSTERS = ((1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 1), (3, 3))
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """Every candidate of every shape from 4 rows on; none off CUDA."""
+    """Every candidate of every shape from 4 rows on; none without CUDA."""
     if device.type != "cuda":
         return
     for op, num_weight_rows, depth in LAYERS:

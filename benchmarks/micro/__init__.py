@@ -1,5 +1,5 @@
 """CPU cost of single parts: `python -m benchmarks.micro`.
 
-One module per part yields its figures; `__main__` has the table of parts and prints. Whole
-processes are measured by `herma bench gateway` and `herma bench engine`.
+One module per part yields its figures; `__main__` has the table of parts and prints. `herma bench
+gateway` and `herma bench engine` measure whole processes.
 """

@@ -1,7 +1,8 @@
-"""The CPU's part of a step's drafts from earlier text, by number of sequences and their tokens.
+"""The CPU time of a step's drafts from earlier text, by number of sequences and their tokens.
 
-`copies`: each sequence says again what stands in its prompt; `novel`: none ever does, so each step
-searches anew; `fleet`: they say what others have said. In all of them texts of others are taken in.
+`copies`: each sequence repeats its prompt. `novel`: no sequence repeats anything, so each step
+searches anew. `fleet`: sequences repeat what others have said. In each case the index takes in
+texts of others too.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from workers.scheduler import Candidate
 from workers.speculation import NUM_TEXT_SOURCES, MatchOdds, TextSource
 
 BAR_US: Final = 1000.0
-"""All drafts of a step."""
+"""The bar of all drafts of a step."""
 
 _VOCABULARY: Final = 50_000
 _PERIOD: Final = 700
@@ -52,7 +53,7 @@ def _steps(num_seqs: int, length: int, kind: str, num_steps: int) -> list[float]
             tokens = array("I", [rng.randrange(_VOCABULARY) for _ in range(length)])
         texts.append(tokens)
         source.start(seq, tokens, None)
-    for seq in range(num_seqs, num_seqs + num_steps):  # what comes in while it is measured
+    for seq in range(num_seqs, num_seqs + num_steps):  # texts that arrive during the measurement
         source.start(seq, array("I", [rng.randrange(_VOCABULARY) for _ in range(600)]), 0)
         source.end(seq)
     times_s = []

@@ -1,4 +1,4 @@
-"""What a streamed token costs from its id to the bytes of its chunk.
+"""The cost of a streamed token, from its id to the bytes of its chunk.
 
 One token per step, as engines send them, with the built-in model's own tokens: detokenised, matched
 against a stop string, split into reasoning, text and calls, and written as server-sent events.

@@ -1,4 +1,4 @@
-"""What a request costs from its bytes to the frame for a worker, and what new text costs.
+"""The cost of a request, from its bytes to the frame for a worker, and the cost of new text.
 
 Owns bodies of English words by a fixed seed, and the gateway's own parts up to the frame, with one
 worker that is always free and the built-in model's tokenizer and template.
@@ -60,7 +60,7 @@ _TEXT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`bodies` are measured, each once, after all of `before` were prepared."""
+    """The `bodies` are measured, each once, after all of `before` were prepared."""
 
     name: str
     before: tuple[bytes, ...]
@@ -68,7 +68,7 @@ class Case:
 
 
 def measure_prompts(quick: bool) -> Iterator[Figure]:
-    """CPU time of the process (threads count) as requests go, and of each stage by itself."""
+    """CPU time of the process (including threads) for whole requests, and for each stage alone."""
     rng, num_bodies = random.Random(11), 4 if quick else 300
     for case in (
         _repeated(rng, num_bodies),
@@ -79,7 +79,9 @@ def measure_prompts(quick: bool) -> Iterator[Figure]:
 
 
 async def _measure(case: Case) -> list[Figure]:
-    """Two fresh gateways, because the second measurement must not find the bodies cached."""
+    """The figures of a case, by two fresh gateways: the second measurement must not find the bodies
+    cached.
+    """
     times_s = []
     async with _warmed(case) as path:
         for body in case.bodies:
@@ -159,7 +161,7 @@ Clock = Callable[[], float]
 
 
 class _PromptPath:
-    """Takes requests as far as the frame that goes to the worker."""
+    """The path of a request up to the frame for the worker."""
 
     def __init__(self, services: Services, text: ModelText) -> None:
         self.services = services
@@ -168,7 +170,7 @@ class _PromptPath:
         self._num_tickets = 0
 
     async def submit(self, body: bytes) -> bytes:
-        """The frame for `body`, by the way that turns take."""
+        """The frame for `body`, made in the way of a turn."""
         request = parse_chat_request(body)
         job = await prepare(self.services, request, Caller(), self._view())
         assert job is not None
@@ -176,7 +178,7 @@ class _PromptPath:
         return encode(_submit(job))
 
     async def stages(self, body: bytes, clock: Clock) -> dict[str, float]:
-        """The seconds of each stage. What a thread would do is done on the spot."""
+        """The seconds of each stage. Work of threads is done in place."""
         started = [clock()]
         request = parse_chat_request(body)
         started.append(clock())
@@ -227,7 +229,7 @@ class _PromptPath:
 
 @asynccontextmanager
 async def _prompt_path() -> AsyncIterator[_PromptPath]:
-    """A path whose texts are built."""
+    """A path whose texts are already built."""
     services = build_services(Config(models=(ModelConfig(name=MODEL),)), {})
     files = {p.name: p.read_bytes() for p in FILES.iterdir() if p.suffix in {".json", ".jinja"}}
     try:
@@ -263,7 +265,9 @@ def _fresh(rng: random.Random, num_bodies: int) -> Case:
 
 
 def _second_turn(rng: random.Random, num_bodies: int) -> Case:
-    """An agent's call after a tool's result: 64 KiB, of which half is the conversation's own."""
+    """An agent's call after a tool's result: 64 KiB, half of which belong to the conversation
+    alone.
+    """
     tools = [_tool(rng, number) for number in range(NUM_TOOLS)]
     system = {"role": "system", "content": _prose(rng, 6_000)}
     before, bodies = [], []

@@ -1,10 +1,10 @@
-"""How much of agents' prompts an engine finds in its prefix cache: full attention, which can begin
-behind any block, compared with hybrids, which can begin only behind saved states.
+"""The share of agents' prompts that an engine finds in its prefix cache: full attention, which can
+continue after any block, compared with hybrids, which can continue only after a saved state.
 
 Owns the fleet: agents with a common system prompt and growing turns. Some answer with reasoning
-that the template leaves out of the next prompt, some are forked from another one in the middle of
-its work. With long answers it matters that states are saved along answers too. The scheduler is
-that of the engine; no step is computed, because every token is known.
+that the template leaves out of the next prompt; some are forked from another agent in the middle of
+its work. With long answers the states that are saved along answers matter too. The scheduler is the
+engine's; no step is computed, because every token is known.
 """
 
 import random
@@ -29,11 +29,11 @@ from workers.scheduler import (
 )
 
 SYSTEM_TOKENS: Final = 12_013
-"""An agent's instructions and tools; no whole number of blocks."""
+"""An agent's instructions and tools; not a whole number of blocks."""
 
 MOST_POINTS: Final = 5.0
 MOST_AGAIN: Final = 4096
-"""The most tokens that a divergence may cost a hybrid more than full attention."""
+"""The most tokens by which a divergence may cost a hybrid more than full attention."""
 
 _BLOCK: Final = 32
 _MODEL: Final = "model"
@@ -41,8 +41,8 @@ _VOCABULARY: Final = 50_000
 
 
 class Card(NamedTuple):
-    """Tokens of keys and values, and states of prefixes; None for full attention. `along`: tokens
-    of an answer from one state to the next.
+    """The memory of a card: tokens of keys and values, and states of prefixes (None for full
+    attention). `along`: tokens of an answer between two states.
     """
 
     kv_tokens: int
@@ -50,22 +50,24 @@ class Card(NamedTuple):
     along: int = SavePolicy().along
 
     def reference(self) -> "Card":
-        """With full attention."""
+        """The same card with full attention."""
         return self._replace(num_states=None)
 
     def prompts_only(self) -> "Card":
-        """Without states within answers."""
+        """The same card without states within answers."""
         return self._replace(along=2**40)
 
 
 H200: Final = Card(900_000, 64)
-"""What `herma plan` finds for a 27B in bfloat16 on 141 GB."""
+"""The sizes that `herma plan` finds for a 27B in bfloat16 on 141 GB."""
 
 SMALL: Final = Card(200_000, 8)
 
 
 class Lengths(NamedTuple):
-    """Ranges of tokens of an answer: the reasoning, half of the time, and the text."""
+    """Ranges of tokens of an answer: of its reasoning, which half of the answers have, and of its
+    text.
+    """
 
     reasoning: tuple[int, int]
     text: tuple[int, int]
@@ -76,7 +78,7 @@ LONG: Final = Lengths((500, 6_000), (100, 3_000))
 
 
 class Reused(NamedTuple):
-    """How many of the tokens of all prompts were cached, and the number of turns."""
+    """The cached tokens of all prompts, and the number of turns."""
 
     num_cached: int
     num_tokens: int
@@ -84,19 +86,19 @@ class Reused(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """100 if every prompt was cached whole."""
+        """The cached share; 100 if every prompt was cached completely."""
         return 100 * self.num_cached / self.num_tokens
 
 
 class Turn(NamedTuple):
-    """A prompt and its answer, of which the next prompt keeps what is behind the reasoning."""
+    """A prompt and its answer. The next prompt keeps the part after the reasoning."""
 
     prompt: Sequence[int]
     answer: Sequence[int]
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    """Of a fleet's prompts, the share that was cached; then of shifted prompts, the worst loss."""
+    """The cached share of a fleet's prompts; then the worst loss with shifted prompts."""
     num_agents, num_waves = (2, 2) if quick else (12, 10)
     cards = {"H200": H200} if quick else {"H200": H200, "small card": SMALL}
     for name, card in cards.items():
@@ -119,7 +121,7 @@ def measure(quick: bool) -> Iterator[Figure]:
 
 
 def _long_answers(quick: bool, cards: dict[str, Card]) -> Iterator[Figure]:
-    """What a turn computes again behind an answer of thousands of tokens."""
+    """The tokens that a turn computes again after an answer of thousands of tokens."""
     for name, card in cards.items():
         for strips in (False, True):
             size = (2, 2) if quick else (12, 6)
@@ -138,7 +140,7 @@ def _long_answers(quick: bool, cards: dict[str, Card]) -> Iterator[Figure]:
 def fleet(
     num_agents: int, num_waves: int, *, strips: bool, seed: int, lengths: Lengths = SHORT
 ) -> Iterator[list[Turn]]:
-    """The turns of each wave. From an agent's prompt another agent may be forked."""
+    """The turns of each wave. Another agent may be forked from an agent's prompt."""
     rng = random.Random(seed)
     system = _drawn(rng, SYSTEM_TOKENS)
     histories = [[*system, *_drawn(rng, rng.randrange(100, 600))] for _ in range(num_agents)]
@@ -159,7 +161,7 @@ def fleet(
 
 
 def reused(card: Card, waves: Sequence[Sequence[Turn]]) -> Reused:
-    """What an engine with this card finds."""
+    """The reuse of an engine with this card."""
     engine = _Engine(card)
     for turns in waves:
         for turn in turns:
@@ -169,8 +171,8 @@ def reused(card: Card, waves: Sequence[Sequence[Turn]]) -> Reused:
 
 
 def lost_by_parting(ends: Sequence[int], parts_at: int) -> int:
-    """How many tokens more than full attention a hybrid computes of a prompt that is the last one's
-    up to `parts_at` tokens; `ends` are the lengths of the turns that led there.
+    """How many more tokens than full attention a hybrid computes of a prompt that equals the last
+    one up to `parts_at` tokens; `ends` are the lengths of the turns that led there.
     """
     rng = random.Random(f"{ends} {parts_at}")
     last = _drawn(rng, ends[-1])
@@ -191,8 +193,8 @@ def _lost_anywhere(rng: random.Random) -> int:
 
 
 class _Engine:
-    """The engine's scheduler, whose sequences say what their turns say. `cached` and `lengths` in
-    tokens, by turn.
+    """The engine's scheduler, whose sequences output the tokens of their turns. `cached` and
+    `lengths` are in tokens, by turn.
     """
 
     def __init__(self, card: Card) -> None:
@@ -230,7 +232,7 @@ class _Engine:
 
 
 def _result(plan: StepPlan, by_seq: dict[int, Turn]) -> StepResult:
-    """Each sampling chunk gets the token that its turn says there."""
+    """The result of a step: each sampling chunk gets the token of its turn."""
     sampled = []
     for chunk in plan.chunks:
         if chunk.samples:

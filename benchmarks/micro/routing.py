@@ -1,7 +1,7 @@
-"""What a routing decision costs, and the memory of the prefix index.
+"""The cost of a routing decision, and the memory of the prefix index.
 
 Owns a fleet of 16 workers, an index of five million distinct blocks (every fourth one on two
-workers) and the prompts that are placed on it: 100,000 tokens in blocks of 32, digests given.
+workers) and the prompts that are placed on it: 100,000 tokens in blocks of 32, with digests given.
 """
 
 import gc
@@ -52,7 +52,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     fleet = _Fleet(num_blocks)
     for known in (PREFIX, SHARED_START, NOTHING, LENGTHS):
         ask_us, release_us = fleet.decision_us(known, repeats)
-        # Prompts known in 16 lengths do not occur: conversations live on one or two workers.
+        # No prompt is known in 16 lengths: conversations live on one or two workers.
         yield Figure(known, "ask", ask_us, bar=None if known == LENGTHS else MAX_ASK_US)
         yield Figure(known, "release", release_us)
     index = f"index of {num_blocks:,} blocks"

@@ -1,8 +1,8 @@
-"""The CPU's part of what decodes share, by number of decodes and of prefixes.
+"""The CPU time of grouping decodes that share prefixes, by number of decodes and of prefixes.
 
 `same` is a step like the one before it, `growth` one in which a sequence fills a block, `arrival`
-one in which a sequence ends and another one comes; `layout` makes the items of new groups, which a
-step with an arrival needs too. Behind 12k tokens, each sequence has 1k of its own.
+one in which a sequence ends and another one starts; `layout` makes the items of new groups, which a
+step with an arrival needs too. Each sequence has 1k tokens of its own after a prefix of 12k.
 """
 
 import itertools

@@ -1,9 +1,9 @@
-"""The host's part of a step that verifies drafts of the card, by number of sequences.
+"""The host's time in a step that verifies drafts of the card, by number of sequences.
 
-Each has 15 drafts, of which five or six are right. The network is replaced by what it would have
-left, and the drafter by one that says the same for ever; the rest is the engine's own: scheduler,
-runner, the rows of a step, and what is launched around graphs. A card that does not wait for the
-host must compute longer than `all of a step`.
+Each sequence has 15 drafts, of which five or six are right. The network is replaced by its recorded
+output, and the drafter by a constant one; the rest is the engine's own: scheduler, runner, the rows
+of a step, and the launches around graphs. A card is not limited by the host only if it computes
+longer than `all of a step`.
 """
 
 import random
@@ -38,7 +38,7 @@ _MODEL: Final = "builtin:herma-tiny"
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    """Medians of elapsed time, of a process that has a core for itself."""
+    """Medians of elapsed time, for a process with a core of its own."""
     for num_seqs in (1,) if quick else (1, 8, 32, 64):
         for what, times_s in _passes(num_seqs, 4 if quick else 60).items():
             case = f"{num_seqs} sequences, {_DEPTH} drafts each"
@@ -47,7 +47,7 @@ def measure(quick: bool) -> Iterator[Figure]:
 
 @final
 class _Drafter:
-    """Says the right token `_SURE` times or once more, then the wrong one."""
+    """Drafts the right token `_SURE` times or once more, then a wrong one."""
 
     name = "schedule"
     taps = (0,)
@@ -61,13 +61,13 @@ class _Drafter:
         self._rng = random.Random(0)
 
     def take_in(self, taps: Tensor, plan: object) -> None:
-        """Nothing is kept."""
+        """Ignore the taps."""
 
     def take_cache(self, num_blocks: int, block_size: int) -> None:
-        """It has none."""
+        """Do nothing: this drafter has no cache."""
 
     def draft(self, step: DraftStep) -> Drafted:
-        """As `num_right` of each says."""
+        """Draft by the `num_right` of each sequence."""
         ids = torch.full((len(step.seqs), step.depth), _WRONG)
         for own in ids:
             own[: _SURE + (self._rng.random() < _CHANCE)] = _RIGHT
@@ -83,7 +83,7 @@ class _Watched(Runner):
     graphs_s = 0.0
 
     def capture(self, step: Callable[[], Tensor]) -> Replay:
-        """A `Capture`."""
+        """A replay that runs the step and subtracts its time (a `Capture`)."""
 
         def replay() -> Tensor:
             began_s = time.perf_counter()
@@ -94,14 +94,14 @@ class _Watched(Runner):
         return replay
 
     def launch(self, plan: StepPlan) -> InFlight:
-        """See `Runner`."""
+        """Launch a step, timed."""
         began_s, before_s = time.perf_counter(), self.graphs_s
         step = super().launch(plan)
         self.launches_s.append(time.perf_counter() - began_s - (self.graphs_s - before_s))
         return step
 
     def collect(self, step: InFlight) -> StepResult:
-        """See `Runner`."""
+        """Collect a step, timed."""
         began_s = time.perf_counter()
         result = super().collect(step)
         self.reads_s.append(time.perf_counter() - began_s)
@@ -109,7 +109,7 @@ class _Watched(Runner):
 
 
 def _passes(num_seqs: int, num_steps: int) -> dict[str, list[float]]:
-    """Seconds of each part, of steps in the middle of answers."""
+    """Seconds of each part of a step, in the middle of answers."""
     runner = _runner(num_seqs)
     proposer = speculation_for(_config(num_seqs), runner)
     drive = Drive(runner, looks_ahead=True, proposer=proposer, clock=time.perf_counter)
@@ -129,7 +129,7 @@ def _passes(num_seqs: int, num_steps: int) -> dict[str, list[float]]:
 
 
 def _runner(num_seqs: int) -> _Watched:
-    """On a CPU, with steps as on a card; it says one token for ever."""
+    """A runner on a CPU with the steps of a card; it always outputs one token."""
     bare = load_runner(_config(num_seqs), lambda *_: None)
     with torch.inference_mode():
         bare.model.weights.embedding.zero_()  # its head, too

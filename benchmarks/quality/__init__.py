@@ -1,1 +1,1 @@
-"""`herma bench quality`: what a setting costs in perplexity and agreement."""
+"""`herma bench quality`: the cost of a setting in perplexity and agreement."""

@@ -1,7 +1,7 @@
-"""How far the logits of one engine are from another's, over the same tokens.
+"""Compares the logits of two engines over the same tokens.
 
-Owns the sums. Must not know settings or texts. Every window is one prompt, computed as a step of
-its own by the engine's code; its logits stay on the device.
+Owns the sums. Must not know settings or texts. Every window is one prompt, computed as a separate
+step by the engine's code; its logits stay on the device.
 """
 
 from array import array
@@ -19,12 +19,14 @@ from workers.engine.runner import Runner
 from workers.scheduler import Chunk, SequenceStart, StepPlan
 
 _ROWS: Final = 128
-"""Rows whose logits are float32 at once: 78 MB of a vocabulary of 152k, some of which there are."""
+"""Rows whose logits are float32 at once: 78 MB with a vocabulary of 152k, and a few such tensors
+exist at a time.
+"""
 
 
 @dataclass(slots=True)
 class Score:
-    """Sums over the `tokens` that are judged, each by the logits of the position before it."""
+    """Sums over the judged `tokens`, each by the logits of the position before it."""
 
     tokens: int = 0
     nll: float = 0.0
@@ -33,7 +35,7 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """Of the next tokens."""
+        """The perplexity of the next tokens."""
         return exp(self.nll / max(1, self.tokens))
 
     @property
@@ -54,7 +56,9 @@ def compare(
     windows: Sequence[Window],
     done: Callable[[int], None] = lambda _: None,
 ) -> Score:
-    """The score of `other` against `reference`; of itself, agreement is 1 and divergence 0."""
+    """The score of `other` against `reference`. Of an engine against itself, agreement is 1 and
+    divergence 0.
+    """
     score = Score()
     for number, window in enumerate(windows, 1):
         expected = _hidden(reference, window.ids)
@@ -80,7 +84,7 @@ def _add(score: Score, right: Tensor, ours: Tensor, following: Tensor) -> None:
 
 
 def _hidden(runner: Runner, ids: Sequence[int]) -> Tensor:
-    """The last hidden states [len(ids), hidden] of a prompt of its own."""
+    """The last hidden states [len(ids), hidden] of one prompt."""
     tokens = array("I", ids)
     start = SequenceStart(0, tokens, len(tokens), SamplingParams(max_tokens=1), seed=0)
     blocks = tuple(range(-(-len(tokens) // runner.facts.block_size)))

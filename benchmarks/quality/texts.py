@@ -1,7 +1,7 @@
-"""The token sequences that a setting is judged by.
+"""The token sequences on which a setting is judged.
 
-Owns where they come from: conversations of the built-in model's data, the pages of this repository,
-or files of the user; random ids for a shape without a tokenizer. The same in every run.
+Owns their sources: conversations of the built-in model's data, the pages of this repository, or
+files of the user; random ids for a shape without a tokenizer. They are the same in every run.
 """
 
 import random
@@ -20,14 +20,14 @@ from training.render import load_template, render
 _ROOT: Final = Path(__file__).parents[2]
 _SEED: Final = 2026
 _CASES: Final = 16
-"""Of each skill at a time."""
+"""Cases of each skill at a time."""
 
 _MOST_IDS: Final = 10_000
 
 
 class Window(NamedTuple):
-    """Token ids, computed from their beginning, and which of them are judged: those that a model
-    was made to write.
+    """Token ids, computed from their beginning, and which of them are judged: the ones that a model
+    was trained to write.
     """
 
     ids: list[int]
@@ -35,13 +35,13 @@ class Window(NamedTuple):
 
 
 Piece = tuple[str, bool]
-"""A stretch of text, and whether it is judged."""
+"""A piece of text, and whether it is judged."""
 
 
 def texts_for(
     model: str, model_dir: Path, files: Sequence[Path], num_tokens: int, window: int, vocab: int
 ) -> dict[str, list[Window]]:
-    """Windows of `window` tokens by the name of their text, `num_tokens` of each at most. Raises
+    """Windows of `window` tokens by the name of their text, at most `num_tokens` of each. Raises
     `ConfigError` for a file that cannot be read.
     """
     if model.startswith(DUMMY_PREFIX):
@@ -67,7 +67,7 @@ def _read(path: Path) -> str:
 
 
 def _conversations() -> Iterator[Piece]:
-    """Held-out cases of the built-in model's skills, without end; their answers are judged."""
+    """Held-out cases of the built-in model's skills, endlessly; their answers are judged."""
     template = load_template()
     for number, skill in enumerate(cycle(SKILLS)):
         for case in skill_cases(skill, _SEED + number // len(SKILLS), _CASES):
@@ -82,8 +82,8 @@ def _pages() -> Iterator[Piece]:
 def _windows(
     sequences: Iterable[tuple[list[int], bool]], num_tokens: int, window: int
 ) -> list[Window]:
-    """Consecutive windows over all sequences; a rest that is no window is left out, unless it is
-    all that there is.
+    """Consecutive windows over all sequences. An incomplete last window is left out, unless there
+    is no other.
     """
     ids: list[int] = []
     judged: list[bool] = []

@@ -17,7 +17,7 @@ from workers.scheduler.saving import PrefixStates
 
 class Cache(Protocol):
     """The interface of a worker's blocks. A sequence holds named blocks and private ones. `states`
-    are those of prefixes, if the model has any.
+    are the saved states of prefixes, if the model has any.
     """
 
     states: PrefixStates | None

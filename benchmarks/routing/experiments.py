@@ -1,7 +1,7 @@
 """Two experiments on questions that a table of means does not answer.
 
 Owns the experiments and their bars. Fairness: one key with 40 concurrent requests beside three keys
-with two each, on a worker of eight places; do the small keys wait for the large one? Collapse: 16
+with two each, on a worker with eight places; do the small keys wait for the large one? Collapse: 16
 new sessions with one long prefix on two workers at once; does one worker get them all?
 """
 
@@ -111,7 +111,9 @@ def _fairness(name: str, make: Maker) -> Fairness:
 
 
 def _crowd() -> Trace:
-    """Every key keeps its number of requests running, each following one of its own."""
+    """A trace in which every key keeps its number of requests running: each request follows one of
+    the same key.
+    """
     chance, chains = Random(0), Chains()
     turns: list[Turn] = []
     lanes = [(BIG, lane) for lane in range(NUM_BIG)]

@@ -1,11 +1,11 @@
-"""Generated traces of long prompts that caches hold little of.
+"""Generated traces of long prompts that are mostly not cached.
 
 Owns two kinds. Must not know policies.
 
 - documents: conversations about documents of 8k to 120k tokens with a heavy tail (Pareto, exponent
   1), one to three questions each, with pauses in which a small cache forgets the document.
 - bursts: conversations of 1 to 12 turns that grow from 1k tokens on, with a heavy tail. Turns
-  arrive when they arrive, answered or not, as from clients that retry or fan out.
+  arrive at their times, answered or not, as from clients that retry or fan out.
 
 Sessions start at random over one unit of time; the simulation scales that to the load.
 """
@@ -56,7 +56,7 @@ def long_trace(kind: str, num_sessions: int, seed: int) -> Trace:
 
 
 _Shape = list[tuple[int, float, float]]
-"""Of each turn: tokens, seconds after the previous answer, part of the span after the previous
+"""For each turn: tokens, seconds after the previous answer, part of the span after the previous
 arrival.
 """
 

@@ -1,7 +1,7 @@
-"""Turns that our policy places away from their cached prefix, by their own explanation.
+"""Turns that our policy places away from their cached prefix, with the policy's explanation.
 
 Owns what counts as such a move, and how long the worker with the prefix was really full. Must not
-know how a cost arises.
+know how a cost is computed.
 """
 
 from bisect import bisect_right
@@ -20,12 +20,12 @@ from gateway.routing.effects import Assign, Effects
 from gateway.telemetry import Candidate
 
 LEFT_TOKENS: Final = 8192
-"""A turn that leaves fewer cached tokens behind is no move: a step computes as many."""
+"""A turn that leaves fewer cached tokens behind is no move: one step computes as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A turn left `left_tokens` behind on `home`. `reason` is that of the route."""
+    """A turn that left `left_tokens` behind on `home`. `reason` is the route's."""
 
     number: int
     at: float
@@ -38,7 +38,7 @@ class Move:
 @dataclass(frozen=True, slots=True)
 class Moves:
     """The moves of a cell (a trace, a number of workers, a load) among `num_turns`. `waits`: for
-    each, the announced wait on the worker that was left, and the seconds until an answer ended
+    each move, the announced wait on the worker that was left, and the seconds until an answer ended
     there.
     """
 
@@ -49,7 +49,7 @@ class Moves:
 
 
 class Explained(Herma):
-    """Our policy; it notes its moves, and when answers end."""
+    """Our policy, which also records its moves and the ends of answers."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -80,7 +80,7 @@ def _move(effect: Assign) -> Move | None:
 
 
 def moves(planned: Iterable[Task]) -> Iterator[Moves]:
-    """Of each row of ours, in order. Raises `TraceError` if a trace is unusable."""
+    """The moves of each row of ours, in order. Raises `TraceError` if a trace is unusable."""
     for task in (task for task in planned if task.policy == OURS):
         case = case_of(task)
         policy, outcomes = play(case, Explained)
@@ -95,7 +95,7 @@ def moves(planned: Iterable[Task]) -> Iterator[Moves]:
 
 
 def move_lines(found: Iterable[Moves]) -> list[str]:
-    """Of each cell a line, and the explanation of its largest move."""
+    """A line for each cell, and the explanation of its largest move."""
     text = [f"{'cell':36} {'turns':>6} {'moved':>6} {'announced s':>12} {'real s':>7}"]
     for one in found:
         line = f"{one.cell:36} {one.num_turns:6} {len(one.moves):6}"

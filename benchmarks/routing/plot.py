@@ -1,6 +1,6 @@
-"""The table as a picture: time to first token over load, one panel per trace and fleet size.
+"""Draws the table: time to first token over load, one panel per trace and fleet size.
 
-Owns the drawing. matplotlib is needed only here, and only for a picture.
+Owns the drawing. Only this file needs matplotlib, and only for a picture.
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ from benchmarks.routing.trace import Trace, Turn
 from benchmarks.routing.worker import Report, SimWorker
 
 REPORT_DELAY_S: Final = 0.002
-"""From the end of a step to the gateway: a frame on a local network."""
+"""The delay from the end of a step to the gateway: a frame on a local network."""
 
 
 @dataclass(slots=True)

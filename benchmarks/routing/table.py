@@ -80,7 +80,7 @@ def compared(found: Sequence[Cell]) -> list[Cell]:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers. Raises `ZeroDivisionError` if there are none."""
+    """The mean of positive numbers. Raises `ZeroDivisionError` if there are none."""
     return exp(sum(map(log, values)) / len(values))
 
 

@@ -1,7 +1,7 @@
-"""The waits that our policy announces beside the real ones.
+"""Compares the waits that our policy announces with the real ones.
 
 Owns the comparison. The wait is announced for each turn that finds no place at once; no limit
-refuses it, so that the real wait is known. Must not know how a wait is forecast.
+refuses a turn, so that its real wait is known. Must not know how a wait is forecast.
 """
 
 import math
@@ -24,14 +24,14 @@ BAR: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Seconds until a place, as announced when the turn arrived, and as they were."""
+    """Seconds until a place: announced when the turn arrived, and real."""
 
     announced_s: float
     real_s: float
 
     @property
     def factor(self) -> float:
-        """The greater in whole seconds over the smaller."""
+        """The larger over the smaller, in whole seconds."""
         return _factor(max(1, math.ceil(self.announced_s)), max(1, math.ceil(self.real_s)))
 
     @property
@@ -49,7 +49,7 @@ class Waits:
 
 
 class Announced(Herma):
-    """Our policy; it notes what is announced."""
+    """Our policy, which also records the announced waits."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -63,7 +63,7 @@ class Announced(Herma):
 
 
 def waits(planned: Iterable[Task]) -> Iterator[Waits]:
-    """Of each cell, in order. Raises `TraceError` if a trace is unusable."""
+    """The waits of each cell, in order. Raises `TraceError` if a trace is unusable."""
     found: dict[str, list[Wait]] = {}
     for task in (task for task in planned if task.policy == OURS):
         case = case_of(task)
@@ -77,7 +77,7 @@ def waits(planned: Iterable[Task]) -> Iterator[Waits]:
 
 
 def wait_lines(found: Iterable[Waits]) -> list[str]:
-    """The table: of all waits, and of those of `LONG_S` or more."""
+    """The table, of all waits and of waits of `LONG_S` or more."""
     head = f"{'cell':30} {'waited':>7} {'p50 s':>7} {'p90 s':>7}  {'factor p50':>10} {'p90':>6}"
     text = [f"{head}  {f'of {LONG_S} s or more':>16} {'p90':>6} {'header p90':>10}"]
     for one in found:

@@ -40,8 +40,8 @@ _STEP_MEMORY: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """The engine's limits; a pool of `kv_tokens`, in blocks of the trace, and so many states of
-    prefixes, None for a model without.
+    """The engine's limits: a pool of `kv_tokens`, in blocks of the trace, and the number of states
+    of prefixes, None for a model without states.
     """
 
     cost: CostModel
@@ -129,7 +129,7 @@ class _Candidate(NamedTuple):
 
 
 class SimWorker:
-    """`next_at` is the end of its step or stretch, None while it is idle."""
+    """One simulated worker. `next_at` is the end of its step or stretch, None while it is idle."""
 
     def __init__(self, number: int, spec: WorkerSpec, cache: Cache, block_size: int) -> None:
         self.number = number
@@ -214,14 +214,14 @@ class SimWorker:
         return self._report(now)
 
     def _let_go(self) -> None:
-        """Of the states that the turns of this step have begun with."""
+        """Release the states with which the turns of this step have begun."""
         if self.cache.states is not None:
             for slot in self._pins:
                 self.cache.states.pool.unpin(slot)
             self._pins.clear()
 
     def _settle(self, sequence: Running, saves: tuple[tuple[int, int], ...]) -> None:
-        """The states on the way of a chunk of the step are saved."""
+        """Save the states that lie within a chunk of the step."""
         if saves and self.cache.states is not None:
             sequence.table.num_stored = len(sequence.stored)
             self.cache.states.keep(saves, sequence.table)
@@ -265,7 +265,7 @@ class SimWorker:
         self.next_at = self._began_at + stretch_s
 
     def _share_with_oldest(self, longer: list[Running]) -> None:
-        """Half of the budget is the oldest's; of the other half the shortest comes first."""
+        """Give half of the budget to the oldest turn, the other half to the shortest ones first."""
         num_left = longer[0].num_left
         reserved = min(num_left, self._budget - self._budget // 2)
         self._budget -= reserved
@@ -286,7 +286,7 @@ class SimWorker:
                 self._go_on(sequence)
 
     def _num_urgent(self, sequence: Running) -> int:
-        """Its tokens left, or those that another turn waits for."""
+        """The tokens left of a sequence, or the tokens that another turn waits for."""
         awaited = sequence.num_awaited * self.block_size - sequence.computed
         return min(sequence.num_left, awaited) if awaited > 0 else sequence.num_left
 
@@ -295,7 +295,7 @@ class SimWorker:
             self._compute(sequence, length)
 
     def _compute(self, sequence: Running, length: int) -> None:
-        """A chunk, some of whose states may be saved."""
+        """Compute a chunk, some of whose states may be saved."""
         self._chunks.append((sequence, length))
         self._budget -= length
         saves: tuple[tuple[int, int], ...] = ()
@@ -306,20 +306,21 @@ class SimWorker:
         self._slots.append(saves)
 
     def _candidate(self) -> _Candidate | None:
-        """The next turn to start in this plan: looked for once, until it starts."""
+        """The next turn to start in this plan: searched once, until it starts."""
         if self._next is None:
             self._next = self._find()
         return self._next
 
     def _find(self) -> _Candidate | None:
-        """There is memory for it."""
+        """The first waiting turn that memory has room for."""
         if not self.waiting or not self._may_start or self.num_running >= self.spec.max_seqs:
             return None
         size, cache = self.block_size, self.cache
         reserve = -(-self.num_running * ENGINE_BLOCK // size)
         if cache.num_free <= reserve:
             return None
-        # Those behind are in the engine's intake queue: one that waits for a block holds a place.
+        # Turns behind them are in the engine's intake queue: a turn that waits for a block holds a
+        # place.
         num_places = self.spec.max_seqs - self.num_running
         for sequence in islice(self.waiting, num_places):
             if sequence.awaits in self.planned:
@@ -335,7 +336,7 @@ class SimWorker:
             return None
         num_left = sequence.num_tokens - num_hits * size
         if (states := cache.states) is not None:
-            # Of all full blocks: a state may be saved behind the last token, too.
+            # The names of all full blocks: a state may also be saved after the last token.
             rest = range(len(names), sequence.num_tokens // size)
             sequence.table.digests = [*names, *map(sequence.digest, rest)]
             if (found := states.pool.hit(names[:num_hits])) is not None:
@@ -347,8 +348,8 @@ class SimWorker:
         return _Candidate(sequence, names[:num_hits], num_new, num_left)
 
     def _match(self, names: Sequence[BlockDigest]) -> tuple[int, int, int]:
-        """How many leading blocks are hit, how many of them no sequence holds, and how many are
-        there, whether a state is or not.
+        """The number of leading blocks that are hit, of those that no sequence holds, and of blocks
+        that are cached, with or without a state.
         """
         num_matched, num_idle = self.cache.match(names)
         if self.cache.states is None:
@@ -359,7 +360,9 @@ class SimWorker:
     def _waits(
         self, sequence: Running, names: Sequence[BlockDigest], num_hits: int, num_matched: int
     ) -> bool:
-        """Whether another turn computes a good part of it, as `workers/scheduler/starts.py`."""
+        """Whether another turn computes a good part of this one, as in
+        `workers/scheduler/starts.py`.
+        """
         if not sequence.is_new:
             return False
         end, states = num_matched, self.cache.states
@@ -394,7 +397,7 @@ class SimWorker:
         sequence.computed = len(names) * self.block_size
         if sequence.is_new:
             sequence.is_new = False
-            # From now on the order of the starts.
+            # The order is by starts from now on.
             sequence.arrival = self._num_arrivals
             self._num_arrivals += 1
             self._admitted.append((sequence.turn.number, sequence.computed))
@@ -419,7 +422,9 @@ class SimWorker:
         self._expect(sequence)
 
     def _expect(self, sequence: Running) -> None:
-        """The time of its next event: its end, or a step for which it lacks a block."""
+        """Compute the time of the sequence's next event: its end, or a step for which it lacks a
+        block.
+        """
         num_fit = sequence.num_blocks * self.block_size - sequence.num_tokens + 1
         sequence.due_at = sequence.joined_at + min(sequence.num_outputs_left, max(0, num_fit))
         heappush(self._due, (sequence.due_at, sequence.arrival, sequence))
@@ -494,8 +499,9 @@ class SimWorker:
             sequence.stored.append(digest)
 
     def _release_ended(self) -> None:
-        """In the order of the engine's rows: those of one token by their starts, then the others.
-        Of blocks that are found again, those released first are evicted first.
+        """Release ended sequences in the order of the engine's rows: sequences of one token by
+        their starts, then the others. Of blocks that are found again, those released first are
+        evicted first.
         """
         others = enumerate(self._chunks[self._num_single :], 1)
         places = {sequence.turn.number: place for place, (sequence, _) in others}

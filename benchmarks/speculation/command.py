@@ -1,4 +1,4 @@
-"""`herma bench speculation`: should it be used here?
+"""`herma bench speculation`: measures whether speculation pays on this machine.
 
 Owns the order of a run and its report. Must not know how drafts are made or verified.
 """
@@ -42,10 +42,10 @@ from workers.scheduler import Proposer
 
 _NAME: Final = "speculation"
 _SLACK: Final = 128
-"""Slots of a sequence beyond its tokens: blocks are taken whole, and drafts stand behind them."""
+"""Slots of a sequence beyond its tokens: blocks are whole, and drafts follow the tokens."""
 
 _MOST_TEXT: Final = 64
-"""Drafts that earlier text offers behind a token, at most."""
+"""The most drafts that earlier text offers after a token."""
 
 _DUMMY_DRAFTERS: Final = ("dflash", "mtp")
 
@@ -100,8 +100,9 @@ def _figures(
     depths: list[int],
     arguments: argparse.Namespace,
 ) -> Iterator[tuple[Figure, list[str]]]:
-    """First all without drafts, if 0 is among `depths`: once by an engine that knows of none, once
-    by one whose drafter takes every step in. With each what a card does in its steps, if wanted.
+    """First all loads without drafts, if 0 is among `depths`: by an engine without a drafter, and
+    by one whose drafter processes every step. Each figure comes with the card's work in its steps,
+    if wanted.
     """
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     drafting = _with_drafter(runner, drafter, clock)
@@ -152,14 +153,14 @@ def _with_drafter(runner: Runner, drafter: Drafter | None, clock: Callable[[], f
 
 
 def _drafting_config(drafter: str, depth: int | Literal["adaptive"]) -> WorkerConfig:
-    """A configuration for the choice of the proposer; the drafter itself is loaded already."""
-    # A pass has one token at least: no drafter is warned of.
+    """A configuration that selects the proposer; the drafter itself is loaded already."""
+    # A pass has at least one token, so no drafter causes a warning.
     chosen = SpeculationConfig(drafter=drafter, depth=depth, promised=1.0)
     return WorkerConfig(_NAME, _NAME, _NAME, (), token_budget=1, speculation=chosen)
 
 
 def _runner(arguments: argparse.Namespace, most: int) -> Runner:
-    """With room for the largest batch. Raises `ConfigError`."""
+    """A runner with room for the largest batch. Raises `ConfigError`."""
     window = arguments.prompt_tokens + arguments.outputs + _SLACK
     own = {} if arguments.dtype is None else {"dtype": arguments.dtype}
     config = WorkerConfig(
@@ -176,7 +177,7 @@ def _runner(arguments: argparse.Namespace, most: int) -> Runner:
         **own,
     )
     with TemporaryDirectory() as made:
-        # For the compiler alone: this worker itself knows of no drafter.
+        # Only for the compiler: this worker has no drafter.
         depths = _numbers("--depths", arguments.depths)
         is_one = arguments.fixed_only and len(depths) == 1
         depth = depths[0] if is_one and depths[0] else ADAPTIVE
@@ -197,7 +198,7 @@ def _described(arguments: argparse.Namespace, room: Path) -> str:
 
 
 def _drafter(arguments: argparse.Namespace, runner: Runner) -> Drafter | None:
-    """None: drafts come from earlier text. Raises `ConfigError`."""
+    """The drafter; None if drafts come from earlier text. Raises `ConfigError`."""
     if arguments.drafter in INDEX_DRAFTERS and arguments.acceptance is None:
         return None
     model, window = runner.model, runner.facts.context_length
@@ -224,7 +225,7 @@ def _model(arguments: argparse.Namespace) -> str:
 
 
 def _numbers(option: str, text: str) -> list[int]:
-    """Positive numbers by commas, and ranges as 0-15. Raises `ConfigError`."""
+    """The positive numbers of a list with commas and ranges such as 0-15. Raises `ConfigError`."""
     found: list[int] = []
     for part in text.split(","):
         first, sign, last = part.partition("-")

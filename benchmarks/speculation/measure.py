@@ -19,21 +19,24 @@ from workers.scheduler import Proposer
 
 NONE: Final = "none"
 IDLE: Final = "idle"
-"""A drafter that takes every step in and drafts nothing."""
+"""A drafter that processes every step and drafts nothing."""
 
 ADAPTIVE: Final[Literal["adaptive"]] = "adaptive"
 
 RUNS: Final = 6
-"""The most runs of a figure, of which the fastest counts: the first ones compile kernels and miss
-graphs."""
+"""The most runs of a figure, of which the fastest counts: the first ones compile kernels and lack
+graphs.
+"""
 
 _LEAST_RUNS: Final = 3
-"""The first run launches kernel by kernel, the second replays steps but misses the graphs of draft
-passes, the third has both. Without drafts the second run has all graphs."""
+"""The first run launches kernel by kernel, the second replays steps but lacks the graphs of draft
+passes, the third has both. Without drafts the second run has all graphs.
+"""
 
 _LONG_S: Final = 6.0
-"""After so many seconds no more than `_LEAST_RUNS` are made. Until then adaptive depth gets more
-runs, because later ones know more."""
+"""A run longer than this gets no more than `_LEAST_RUNS`. Until then adaptive depth gets more runs,
+because it learns.
+"""
 
 _BEFORE: Final = 20
 """Tokens of an answer before steps are recorded."""
@@ -43,23 +46,24 @@ _PROFILED: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Prompts of one kind of text, and what is asked of each."""
+    """Prompts of one kind of text, and the sampling of their answers."""
 
     kind: str
     prompts: tuple[tuple[int, ...], ...]
     sampling: SamplingParams
 
     def of(self, least: int, batch: int) -> "Load":
-        """So many of the prompts, or one batch of them if that is more."""
+        """`least` prompts, or one batch of them if that is more."""
         return replace(self, prompts=self.prompts[: max(least, batch)])
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """The result for one kind of text and batch. `way`: "none", "idle", "adaptive" or a depth.
-    `length`: tokens of a pass. `acceptance` by place, of drafts whose predecessors were accepted.
-    `step_ms`: the median time from one result to the next, of steps without prompts; `draft_ms` of
-    it are draft passes. `num_missed`: graphs that were missing in the last run.
+    `length`: tokens per pass. `acceptance`: by place, the share of accepted drafts among those
+    whose predecessors were accepted. `step_ms`: the median time from one result to the next, in
+    steps without prompts; `draft_ms` of it are draft passes. `num_missed`: graphs that were missing
+    in the last run.
     """
 
     kind: str
@@ -80,7 +84,7 @@ class Bench:
     def __init__(
         self, runner: Runner, most: int = 0, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Passes have up to `most` drafts; 0: no drafting at all. `clock` gives seconds."""
+        """Passes have up to `most` drafts; 0: no drafting at all. `clock` returns seconds."""
         self._clock = clock
         self._runner = runner
         self._proposer = SwitchedProposer(most)
@@ -115,7 +119,7 @@ class Bench:
         )
 
     def profile(self, load: Load, batch: int, proposer: Proposer | None) -> list[str]:
-        """What a card does in a few steps in the middle of answers (`profile.py`)."""
+        """A summary of the card's work in a few steps in the middle of answers (`profile.py`)."""
         self._proposer.switch(proposer)
         numbers = self._submit(load.prompts[:batch], load.sampling)
         answers = [self._drive.answers[number] for number in numbers]
@@ -135,14 +139,14 @@ class Bench:
 
     @torch.inference_mode()
     def capture_missed(self) -> int:
-        """Capture what the steps so far have missed; returns how many graphs that were."""
+        """Capture the graphs that the steps so far lacked; return their number."""
         count = 0
         while self._runner.prepare(pending_only=True):
             count += 1
         return count
 
     def _serve(self, prompts: Sequence[Sequence[int]], sampling: SamplingParams) -> int:
-        """Tokens of all answers. Nothing is found in the prefix cache."""
+        """Serve the prompts without a prefix cache; return the tokens of all answers."""
         numbers = self._submit(prompts, sampling)
         self._drive.finish()
         answers = [self._drive.answers.pop(number) for number in numbers]

@@ -1,4 +1,4 @@
-"""Where the card's time goes between one verification and the next.
+"""The card's time between one verification and the next.
 
 Owns the recording of kernels and its summary. Must not know what is served.
 """
@@ -25,7 +25,9 @@ class Span(NamedTuple):
 
 
 def record(run: Callable[[], int]) -> list[str]:
-    """The summary of what `run` has a card do in as many steps as it returns; nothing of a CPU."""
+    """The summary of the card's work in `run`, which returns its number of steps; empty on a
+    CPU.
+    """
     if not torch.cuda.is_available():
         return []
     torch.cuda.synchronize()
@@ -41,7 +43,7 @@ def record(run: Callable[[], int]) -> list[str]:
 
 
 def summary(spans: Iterable[Span], num_steps: int) -> list[str]:
-    """What a step takes: busy, idle between kernels, idle for longer; then the kernels."""
+    """The parts of a step: busy, idle between kernels, idle for longer; then the kernels."""
     ordered = sorted(spans, key=lambda span: span.begin_us)
     if not ordered or not num_steps:
         return []

@@ -1,6 +1,6 @@
-"""A proposer that hands over to others, and counts.
+"""A proposer that delegates to another one, and counts.
 
-Owns the counts of what became of drafts. Must not know how many drafts are proposed.
+Owns the counts of accepted drafts. Must not know how many drafts are proposed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from workers.scheduler import Candidate, Chunk, DraftTiming, Proposer, StepPlan,
 
 
 class Counts:
-    """Passes of decoding sequences, and their drafts by place: `verified` those whose predecessors
-    were accepted, and `accepted`. `seconds` of steps without prompts, with their draft passes.
+    """Passes of decoding sequences, and their drafts by place: `verified` drafts, whose
+    predecessors were accepted, and `accepted` ones. `seconds` of steps without prompts, with their
+    draft passes.
     """
 
     def __init__(self, most: int) -> None:
@@ -27,7 +28,7 @@ class Counts:
         self.accepted = [0] * most
 
     def add(self, num_drafts: int, num_tokens: int) -> None:
-        """A sequence's pass."""
+        """Count a pass of a sequence."""
         self.passes += 1
         self.tokens += num_tokens
         for place in range(num_drafts):
@@ -46,20 +47,20 @@ class Counts:
 
     @property
     def length(self) -> float:
-        """Tokens of a pass."""
+        """Tokens per pass."""
         return self.tokens / max(1, self.passes)
 
     @property
     def acceptance(self) -> tuple[float, ...]:
-        """By place, of drafts whose predecessors were accepted."""
+        """By place, the share of accepted drafts among those whose predecessors were accepted."""
         pairs = zip(self.accepted, self.verified, strict=True)
         return tuple([round(right / asked, 3) for right, asked in pairs if asked])
 
 
 @final
 class SwitchedProposer:
-    """Hands over to `inner`, which may be replaced while no sequence runs, and counts. It must have
-    one before the first sequence.
+    """Delegates to `inner`, which may be replaced while no sequence runs, and counts. It needs one
+    before the first sequence.
     """
 
     def __init__(self, most: int) -> None:
@@ -69,12 +70,12 @@ class SwitchedProposer:
 
     @property
     def inner(self) -> Proposer:
-        """The one that proposes."""
+        """The proposer in use."""
         assert self._inner is not None
         return self._inner
 
     def switch(self, inner: Proposer | None) -> None:
-        """Go on with another one, and count anew."""
+        """Continue with another proposer, and count anew."""
         self._inner = inner
         self.counts = Counts(self._most)
 

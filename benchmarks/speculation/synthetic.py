@@ -1,10 +1,10 @@
-"""Drafts that are accepted as often as a schedule says, at the cost of a true drafter.
+"""Drafts that are accepted as often as a schedule says, at the cost of a real drafter.
 
-Owns the schedules, and drafters without trained weights for models without. Must not know the
-measurement.
+Owns the schedules, and drafters without trained weights for models without a drafter. Must not know
+the measurement.
 
-A model whose head is zero says token 0 for ever, at the speed of any other. A drafter that drafts 0
-with the chance of a place, and 1 otherwise, is accepted exactly so often.
+A model whose head is zero always outputs token 0, at the speed of any other model. If a drafter
+drafts 0 with the chance of a place, and 1 otherwise, its drafts are accepted exactly that often.
 """
 
 import json
@@ -35,12 +35,12 @@ _DFLASH: Final[dict[str, Any]] = {
     "architectures": ["DFlashDraftModel"], "block_size": 16, "num_hidden_layers": 5,
     "layer_types": ["full_attention"] * 5,
 }  # fmt: skip
-"""The shape of the published drafter of Qwen3-8B beside the target's own."""
+"""The shape of the published drafter of Qwen3-8B besides the target's own."""
 
 
 def rates_of(text: str) -> tuple[float, ...]:
-    """A schedule by its name, or chances by commas, each of a draft if those before it were
-    accepted; the last one goes on. Raises `ConfigError`.
+    """A schedule by its name, or chances separated by commas, each of a draft whose predecessors
+    were accepted; the last one is repeated. Raises `ConfigError`.
     """
     if text in SCHEDULES:
         return SCHEDULES[text]
@@ -54,7 +54,7 @@ def rates_of(text: str) -> tuple[float, ...]:
 
 
 def expected_length(rates: Sequence[float], depth: int) -> float:
-    """Tokens of a pass that verifies so many drafts."""
+    """The expected tokens of a pass that verifies `depth` drafts."""
     total, chance = 1.0, 1.0
     for rate in rates[:depth]:
         chance *= rate
@@ -64,7 +64,7 @@ def expected_length(rates: Sequence[float], depth: int) -> float:
 
 @final
 class SyntheticDrafter:
-    """A `Drafter` that does all that `inner` does, and then drafts by `rates`."""
+    """A `Drafter` that does the work of `inner`, and then drafts by `rates`."""
 
     def __init__(self, inner: Drafter, rates: Sequence[float], device: torch.device) -> None:
         self.name = f"{inner.name}, synthetic"
@@ -102,7 +102,7 @@ class SyntheticDrafter:
 
 
 def says_one_token(model: Network) -> None:
-    """Make the model say token 0 for ever. Raises `ConfigError` for one whose head is its
+    """Make the model output token 0 always. Raises `ConfigError` for a model whose head is its
     embedding: its states would be zero, too.
     """
     if model.config.tied:
@@ -151,7 +151,9 @@ def drafter_config(kind: str, target: ModelConfig) -> dict[str, Any]:
 
 
 def _mtp_config(target: ModelConfig) -> dict[str, Any]:
-    """One layer, beside a hybrid of gated attention that is turned in part, as in checkpoints."""
+    """The config of one layer; for a hybrid, of gated attention with partial rotation, as in
+    checkpoints.
+    """
     counts = {"num_hidden_layers": 1, "mtp_num_hidden_layers": 1}
     if not target.delta_rules:
         return counts

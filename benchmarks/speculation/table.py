@@ -1,6 +1,6 @@
-"""Figures as a table, a verdict and a picture.
+"""The figures as a table, a verdict and a picture.
 
-Owns their form. matplotlib is needed only for the picture.
+Owns their form. Only the picture needs matplotlib.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from typing import Any, Final
 from benchmarks.speculation.measure import ADAPTIVE, IDLE, NONE, Figure
 
 _PAYS: Final = 1.05
-"""A gain below it is within what a run differs from the next."""
+"""A smaller gain is within the difference between two runs."""
 
 Series = dict[tuple[str, int], dict[str, Figure]]
-"""By kind and batch, then by way."""
+"""Figures by kind and batch, then by way."""
 
 
 def series_of(figures: Sequence[Figure]) -> Series:
-    """In the order in which they were measured."""
+    """The figures grouped in the order in which they were measured."""
     found: Series = {}
     for figure in figures:
         found.setdefault((figure.kind, figure.batch), {})[figure.way] = figure
@@ -26,7 +26,7 @@ def series_of(figures: Sequence[Figure]) -> Series:
 
 
 def rows(figures: Sequence[Figure]) -> list[str]:
-    """A Markdown table: tokens/s of each way, and what a pass yields at the best depth."""
+    """A Markdown table: tokens/s of each way, and the yield of a pass at the best depth."""
     series = series_of(figures)
     ways = list(dict.fromkeys(figure.way for figure in figures))
     heads = "".join(f" {'K = ' + way if way.isdigit() else way} |" for way in ways)
@@ -44,7 +44,7 @@ def rows(figures: Sequence[Figure]) -> list[str]:
 
 
 def acceptances(figures: Sequence[Figure]) -> list[str]:
-    """What is accepted at each place, at the greatest depth of each kind and batch."""
+    """The acceptance at each place, at the greatest depth of each kind and batch."""
     found = []
     for (kind, batch), by_way in series_of(figures).items():
         deepest = max(by_way.values(), key=lambda figure: len(figure.acceptance))
@@ -55,7 +55,7 @@ def acceptances(figures: Sequence[Figure]) -> list[str]:
 
 
 def verdicts(figures: Sequence[Figure]) -> list[str]:
-    """Should it be used here? A line for each kind and batch."""
+    """Whether speculation pays here: a line for each kind and batch."""
     found = []
     for (kind, batch), by_way in series_of(figures).items():
         if NONE not in by_way:
@@ -71,13 +71,13 @@ def verdicts(figures: Sequence[Figure]) -> list[str]:
 
 
 def best_of(by_way: dict[str, Figure]) -> str:
-    """The fastest way with drafts, if there is one."""
+    """The fastest way with drafts; without any, the fastest way."""
     drafting = {way: figure for way, figure in by_way.items() if way not in (NONE, IDLE)} or by_way
     return max(drafting, key=lambda way: drafting[way].tokens_per_s)
 
 
 def gain_of(by_way: dict[str, Figure], way: str) -> float:
-    """How many times as fast as without drafts."""
+    """The ratio of the speed to that without drafts."""
     return by_way[way].tokens_per_s / by_way[NONE].tokens_per_s
 
 

@@ -1,7 +1,7 @@
 """Prompts by kind of text.
 
-Owns where they come from: held-out cases of the built-in model's skills, in the model's own
-template, or files of the user; random ids for a shape without a tokenizer.
+Owns their sources: held-out cases of the built-in model's skills, in the model's own template, or
+files of the user; random ids for a shape without a tokenizer.
 """
 
 import random
@@ -40,7 +40,7 @@ def loads_for(
     sampling: SamplingParams,
     vocab_size: int,
 ) -> list[Load]:
-    """`count` prompts of each kind; of a shape they have `prompt_tokens` tokens. Raises
+    """`count` prompts of each kind; those of a shape have `prompt_tokens` tokens. Raises
     `ConfigError` for a model or a file without text.
     """
     if model.startswith(DUMMY_PREFIX):
@@ -86,5 +86,5 @@ def _paragraphs(path: Path) -> list[str]:
 
 
 def _encoded(tokenizer: Tokenizer, texts: Sequence[str], count: int) -> tuple[tuple[int, ...], ...]:
-    """As many prompts as asked for; a few texts come again."""
+    """`count` prompts; a few texts are repeated."""
     return tuple([tuple(tokenizer.encode(texts[at % len(texts)]).ids) for at in range(count)])

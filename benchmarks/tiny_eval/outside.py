@@ -1,6 +1,6 @@
 """Prompts unlike the model's training, to check that each answer ends.
 
-Owns more than 500 of them: outside.txt (written by hand, none of it in the training data), agents'
+Owns more than 500 prompts: outside.txt (written by hand, none of it in the training data), agents'
 requests of up to 50 KB with 17 tools, and nonsense symbols. Must not judge answers.
 """
 
@@ -46,7 +46,7 @@ class Prompt:
 
 
 def outside_prompts() -> list[Prompt]:
-    """All of them, kind after kind, the same each time."""
+    """All prompts, kind after kind, the same each time."""
     parts = _sections()
     random = Random(500)
     code = [

@@ -32,7 +32,7 @@ from workers.model_dir import builtin_dir
 
 MODEL: Final = "builtin:herma-tiny"
 CASES: Final = 12
-"""Per skill: 204 for 17 skills."""
+"""Cases per skill: 204 for 17 skills."""
 
 AT_ONCE: Final = 32
 TOKEN_BUDGET: Final = 256
@@ -80,7 +80,7 @@ class Theirs:
         )
 
     def prompt(self, case: Example) -> tuple[str, list[int]]:
-        """The text of its own chat template for the case, and its ids."""
+        """The case in the text of the model's chat template, and its ids."""
         text = self.tokenizer.apply_chat_template(
             list(case.prompt),
             tools=list(case.tools) or None,
@@ -90,7 +90,7 @@ class Theirs:
         return text, self.tokenizer(text)["input_ids"]
 
     def answer(self, prompt: Sequence[int]) -> Said:
-        """Its greedy answer."""
+        """The model's greedy answer."""
         given = torch.tensor([prompt])
         out = self.model.generate(
             given,
@@ -184,7 +184,7 @@ def _same_prompt(theirs: Theirs, case: Example, template: Template) -> list[int]
 
 
 def _engine_answers(drive: Drive, prompts: Sequence[Sequence[int]]) -> Iterator[Said]:
-    """In the order of the prompts, `AT_ONCE` of them together."""
+    """The engine's answers in the order of the prompts, `AT_ONCE` of them computed together."""
     for start in range(0, len(prompts), AT_ONCE):
         numbers = [drive.submit(prompt, _GREEDY) for prompt in prompts[start : start + AT_ONCE]]
         drive.finish()

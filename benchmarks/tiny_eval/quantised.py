@@ -28,7 +28,7 @@ from workers.engine.runner import Runner
 from workers.engine.start import load_runner
 
 CASES: Final = 60
-"""Per skill."""
+"""Cases per skill."""
 
 MOST_LOST: Final = 0.01
 

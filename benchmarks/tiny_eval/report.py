@@ -12,7 +12,7 @@ from training.data import Verdict
 MEAN_BAR: Final = 0.95
 SKILL_BAR: Final = 0.90
 SKILL_BARS: Final = {"natural": 0.80}
-"""Of skills that are harder: everyday words for tools that share none with the training."""
+"""Bars of harder skills: everyday words for tools that share no word with the training."""
 
 VALID_CALLS_BAR: Final = 0.99
 RIGHT_TOOL_BAR: Final = 0.97

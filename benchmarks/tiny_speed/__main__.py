@@ -106,7 +106,7 @@ def _figures(
 
 
 def _agent_figures(agents: list[AgentSample]) -> list[Figure]:
-    """Without time bars; both were answered at this point."""
+    """The agent's figures, without bars for times; both requests were answered."""
     cold, warm = agents
     rate = (cold.output_tokens - 1) / (cold.total_s - cold.first_token_s)
     return [

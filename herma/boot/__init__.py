@@ -1,4 +1,4 @@
-"""What starts Herma after a boot: systemd units and container files, and the proof that they do.
+"""The start of Herma at boot: systemd units, container files, and a drill that proves them.
 
 Owns the text of the files, the reading of units, and the drill. Must not import torch.
 """

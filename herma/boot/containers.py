@@ -1,8 +1,8 @@
 """The text of a Containerfile and of a compose file.
 
 Owns what a container of Herma needs: the host's network for its addresses, room in /dev/shm, time
-to drain, and what the configuration names on the host, at the same paths. Sources are wheels in a
-folder, never a bare name of an index.
+to drain, and the host's files that the configuration names, at the same paths. Sources are wheels
+in a folder, never a bare name of an index.
 """
 
 import json
@@ -18,8 +18,8 @@ from protocol.addresses import IPC_PREFIX
 CONTAINER_CONFIG: Final = "/etc/herma/herma.toml"
 _STATE: Final = "/var/lib/herma"
 _CONTROL: Final = "/run/herma-control"
-"""Each container's own: the numbers of processes, which name control sockets, are not the host's. A
-socket of the file in /run/herma is all containers'.
+"""A folder of each container's own, because control sockets are named by process ids, which are the
+container's. Sockets that the file places in /run/herma are shared by all containers.
 """
 
 _CONTAINERFILE: Final = """# Herma from the wheels in ./wheels; in a checkout: pip wheel -w wheels .
@@ -37,13 +37,13 @@ CMD ["up", "--config", "{config}"]
 
 
 def containerfile(base: str) -> str:
-    """`base` is an image with Python."""
+    """The Containerfile; `base` is an image with Python."""
     return _CONTAINERFILE.format(base=base, state=_STATE, control=_CONTROL, config=CONTAINER_CONFIG)
 
 
 def compose_file(config: Config, path: Path, image: str) -> str:
-    """One service for the gateway and one for each worker, with the configuration at `path`. JSON,
-    which is YAML too: no value is ever read as another.
+    """The compose file: one service for the gateway and one for each worker, with the configuration
+    at `path`. It is JSON, which is also YAML, so that no value is read as another type.
     """
     variables = needed_variables(config)
     services = {
@@ -60,7 +60,7 @@ def compose_file(config: Config, path: Path, image: str) -> str:
 
 
 def _gateway_files(config: Config) -> list[str | None]:
-    """What a gateway reads."""
+    """The files that a gateway reads."""
     gateway = config.gateway
     keys = [provider.api_key_file for provider in config.providers.values()]
     return [
@@ -69,7 +69,7 @@ def _gateway_files(config: Config) -> list[str | None]:
 
 
 def _written(config: Config) -> list[str]:
-    """Folders of what a gateway writes, where the file names them."""
+    """The folders that a gateway writes to, as far as the configuration names them."""
     gateway = config.gateway
     files = config.ledger.path, gateway.responses.path, gateway.signing_key_file
     folders = [str(Path(file).parent) for file in files if file is not None]
@@ -77,7 +77,7 @@ def _written(config: Config) -> list[str]:
 
 
 def _worker_files(worker: WorkerConfig) -> list[str | None]:
-    """What a worker reads: a path of its model, its drafter, its script, its key."""
+    """The paths that a worker reads: its model, its drafter, its script, its key."""
     chosen = worker.drafting
     drafter = None if chosen is None or chosen.drafter in INDEX_DRAFTERS else chosen.drafter
     named = [name if name and name[0] in "/.~" else None for name in (worker.model, drafter)]
@@ -85,7 +85,7 @@ def _worker_files(worker: WorkerConfig) -> list[str | None]:
 
 
 def _sockets(addresses: Iterable[str]) -> list[str]:
-    """Folders of Unix sockets, through which containers meet."""
+    """The folders of Unix sockets that connect containers."""
     paths = [one.removeprefix(IPC_PREFIX) for one in addresses if one.startswith(IPC_PREFIX)]
     return [str(Path(path).parent) for path in paths if path[0] != "@"]
 
@@ -93,7 +93,9 @@ def _sockets(addresses: Iterable[str]) -> list[str]:
 def _mount(
     service: dict[str, Any], folder: Path, read: Iterable[str | None], written: Iterable[str]
 ) -> None:
-    """At the paths of the host; relative ones are the configuration's folder's, as in units."""
+    """Mount the paths at the same places; a relative path starts from the configuration's folder,
+    as in units.
+    """
     volumes = [
         *service["volumes"],
         *["{0}:{0}:ro".format(_placed(folder, name)) for name in read if name is not None],
@@ -119,7 +121,7 @@ def _service(
         "restart": "unless-stopped",
         "stop_grace_period": f"{drain_s + 2 * GRACE_S:.0f}s",
         "ulimits": {"nofile": 65536},
-        # Compose takes those without a value from its own environment.
+        # Compose takes variables without a value from its own environment.
         "environment": [*variables, "HERMA_IMAGE_DIGEST"],
         "volumes": [f"{path}:{CONTAINER_CONFIG}:ro", f"herma-state:{_STATE}"],
     }

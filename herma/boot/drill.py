@@ -1,7 +1,9 @@
-"""The reboot without a reboot: run what the units run, wait for a real answer of each model.
+"""The drill: run the commands of the units without a reboot, and wait for a real answer of each
+model.
 
 Owns the processes of the drill, its end of sd_notify, and what counts as an answer: content or
-reasoning from a worker of the units, not a 200 of a list of models and not the cloud's.
+reasoning from a worker of the units. A 200 of a list of models, or an answer of a cloud provider,
+does not count.
 """
 
 import socket
@@ -32,9 +34,9 @@ _END_OF_PEM: Final = "-----END CERTIFICATE-----"
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """`units` are run, the gateway first; `url` is asked for each of `models`, whose answers must
-    come from one of `workers`. A process gets `stop_s` to end. `tls` is for an https address; by
-    default any authority that this host trusts counts.
+    """The drill of `units`, of which the gateway starts first. Each of `models` is asked at `url`,
+    and the answer must come from one of `workers`. A process gets `stop_s` to end. `tls` is for an
+    https address; by default any authority that this host trusts counts.
     """
 
     units: Sequence[BootUnit]
@@ -48,11 +50,13 @@ class Drill:
 
 
 class _Failed(Exception):
-    """The drill has failed, and why."""
+    """The drill has failed; the text is the reason."""
 
 
 async def run_drill(drill: Drill, say: Callable[[str], None]) -> bool:
-    """Whether all models answered in time. Everything that it started has ended then."""
+    """Run the drill. Returns whether all models answered in time. All its processes have ended
+    then.
+    """
     began_at = trio.current_time()
     trouble = f"no answer in {drill.timeout_s:g} s"
     with TemporaryDirectory(prefix="herma-drill-") as folder:
@@ -89,7 +93,7 @@ async def _run_unit(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run its command until cancelled; it has started once it says READY=1."""
+    """Run the unit's command until cancelled. It counts as started once it sends READY=1."""
     began_at = trio.current_time()
     end = trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     with end:
@@ -136,7 +140,7 @@ async def _answered(drill: Drill, model: str, say: Callable[[str], None]) -> Non
 
 
 async def _ask(client: HttpClient, drill: Drill, model: str) -> tuple[str, str]:
-    """What is wrong, if something is, else the answer. Raises `_Failed` for what never mends."""
+    """Ask one model: (what is wrong or "", the answer). Raises `_Failed` for what will not mend."""
     messages = [{"role": "user", "content": "Say hello."}]
     body = {"model": model, "messages": messages, "max_tokens": _ANSWER_TOKENS}
     headers = [(b"content-type", b"application/json")]
@@ -171,8 +175,8 @@ def _text(data: bytes) -> str:
 
 
 def only_this(certificate: Path) -> ssl.SSLContext:
-    """Trusts the first certificate of a chain, whatever name it is for: on loopback the gateway is
-    not asked by its name. Raises `ConfigError`.
+    """A context that trusts the first certificate of a chain, for any name: on loopback the gateway
+    is not addressed by its name. Raises `ConfigError`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -186,7 +190,7 @@ def only_this(certificate: Path) -> ssl.SSLContext:
 
 
 def local_url(host: str, port: int, *, is_tls: bool = False) -> str:
-    """Where a gateway that listens on `host` is asked. Raises `ConfigError` for port 0."""
+    """The URL on this host of a gateway that listens on `host`. Raises `ConfigError` for port 0."""
     if not port:
         raise ConfigError(
             "[gateway] port is 0: another one at each start; a boot needs a fixed one"

@@ -1,7 +1,7 @@
-"""Stops what a boot would start: units by systemctl, and what was started by hand.
+"""Stops what a boot would start: units by systemctl, and processes that were started by hand.
 
-Owns which processes those are: the holder of the gateway's port and the supervisors of the units'
-workers, with the `herma up` that would restart them. Other programs are never touched.
+Owns which processes these are: the holder of the gateway's port and the supervisors of the units'
+workers, with the `herma up` that would restart them. Never touches other programs.
 """
 
 import os
@@ -64,7 +64,7 @@ def stop_running(
 
 
 def _top(host: Host, pid: str) -> str:
-    """The process itself, or the parent that would start it again."""
+    """The process itself, or the parent that would restart it."""
     while True:
         status = host.text(f"/proc/{pid}/status")
         parent = re.search(r"^PPid:\s*(\d+)", status, re.MULTILINE)
@@ -83,7 +83,7 @@ def _wait_dead(pids: Sequence[str], patience_s: float) -> None:
 
 
 def _is_alive(pid: str) -> bool:
-    """A zombie is not."""
+    """Whether the process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

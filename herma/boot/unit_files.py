@@ -1,6 +1,6 @@
-"""Units as systemd reads them: what they run, in which environment a boot runs it.
+"""Reads systemd units: the command of each, and the environment in which a boot runs it.
 
-Owns the reading of the settings that our units use. Must not start anything.
+Owns the parsing of the settings that our units use. Must not start anything.
 """
 
 import pwd
@@ -18,7 +18,7 @@ _BOOT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 @dataclass(frozen=True, slots=True)
 class BootUnit:
-    """`argv` is its ExecStart, `environ` all that a start at boot has."""
+    """One unit. `argv` is its ExecStart, `environ` the whole environment of a start at boot."""
 
     name: str
     argv: tuple[str, ...]
@@ -26,13 +26,13 @@ class BootUnit:
     folder: str
 
     def option(self, flag: str) -> str | None:
-        """The value of an option in its command."""
+        """The value of an option in the unit's command."""
         words = dict(zip(self.argv, self.argv[1:], strict=False))
         return words.get(flag)
 
 
 def read_units(folder: Path, user: pwd.struct_passwd, runtime_dir: str | None) -> list[BootUnit]:
-    """Herma's units in `folder`, the gateway first. `user` runs those that name none, with
+    """Herma's units in `folder`, the gateway first. Units without `User=` run as `user`, with
     `runtime_dir` as XDG_RUNTIME_DIR. Raises `ConfigError` if there is none, or one is broken.
     """
     paths = sorted(folder.glob(PATTERN), key=lambda path: ("gateway" not in path.name, path.name))
@@ -89,7 +89,7 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def _environment_file(unit: Path, value: str) -> Iterator[tuple[str, str]]:
-    """A file whose name begins with `-` may be missing."""
+    """The variables of an EnvironmentFile. A file whose name begins with `-` may be missing."""
     path = Path(value.removeprefix("-").replace("%%", "%"))
     try:
         text = path.read_text(encoding="utf-8")

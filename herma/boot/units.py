@@ -16,7 +16,7 @@ from herma.child_processes import GRACE_S
 GATEWAY_UNIT: Final = "herma-gateway.service"
 _SLACK_S: Final = 10.0
 _WATCHDOG_S: Final = 60
-"""Loops answer within milliseconds; a host that swaps may need seconds."""
+"""A loop answers within milliseconds; a host that swaps may need seconds."""
 _PLAIN: Final = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.:-]")
 
@@ -51,8 +51,9 @@ WantedBy={target}
 
 @dataclass(frozen=True, slots=True)
 class UnitOptions:
-    """`python` runs Herma with the file `config` (None: the built-in set-up). `user` runs system
-    units; None makes units of the user's own manager. `state` is XDG_STATE_HOME, if that is set.
+    """`python` runs Herma with the file `config` (None: the built-in set-up). `user` is the user of
+    system units; None makes units of the user's own manager. `state` is XDG_STATE_HOME, if it is
+    set.
     """
 
     python: str
@@ -63,14 +64,16 @@ class UnitOptions:
 
     @property
     def env_file(self) -> Path:
-        """Where secrets are: beside the configuration."""
+        """The file of secrets, beside the configuration."""
         if self.config is None:
             return self.folder / "herma.env"
         return self.config.with_suffix(".env")
 
 
 def unit_files(config: Config, options: UnitOptions, names: Sequence[str] = ()) -> dict[str, str]:
-    """The units by file name: the gateway and all workers, or only the workers of those names."""
+    """The units by file name: for the gateway and all workers, or only for the workers of
+    `names`.
+    """
     units: dict[str, str] = {}
     if not names:
         stop_s = config.gateway.drain_s + 2 * GRACE_S + _SLACK_S
@@ -90,7 +93,9 @@ def _rank(worker: WorkerConfig) -> str:
 
 
 def worker_unit(name: str) -> str:
-    """The file name of a worker's unit; names with other characters get a hash, to stay apart."""
+    """The file name of a worker's unit. A name with other characters gets a hash, so that units
+    stay distinct.
+    """
     plain = _NOT_IN_NAMES.sub("-", name)
     if plain != name:
         plain += f"-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
@@ -106,7 +111,7 @@ def _unit(
     environ = {"XDG_STATE_HOME": options.state} if options.state else {}
     who = ""
     if options.user is not None:
-        # One folder for the sockets of all units, which `herma worker status` asks.
+        # One folder for the sockets of all units, which `herma worker status` reads.
         environ["HERMA_RUNTIME_DIR"] = "/run/herma"
         who = f"User={options.user}\nRuntimeDirectory=herma\nRuntimeDirectoryMode=0700\n"
         who += "RuntimeDirectoryPreserve=yes\n"
@@ -126,7 +131,7 @@ def _unit(
 
 
 def quoted(word: str, *, is_command: bool = False) -> str:
-    """A word as systemd reads it back: quotes, `%` of specifiers, `$` of variables in commands."""
+    """A word quoted for systemd: quotes, `%` of specifiers, `$` of variables in commands."""
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     if is_command:
         text = text.replace("$", "$$")
@@ -141,7 +146,7 @@ def needed_variables(config: Config) -> list[str]:
 
 
 def enabling(names: Sequence[str], *, is_user: bool) -> list[str]:
-    """The commands that a person runs after the units are written."""
+    """The commands for the operator to run after the units are written."""
     if is_user:
         return [
             "systemctl --user daemon-reload",

@@ -1,10 +1,9 @@
-"""`herma doctor`: what is wrong with this host, why it matters, and the command that mends it.
+"""`herma doctor`: the troubles of this host, why they matter, and the commands that mend them.
 
 Owns the checks of a host from the bottom up: units, driver, memory, GPU, network, Python, model
-files, settings. A check reads a `Host`, and a `Config` where it needs one, and yields findings; it
-changes nothing.
-Repairs that are safe are actions of a finding (`Fix`). Must not import torch or start a process
-other than short queries.
+files, settings. A check reads a `Host`, and a `Config` if it needs one, and yields findings; it
+changes nothing. Safe repairs are actions of a finding (`Fix`). Must not import torch or start a
+process other than short queries.
 """
 
 from herma.doctor.checks import examine

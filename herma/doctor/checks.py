@@ -1,8 +1,8 @@
 """All checks in their order, from the bottom of a host to its settings.
 
-Owns the order. A check that cannot read a fact yields nothing about it. One whose file cannot be
-read, or vanishes meanwhile, ends with a warning; a check that breaks otherwise is a defect and
-raises.
+Owns the order. A check yields nothing about a fact that it cannot read. If a file cannot be read,
+or vanishes during the check, the check ends with a warning; any other exception is a defect and is
+raised.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -53,7 +53,7 @@ OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (
 
 
 def examine(host: Host, config: Config) -> list[Finding]:
-    """What all checks find."""
+    """The findings of all checks."""
     found = [finding for check in OF_HOST for finding in _whole(check(host))]
     return found + [finding for check in OF_CONFIG for finding in _whole(check(host, config))]
 

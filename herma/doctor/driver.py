@@ -1,7 +1,8 @@
-"""The NVIDIA driver: loaded, of one version, new enough for torch, and there after the next boot.
+"""Checks the NVIDIA driver: loaded, of one version, new enough for torch, and present after the
+next boot.
 
-Owns the choice of the kernel that boots next and the libraries that are preloaded into every
-process. Must not load the driver or torch.
+Owns which kernel boots next, and which libraries are preloaded into every process. Must not load
+the driver or torch.
 """
 
 import re
@@ -21,13 +22,15 @@ _DIGEST_LETTERS: Final = 12
 
 
 def check_driver(host: Host) -> Iterator[Finding]:
-    """The running driver, then the kernel that boots next."""
+    """Check the running driver, then the driver of the kernel that boots next."""
     yield from _check_loaded(host)
     yield from _check_next_boot(host)
 
 
 def check_preloaded(host: Host) -> Iterator[Finding]:
-    """Libraries that every process loads: vGPU layers come this way and may be replaced unseen."""
+    """Report preloaded libraries: vGPU layers are installed this way, and may be replaced
+    unnoticed.
+    """
     origin = Origin(host.root, host.packages, host.packages)
     for name, library in read_libraries(origin, host.environ).items():
         if not library.sha256:
@@ -83,7 +86,7 @@ def _check_loaded(host: Host) -> Iterator[Finding]:
 
 
 def _check_cuda(host: Host, text: str) -> Iterator[Finding]:
-    """The CUDA that torch was built for needs a driver of the same major version at least."""
+    """Check the driver's major version against the CUDA version that torch was built for."""
     offered, needed = _CUDA.search(text), torch_cuda(host)
     if offered is None or needed is None:
         return
@@ -114,7 +117,9 @@ def _check_next_boot(host: Host) -> Iterator[Finding]:
 
 
 def next_kernel(host: Host) -> str | None:
-    """The kernel of the next boot: the entry that GRUB saved or is set to, else the highest one."""
+    """The kernel of the next boot: the entry that GRUB saved or is set to, else the highest
+    version.
+    """
     kernels = [name.name.removeprefix("vmlinuz-") for name in host.names("/boot", "vmlinuz-*")]
     if not kernels:
         return None

@@ -1,4 +1,4 @@
-"""A finding: what a check has found, why it matters and what mends it.
+"""A finding: what a check has found, why it matters and how to mend it.
 
 Owns the three levels and their order. Must not know how a fact was read.
 """
@@ -25,8 +25,8 @@ class Fix(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One line each: `what` was found, `why` it matters, `remedy` is the command or the change that
-    mends it. `check` names the check, `fix` is what `--fix` does.
+    """One line each: `what` was found, `why` it matters, and the `remedy`, a command or a change.
+    `check` is the name of the check, `fix` the repair of `--fix`.
     """
 
     level: Level

@@ -1,6 +1,6 @@
-"""Gateway processes that run on this host.
+"""Checks the gateway processes that run on this host.
 
-Owns what is wrong with one that does not answer its control socket, or that took the place of
+Owns the findings about a process that does not answer its control socket, or that took the place of
 others. Must not know how they are asked.
 """
 
@@ -15,7 +15,7 @@ CHECK: Final = "gateways"
 
 
 def check_gateways(host: Host) -> Iterator[Finding]:
-    """Those of this user."""
+    """Check the gateway processes of this user."""
     for gateway in host.gateways():
         if gateway.status is None:
             yield Finding(

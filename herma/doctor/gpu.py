@@ -1,6 +1,6 @@
-"""Processes on the GPU that are not ours.
+"""Finds foreign processes on the GPU.
 
-Owns which process belongs to a worker of Herma: its own processes and their descendants.
+Owns which processes belong to a worker of Herma: its processes and their descendants.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""What checks read of a host: files under a root, the environment, and short queries.
+"""A host as checks read it: files below a root, the environment, and short queries.
 
-Owns every access to the machine, so that a test can put a planted tree and planted answers in its
-place. Must not know what a fact means.
+Owns every access to the machine, so that a test can plant a tree and answers instead. Must not know
+what a fact means.
 """
 
 import os
@@ -23,25 +23,25 @@ _QUERY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a query printed, both streams in one text, and its exit status."""
+    """A query's output, both streams in one text, and its exit status."""
 
     status: int
     text: str
 
 
 Query = Callable[[Sequence[str]], Output | None]
-"""Runs a program; None if it does not exist or does not answer."""
+"""(argv) -> the output of a program; None if the program does not exist or does not answer."""
 
 
 def _not_asked(_ledger: LedgerConfig) -> None:
-    """Before a start nothing waits for a server that may come later."""
+    """Ask nothing: before a start no command waits for a server that may come later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine. Paths are absolute on it; `root` is where its file system begins here. `packages`
-    is the folder of the installed Python packages. `gateways` asks the gateway processes that run,
-    `ask_shared_limits` the server of the shared limits: why it gives no answer, else None.
+    """A machine. Paths are absolute on it; `root` is the place of its file system here. `packages`
+    is the folder of the installed Python packages. `gateways` asks the running gateway processes.
+    `ask_shared_limits` asks the server of the shared limits, and returns its trouble or None.
     """
 
     root: Path
@@ -53,7 +53,7 @@ class Host:
     _answers: dict[tuple[str, ...], Output | None] = field(default_factory=dict)
 
     def path(self, name: str | Path) -> Path:
-        """The file of that absolute name."""
+        """The path here of the machine's absolute path `name`."""
         return self.root / str(name).lstrip("/")
 
     def text(self, name: str | Path) -> str:
@@ -69,13 +69,13 @@ class Host:
             return False
 
     def size(self, name: str | Path) -> int:
-        """Bytes of the file; 0 if it is gone, or its name leads nowhere."""
+        """The size of the file in bytes; 0 if it is missing, or a broken link."""
         with suppress(OSError):
             return self.path(name).stat().st_size
         return 0
 
     def names(self, folder: str | Path, pattern: str = "*") -> Iterator[Path]:
-        """Absolute names of what lies in `folder` and fits `pattern`, in order."""
+        """The absolute paths in `folder` that match `pattern`, sorted."""
         with suppress(OSError):
             yield from (
                 Path("/") / found.relative_to(self.root)
@@ -89,7 +89,7 @@ class Host:
         return self._answers[argv]
 
     def table(self, *argv: str) -> list[list[str]]:
-        """The lines of a query's output, cut at commas; none if it fails."""
+        """The lines of a query's output, split at commas; empty if it fails."""
         output = self.ask(*argv)
         if output is None or output.status != 0:
             return []

@@ -1,7 +1,8 @@
-"""Memory: limits of GPU sharing, page cache on unified memory, control groups, shared memory.
+"""Checks memory: limits of GPU sharing, page cache on unified memory, control groups, shared
+memory.
 
-Owns the readings of /proc, /sys and /dev/shm that decide whether an engine finds room. The notion
-of a control group's room is the engine's own (`workers/engine/memory`).
+Owns the readings of /proc, /sys and /dev/shm that decide whether an engine finds room. The engine
+itself defines the room of a control group (`workers/engine/memory`).
 """
 
 import re
@@ -19,7 +20,7 @@ LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 _MARGIN_MIB: Final = 512
-"""A CUDA context and the libraries' handles take 300 to 500 MiB outside an engine's own count."""
+"""A CUDA context and the libraries' handles take 300 to 500 MiB that an engine does not count."""
 
 _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SMALL_SHM: Final = 64 * _MIB
@@ -31,7 +32,7 @@ _DROP: Final = Path("/proc/sys/vm/drop_caches")
 
 
 def check_gpu_limits(host: Host) -> Iterator[Finding]:
-    """Limits of HAMi's kind, which drivers and runtime libraries read differently."""
+    """Check limits of HAMi's kind, which drivers and runtime libraries read differently."""
     totals = [row[0] for row in host.table(*_query("memory.total"))]
     for name, value in sorted(host.environ.items()):
         if not name.startswith(LIMIT):
@@ -75,7 +76,7 @@ def _check_margin(name: str, value: str, limit: int, total: str) -> Iterator[Fin
 
 
 def check_page_cache(host: Host) -> Iterator[Finding]:
-    """On unified memory the driver counts page cache as used."""
+    """Check unified memory, on which the driver counts page cache as used."""
     if not any("N/A" in row[0] for row in host.table(*_query("memory.total"))):
         return
     facts = _meminfo(host)
@@ -106,7 +107,7 @@ def _query(what: str) -> tuple[str, ...]:
 
 
 def check_control_group(host: Host, config: Config) -> Iterator[Finding]:
-    """A limit under the size of a worker's weights kills its engine while it loads."""
+    """Compare the limit with the weights: a lower limit kills the engine while it loads."""
     limit = host.text("/sys/fs/cgroup/memory.max").strip()
     if not limit.isdigit():
         return
@@ -124,7 +125,7 @@ def check_control_group(host: Host, config: Config) -> Iterator[Finding]:
 
 
 def check_shared_memory(host: Host) -> Iterator[Finding]:
-    """Segments that no process maps, and a mount that is too small for several ranks."""
+    """Find segments that no process maps, and a mount that is too small for several ranks."""
     segments = [name for name in host.names(_SHM) if _LEFT_OVER.match(name.name)]
     mapped = _mapped(host) if segments else ""
     stale = [name for name in segments if str(name) not in mapped]
@@ -150,6 +151,6 @@ def check_shared_memory(host: Host) -> Iterator[Finding]:
 
 
 def _mapped(host: Host) -> str:
-    """What processes map and hold open."""
+    """The text of all files that processes map or hold open."""
     maps = [host.text(process / "maps") for process in host.names("/proc", "[0-9]*")]
     return "\n".join(maps)

@@ -1,6 +1,6 @@
-"""Model directories: complete, whole, and of a format that the engine reads.
+"""Checks model directories: complete, intact, and of a format that the engine reads.
 
-Owns what is read of safetensors headers. Reads no weights.
+Owns the reading of safetensors headers. Reads no weights.
 """
 
 import json
@@ -20,10 +20,10 @@ _MAX_HEADER: Final = 100 * 2**20
 
 
 def check_models(host: Host, config: Config) -> Iterator[Finding]:
-    """The directory of each worker of this host, and that of its drafter."""
+    """Check the model directory of each worker of this host, and its drafter's."""
     for name, files in _folders(config).items():
         if not host.exists(name):
-            continue  # a missing directory is an error of the start, a hub id has none
+            continue  # a missing directory is an error of the start; a hub id has none
         folder = Path(name)
         for file in files:
             if not host.exists(folder / file):
@@ -33,7 +33,7 @@ def check_models(host: Host, config: Config) -> Iterator[Finding]:
 
 
 def _folders(config: Config) -> dict[str, tuple[str, ...]]:
-    """What must lie in each folder; weights where there is a config.json."""
+    """The files that each folder must contain; weights if there is a config.json."""
     found: dict[str, tuple[str, ...]] = {}
     for worker in config.workers:
         chosen = worker.drafting
@@ -77,7 +77,7 @@ def _broken(name: Path, fault: str, remedy: str) -> Finding:
 
 
 def _fault_of(path: Path) -> str | None:
-    """What is wrong with a safetensors file, by its header and its length."""
+    """The fault of a safetensors file, from its header and its length; None if it has none."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(8)

@@ -1,4 +1,4 @@
-"""Ports, clock and open files.
+"""Checks ports, clock and open files.
 
 Owns the parsing of the kernel's socket tables and limits. A port that our own gateway holds is no
 finding.
@@ -17,11 +17,11 @@ CHECK: Final = "network"
 
 _LISTEN: Final = "0A"
 _MIN_FILES: Final = 4096
-"""Each stream of a client is a descriptor, each provider's another."""
+"""Each stream of a client takes a descriptor, and each stream of a provider another."""
 
 
 def check_ports(host: Host, config: Config) -> Iterator[Finding]:
-    """The gateway's ports, which another program may hold."""
+    """Check whether another program holds one of the gateway's ports."""
     listening = _listening(host)
     for key, port in _wanted(config):
         if port not in listening:
@@ -79,7 +79,9 @@ def _holder(host: Host, inode: str) -> str | None:
 
 
 def check_clock(host: Host) -> Iterator[Finding]:
-    """Spending limits count days, keys expire, and logs of two hosts are compared."""
+    """Check the clock: spending limits count days, keys expire, and logs of two hosts are
+    compared.
+    """
     answer = host.ask("timedatectl", "show", "-p", "NTPSynchronized", "--value")
     if answer is not None and answer.status == 0 and answer.text.strip() == "no":
         yield Finding(
@@ -92,7 +94,7 @@ def check_clock(host: Host) -> Iterator[Finding]:
 
 
 def check_open_files(host: Host) -> Iterator[Finding]:
-    """The soft limit of this process, which its children inherit."""
+    """Check the soft limit of this process, which its children inherit."""
     found = re.search(r"^Max open files\s+(\d+)", host.text("/proc/self/limits"), re.MULTILINE)
     if found is not None and int(found[1]) < _MIN_FILES:
         yield Finding(

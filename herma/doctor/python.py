@@ -1,6 +1,7 @@
-"""The Python environment: a torch that can use the card, and names that clash with ours.
+"""Checks the Python environment: a torch that can use the card, and package names that clash with
+ours.
 
-Owns what is read of installed packages without importing them.
+Owns the reading of installed packages without importing them.
 """
 
 import re
@@ -23,7 +24,7 @@ def torch_cuda(host: Host) -> str | None:
 
 
 def check_python(host: Host) -> Iterator[Finding]:
-    """Packages in the environment that runs this command."""
+    """Check the packages of the environment that runs this command."""
     if any(host.names(host.packages, "kernels-[0-9]*.dist-info")):
         yield Finding(
             "error",

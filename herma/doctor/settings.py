@@ -1,7 +1,7 @@
-"""Settings that cost speed without a word.
+"""Checks for settings that silently cost speed.
 
-Owns the list of arguments and variables of other people's engines that are known to be slow or to
-break, with their measured cost where one is known. Must not judge what only differs from a default.
+Owns the list of arguments and variables of external engines that are known to be slow or to break,
+with their measured cost if it is known. Must not judge what only differs from a default.
 """
 
 import json
@@ -32,7 +32,7 @@ _VARIABLES: Final = {
 
 
 def check_settings(host: Host, config: Config) -> Iterator[Finding]:
-    """The command line and environment of each launched engine."""
+    """Check the command line and environment of each launched engine."""
     for worker in config.workers:
         if worker.launch is None:
             continue
@@ -65,7 +65,7 @@ def _check_flags(name: str, launch: LaunchConfig) -> Iterator[Finding]:
 
 
 def _check_json(name: str, launch: LaunchConfig) -> Iterator[Finding]:
-    """A JSON argument whose quotes a shell has removed: engines take their default instead."""
+    """Find a JSON argument whose quotes a shell has removed: the engine then uses its default."""
     for word in launch.argv:
         text = word.partition("=")[2] if word.startswith("--") else word
         if not (text.startswith("{") and text.endswith("}")):

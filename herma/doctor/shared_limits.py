@@ -1,6 +1,7 @@
-"""The server by which several hosts keep their spending limits together.
+"""Checks the server on which several hosts keep their common spending limits.
 
-Owns what is wrong with it as this host's configuration names it. Must not know how it is asked.
+Owns the findings about the server that this host's configuration names. Must not know how it is
+asked.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ CHECK: Final = "shared limits"
 
 
 def check_shared_limits(host: Host, config: Config) -> Iterator[Finding]:
-    """Whether its password is safe, and whether it answers."""
+    """Check whether its password is safe, and whether it answers."""
     ledger = config.ledger
     if ledger.shared is None:
         return

@@ -1,7 +1,7 @@
-"""What has changed since the last good start of each worker.
+"""The changes since the last good start of each worker.
 
-Owns where the facts of now come from: the host as it is, the configuration as the file says, and
-the command and environment of the worker's latest start, good or not. Must not judge a change.
+Owns the sources of the present facts: the host, the configuration file, and the command and
+environment of the worker's latest start, good or not. Must not judge a change.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _SETTINGS: Final = ("environment", "arguments", "config")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What differs `now` from the start `good` of `worker`."""
+    """The differences `now` from the start `good` of `worker`."""
 
     worker: str
     good: StartRecord
@@ -43,7 +43,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def check_starts(host: Host, config: Config) -> Iterator[Finding]:
-    """Preloaded libraries and settings that are others than those of the last good start."""
+    """Report preloaded libraries and settings that have changed since the last good start."""
     try:
         known = recorded_names(host)
     except ConfigError:
@@ -70,9 +70,9 @@ def recorded_names(host: Host) -> list[str]:
 def since_last_good(
     host: Host, name: str, config: WorkerConfig | None, *, before: bool = False
 ) -> Change | None:
-    """What has changed since the last good start, or with `before` since the good start before that
-    one; None without such a start. `config` None: as the command of the latest start says. Raises
-    `ConfigError`.
+    """The changes since the last good start, or with `before` since the good start before that one;
+    None if there is no such start. `config` None means the configuration that the latest start's
+    command names. Raises `ConfigError`.
     """
     starts = load_starts(host.path(record_path(name, host.environ)))
     good = starts.good[-2:-1] if before else starts.good[-1:]
@@ -85,7 +85,9 @@ def since_last_good(
 def _now(
     host: Host, starts: Starts, config: WorkerConfig | None
 ) -> tuple[StartRecord, list[Difference]]:
-    """The record that a start would have now, and why its configuration cannot be read."""
+    """The record that a start would have now, and the reason if its configuration cannot be
+    read.
+    """
     base = starts.latest or starts.good[-1]
     unread: list[Difference] = []
     if config is None:
@@ -116,7 +118,7 @@ def _now(
 
 
 def _reread(base: StartRecord) -> WorkerConfig:
-    """The worker as its command says now. Raises `ConfigError`."""
+    """The worker's configuration, read again as its command says. Raises `ConfigError`."""
     from workers.__main__ import parse, read_worker
 
     with chdir(base.folder) if base.folder else nullcontext():

@@ -1,7 +1,8 @@
-"""systemd units of this host: what they start exists, and how their last starts ended.
+"""Checks this host's systemd units: the programs that they start exist, and their last starts
+succeeded.
 
-Owns the reading of unit files and of commands inside containers. Only the operator's own units
-count (`/etc/systemd/system`): the distribution's are not ours to judge.
+Owns the parsing of unit files and of commands inside containers. Only the operator's units count
+(`/etc/systemd/system`); the distribution's are not judged.
 """
 
 import shlex
@@ -28,7 +29,7 @@ _SCRIPTS: Final = (".sh", ".py", ".bash")
 
 
 def check_units(host: Host) -> Iterator[Finding]:
-    """Every service of the operator: its programs, then the end of its last start."""
+    """Check every service of the operator: its programs, then the end of its last start."""
     for unit in host.names(UNITS, "*.service"):
         if not host.path(unit).is_file():
             continue  # a masked unit is a link to /dev/null
@@ -38,7 +39,7 @@ def check_units(host: Host) -> Iterator[Finding]:
 
 
 def _commands(text: str) -> Iterator[list[str]]:
-    """The words of each Exec line of a unit, long lines joined."""
+    """The words of each Exec line of a unit, with continued lines joined."""
     for line in text.replace("\\\n", " ").splitlines():
         key, _, value = line.strip().partition("=")
         if key not in ("ExecStart", "ExecStartPre", "ExecStartPost", "ExecStop"):
@@ -46,7 +47,7 @@ def _commands(text: str) -> Iterator[list[str]]:
         try:
             words = shlex.split(value.lstrip("-@:+!"))
         except ValueError:
-            continue  # systemd reports a line whose quotes do not close
+            continue  # systemd itself reports a line whose quotes do not close
         if words:
             yield words
 
@@ -84,8 +85,8 @@ def _missing(unit: Path, name: str, remedy: str) -> Finding:
 
 
 def _check_container(host: Host, unit: Path, words: list[str]) -> Iterator[Finding]:
-    """`docker exec [OPTIONS] NAME PROGRAM ...`: the program must be in the image, for the
-    container's writable layer goes with the container.
+    """Check `docker exec [OPTIONS] NAME PROGRAM ...`: the program must be in the image, because the
+    writable layer is lost with the container.
     """
     if words[1:2] != ["exec"]:
         return

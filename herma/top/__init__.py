@@ -1,6 +1,6 @@
 """The dashboard's overview in a terminal.
 
-Owns the frames of text, the gateway's stream that they follow, and the terminal. Must not know how
+Owns the frames of text, the gateway's stream that they show, and the terminal. Must not know how
 the gateway makes the overview.
 """
 

@@ -1,6 +1,6 @@
-"""A frame: which lines stand where on a screen of so many columns and rows.
+"""A frame: the lines of a screen of given columns and rows.
 
-Owns the shares of the room. Must not know terminals, clocks or where the data comes from. Pure.
+Owns how the room is shared. Must not know terminals, clocks or where the data comes from. Pure.
 """
 
 import sys
@@ -25,19 +25,19 @@ from herma.top.sections import (
 from herma.top.text import Line, Marks, Piece, cut, fit, flow, table
 
 WIDE: Final = 150
-"""From here on a second column stands to the right of the tables."""
+"""From this width on a second column stands to the right of the tables."""
 SIDE: Final = 54
 MAX_EVENTS: Final = 20
 _FLOW_LINES: Final = 2
 _ROOMY: Final = 40
 
 PARTS: Final = ("all", "workers", "requests", "log")
-"""What Tab goes through."""
+"""The parts that Tab cycles through."""
 
 
 class View(NamedTuple):
-    """How a frame is drawn. `rows` None: as many as there are. `status`, to the right of the first
-    line, says whether the frame is live. `keys`: whether the last row names the keys.
+    """How a frame is drawn. `rows` None: unlimited. `status`, at the right of the first line, says
+    whether the frame is live. `keys`: whether the last row names the keys.
     """
 
     columns: int
@@ -51,8 +51,8 @@ class View(NamedTuple):
 
 
 class _Section(NamedTuple):
-    """The first line is its title. `least` lines are shown if there is any room, `weight` is its
-    share of what is left. `says_more`: the last line that is shown says how many are not.
+    """A section, whose first line is its title. `least` lines are shown if there is any room;
+    `weight` is its share of the rest. `says_more`: the last shown line counts the hidden ones.
     """
 
     lines: list[Line]
@@ -97,7 +97,7 @@ def _keys(view: View) -> Line:
 def _sections(
     now: Overview, events: Sequence[EventRow], view: View, width: int, room: int | None
 ) -> list[_Section]:
-    """Those of the part that is looked at, from top to bottom."""
+    """The sections of the selected part, from top to bottom."""
     marks, part = view.marks, view.part
     requests = table(REQUEST_COLUMNS, request_rows(now), width, marks)
     workers = _worker_table(now.workers, width, marks, room)
@@ -138,7 +138,7 @@ def _worker_table(
 
 
 def _beside(now: Overview, events: Sequence[EventRow], view: View, room: int | None) -> list[Line]:
-    """Tables to the left, lists and the log to the right."""
+    """Tables on the left, lists and the log on the right."""
     marks = view.marks
     width = view.columns - SIDE - 2
     left = _stacked(_sections(now, events, view, width, room)[:2], room)
@@ -159,7 +159,7 @@ def _beside(now: Overview, events: Sequence[EventRow], view: View, room: int | N
 
 
 def _stacked(sections: Sequence[_Section], room: int | None) -> list[Line]:
-    """The sections one below the other; one that is cut says how many lines are not shown."""
+    """The sections one below the other; a cut section counts its hidden lines."""
     if room is None:
         room = sys.maxsize
     shares = share_out(room, [(len(one.lines), one.least, one.weight) for one in sections])
@@ -174,8 +174,9 @@ def _stacked(sections: Sequence[_Section], room: int | None) -> list[Line]:
 
 
 def share_out(room: int, wants: Sequence[tuple[int, int, float]]) -> list[int]:
-    """Lines for each of (wanted, least, weight), at most `room` in all. Each gets its least in
-    order; what is left goes, line by line, where the least was given for its weight.
+    """The lines of each section, from (wanted, least, weight), at most `room` in all. Each gets its
+    least in order; the rest goes, line by line, to the section with the fewest lines for its
+    weight.
     """
     given = []
     for wanted, least, _ in wants:

@@ -1,6 +1,6 @@
-"""The parts of a frame: what each says of an overview.
+"""The parts of a frame, from an overview.
 
-Owns the words and the columns. Must not know how much room there is, but for the width. Pure.
+Owns the words and the columns. Must not know how much room there is, except the width. Pure.
 """
 
 from collections.abc import Iterator, Sequence
@@ -114,12 +114,12 @@ def amount(micro: int, currency: str) -> str:
 
 
 def clock(unix_time: float) -> str:
-    """In this machine's time zone."""
+    """The time in this machine's time zone."""
     return datetime.fromtimestamp(unix_time).astimezone().strftime("%H:%M:%S")
 
 
 def header(now: Overview, samples: Sequence[Sample], width: int, marks: Marks) -> list[Line]:
-    """How the whole is, its figures, and an hour of them."""
+    """The state of the whole, its figures, and graphs of the last hour."""
     return [
         (Piece(f"{marks.dot} ", _CONDITIONS[now.condition]), Piece(now.words, "bold")),
         _figures(now),
@@ -165,7 +165,7 @@ def worker_rows(workers: Sequence[WorkerRow], marks: Marks) -> list[Row]:
 
 
 def troubled_first(workers: Sequence[WorkerRow]) -> list[WorkerRow]:
-    """For where not all of them fit."""
+    """The workers with troubled ones first, for a list that may be cut."""
     return sorted(workers, key=lambda one: one.state == "ready" and not one.is_open)
 
 
@@ -200,7 +200,7 @@ def _worker_row(one: WorkerRow, marks: Marks) -> Row:
 
 
 def request_rows(now: Overview) -> Iterator[Row]:
-    """The open ones, the oldest first, then those that ended last."""
+    """The open requests, the oldest first, then the requests that ended last."""
     for one in now.requests:
         yield _request_row(one)
     for one in now.recent:
@@ -270,7 +270,7 @@ def client_items(now: Overview) -> list[Line]:
 
 
 def money_items(now: Overview) -> list[Line]:
-    """Limits, providers, and what was saved where a price is known."""
+    """Limits, providers, and savings if a price is known."""
     return [
         *(_limit_item(one, now.currency) for one in now.limits),
         *(_provider_item(one, now.currency) for one in now.providers),
@@ -300,7 +300,7 @@ def _saving_item(one: Saving, currency: str) -> Line:
 
 
 def log_lines(events: Sequence[EventRow], marks: Marks) -> list[Line]:
-    """The newest first."""
+    """The events, the newest first."""
     return [
         (
             Piece(f"{_time_of(one)} ", "soft"),

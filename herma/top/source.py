@@ -1,6 +1,6 @@
-"""The dashboard of a running gateway, asked over HTTP.
+"""The dashboard of a running gateway, read over HTTP.
 
-Owns the requests, the stream and what it has brought so far. Must not know terminals or how a frame
+Owns the requests, the stream and the data received so far. Must not know terminals or how a frame
 looks.
 """
 
@@ -40,7 +40,7 @@ def admin_key(key_env: str | None, environ: Mapping[str, str]) -> str | None:
 
 @final
 class Shown:
-    """What the gateway has shown so far."""
+    """The data received so far."""
 
     def __init__(self) -> None:
         self.overview: Overview | None = None
@@ -56,7 +56,7 @@ class Shown:
         return shown
 
     def take(self, name: str, data: bytes) -> None:
-        """An event of the stream. Raises `msgspec.MsgspecError` for one of another version."""
+        """Take an event of the stream. Raises `msgspec.MsgspecError` for one of another version."""
         match name:
             case "state":
                 self.overview = _decode_overview(data)
@@ -66,12 +66,12 @@ class Shown:
                 last = self.events[-1].number if self.events else 0
                 self.events.extend(one for one in _decode_log(data).events if one.number > last)
             case _:
-                pass  # of a newer gateway
+                pass  # an event of a newer gateway
 
 
 @final
 class GatewayPage:
-    """`/dashboard` of the gateway at `url`. Raises `ConfigError` if that is no address."""
+    """`/dashboard` of the gateway at `url`. Raises `ConfigError` if the address is invalid."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
@@ -87,7 +87,7 @@ class GatewayPage:
         self._client.close()
 
     async def state(self) -> tuple[State, bytes]:
-        """All of it, once, and as it came. Raises `HermaError`."""
+        """The whole state once, decoded and as bytes. Raises `HermaError`."""
         try:
             async with self._ask("/dashboard/state") as response:
                 body = b"".join([part async for part in response.body])
@@ -102,8 +102,8 @@ class GatewayPage:
             raise self._foreign(error) from error
 
     async def follow(self, shown: Shown, on_news: Callable[[], None]) -> None:
-        """Bring `shown` up to date for as long as the stream lasts, and say so after each change.
-        Raises `HermaError`.
+        """Keep `shown` up to date while the stream lasts; call `on_news` after each change. Raises
+        `HermaError`.
         """
         async with self._ask("/dashboard/stream") as response:
             if response.status != 200:

@@ -30,13 +30,13 @@ _TO_END: Final = "\x1b[J"
 
 _SHIFT_TAB: Final = b"\x1b[Z"
 _KEY: Final = re.compile(rb"\x1b\[[0-9;]*[@-~]|.", re.DOTALL)
-"""One key of those that one read may bring: over a slow line several come at once."""
+"""One key: a read over a slow line may return several."""
 
 PAUSE_S: Final = 0.2
-"""Five frames a second at most: a slow ssh keeps up."""
+"""At most five frames a second, so that a slow ssh keeps up."""
 RETRY_S: Final = 2.0
 STALE_S: Final = 5.0
-"""The stream brings a state each second."""
+"""The stream sends a state each second."""
 
 _Way = Callable[[Line], str]
 
@@ -65,7 +65,9 @@ def _plain(line: Line) -> str:
 
 @contextmanager
 def _screen_mode(keyboard: int) -> Iterator[None]:
-    """The other screen, keys one by one; Ctrl-Z, which would leave it as it is, is off."""
+    """Use the alternate screen and read single keys. Ctrl-Z is off, because it would leave the
+    terminal so.
+    """
     before = termios.tcgetattr(keyboard)
     try:
         tty.setcbreak(keyboard)
@@ -86,7 +88,7 @@ def _write(text: str) -> None:
 
 @final
 class _Screen:
-    """`_news` is set when the frame has to be drawn again."""
+    """The screen and its tasks. `_news` is set when the frame must be drawn again."""
 
     def __init__(self, page: GatewayPage, shown: Shown, view: View, as_text: _Way) -> None:
         self._page = page
@@ -98,7 +100,7 @@ class _Screen:
         self._heard_at = time.monotonic()
 
     async def read(self) -> None:
-        """Follow the stream, and again after each end of it."""
+        """Follow the stream, and connect again after each end of it."""
         while True:
             try:
                 await self._page.follow(self._shown, self._hear)

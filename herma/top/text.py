@@ -1,8 +1,7 @@
-"""Lines of styled text for a terminal: pieces, bars, tables, and how a style is written.
+"""Lines of styled text for a terminal: pieces, bars, tables, and the codes of styles.
 
-Owns widths and cuts. Every character is one column wide: what is not, or is no text, becomes `?`,
-so that a name from elsewhere can neither move the cursor nor break a table. Must not know what is
-shown.
+Owns widths and cuts. Every character is one column wide; any other character becomes `?`, so that a
+foreign name can neither move the cursor nor break a table. Must not know what is shown.
 """
 
 import itertools
@@ -52,8 +51,8 @@ ASCII_MARKS: Final = Marks("*", "#", "+", ".", "~", "_.-=+*%#")
 
 
 class Column(NamedTuple):
-    """`least` to `most` characters wide. Where there is no room, the column with the highest `drop`
-    goes first; one with 0 stays.
+    """A column of `least` to `most` characters. Without enough room the column with the highest
+    `drop` is left out first; a column with 0 stays.
     """
 
     title: str
@@ -64,7 +63,7 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Cells, of which the last one takes the rest of the line if there are fewer than columns."""
+    """Cells. If there are fewer cells than columns, the last cell takes the rest of the line."""
 
     cells: tuple[Line, ...]
 
@@ -75,7 +74,7 @@ def plain(text: str, style: str = "") -> Line:
 
 
 def printable(text: str) -> str:
-    """`text` with `?` for what is not one column wide."""
+    """`text` with `?` for each character that is not one column wide."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if _is_single(one) else "?" for one in text)
@@ -95,7 +94,7 @@ def length(line: Line) -> int:
 
 
 def cut(line: Line, width: int, more: str = "…") -> Line:
-    """At most `width` columns of `line`; `more` ends one that was longer."""
+    """At most `width` columns of `line`; a longer line ends with `more`."""
     if length(line) <= width:
         return line
     room, kept = max(0, width - len(more)), []
@@ -106,14 +105,14 @@ def cut(line: Line, width: int, more: str = "…") -> Line:
 
 
 def fit(line: Line, width: int, marks: Marks, *, is_right: bool = False) -> Line:
-    """Exactly `width` columns."""
+    """The line, cut or padded to exactly `width` columns."""
     line = cut(line, width, marks.more)
     rest = Piece(" " * (width - length(line)))
     return (rest, *line) if is_right else (*line, rest)
 
 
 def bar(width: int, held: float, cached: float, marks: Marks) -> Line:
-    """`held` and, from 0 too, `cached` are parts of one."""
+    """A bar of `width` columns; `held` and `cached` are fractions of it, both from its start."""
     first = min(width, max(held > 0, round(width * held)))
     second = min(width, max(first, round(width * cached)))
     style = "critical" if held >= 0.98 else "warning" if held >= 0.85 else "held"
@@ -125,8 +124,8 @@ def bar(width: int, held: float, cached: float, marks: Marks) -> Line:
 
 
 def graph(values: Sequence[float | None], width: int, marks: Marks) -> str:
-    """A column for each of `width` equal parts of `values`: the largest of it, from 0 to the
-    largest of all. Parts without a value are blank.
+    """`width` columns for `values`: each shows the largest value of its part, scaled to the largest
+    of all. Parts without a value are blank.
     """
     if not values or width <= 0:
         return " " * max(0, width)
@@ -167,7 +166,7 @@ def table(columns: Sequence[Column], rows: Iterable[Row], width: int, marks: Mar
 
 
 def _fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], list[int]]:
-    """The columns that there is room for, and their widths: each gets its share of what is left."""
+    """The columns that fit, and their widths: each gets its share of the rest."""
     shown = list(columns)
     while sum(one.least + 1 for one in shown) - 1 > width:
         worst = max(shown, key=lambda one: one.drop)
@@ -194,8 +193,8 @@ def _joined(cells: Iterable[Line]) -> Line:
 
 
 def flow(title: str, items: Sequence[Line], width: int, most: int, marks: Marks) -> list[Line]:
-    """The items one after the other behind `title`, in at most `most` lines; what does not fit is
-    counted.
+    """The items one after the other behind `title`, in at most `most` lines; items that do not fit
+    are counted.
     """
     indent = Piece(" " * len(title))
     lines: list[Line] = [(Piece(title, "bold"),)]
@@ -213,12 +212,12 @@ def flow(title: str, items: Sequence[Line], width: int, most: int, marks: Marks)
 
 
 def as_plain(lines: Iterable[Line]) -> str:
-    """The text alone, without blanks at the ends."""
+    """The text alone, without trailing blanks."""
     return "".join("".join(piece.text for piece in line).rstrip() + "\n" for line in lines)
 
 
 def as_ansi(line: Line) -> str:
-    """With the sequences of ECMA-48 for its styles."""
+    """The line with the ECMA-48 sequences of its styles."""
     parts = []
     for text, style in line:
         if style not in _STYLES:

@@ -1,7 +1,7 @@
-"""Upgrades with a way back: of Herma, and of a foreign engine's environment or image.
+"""Upgrades of Herma, and of an external engine's environment or image, with a way back.
 
 Owns the plan and its steps: a version is installed beside the others, proved, tried on one worker,
-followed by the rest, and made current; or all of it goes back. Must not know what a worker does.
+then used by the rest, and made current; or all workers go back. Must not know what a worker does.
 """
 
 from herma.upgrade.carry_out import Interrupted, Steps, carry_out, load_plan, save_plan

@@ -1,7 +1,7 @@
-"""Carries a plan out, and writes down where it is.
+"""Carries a plan out, and records its progress.
 
-Owns the file of the plan and the order of writing: before a step and after it. Must not decide what
-follows a step; the plan does.
+Owns the file of the plan and the order of writing: before a step and after it. The plan decides
+what follows a step.
 """
 
 from collections.abc import Callable
@@ -30,19 +30,19 @@ from workers.versions import Installation
 
 
 class Interrupted(BaseException):
-    """A person, or the system, wants the command to end."""
+    """The user or the system wants the command to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """`check` proves the new version; it raises `HermaError`."""
+    """The steps of a plan. `check` proves the new version; it raises `HermaError`."""
 
     installation: Installation
     mover: Mover
     check: Callable[[Plan], None]
 
     def take(self, action: Action, plan: Plan) -> None:
-        """Carry one step out. Raises `HermaError` if it fails."""
+        """Carry out one step. Raises `HermaError` if it fails."""
         match action:
             case Check():
                 self.check(plan)
@@ -55,8 +55,8 @@ class Steps:
 
 
 def carry_out(plan: Plan, steps: Steps, say: Callable[[str], None]) -> Plan:
-    """The plan at its end. An interruption makes it go back; on the way back it raises
-    `Interrupted`, and the next command goes on.
+    """Carry out the plan; return it at its end. An interruption makes it go back. An interruption
+    on the way back raises `Interrupted`, and the next command continues.
     """
     folder = steps.installation.folder
     save_plan(folder, plan)
@@ -80,7 +80,7 @@ def carry_out(plan: Plan, steps: Steps, say: Callable[[str], None]) -> Plan:
 
 
 def save_plan(folder: Path, plan: Plan) -> None:
-    """Raises `ConfigError`: without it a crash could not be mended."""
+    """Save the plan. Raises `ConfigError`: without the file a crash could not be repaired."""
     try:
         write_atomically(folder / "plan.json", msgspec.json.encode(plan))
     except OSError as error:

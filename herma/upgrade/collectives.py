@@ -1,4 +1,4 @@
-"""Whether several ranks on this host can add numbers together: `python collectives.py RANKS`.
+"""Tests whether several ranks on this host can add numbers together: `python collectives.py RANKS`.
 
 Runs in the environment of a version, so it imports nothing of Herma. With CUDA each rank has a card
 and NCCL, else they use gloo. Prints one line. The status is 0 if the sums are right, 3 if a card's
@@ -22,7 +22,7 @@ def main() -> int:
     wanted = int(sys.argv[1])
     is_cuda = torch.cuda.is_available() and torch.cuda.device_count() >= wanted
     backend = "nccl" if is_cuda else "gloo"
-    # Ranks on one host meet over loopback, unless the operator has named another way.
+    # Ranks on one host meet over loopback, unless the operator has set another interface.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     ranks: Any = torch.multiprocessing
     with tempfile.TemporaryDirectory() as folder:

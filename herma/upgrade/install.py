@@ -1,8 +1,8 @@
-"""Makes a version beside the others: an environment from wheels, or an image.
+"""Installs a version beside the others: an environment from wheels, or an image.
 
 Owns the sources and the commands. A source is a wheel's path, a name with its exact version and an
-index that the user names, or an image's reference; never a bare name, which would come from
-wherever the package manager is set to. Blocks.
+index, or an image's reference; never a bare name, which would come from the package manager's
+default index. Blocks.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ _SHARED: Final = "herma-shared.pth"
 @dataclass(frozen=True, slots=True)
 class Source:
     """One of `wheel`, `package` (NAME==VERSION, of `index`) or `image`, which `runner` pulls.
-    `constraints` is a file for the package manager; `shares`: the environment whose packages the
-    new one sees too, so that only what differs is installed.
+    `constraints` is a file for the package manager. `shares` is an environment whose packages the
+    new one also sees, so that only the differing ones are installed.
     """
 
     wheel: Path | None = None
@@ -43,7 +43,7 @@ class Source:
     shares: Path | None = None
 
     def check(self) -> None:
-        """Raise `ConfigError` unless it names where all comes from."""
+        """Raise `ConfigError` unless the source says where all packages come from."""
         if [self.wheel, self.package, self.image].count(None) != 2:
             raise ConfigError("name one source: --wheel PATH, --package NAME==VERSION or --image")
         if self.package is not None:
@@ -63,13 +63,13 @@ class Source:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The source in words."""
         if self.package is not None:
             return f"{self.package} of {self.index}"
         return str(self.image or self.wheel)
 
     def version_id(self) -> str:
-        """The id of what comes of it; an image's needs its digest."""
+        """The id of the version; for an image it needs the digest."""
         if self.wheel is not None:
             match = _WHEEL.fullmatch(self.wheel.name)
             assert match is not None
@@ -79,8 +79,8 @@ class Source:
 
 
 def adopt(installation: Installation, base: str) -> Version:
-    """The version that is there already, as the first one; `base` is the directory of an
-    environment, or an image's reference. Raises `ConfigError`.
+    """Record the existing version as the first one. `base` is the directory of an environment, or
+    an image's reference. Raises `ConfigError`.
     """
     if (current := installation.current()) is not None:
         return current
@@ -103,9 +103,9 @@ def adopt(installation: Installation, base: str) -> Version:
 def install(
     installation: Installation, source: Source, say: Callable[[str], None], python: str
 ) -> Version:
-    """Make the version of `source`, or find that it is there. `python` makes its environment.
+    """Make the version of `source`, unless it exists. `python` makes its environment.
 
-    Raises `ConfigError` with what went wrong; then nothing of it is left.
+    Raises `ConfigError` with the cause; then nothing of the version is left.
     """
     if source.image is not None:
         return _pull(installation, source, say)
@@ -158,8 +158,8 @@ def _make_environment(
 
 
 def _origins(installation: Installation, source: Source) -> list[str]:
-    """Where wheels may come from: the index that the user names, else the folder of the wheel and
-    the wheels that are kept of other versions.
+    """The allowed origins of wheels: the index that the user names, else the folder of the wheel
+    and the kept wheels of other versions.
     """
     if source.index is not None:
         return ["--index-url", source.index]
@@ -169,7 +169,7 @@ def _origins(installation: Installation, source: Source) -> list[str]:
 
 
 def _share(python: str, environment: Path) -> None:
-    """Have the environment of `python` see the packages of another, behind its own."""
+    """Let the environment of `python` see the packages of another, behind its own."""
     their_version, theirs = _packages_of(str(environment / "bin" / "python"))
     our_version, ours = _packages_of(python)
     if their_version != our_version:
@@ -187,7 +187,7 @@ def _packages_of(python: str) -> tuple[str, Path]:
 
 
 def _pull(installation: Installation, source: Source, say: Callable[[str], None]) -> Version:
-    """The image by its id, which no tag moves."""
+    """Pull the image; the version records its id, which no tag moves."""
     assert source.image is not None
     say(f"pulling {source.image}")
     _run([source.runner, "pull", source.image], f"{source.image} cannot be pulled")
@@ -206,8 +206,9 @@ def image_runner(argv: Sequence[str]) -> str:
 
 
 def prune(installation: Installation, keep: Sequence[str]) -> list[str]:
-    """Remove the versions that are not in `keep`; their ids. Those whose packages a kept one shares
-    stay, and the base: its environment is not ours, and programs in it hand over by its record.
+    """Remove the versions that are not in `keep`; return their ids. Versions whose packages a kept
+    one shares stay. The base stays too: its environment is not ours, and its programs hand over by
+    its record.
     """
     found = list(installation.versions())
     shared = {version.shares for version in found if version.id in keep}
@@ -221,7 +222,7 @@ def prune(installation: Installation, keep: Sequence[str]) -> list[str]:
 
 
 def _run(argv: Sequence[str], failure: str) -> str:
-    """The output of a command. Raises `ConfigError` with the last lines of one that fails."""
+    """The output of a command. Raises `ConfigError` with the last lines of a failed one."""
     if shutil.which(argv[0]) is None:
         raise ConfigError(f"{failure}: there is no program {argv[0]}")
     done = subprocess.run(

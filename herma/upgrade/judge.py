@@ -1,10 +1,10 @@
-"""Whether a version answers as the one before, and as fast.
+"""Judges whether a version answers like the one before, and as fast.
 
-Owns the fixed questions and the comparison. Must not ask anything.
+Owns the fixed questions and the comparison. Asks no engine.
 
-Two versions may add the same numbers in another order, so near a tie they may choose differently,
-and everything behind differs then. A difference counts if the old version's token led by more than
-`NEAR_TIE`. An engine that does not say by how much a token led must agree in the first
+Two versions may add the same numbers in another order. So near a tie they may choose different
+tokens, and everything after such a token differs. A difference counts if the old version's token
+led by more than `NEAR_TIE`. An engine that does not report the lead must agree in the first
 `MUST_AGREE` tokens, or words of text.
 """
 
@@ -15,7 +15,7 @@ from protocol.control_messages import ProbedAnswer, ProbeQuestion
 from workers.starts import SLOWER
 
 NEAR_TIE: Final = 0.5
-"""In log probability."""
+"""A difference of log probabilities."""
 MUST_AGREE: Final = 4
 
 _ANSWER_TOKENS: Final = 16
@@ -32,7 +32,7 @@ _PLAIN_IDS: Final = 24
 
 
 def questions(encode: Callable[[str], Sequence[int]] | None) -> tuple[ProbeQuestion, ...]:
-    """The questions, the last of which is long enough to measure. Without a tokenizer (`encode`)
+    """The questions; the last one is long enough to measure speed. Without a tokenizer (`encode`)
     their ids are arbitrary.
     """
     asked: list[ProbeQuestion] = []
@@ -49,7 +49,7 @@ def questions(encode: Callable[[str], Sequence[int]] | None) -> tuple[ProbeQuest
 
 
 def wrong_answers(old: Sequence[ProbedAnswer], new: Sequence[ProbedAnswer]) -> Iterator[str]:
-    """One line for each question that the new version answers otherwise."""
+    """One line for each question that the new version answers differently."""
     for number, (before, now) in enumerate(zip(old, new, strict=True), 1):
         if (what := _difference(before, now)) is not None:
             yield f"question {number}: {what}"
@@ -61,7 +61,7 @@ def speed_of(answers: Sequence[ProbedAnswer]) -> float:
 
 
 def too_slow(old: float, new: float) -> str | None:
-    """What is said of `new` tokens per second after `old`, if they are too few."""
+    """The complaint if `new` tokens per second are too few after `old`; else None."""
     if not old or new >= SLOWER * old:
         return None
     return f"answers at {new:.1f} tokens/s, {1 - new / old:.0%} slower than the {old:.1f} before"

@@ -29,18 +29,18 @@ _FORWARD: Final = frozenset(("check", "move", "switch"))
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Prove what can be proved of the new version, which is installed, before it runs."""
+    """Prove of the new version, which is installed, what can be proved before it runs."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Have a worker drain, and serve by the new version once that has proved good."""
+    """Drain a worker; it serves with the new version once that has proved good."""
 
     worker: str
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """Make the version `to` the current one, for all later starts, and `previous` ("": none) the
-    one before it.
+    """Make the version `to` the current one for all later starts, and `previous` ("": none) the one
+    before it.
     """
 
     to: str
@@ -48,7 +48,7 @@ class Switch(msgspec.Struct, frozen=True):
 
 
 class Return(msgspec.Struct, frozen=True):
-    """Have a worker serve by the old version again, whatever it does now."""
+    """Let a worker serve with the old version again, whatever it does now."""
 
     worker: str
 
@@ -57,10 +57,10 @@ Action = Check | Move | Switch | Return
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """From the version `old` to `new` of an installation. `workers` move in this order; the first
-    is the trial. `touched` are those that may have another version than `old`; of those `moved`
-    serve by `new`. `reason` says why it goes back, `troubles` what failed on the way.
-    `earlier` was current before `old`: a later rollback leads to it if this plan goes back.
+    """The way from version `old` to `new` of an installation. `workers` move in this order; the
+    first is the trial. `touched` may have another version than `old`; of those, `moved` serve with
+    `new`. `reason` is why the plan goes back, `troubles` are failures on the way. `earlier` was
+    current before `old`: a later rollback leads to it if this plan goes back.
     """
 
     installation: str
@@ -100,7 +100,7 @@ def action_of(plan: Plan) -> Action | None:
 
 
 def begun(plan: Plan, action: Action) -> Plan:
-    """To be written down before the step is taken: what it may change counts as changed."""
+    """The plan to record before a step is taken: what the step may change counts as changed."""
     match action:
         case Move(worker=worker) if worker not in plan.touched:
             return msgspec.structs.replace(plan, touched=(*plan.touched, worker))
@@ -109,7 +109,7 @@ def begun(plan: Plan, action: Action) -> Plan:
 
 
 def succeeded(plan: Plan, action: Action) -> Plan:
-    """The step is done."""
+    """The plan after a successful step."""
     match action:
         case Check():
             return _forward(plan, "move")
@@ -128,26 +128,28 @@ def succeeded(plan: Plan, action: Action) -> Plan:
 
 
 def failed(plan: Plan, action: Action, why: str) -> Plan:
-    """The step has failed: go back. What fails on the way back is noted, and passed over."""
+    """The plan after a failed step: it goes back. Failures on the way back are noted and passed
+    over.
+    """
     if plan.is_going_back:
         return succeeded(msgspec.structs.replace(plan, troubles=(*plan.troubles, why)), action)
     return given_up(plan, why)
 
 
 def given_up(plan: Plan, why: str) -> Plan:
-    """Go back from wherever the plan is."""
+    """The plan going back, from any state."""
     if plan.is_over or plan.is_going_back:
         return plan
     plan = msgspec.structs.replace(plan, reason=why)
     if plan.phase == "check":
         return _at(plan, "undone")
-    # The link first: what is started from now on is of the old version.
+    # The link first: later starts are then of the old version.
     return _at(plan, "unswitch")
 
 
 def resumed(plan: Plan) -> Plan:
-    """The plan of a command that was killed. One that had not yet moved its trial goes back. Else
-    each worker is looked at again: one that has died meanwhile has the old version.
+    """The plan of a command that was killed. It goes back if its trial has not been moved.
+    Otherwise each worker is examined again: one that has died meanwhile has the old version.
     """
     if plan.phase == "check" or (plan.phase == "move" and not plan.moved):
         return given_up(plan, "the command ended before the first worker was on the new version")
@@ -157,7 +159,7 @@ def resumed(plan: Plan) -> Plan:
 
 
 def rollback(installation: str, current: str, previous: str, workers: Iterable[str]) -> Plan:
-    """From `current` back to `previous`, for all."""
+    """The plan from `current` back to `previous`, for all workers."""
     names = tuple(workers)
     return Plan(
         installation=installation,
@@ -176,7 +178,7 @@ def _at(plan: Plan, phase: Phase) -> Plan:
 
 
 def _forward(plan: Plan, phase: Phase) -> Plan:
-    """At `phase`, or the next that has something to do."""
+    """The plan at `phase`, or at the next phase that has something to do."""
     if phase == "move" and set(plan.workers) <= set(plan.moved):
         phase = "switch"
     return _at(plan, phase)

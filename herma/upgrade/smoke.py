@@ -1,7 +1,7 @@
-"""What can be proved of a version before anything is stopped for it.
+"""Proves what can be proved of a version before a running service is stopped for it.
 
-Owns the commands and the reading of their output: its program, its imports, the configuration and
-the host as it sees them, its ranks. Must not know workers that run.
+Owns the commands and the parsing of their output: its program, its imports, its view of the
+configuration and the host, its ranks. Must not know running workers.
 """
 
 import json
@@ -25,7 +25,7 @@ _PATIENCE_S: Final = 300.0
 _MODULES: Final = {"vllm": "vllm", "sglang": "sglang"}
 """What an engine's environment must import, by the kind of engine."""
 _OWN: Final = ("--name", "-p", "--publish", "--restart", "--cidfile", "--ip", "--entrypoint")
-"""Options of a container, with a value, that a second one must not have."""
+"""Options of a container, with a value, that a second container must not have."""
 _DETACHED: Final = ("-d", "--detach")
 _MOUNT: Final = "/herma-smoke"
 _RANK_FLAGS: Final = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size")
@@ -44,13 +44,15 @@ _PROTOCOL: Final = "from protocol.messages import PROTOCOL_VERSION; print(PROTOC
 
 @dataclass(frozen=True, slots=True)
 class Smoke:
-    """`say` gets a line for each proof; `environ` is that of the commands."""
+    """The tests. `say` receives a line for each proof; `environ` is the environment of the
+    commands.
+    """
 
     say: Callable[[str], None]
     environ: Mapping[str, str]
 
     def herma(self, new: Path, old: Path, configs: Sequence[Path]) -> None:
-        """Herma's environment `new`, against `old`, which runs. Raises `Rejected`."""
+        """Test Herma's environment `new` against `old`, which runs. Raises `Rejected`."""
         entry, python = str(new / "bin" / "herma"), str(new / "bin" / "python")
         self.say(f"it is {self._run([entry, '--version'], 'it does not start')}")
         spoken = self._run([python, "-c", _PROTOCOL], "its protocol is not known")
@@ -65,7 +67,7 @@ class Smoke:
         self.doctor(entry, str(old / "bin" / "herma"), configs)
 
     def environment(self, new: Path, old: Path | None, kind: str, argv: Sequence[str]) -> None:
-        """An engine's environment. Raises `Rejected`."""
+        """Test an engine's environment. Raises `Rejected`."""
         if kind in _MODULES:
             module, python = _MODULES[kind], str(new / "bin" / "python")
             code = f"import {module}; print({module}.__version__)"
@@ -77,8 +79,8 @@ class Smoke:
             self.collectives(new, ranks)
 
     def image(self, reference: str, old: str, kind: str, argv: Sequence[str]) -> None:
-        """An engine's image; `argv` starts the `old` one, with the options that it needs. Raises
-        `Rejected`.
+        """Test an engine's image; `argv` starts the `old` one, with the options that it needs.
+        Raises `Rejected`.
         """
         if kind in _MODULES:
             words = [*in_container(argv, old, "python3"), reference, "-c"]
@@ -91,11 +93,11 @@ class Smoke:
                 self._judge_ranks(self._done([*words, f"{_MOUNT}/{script.name}", str(ranks)]))
 
     def command(self, words: Sequence[str]) -> None:
-        """A command of the operator's. Raises `Rejected` if it fails."""
+        """Run a command of the operator's. Raises `Rejected` if it fails."""
         self._run(words, f"`{' '.join(words)}` failed")
 
     def collectives(self, new: Path, ranks: int) -> None:
-        """Several ranks on this host. Raises `Rejected`; full cards prove nothing."""
+        """Test several ranks on this host. Raises `Rejected`; full cards prove nothing."""
         with _collectives_alone() as script:
             self._judge_ranks(self._done([str(new / "bin" / "python"), str(script), str(ranks)]))
 
@@ -109,7 +111,7 @@ class Smoke:
             self.say(line)
 
     def _torch(self, new: Path, old: Path) -> None:
-        """A build without CUDA would run on the CPU, or not at all."""
+        """Reject a torch built without CUDA, which would run on the CPU, or not at all."""
         before, now = (self._torch_of(each) for each in (old, new))
         if before is not None and before[1] and (now is None or not now[1]):
             raise Rejected(
@@ -126,7 +128,9 @@ class Smoke:
         return found
 
     def doctor(self, new: str, old: str, configs: Sequence[Path]) -> None:
-        """What `new` calls an error of this host must be one to `old`, too. Raises `Rejected`."""
+        """Reject a version whose doctor reports errors that the `old` one's does not. Raises
+        `Rejected`.
+        """
         for words in [["--config", str(path)] for path in configs] or [[]]:
             known = set(self._errors([old, "doctor", "--json", *words]))
             for check, what in self._errors([new, "doctor", "--json", *words]):
@@ -151,7 +155,7 @@ class Smoke:
         return done.stdout.strip()
 
     def _done(self, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-        """Run it where no checkout is found by chance, and as the version that it is."""
+        """Run a command in a folder without a checkout, and as its own version."""
         environ = {
             name: value for name, value in self.environ.items() if name not in CODE_VARIABLES
         }
@@ -175,14 +179,14 @@ class Smoke:
 
 @contextmanager
 def _collectives_alone() -> Iterator[Path]:
-    """The script in a folder of its own: Python finds modules beside it before all others."""
+    """The script in a folder of its own, because Python first finds modules beside a script."""
     with TemporaryDirectory() as folder:
         yield Path(shutil.copy(collectives.__file__, folder))
 
 
 def in_container(argv: Sequence[str], image: str, program: str) -> list[str]:
-    """The words of a launch up to its `image`, to run `program` instead of what it starts: with its
-    cards and shared memory, without what only one container can have.
+    """The words of a launch up to its `image`, changed to run `program`: with its cards and shared
+    memory, without the options that only one container can have.
     """
     runner = next((at for at, word in enumerate(argv) if word == image), 0)
     kept: list[str] = []
@@ -196,7 +200,9 @@ def in_container(argv: Sequence[str], image: str, program: str) -> list[str]:
 
 
 def ranks_of(argv: Sequence[str]) -> int:
-    """How many ranks an engine's command line starts on this host, as far as flags say it."""
+    """The number of ranks that an engine's command line starts on this host, as far as its flags
+    say.
+    """
     for flag, value in zip(argv, (*argv[1:], ""), strict=False):
         name, _, given = flag.partition("=")
         if name in _RANK_FLAGS and (given or value).isdigit():

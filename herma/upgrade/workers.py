@@ -1,8 +1,8 @@
-"""Moves this host's workers between versions, one at a time, without a lost stream.
+"""Moves this host's workers between versions, one at a time, without losing a stream.
 
-Owns the order: what else can answer, drain, what the old version answers, the new one, what that
-answers, serve. A worker is held by a lease meanwhile, so it goes back by itself if this process is
-gone. Must not know how a version is made.
+Owns the order: check that something else can answer, drain, record the old version's answers, start
+the new version, compare its answers, serve. A lease holds the worker meanwhile, so it goes back by
+itself if this process is gone. Must not know how a version is made.
 """
 
 import itertools
@@ -40,9 +40,9 @@ _RENEW_S: Final = 5.0
 _POLL_S: Final = 0.1
 _PROBE_S: Final = 120.0
 _COME_S: Final = 60.0
-"""How long a worker that is gone may take to be back: its parent starts it again within seconds."""
+"""How long a missing worker may take to be back: its parent starts it again within seconds."""
 _BACK_S: Final = 900.0
-"""How long the old version may take at least: it is awaited, not judged."""
+"""The least time for the old version's start, which is awaited but not judged."""
 _END_S: Final = 5.0
 _MEASUREMENTS: Final = 3
 
@@ -53,8 +53,8 @@ class Rejected(HermaError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`drain_s`: how long what runs may take. `ready_s`: how long a version may take until it is
-    ready. `may_pause`: go on although nothing else can answer for a model meanwhile.
+    """`drain_s` is for running sequences. `ready_s` is for a version to become ready. `may_pause`:
+    go on although nothing else can answer for a model meanwhile.
     """
 
     drain_s: float = 600.0
@@ -67,8 +67,8 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(slots=True)
 class Mover:
-    """`tokenizer` gives that of a worker, None if it has none. `cover` gives what gateways know of
-    models now. `say` gets a line for people.
+    """Moves workers. `tokenizer` returns a worker's tokenizer, or None. `cover` returns what
+    gateways know of models now. `say` receives lines for people.
     """
 
     installation: Installation
@@ -84,8 +84,8 @@ class Mover:
     pids: dict[str, int] = field(default_factory=dict)
 
     def names(self) -> list[str]:
-        """The workers of this host that run the installation. Raises `ConfigError` for an engine
-        of several ranks; their supervisors take a version of Herma at their next start.
+        """The workers of this host that run the installation. Raises `ConfigError` for an engine of
+        several ranks; their supervisors take a version of Herma at their next start.
         """
         found = [each.status for each in supervisors() if each.status is not None]
         mine = sorted((each for each in found if self._is_mine(each)), key=lambda each: each.name)
@@ -103,8 +103,8 @@ class Mover:
         return names
 
     def move(self, name: str, to: str) -> None:
-        """Have the worker serve by version `to`. Raises `HermaError`; then it may be held, by any
-        of the two.
+        """Let the worker serve with version `to`. Raises `HermaError`; the worker may then be held,
+        in either version.
         """
         trial = _Trial(self, name, to, self.bounds.ready_s)
         status = trial.find()
@@ -123,17 +123,17 @@ class Mover:
         self.say(f"{name}: serves by version {to}")
 
     def bring_back(self, name: str, to: str) -> None:
-        """Have the worker serve by version `to`, which it did before. Raises `HermaError`."""
+        """Let the worker serve with version `to`, as before. Raises `HermaError`."""
         trial = _Trial(self, name, to, max(self.bounds.ready_s, _BACK_S))
         status = self._find_again(trial, name)
         if self.runs(status, to) and status.state != "stopped":
-            # Its engine was never replaced: another start of it would cost minutes.
+            # Its engine was never replaced, and another start of it would cost minutes.
             if status.is_held:
                 trial.serve()
             trial.wait_ready()
             return
         self.say(f"{name}: back to version {to}")
-        if status.is_held:  # nothing runs on what is tried, which may never be ready
+        if status.is_held:  # the tried version runs nothing, and may never be ready
             trial.renew(status)
         else:
             trial.hold(status)
@@ -168,7 +168,9 @@ class Mover:
         )
 
     def _find_again(self, trial: "_Trial", name: str) -> WorkerStatus:
-        """The worker, which may hang in the new version: then its parent starts it again."""
+        """The worker's status. A worker that hangs in the new version is ended, and its parent
+        starts it again.
+        """
         pid = self.pids.get(name)
         if pid is None or not _is_alive(pid):
             return trial.find(_COME_S)
@@ -179,7 +181,7 @@ class Mover:
             return trial.find(_COME_S)
 
     def _end(self, pid: int) -> None:
-        """End a process that does not answer; its parent starts what is current."""
+        """End a process that does not answer; its parent starts the current version."""
         self.say(f"ending process {pid}, which does not answer")
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
@@ -191,7 +193,7 @@ class Mover:
 
 @final
 class _Trial:
-    """One worker and the version that it shall have, `ready_s` after its start at the latest."""
+    """The trial of a version on one worker. The version must be ready `ready_s` after its start."""
 
     def __init__(self, mover: Mover, name: str, to: str, ready_s: float) -> None:
         self._ready_s = ready_s
@@ -201,7 +203,7 @@ class _Trial:
         self._renew_at = float("-inf")
 
     def find(self, patience_s: float = 0.0) -> WorkerStatus:
-        """The worker's status, which may take `patience_s` to be there."""
+        """The worker's status. Waits up to `patience_s` for the worker."""
         deadline = self._mover.clock() + patience_s
         while (found := self._look()) is None or found.status is None:
             if self._mover.clock() >= deadline:
@@ -210,7 +212,7 @@ class _Trial:
         return found.status
 
     def hold(self, status: WorkerStatus) -> WorkerStatus:
-        """Hold the worker, once it has finished what runs."""
+        """Hold the worker, after it has finished its running sequences."""
         drain_s = self._mover.bounds.drain_s
         self._ask(AskHold(drain_s, LEASE_S))
         if status.state == "stopped":
@@ -224,7 +226,7 @@ class _Trial:
     def baseline(
         self, status: WorkerStatus, asked: Sequence[ProbeQuestion]
     ) -> list[list[ProbedAnswer]]:
-        """What the version answers that has served until now; none if it does not run."""
+        """The answers of the version that has served until now; empty if it does not run."""
         if status.state != "ready":
             self._mover.say(f"{self._name}: it did not run, so its answers cannot be compared")
             return []
@@ -282,13 +284,13 @@ class _Trial:
         )
 
     def _measure_again(self, asked: Sequence[ProbeQuestion], times: int) -> list[ProbedAnswer]:
-        """More answers to the last question, of which the fastest counts: a host that is busy with
-        other things for a moment makes any version slow.
+        """More answers to the last question. The fastest counts, because a host that is busy for a
+        moment makes any version slow.
         """
         return [answer for _ in range(times) for answer in self._probe(asked[-1:])]
 
     def _probe(self, asked: Sequence[ProbeQuestion]) -> list[ProbedAnswer]:
-        """The answers; without leads if the engine does not give them. Raises `Rejected`."""
+        """The answers; without leads if the engine does not report them. Raises `Rejected`."""
         failure = ""
         for has_leads in (True, False):
             number = next(self._mover.numbers)
@@ -314,7 +316,9 @@ class _Trial:
         *,
         is_held: bool = False,
     ) -> WorkerStatus:
-        """The status, once `accepts` takes it; renews the lease. `is_held`: it must stay held."""
+        """Wait until `accepts` takes the status; renew the lease meanwhile. `is_held`: the worker
+        must stay held.
+        """
         mover = self._mover
         deadline = mover.clock() + bound_s
         while mover.clock() < deadline:
@@ -337,11 +341,11 @@ class _Trial:
             raise Rejected(f"{self._name}: {_cause(status.fault)}")
 
     def renew(self, status: WorkerStatus) -> None:
-        """Keep the lease of a worker that is held, if that is due."""
+        """Renew the lease of a held worker, if that is due."""
         now = self._mover.clock()
         if status.is_held and now >= self._renew_at:
             self._renew_at = now + _RENEW_S
-            # The process may be replaced at this moment, and a lease outlives five of these.
+            # The process may be replaced at this moment; a lease outlives five failed renewals.
             with suppress(HermaError):
                 self._ask(AskHold(self._mover.bounds.drain_s, LEASE_S))
 
@@ -350,7 +354,7 @@ class _Trial:
         return next((one for one in found if one.status and one.status.name == self._name), None)
 
     def _ask(self, question: Ask) -> Done:
-        """Raises `Rejected` if it is refused."""
+        """Send a request to the worker. Raises `Rejected` if it is refused."""
         if (found := self._look()) is None:
             raise Rejected(f"{self._name}: no such worker answers on this host")
         match ask(found.path, question):
@@ -363,7 +367,7 @@ class _Trial:
 
 
 def _cause(fault: LastFault | None) -> str:
-    """Why an engine is gone, and its last words."""
+    """The cause of the engine's death, and its last log lines."""
     if fault is None:
         return "no cause is known"
     last = f" ({fault.last_log[-1]})" if fault.last_log else ""
@@ -371,7 +375,7 @@ def _cause(fault: LastFault | None) -> str:
 
 
 def _has_gateway(status: WorkerStatus) -> bool:
-    """Whether a gateway has welcomed it, or it knows none."""
+    """Whether a gateway has welcomed the worker, or the worker has no gateways."""
     welcomed, dialled = status.gateways
     return bool(welcomed) or not dialled
 

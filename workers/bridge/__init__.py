@@ -1,7 +1,8 @@
-"""The engine process of a worker whose engine is somebody else's: vLLM, SGLang, llama.cpp.
+"""The engine process of a worker whose engine is an external one: vLLM, SGLang, llama.cpp and
+others.
 
-It stands where our own engine stands, between the supervisor's channel and the model, and speaks
-HTTP to the engine instead of computing.
+It takes the place of our own engine behind the supervisor's channel, and speaks HTTP to the
+external engine instead of computing.
 """
 
 from workers.bridge.rank import serve_rank

@@ -1,8 +1,8 @@
-"""The bridge: requests in, HTTP to the engine, tokens or bytes out.
+"""The bridge: requests from the supervisor, HTTP to the engine, tokens or bytes back.
 
-Owns the requests that run, one task each, the reports of load, and what a failure means: of one
-request (it moves), or of the engine (all of them do). Must not know what a request asks for, the
-engine's fields, how it was started, nor sockets.
+Owns the running requests, one task each, the reports of load, and the meaning of a failure: of one
+request, which moves to another worker, or of the engine, which loses all requests. Must not know
+the content of requests, the engine's fields, how it was started, nor sockets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from protocol.messages import (
     Submit,
     Welcome,
 )
-from workers.bridge.exchange import EngineGone, EngineRefusal, Exchange
+from workers.bridge.engine_client import EngineClient, EngineGone, EngineRefusal
 from workers.bridge.outbox import MANY_STREAMS, Outbox
 from workers.bridge.work import Holdings, Key, Refused, Running, Work
 from workers.external import EngineError
@@ -55,21 +55,21 @@ from workers.loop import Channel, EngineStatus
 LOAD_EVERY_S: Final = 0.1
 WATCH_EVERY_S: Final = 1.0
 _ANSWERING: Final = "answering"
-"""A declared phase: the engine may be silent for `stall_s`. Its prompts may take minutes, and other
-clients may be before ours.
+"""A declared phase, so that the engine may be silent for `stall_s`: its prompts may take minutes,
+and requests of other clients may be ahead of ours.
 """
 _SMOOTHING: Final = 0.1
 
 
 @final
 class Bridge:
-    """Runs until `Shutdown`, or until the engine is gone."""
+    """Serves until `Shutdown`, or until the engine is gone."""
 
     def __init__(
         self,
         config: WorkerConfig,
         facts: EngineFacts,
-        exchange: Exchange,
+        client: EngineClient,
         channel: Channel,
         status: EngineStatus,
         outbox: Outbox,
@@ -80,7 +80,7 @@ class Bridge:
     ) -> None:
         self._config = config
         self._facts = facts
-        self._exchange = exchange
+        self._client = client
         self._channel = channel
         self._status = status
         self._epoch = epoch
@@ -109,7 +109,7 @@ class Bridge:
             raise self._failure
 
     def fail(self, error: EngineGone) -> None:
-        """The engine is gone, and all that ran on it is lost."""
+        """End the bridge: the engine is gone, and its requests are lost."""
         if self._failure is None:
             self._failure = error
         self._scope.cancel()
@@ -117,7 +117,7 @@ class Bridge:
     # Frames of the supervisor.
 
     async def _take_frames(self) -> None:
-        # Requests are few: a thread that waits for them costs less than a second way to read.
+        # Requests are few: a waiting thread costs less than a second way to read the channel.
         take = partial(self._channel.take, None)
         while True:
             frames = await trio.to_thread.run_sync(take, abandon_on_cancel=True)
@@ -126,13 +126,13 @@ class Bridge:
                     return
 
     def _take_frame(self, link: int, payload: bytes) -> bool:
-        """Whether it was `Shutdown`."""
+        """Handle a frame; return whether it was `Shutdown`."""
         try:
             if link == SUPERVISOR and (wire.peek_tag(payload) or 0) >= FIRST_CONTROL_TAG:
                 return self._control(payload)
             self._message(link, payload)
         except WireError as error:
-            # Logged; the request is answered if the frame still names it.
+            # The fault is logged; if the frame has a request's id, that request is also rejected.
             print(f"bad frame on link {link}: {error}", file=sys.stderr)
             if (ids := recover_request_id(payload)) is not None:
                 self._outbox.put(link, Rejected(*ids, "invalid", str(error)))
@@ -193,7 +193,7 @@ class Bridge:
         self._nursery.start_soon(self._run, running)
 
     def _check(self, key: Key, message: Submit | Relay) -> None:
-        """Raises `Refused` for what can never run here, or not now."""
+        """Raise `Refused` for a request that cannot run here, or not now."""
         if key in self._running:
             raise Refused("invalid", "that attempt runs already")
         if message.model != self._config.serves:
@@ -206,7 +206,7 @@ class Bridge:
     def _pass_to_running(self, link: int, message: RelayChunk | RelayCredit | Abort) -> None:
         running = self._running.get((link, message.request_id, message.attempt))
         if running is None:
-            return  # it has just ended
+            return  # the request has just ended
         if isinstance(message, Abort):
             running.scope.cancel()
             return
@@ -217,8 +217,8 @@ class Bridge:
             raise
 
     async def _run(self, running: Running) -> None:
-        """One request, to its end. Whatever the end is, the engine's connection is closed or idle
-        then: closing it makes an engine stop.
+        """Run one request to its end. The engine's connection is then closed or idle: engines stop
+        an answer whose connection is closed.
         """
         with running.scope:
             await self._to_end(running)
@@ -236,9 +236,9 @@ class Bridge:
             detail = str(refusal)
             self._outbox.put(link, Rejected(request_id, attempt, refusal.reason, detail))
         except (EngineError, HttpError) as error:
-            # The engine may be dying: then no request is at fault.
+            # The engine may be dying: then the request is not at fault.
             try:
-                await self._exchange.check()
+                await self._client.check()
             except EngineGone as gone:
                 self.fail(gone)
                 return
@@ -246,9 +246,9 @@ class Bridge:
             running.failed(str(error))
 
     def _note_progress(self, running: Running, num_tokens: int) -> None:
-        """New tokens, or another sign of life."""
+        """Count new tokens (`num_tokens`), or another sign of life (0)."""
         if num_tokens == 0:
-            # Progress within a prompt.
+            # The engine reports progress within the prompt.
             self._status.step += 1
             return
         now = trio.current_time()
@@ -277,7 +277,7 @@ class Bridge:
         self._outbox.put(BROADCAST, self._load())
 
     def _load(self) -> Load:
-        """Somebody else's traffic on the same engine counts as well, where its metrics tell."""
+        """The load, with the requests of the engine's other clients if its metrics report them."""
         own_running = sum(one.is_accepted for one in self._running.values())
         own_waiting = len(self._running) - own_running
         running, waiting = self._others
@@ -296,12 +296,12 @@ class Bridge:
         )
 
     async def _watch(self) -> None:
-        """Ask the engine how it is, once a second: an idle one dies unseen otherwise."""
+        """Check the engine once a second; without requests its death would go unnoticed."""
         has_metrics = True
         while True:
             await trio.sleep(WATCH_EVERY_S)
             try:
-                is_well = await self._exchange.check()
+                is_well = await self._client.check()
             except EngineGone as gone:
                 self.fail(gone)
                 return
@@ -312,14 +312,14 @@ class Bridge:
                 has_metrics = await self._read_metrics()
 
     async def _read_metrics(self) -> bool:
-        """Whether it offers any."""
+        """Read the load of other clients. Returns whether the engine has metrics."""
         try:
-            status, body = await self._exchange.get("/metrics")
+            status, body = await self._client.get("/metrics")
         except HttpError:
             return True
         if status != 200:
             return False
-        others = self._exchange.api.load(body.decode(errors="replace"))
+        others = self._client.api.load(body.decode(errors="replace"))
         if others != self._others:
             self._others = others
             self._report_load()

@@ -1,7 +1,7 @@
-"""What an engine that publishes KV events holds, as it says itself.
+"""The blocks of an engine that publishes KV events.
 
-Owns the subscription and its replays: their requests, and how long one may take. Must not know the
-format of events, nor which of them are missing.
+Owns the subscription and its replays: their requests and their time limit. Must not know the format
+of events, nor which of them are missing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from workers.ipc import BROADCAST
 
 REPLAY_S: Final = 5.0
 _PROMPTS_UNHEARD: Final = 16
-"""So many answered prompts without an event mean that the engine does not publish there."""
+"""After this many answered prompts without an event, the engine counts as not publishing."""
 
 
 @final
 class KvFeed:
-    """See `Holdings`; `run` follows the events."""
+    """Follows the events of one engine; an implementation of `Holdings`."""
 
     def __init__(
         self, config: WorkerConfig, events: KvEventsConfig, facts: EngineFacts, outbox: Outbox
@@ -70,7 +70,7 @@ class KvFeed:
                     self._take(self._feed.replay_ended())
 
     def sent(self, digests: Sequence[BlockDigest], now: float) -> Expectation:  # noqa: ARG002
-        """Nothing is expected: events tell."""
+        """Expect nothing: the events report the blocks."""
         return Expectation(0, now)
 
     def answered(
@@ -80,7 +80,7 @@ class KvFeed:
         cached_tokens: int | None,  # noqa: ARG002
         now: float,  # noqa: ARG002
     ) -> None:
-        """Say once that nothing is published, if so."""
+        """Log once that the engine publishes nothing, if so."""
         if self._num_heard or not digests:
             return
         self._num_unheard += 1
@@ -92,7 +92,7 @@ class KvFeed:
             )
 
     def take(self) -> tuple[BlockEvent | BlocksSnapshot, ...]:
-        """Nothing waits: changes leave as they come."""
+        """No changes wait: `run` sends them as they arrive."""
         return ()
 
     def snapshot(self) -> BlocksSnapshot:

@@ -1,7 +1,7 @@
-"""The process of an engine that the worker starts.
+"""The process of an engine that the worker launches.
 
-Owns its start in our own process group (so that a kill of the group takes it along), its
-output and its end. Must not know HTTP.
+Owns its start in our own process group (so that a kill of the group includes it), its output and
+its end. Must not know HTTP.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ NOT_EXECUTABLE: Final = 126
 _LINE_END: Final = re.compile(rb"[\r\n]+")
 _MAX_LINE_BYTES: Final = 4096
 _LOG_AFTER_EXIT_S: Final = 0.2
-"""Its last lines are in the pipe already; a surviving child could keep the pipe open."""
+"""How long the log is read after the exit. The last lines are in the pipe already; a surviving
+child could keep the pipe open.
+"""
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @final
 class LaunchedEngine:
-    """A started engine. `on_line` gets each line of its output, of a progress bar each state."""
+    """A launched engine. `on_line` receives each line of its output, and each state of a progress
+    bar.
+    """
 
     def __init__(self, process: trio.Process, on_line: Callable[[str], None]) -> None:
         self._process = process
@@ -42,11 +46,11 @@ class LaunchedEngine:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     async def run(self) -> int:
-        """Carry its lines until it ends; its exit code as of a shell, after its last lines."""
+        """Carry log lines until the process ends. Returns its exit code as in a shell."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read_log)
             code = await self._process.wait()
@@ -56,7 +60,7 @@ class LaunchedEngine:
         return code if code >= 0 else 128 - code
 
     async def end(self, wait_s: float) -> None:
-        """Ask it to end, and wait that long."""
+        """Ask the process to end, and wait for at most `wait_s`."""
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         with trio.move_on_after(wait_s):
@@ -83,8 +87,8 @@ class LaunchedEngine:
 async def launch(
     config: LaunchConfig, environ: Mapping[str, str], on_line: Callable[[str], None]
 ) -> LaunchedEngine:
-    """Start it. Raises `ConfigError` for a directory that does not exist; a program that does not
-    exist ends this process as a shell would end, with 127 or 126.
+    """Start the process. Raises `ConfigError` for a missing directory; for a missing program this
+    process ends as a shell would, with 127 or 126.
     """
     try:
         process = await trio.lowlevel.open_process(
@@ -105,21 +109,21 @@ async def launch(
 
 
 def pass_on(report: Callable[[str], None], line: str) -> None:
-    """A line of the engine: to the supervisor's log, and to the reports of its start."""
+    """Pass a line of the engine to the supervisor's log and to the reports of the start."""
     print(line, flush=True)
     report(line)
 
 
 def end_with(code: int) -> NoReturn:
-    """End this process now; its exit code is the engine's, which the supervisor explains."""
+    """End this process now with the engine's exit code, which the supervisor explains."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def group_cpu_s() -> float:
-    """Seconds of CPU that the processes of our group have used, without this one: an engine that
-    compiles may say nothing for minutes. Blocks for some milliseconds.
+    """Seconds of CPU that the other processes of our group have used: an engine that compiles may
+    log nothing for minutes. Blocks for some milliseconds.
     """
     group, own, ticks = os.getpgrp(), os.getpid(), 0
     for path in Path("/proc").iterdir():

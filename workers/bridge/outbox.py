@@ -1,7 +1,7 @@
 """Frames on their way to the supervisor.
 
-Owns their order and their joining: tokens that came from the engine together go out as one frame
-for each gateway, as our own engine sends them. Must not know HTTP or what a sequence is.
+Owns their order and their joining: tokens that arrived together leave as one frame for each
+gateway, as from our own engine. Must not know HTTP or what a sequence is.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from workers.loop import Channel, EngineStatus
 
 PAUSE_S: Final = 0.004
 MANY_STREAMS: Final = 8
-"""With so many the loop pauses between two looks at their sockets: what came meanwhile is read in
-one turn and leaves in one frame. At 64 streams of 50 tokens/s that is a quarter of the CPU here,
-and a tenth of the gateway's (docs/decisions/0021-external-engines.md).
+"""From this many on, the loop pauses between two looks at their sockets: tokens that arrived
+meanwhile are read in one turn and leave in one frame. At 64 streams of 50 tokens/s that saves a
+quarter of the CPU here, and a tenth of the gateway's (docs/decisions/0021-external-engines.md).
 """
 
 
 @final
 class Outbox(trio.abc.Instrument):
-    """`put` what happens; it leaves at the end of the turn of trio's loop, while `run` runs.
+    """Queues messages with `put`; `run` sends them at the end of each turn of trio's loop.
 
-    Sending blocks while the supervisor does not read: then the engine's streams wait as well.
-    `is_crowded`: there are many streams.
+    Sending blocks while the supervisor does not read; then the engine's streams wait as well.
+    `is_crowded` is set while there are many streams.
     """
 
     def __init__(self, channel: Channel, status: EngineStatus) -> None:
@@ -43,16 +43,16 @@ class Outbox(trio.abc.Instrument):
         self.is_crowded = False
 
     def put(self, link: int, message: FromWorker | TokenItem) -> None:
-        """Queue it behind what is queued for the link."""
+        """Queue a message for the link."""
         self._messages.setdefault(link, []).append(message)
 
     def send_control(self, message: Drained | EngineReady) -> None:
-        """Send a control message, behind all that is queued."""
+        """Send a control message behind all queued messages."""
         self.flush()
         self._channel.send([(SUPERVISOR, encode_control(message))])
 
     def flush(self) -> None:
-        """Send what is queued."""
+        """Send the queued messages."""
         if not self._messages:
             return
         queued, self._messages = self._messages, {}
@@ -63,7 +63,7 @@ class Outbox(trio.abc.Instrument):
         self._channel.send(frames)
 
     async def run(self) -> None:
-        """Send what is put, until cancelled. Raises what sending raises."""
+        """Send queued messages until cancelled. Raises the errors of sending."""
         trio.lowlevel.add_instrument(self)
         try:
             await self._has_failed.wait()
@@ -73,9 +73,9 @@ class Outbox(trio.abc.Instrument):
             trio.lowlevel.remove_instrument(self)
 
     def before_io_wait(self, timeout: float) -> None:
-        """All tasks of a turn of the loop have run."""
+        """Called by trio when all tasks of a turn of the loop have run."""
         if self._messages and self._failure is None:
-            # trio would log what an instrument raises, and never call it again.
+            # trio would log an instrument's exception, and never call the instrument again.
             result = outcome.capture(self.flush)
             if isinstance(result, outcome.Error):
                 self._failure = result
@@ -85,7 +85,7 @@ class Outbox(trio.abc.Instrument):
 
 
 def _joined(messages: Sequence[FromWorker | TokenItem], step: int) -> list[FromWorker]:
-    """Neighbouring items become one message."""
+    """The messages, with neighbouring items joined into one message."""
     joined: list[FromWorker] = []
     items: list[TokenItem] = []
     for message in messages:

@@ -1,7 +1,7 @@
 """The engine process of a rank without an API: it starts its part of an engine and waits.
 
-Owns the launch and its end. Whether the rank is well shows in the head's answers alone, so nothing
-is asked here. Must not know HTTP.
+Owns the launch and its end. The head's answers alone show whether the rank works, so this process
+asks nothing. Must not know HTTP.
 """
 
 import os
@@ -21,8 +21,8 @@ _END_S: Final = 1.5
 
 
 def serve_rank(config: WorkerConfig, channel: Channel, report: Report) -> None:
-    """Run the rank's part until `Shutdown`. Its end is ours, and so is its exit code. Raises
-    `ConfigError`.
+    """Run the rank's part until `Shutdown`. This process ends with the launched one, and with its
+    exit code. Raises `ConfigError`.
     """
     trio.run(_serve, config, channel, StartReports(report))
 

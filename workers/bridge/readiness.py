@@ -1,8 +1,8 @@
-"""From a start to an engine that has proven itself.
+"""The start of an engine until it has proved that it generates tokens.
 
 Owns the wait until the engine answers, the two proofs (a few tokens, then one long prompt) and the
-facts that go to the gateways. Only silence is a failure, and the supervisor judges it: whatever is
-new is reported. Must not know frames or the process of the engine.
+facts for the gateways. Only silence is a failure, and the supervisor judges it; so all progress is
+reported. Must not know frames or the process of the engine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from protocol.errors import ConfigError, HttpError
 from protocol.grammars import GrammarForm, capabilities_of
 from protocol.messages import EngineFacts, RelayFacts
 from protocol.sampling import SamplingParams
-from workers.bridge.exchange import EngineRefusal, Exchange
+from workers.bridge.engine_client import EngineClient, EngineRefusal
 from workers.bridge.launched import group_cpu_s
 from workers.external import Answer, EngineApi, EngineError, EngineLimits, Piece, phase_of
 from workers.ipc import StartSpeed
@@ -34,10 +34,10 @@ Report = Callable[[str, float, str], None]
 PROBE_TOKENS: Final = 4
 SPEED_TOKENS: Final = 64
 SPEED_S: Final = 5.0
-"""A slow engine needs longer for its tokens; those that came are enough."""
+"""A slow engine needs longer for its tokens; those that arrived in time are enough."""
 _MIN_TIMED: Final = 8
 _PROBE_IDS: Final = 100
-"""Ids under this number exist in every vocabulary."""
+"""Ids below this number exist in every vocabulary."""
 
 _POLL_S: Final = 0.1
 _REPORT_EVERY_S: Final = 0.5
@@ -48,7 +48,9 @@ _MAX_DETAIL: Final = 200
 
 @final
 class StartReports:
-    """Reports of a start, at most two a second and one at each new phase: gateways get them all."""
+    """Reports of a start, at most two a second and one at each new phase, because every gateway
+    receives them.
+    """
 
     def __init__(self, report: Report, clock: Callable[[], float] = time.monotonic) -> None:
         self._report = report
@@ -59,15 +61,15 @@ class StartReports:
         self.is_over = False
 
     def line(self, text: str) -> None:
-        """A line of the engine's log: any new one is a sign of life, some tell a phase."""
+        """Take a line of the engine's log. Any new line is a sign of life; some name a phase."""
         if self.is_over:
             return
         phase, fraction = phase_of(text) or (self._phase, 0.0)
         self.say(phase, fraction, text)
 
     def say(self, phase: str, fraction: float, detail: str) -> None:
-        """Report it, unless a report of the same phase has just gone out. Within a phase the
-        fraction does not fall: most lines say none, and loaders of several files begin anew.
+        """Send a report, unless one of the same phase was just sent. Within a phase the fraction
+        never falls: most lines have none, and loaders of several files begin anew.
         """
         now = self._clock()
         self._fraction = max(fraction, self._fraction if phase == self._phase else 0.0)
@@ -77,7 +79,7 @@ class StartReports:
         self._report(phase, self._fraction, detail[:_MAX_DETAIL])
 
     async def watch_cpu(self) -> None:
-        """Report that the launched engine works though it says nothing, until cancelled."""
+        """Report CPU use of the launched engine as a sign of life, until cancelled."""
         before = 0.0
         while True:
             await trio.sleep(_ALIVE_EVERY_S)
@@ -87,14 +89,14 @@ class StartReports:
             before = used
 
 
-async def wait_answering(exchange: Exchange, reports: StartReports, *, is_launched: bool) -> None:
-    """Return once the engine's health check says 200. An engine that we did not start may be away
-    for any time: waiting for it is no failure.
+async def wait_answering(client: EngineClient, reports: StartReports, *, is_launched: bool) -> None:
+    """Return once the engine's health check answers 200. An attached engine may be away for any
+    time; that is no failure.
     """
     began_at = reported_at = trio.current_time()
     while True:
         try:
-            status = await exchange.health()
+            status = await client.health()
             if status == 200:
                 return
             trouble = f"answers {status}"
@@ -103,13 +105,13 @@ async def wait_answering(exchange: Exchange, reports: StartReports, *, is_launch
         now = trio.current_time()
         if not is_launched and now - reported_at >= _ALIVE_EVERY_S:
             reported_at = now
-            reports.say("attach", 0.0, f"{exchange.url} {trouble}, for {now - began_at:.0f} s")
+            reports.say("attach", 0.0, f"{client.url} {trouble}, for {now - began_at:.0f} s")
         await trio.sleep(_POLL_S)
 
 
 @final
 class ModelText:
-    """What the worker's directory says about tokens: the ends of an answer, and the vocabulary."""
+    """The stop tokens and the size of the vocabulary, from the worker's model directory."""
 
     def __init__(self, model_dir: Path) -> None:
         """Raises `ConfigError` for files that cannot be read."""
@@ -121,28 +123,27 @@ class ModelText:
 
 
 async def prove(
-    exchange: Exchange,
+    client: EngineClient,
     api: EngineApi,
     config: WorkerConfig,
     facts: EngineFacts,
     text: ModelText,
     reports: StartReports,
 ) -> StartSpeed:
-    """Have it generate tokens, then answer one long prompt: a death at the first large prompt is
-    found before users find it. Last, some tokens against the clock. Raises `ConfigError` if it
-    cannot.
+    """Let the engine generate tokens; then answer one long prompt, to find a death at the first
+    large prompt before users do; then measure its speed. Raises `ConfigError` if a proof fails.
 
-    Reasoning is of no concern here: the gateway finds it among the tokens.
+    Reasoning needs no care here: the gateway finds it among the tokens.
     """
     reports.say("health probe", 0.0, f"{PROBE_TOKENS} tokens")
-    await _Probe(exchange, api, text, reports).run(4, PROBE_TOKENS)
+    await _Probe(client, api, text, reports).run(4, PROBE_TOKENS)
     longest = min(config.probe_context, facts.context_length - PROBE_TOKENS)
-    long_probe = _Probe(exchange, api, text, reports)
+    long_probe = _Probe(client, api, text, reports)
     if longest > 4:
         reports.say("health probe", 0.5, f"a prompt of {longest} tokens")
         await long_probe.run(longest, PROBE_TOKENS)
     reports.say("health probe", 0.9, "its speed")
-    speed_probe = _Probe(exchange, api, text, reports)
+    speed_probe = _Probe(client, api, text, reports)
     with trio.move_on_after(SPEED_S):
         await speed_probe.run(4, min(SPEED_TOKENS, facts.context_length - 4))
     return StartSpeed(
@@ -154,13 +155,13 @@ async def prove(
 
 @final
 class _Probe:
-    """One prompt of random ids. `first_s` is the time to its first token, 0 before it."""
+    """One prompt of random ids. `first_s` is the time to the first token; 0 before it."""
 
     def __init__(
-        self, exchange: Exchange, api: EngineApi, text: ModelText, reports: StartReports
+        self, client: EngineClient, api: EngineApi, text: ModelText, reports: StartReports
     ) -> None:
         self.first_s = 0.0
-        self._exchange = exchange
+        self._client = client
         self._api = api
         self._text = text
         self._reports = reports
@@ -170,13 +171,15 @@ class _Probe:
 
     @property
     def decode_tokens_per_s(self) -> float:
-        """Of the tokens behind those that came first; 0 if there are too few to say."""
+        """The speed of the tokens after the first event; 0 if they are too few."""
         lasted_s = self._last_at - self._first_at
         return self._num_later / lasted_s if self._num_later >= _MIN_TIMED and lasted_s else 0.0
 
     async def run(self, num_prompt: int, num_outputs: int) -> None:
-        """Raises `ConfigError` for fewer tokens than `num_outputs`, and for errors."""
-        # Not from its prefix cache: each probe begins otherwise.
+        """Answer the prompt. Raises `ConfigError` for fewer tokens than `num_outputs`, and for
+        errors.
+        """
+        # Each probe begins otherwise, so that the prefix cache does not contain it.
         ids = array("I", (1 + byte % (_PROBE_IDS - 1) for byte in os.urandom(num_prompt)))
         answer = Answer(
             ids,
@@ -190,14 +193,14 @@ class _Probe:
         )
         failed = f"the health probe of {num_prompt} prompt tokens"
         try:
-            await self._exchange.answer(self._api, answer, partial(self._take, num_prompt))
+            await self._client.answer(self._api, answer, partial(self._take, num_prompt))
         except (EngineError, EngineRefusal) as error:
             raise ConfigError(f"{failed} failed: {error}") from error
         if answer.num_outputs != num_outputs:
             raise ConfigError(f"{failed} got {answer.num_outputs} of {num_outputs} tokens")
 
     def _take(self, num_prompt: int, piece: Piece | None) -> None:
-        """Every event is a sign of life, also one within the prompt."""
+        """Report an event. Every event is a sign of life, also within the prompt."""
         self._num_signs += 1
         what = "within the prompt" if piece is None else "with tokens"
         detail = f"event {self._num_signs}, {what} of {num_prompt}"
@@ -215,8 +218,8 @@ class _Probe:
 def facts_of(
     config: WorkerConfig, limits: EngineLimits, forms: frozenset[GrammarForm] = frozenset()
 ) -> EngineFacts:
-    """The facts that gateways get; it enforces grammars of these `forms`. Raises `ConfigError` if
-    the window is not known.
+    """The facts for the gateways. The engine enforces grammars of these `forms`. Raises
+    `ConfigError` if the context length is unknown.
     """
     known = [size for size in (limits.context_length, config.max_context) if size is not None]
     window = config.context_length
@@ -246,7 +249,7 @@ def facts_of(
         max_seqs=max_seqs,
         token_budget=config.token_budget,
         capabilities=capabilities_of(forms),
-        files_digest=bytes(16),  # filled in by the supervisor, which reads the files
+        files_digest=bytes(16),  # set by the supervisor, which reads the files
         relay=RelayFacts(config.model, config.refused_fields)
         if config.engine == TEXT_ENGINE
         else None,

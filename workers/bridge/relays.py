@@ -1,7 +1,8 @@
-"""Text-level work: a gateway's HTTP request goes to the engine as it is, the response comes back.
+"""Text-level work: a gateway's HTTP request goes to the engine unchanged, and the response comes
+back.
 
-Owns one exchange: how far each side may be ahead, the limits of messages, and its end. Bytes are
-never looked into. Must not know APIs, other requests or sockets.
+Owns one exchange: how far each side may be ahead, the limits of messages, and its end. Never reads
+the bytes. Must not know APIs, other requests or sockets.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from protocol.messages import (
     Submit,
 )
 from protocol.transport import HttpResponse
-from workers.bridge.exchange import Exchange
+from workers.bridge.engine_client import EngineClient
 from workers.bridge.outbox import Outbox
 from workers.bridge.work import Holdings, Key, Progress, Refused, Running, note_answered
 
@@ -44,7 +45,7 @@ _MAX_HEADERS: Final = 128
 
 @final
 class Relayed(Running):
-    """One exchange."""
+    """One relayed exchange."""
 
     def __init__(self, key: Key, relay: Relay, on_progress: Progress, work: Relays) -> None:
         digests = relay.digests
@@ -61,24 +62,22 @@ class Relayed(Running):
 
     @property
     def num_tokens(self) -> int:
-        """About those of its prompt."""
+        """Roughly the tokens of the prompt."""
         return len(self.digests) * self._work.block_size
 
     async def run(self) -> None:
-        """See `Running`."""
         try:
             await self._exchange()
         except KeptConnectionClosed:
             if self._upload.is_used:
                 raise
-            # It was closed while idle, so nothing was computed for us: once more, on another.
+            # The engine closed an idle connection and computed nothing: try again on another one.
             await self._exchange()
         if self._status < 400:
             note_answered(self, self._work.holdings, self._work.outbox, None)
         self._end(None)
 
     def take(self, message: RelayChunk | RelayCredit) -> None:
-        """See `Running`."""
         if isinstance(message, RelayCredit):
             self._num_credit = min(max(self._num_credit, message.num_taken), self._num_sent)
         else:
@@ -86,29 +85,27 @@ class Relayed(Running):
         self._news.set()
 
     def aborted(self) -> None:
-        """See `Running`."""
         self._end("aborted")
 
     def failed(self, detail: str) -> None:
-        """See `Running`."""
         self._end("broken", detail)
 
     async def until_news(self) -> None:
-        """Return when the gateway has sent something on."""
+        """Return when another message of the gateway has arrived."""
         self._news = trio.Event()
         await self._news.wait()
 
     def took(self, num_bytes: int) -> None:
-        """The engine has taken so many bytes of the request."""
+        """Tell the gateway that the engine has taken `num_bytes` of the request so far."""
         link, request_id, attempt = self.key
         self._work.outbox.put(link, RelayTaken(request_id, attempt, num_bytes))
 
     async def _exchange(self) -> None:
         relay = self._relay
         is_whole = len(relay.data) == relay.num_bytes
-        # The gateway learns that it is known here, and may send the rest.
+        # The gateway learns that the request arrived here, and may send the rest.
         self.took(len(relay.data))
-        async with self._work.exchange.relay(
+        async with self._work.client.relay(
             relay.target,
             [(name.encode("latin-1"), value.encode("latin-1")) for name, value in relay.headers],
             relay.data if is_whole else self._upload,
@@ -149,7 +146,7 @@ class Relayed(Running):
 
     @property
     def first(self) -> bytes:
-        """The beginning of the request's body."""
+        """The first part of the request's body."""
         return self._relay.data
 
     @property
@@ -160,7 +157,7 @@ class Relayed(Running):
 
 @final
 class _Upload(AsyncIterator[bytes]):
-    """A request's body in pieces; asking for the next means that the engine has taken the last."""
+    """A request's body in pieces. The engine has taken a piece when it asks for the next one."""
 
     def __init__(self, relayed: Relayed) -> None:
         self._relayed = relayed
@@ -170,11 +167,11 @@ class _Upload(AsyncIterator[bytes]):
 
     @property
     def is_used(self) -> bool:
-        """Whether it cannot begin again."""
+        """Whether the engine has taken a part, so that the body cannot be sent again."""
         return self._num_given > 0
 
     def add(self, chunk: RelayChunk) -> None:
-        """Raises `WireError` for bytes that were not due."""
+        """Append a piece. Raises `WireError` for bytes that are not due."""
         relayed = self._relayed
         came = self._num_came or len(relayed.first)
         ahead = chunk.offset + len(chunk.data) - max(self._num_given, len(relayed.first))
@@ -202,18 +199,17 @@ class _Upload(AsyncIterator[bytes]):
 
 @final
 class Relays:
-    """Takes requests for one engine that takes and gives text."""
+    """Accepts requests for one text-level engine."""
 
     def __init__(
-        self, exchange: Exchange, outbox: Outbox, holdings: Holdings, block_size: int
+        self, client: EngineClient, outbox: Outbox, holdings: Holdings, block_size: int
     ) -> None:
-        self.exchange = exchange
+        self.client = client
         self.outbox = outbox
         self.holdings = holdings
         self.block_size = block_size
 
     def begin(self, key: Key, message: Submit | Relay, on_progress: Progress) -> Relayed:
-        """See `Work`."""
         if isinstance(message, Submit):
             raise Refused("invalid", f"the {TEXT_ENGINE} engine takes text, not tokens")
         if len(message.data) > message.num_bytes or len(message.digests) % ID_BYTES:

@@ -1,7 +1,7 @@
-"""Token-level work: a submission becomes the engine's own request, its events become tokens.
+"""Token-level work: a submission becomes a request to the engine, and its events become tokens.
 
-Owns the checks of a submission and its messages. Must not know the engine's fields, other requests
-or sockets.
+Owns the checks of a submission and the messages about it. Must not know the engine's fields, other
+requests or sockets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protocol.messages import (
     TokenItem,
 )
 from protocol.tokens import pack_tokens, unpack_tokens
-from workers.bridge.exchange import EngineRefusal, Exchange
+from workers.bridge.engine_client import EngineClient, EngineRefusal
 from workers.bridge.outbox import Outbox
 from workers.bridge.readiness import ModelText
 from workers.bridge.work import Holdings, Key, Progress, Refused, Running, note_answered
@@ -34,7 +34,7 @@ from workers.external import Answer, EngineApi, Piece, is_lenient
 
 @final
 class Sequence(Running):
-    """One submission on its way."""
+    """One running submission."""
 
     def __init__(
         self, key: Key, submit: Submit, answer: Answer, on_progress: Progress, work: Sequences
@@ -47,11 +47,10 @@ class Sequence(Running):
 
     @property
     def num_tokens(self) -> int:
-        """Those of its prompt and outputs."""
+        """The tokens of prompt and outputs."""
         return self._answer.num_prompt + self._answer.num_outputs
 
     async def run(self) -> None:
-        """See `Running`."""
         try:
             await self._answer_it()
         except EngineRefusal as refusal:
@@ -66,22 +65,19 @@ class Sequence(Running):
         self._finish(self._answer.finish_reason)
 
     async def _answer_it(self) -> None:
-        await self._work.exchange.answer(self._work.api, self._answer, self._take_event)
+        await self._work.client.answer(self._work.api, self._answer, self._take_event)
 
     def take(self, message: RelayChunk | RelayCredit) -> None:
-        """See `Running`."""
         raise WireError(f"{type(message).__name__} for a sequence of tokens")
 
     def aborted(self) -> None:
-        """See `Running`."""
         self._finish("abort")
 
     def failed(self, detail: str) -> None:
-        """See `Running`."""
         self._finish("error", detail)
 
     def _take_event(self, piece: Piece | None) -> None:
-        """New tokens, or another sign of life."""
+        """Send new tokens, or note another sign of life (None)."""
         if piece is None:
             self._on_progress(self, 0)
             return
@@ -119,14 +115,14 @@ class Sequence(Running):
 
 @final
 class Sequences:
-    """Takes submissions for one engine that takes and gives token ids."""
+    """Accepts submissions for one engine that takes and returns token ids."""
 
     def __init__(
         self,
         config: WorkerConfig,
         facts: EngineFacts,
         text: ModelText,
-        exchange: Exchange,
+        client: EngineClient,
         api: EngineApi,
         outbox: Outbox,
         holdings: Holdings,
@@ -135,13 +131,12 @@ class Sequences:
         self._facts = facts
         self._text = text
         self.api = api
-        self.exchange = exchange
+        self.client = client
         self.outbox = outbox
         self.holdings = holdings
         self.block_size = facts.block_size
 
     def begin(self, key: Key, message: Submit | Relay, on_progress: Progress) -> Sequence:
-        """See `Work`."""
         if isinstance(message, Relay):
             raise Refused("invalid", f"the {self._config.engine} engine takes tokens, not text")
         return Sequence(key, message, self._answer_of(message), on_progress, self)

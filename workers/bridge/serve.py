@@ -1,7 +1,7 @@
-"""From a worker's configuration to a bridge that serves, and to its end.
+"""Serves an external engine, from a worker's configuration to the end.
 
-Owns the order: launch or attach, wait, prove, serve, end. Must not know frames' contents or the
-engine's fields.
+Owns the order: launch or attach, wait, prove, serve, end. Must not know the content of frames or
+the engine's fields.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.errors import ConfigError, ConnectError, HttpError
 from protocol.grammars import GrammarForm
 from protocol.messages import EngineFacts
 from workers.bridge.bridge import Bridge
-from workers.bridge.exchange import EngineGone, Exchange, api_key_of
+from workers.bridge.engine_client import EngineClient, EngineGone, api_key_of
 from workers.bridge.kv_feed import KvFeed
 from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
 from workers.bridge.outbox import Outbox
@@ -53,16 +53,16 @@ _APIS: Final[dict[str, type[VllmApi] | type[SglangApi] | type[LlamaCppApi]]] = {
 }
 _SPARE_CONNECTIONS: Final = 8
 _END_S: Final = 1.5
-"""Within the two seconds that the supervisor waits after `Shutdown`."""
+"""Less than the two seconds that the supervisor waits after `Shutdown`."""
 _EXIT_CODE_S: Final = 0.25
-"""A launched engine that is gone tells by its exit code why; it comes within that time."""
+"""The exit code of a launched engine says why it is gone, and arrives within this time."""
 
 
 def serve_external(
     config: WorkerConfig, channel: Channel, status: EngineStatus, report: Report, *, epoch: int
 ) -> None:
-    """Serve until `Shutdown`. Raises `ConfigError`, or `EngineBroken` for an engine that is gone;
-    the exit code of a launched engine becomes that of this process.
+    """Serve until `Shutdown`. Raises `ConfigError`, or `EngineBroken` if the engine is gone. If a
+    launched engine ends, this process ends with its exit code.
     """
     trio.run(_Service(config, channel, status, report, epoch).run)
 
@@ -90,7 +90,7 @@ class _Service:
         self._text = None if config.engine == TEXT_ENGINE else ModelText(engine_model_dir(config))
         assert config.url is not None
         max_seqs = config.max_seqs or CARD_SEQS
-        self._exchange = Exchange(
+        self._client = EngineClient(
             config.url,
             self._api,
             api_key=api_key_of(config.api_key_env, os.environ),
@@ -113,7 +113,7 @@ class _Service:
                 if self._engine is not None:
                     await trio.sleep(_EXIT_CODE_S)
             nursery.cancel_scope.cancel()
-        self._exchange.close()
+        self._client.close()
         if isinstance(self._trouble, ConfigError):
             raise self._trouble
         if self._trouble is not None:
@@ -122,7 +122,7 @@ class _Service:
     async def _launch(self) -> None:
         assert self._config.launch is not None
         try:
-            await self._exchange.health()
+            await self._client.health()
         except ConnectError:
             pass
         except HttpError as error:
@@ -137,15 +137,15 @@ class _Service:
         return f"{self._config.url}: address already in use before the start ({what})"
 
     async def _end_with_engine(self, engine: LaunchedEngine) -> None:
-        """The launched engine's end is ours, and so is its exit code."""
+        """End this process with the launched engine, and with its exit code."""
         code = await engine.run()
         print(f"the launched engine has ended with exit code {code}")
         end_with(code)
 
     async def _serve(self, nursery: trio.Nursery) -> None:
         is_launched = self._engine is not None
-        await wait_answering(self._exchange, self._reports, is_launched=is_launched)
-        limits = await self._exchange.limits()
+        await wait_answering(self._client, self._reports, is_launched=is_launched)
+        limits = await self._client.limits()
         api = self._api
         forms = frozenset[GrammarForm]() if isinstance(api, OpenAiApi) else api.grammar_forms
         facts = facts_of(self._config, limits, forms)
@@ -157,7 +157,7 @@ class _Service:
         bridge = Bridge(
             self._config,
             facts,
-            self._exchange,
+            self._client,
             self._channel,
             self._status,
             outbox,
@@ -171,11 +171,11 @@ class _Service:
             nursery.start_soon(holdings.run)
         await bridge.run()
         if self._engine is not None:
-            # Its end is asked for, so its exit code is of no interest.
+            # We asked it to end, so its exit code does not matter.
             await self._engine.end(_END_S)
 
     def _holdings(self, facts: EngineFacts, outbox: Outbox) -> ApproximateBlocks | KvFeed:
-        """What the engine says that it holds, else a guess."""
+        """The engine's blocks: from its KV events if it publishes them, else an estimate."""
         if self._config.kv_events is not None:
             return KvFeed(self._config, self._config.kv_events, facts, outbox)
         return ApproximateBlocks(
@@ -187,12 +187,12 @@ class _Service:
     async def _proven_work(
         self, facts: EngineFacts, outbox: Outbox, holdings: Holdings
     ) -> tuple[Sequences | Relays, StartSpeed]:
-        """How requests run on the engine, once it has generated; and its speed."""
-        config, exchange, api = self._config, self._exchange, self._api
+        """Prove that the engine generates; return how requests run on it, and its speed."""
+        config, client, api = self._config, self._client, self._api
         if isinstance(api, OpenAiApi):
-            await prove_text(exchange, api, config, facts, self._reports)
-            return Relays(exchange, outbox, holdings, facts.block_size), StartSpeed()
+            await prove_text(client, api, config, facts, self._reports)
+            return Relays(client, outbox, holdings, facts.block_size), StartSpeed()
         assert self._text is not None
-        speed = await prove(exchange, api, config, facts, self._text, self._reports)
-        work = Sequences(config, facts, self._text, exchange, api, outbox, holdings)
+        speed = await prove(client, api, config, facts, self._text, self._reports)
+        work = Sequences(config, facts, self._text, client, api, outbox, holdings)
         return work, speed

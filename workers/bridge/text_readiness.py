@@ -1,6 +1,6 @@
 """The proof of a text-level engine: a short chat, then a long one.
 
-Owns what is sent and what counts as an answer. Must not know frames or the process of the engine.
+Owns the requests and what counts as an answer. Must not know frames or the process of the engine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
-from workers.bridge.exchange import Exchange
+from workers.bridge.engine_client import EngineClient
 from workers.bridge.readiness import StartReports
 from workers.external import EngineError, OpenAiApi, Proof
 
@@ -21,28 +21,30 @@ _JSON: Final = [(b"content-type", b"application/json")]
 
 
 async def prove_text(
-    exchange: Exchange,
+    client: EngineClient,
     api: OpenAiApi,
     config: WorkerConfig,
     facts: EngineFacts,
     reports: StartReports,
 ) -> None:
-    """As `prove`, in text: a short chat, then a long one, of about two tokens a word at the most.
-    Raises `ConfigError`.
+    """Prove that the engine generates text: a short chat, then a long one of at most about two
+    tokens a word. Raises `ConfigError`.
     """
     reports.say("health probe", 0.0, "a short chat")
-    await _chat(exchange, api, 2, reports)
+    await _chat(client, api, 2, reports)
     longest = min(config.probe_context, facts.context_length - TEXT_PROBE_TOKENS) // 2
     if longest > 2:
         reports.say("health probe", 0.5, f"a chat of {longest} words")
-        await _chat(exchange, api, longest, reports)
+        await _chat(client, api, longest, reports)
 
 
-async def _chat(exchange: Exchange, api: OpenAiApi, num_words: int, reports: StartReports) -> None:
+async def _chat(
+    client: EngineClient, api: OpenAiApi, num_words: int, reports: StartReports
+) -> None:
     request = api.probe(num_words, os.urandom(num_words), TEXT_PROBE_TOKENS)
     proof, body = Proof(), bytearray()
     try:
-        async with exchange.relay(
+        async with client.relay(
             request.target,
             _JSON,
             request.body,

@@ -1,7 +1,7 @@
-"""What an engine that is not ours does for one request, whatever it speaks: tokens or text.
+"""The interface between the bridge and the two ways to run a request: as tokens or as text.
 
-Owns the terms between the bridge, which has the requests of all gateways, and the two ways to run
-one (`sequences.py`, `relays.py`). Must not know HTTP, frames or clocks.
+Owns the terms that the bridge, which has the requests of all gateways, shares with `sequences.py`
+and `relays.py`. Must not know HTTP, frames or clocks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from workers.external import Expectation
 from workers.ipc import BROADCAST
 
 Key = tuple[int, bytes, int]
-"""The link, the request and its attempt."""
+"""A link, a request and its attempt."""
 
 
 class Refused(Exception):
-    """A request cannot be taken. Never leaves the bridge: it becomes a `Rejected`."""
+    """A request cannot run here. It never leaves the bridge: it becomes a `Rejected`."""
 
     def __init__(self, reason: RejectReason, detail: str) -> None:
         super().__init__(detail)
@@ -38,9 +38,9 @@ class Refused(Exception):
 
 
 class Running:
-    """One request on its way. `is_accepted`: the engine answers it; `is_dropped`: its gateway is
-    gone. `digests` are those of its prompt, and `expected` what of them was thought to be held when
-    it was sent.
+    """One running request. `is_accepted`: the engine answers it. `is_dropped`: its gateway is gone.
+    `digests` are the blocks of its prompt; `expected` is what the cache was expected to hold when
+    the request was sent.
     """
 
     def __init__(self, key: Key, digests: list[BlockDigest]) -> None:
@@ -54,30 +54,34 @@ class Running:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens of the engine's cache it takes."""
+        """The number of tokens that it takes in the engine's cache."""
         raise NotImplementedError
 
     async def run(self) -> None:
-        """To its end. Raises `EngineRefusal`, `EngineError` or `HttpError`."""
+        """Run to the end. Raises `EngineRefusal`, `EngineError` or `HttpError`."""
         raise NotImplementedError
 
     def take(self, message: RelayChunk | RelayCredit) -> None:
-        """Take what its gateway sends on. Raises `WireError` if it sends nothing on."""
+        """Take a further message of the gateway about this request. Raises `WireError` for one that
+        is not due.
+        """
         raise NotImplementedError
 
     def aborted(self) -> None:
-        """Its scope was cancelled."""
+        """Report that the request was cancelled."""
         raise NotImplementedError
 
     def failed(self, detail: str) -> None:
-        """The engine failed at it, and lives."""
+        """Report that the request failed on an engine that lives."""
         raise NotImplementedError
 
 
 def note_answered(
     running: Running, holdings: Holdings, outbox: Outbox, cached_tokens: int | None
 ) -> None:
-    """The engine has computed the prompt; `cached_tokens` of it, as it says, were there."""
+    """Note that the engine has computed the prompt, and send the changes of its cache to the
+    gateways.
+    """
     now = trio.current_time()
     holdings.answered(running.digests, running.expected, cached_tokens, now)
     for message in holdings.take():
@@ -85,21 +89,21 @@ def note_answered(
 
 
 Progress = Callable[[Running, int], None]
-"""Called with each part of an answer, and how many tokens it has."""
+"""(request, number of new tokens) -> None, called with each part of an answer."""
 
 
 class Work(Protocol):
     """One way to run requests."""
 
     def begin(self, key: Key, message: Submit | Relay, on_progress: Progress) -> Running:
-        """Raises `Refused` for what can never run here."""
+        """Check a request and prepare it. Raises `Refused` for a request that cannot run here."""
 
 
 class Holdings(Protocol):
-    """What the engine has in its cache, as far as it is known."""
+    """The blocks in the engine's cache, as far as they are known."""
 
     def sent(self, digests: Sequence[BlockDigest], now: float) -> Expectation:
-        """A prompt goes to the engine."""
+        """Note that a prompt was sent; return the expected hits."""
 
     def answered(
         self,
@@ -108,10 +112,12 @@ class Holdings(Protocol):
         cached_tokens: int | None,
         now: float,
     ) -> None:
-        """The engine has computed these blocks; `cached_tokens` as it says, None if it does not."""
+        """Note that the engine has computed these blocks. `cached_tokens` is None if the engine
+        does not report it.
+        """
 
     def take(self) -> tuple[BlockEvent | BlocksSnapshot, ...]:
         """The changes since the last call."""
 
     def snapshot(self) -> BlocksSnapshot:
-        """All that it holds."""
+        """A snapshot of the cache."""

@@ -1,7 +1,7 @@
 """`python -m workers.engine --fd N --name NAME`: the engine process, started by its supervisor.
 
-Owns the way from the first frame to the loop, and out again with one clear cause. What a kind of
-engine needs is imported for that kind only: torch for a native one.
+Owns the way from the first frame to the loop, and an end with one clear cause. Imports the
+libraries of one kind of engine only for that kind: torch for a native one.
 """
 
 from __future__ import annotations
@@ -136,8 +136,9 @@ def _serve(channel: EngineChannel) -> None:
 def _load(
     config: WorkerConfig, report: Reporter, channel: EngineChannel, epoch: int
 ) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, SwapRoom | None]:
-    """The runner that the configuration asks for, the channel that its loop reads, what finds the
-    largest token id, what a native engine takes of its device, and what it has of the host.
+    """The runner of the configuration, the channel that its loop reads, a function that finds the
+    largest token id, and for a native engine its use of the device and the host memory for
+    preempted sequences.
     """
     match config.engine:
         case "synthetic":
@@ -166,8 +167,8 @@ def _load(
 def _speculation(
     config: WorkerConfig, runner: Runner[Any]
 ) -> tuple[Proposer | None, DraftRecord | None, SpeculationConfig | None]:
-    """What gives decodes drafts, where it keeps what they brought, and how that is set; a native
-    engine verifies them.
+    """The proposer of drafts, the record of their gain, and the configuration of speculation. A
+    native engine verifies the drafts.
     """
     if config.engine != "native" or config.drafting is None:
         return None, None, None
@@ -179,8 +180,8 @@ def _speculation(
 
 
 def _compiler(runner: Runner[Any], report: Reporter) -> GrammarCompiler | None:
-    """What compiles grammars, if the engine says that it enforces them. The shape of a dummy, for
-    benchmarks, has no tokenizer.
+    """The compiler of grammars, if the engine enforces them. A dummy shape for benchmarks has no
+    tokenizer.
     """
     has_tokenizer = (runner.model_dir / TOKENIZER_NAME).is_file()
     if ENFORCES_GRAMMARS not in runner.facts.capabilities or not has_tokenizer:

@@ -48,17 +48,21 @@ from workers.engine.warm_up import warm_up
 from workers.model_dir import drafter_dir, local_dir
 
 _SMALL_BYTES: Final = 64 * 2**20
-"""A model that is smaller runs in one thread by default: its layers fit into a processor's cache,
-so threads gain nothing, and spinning threads of several workers cost each most of its speed."""
+"""A smaller model runs in one thread by default: its layers fit into a processor's cache, so
+threads gain nothing, and spinning threads of several workers cost each most of its speed.
+"""
 
 _DRAFT_ROWS: Final = 8
-"""How many tensors of the size of a step's hidden states a drafter's pass holds at once."""
+"""The number of tensors of the size of a step's hidden states that a drafter's pass holds at
+once.
+"""
 
 
 def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None = None) -> Runner:
     """Find the model, load its weights, take memory for keys and values, warm up.
 
-    `ahead` compiles for it. Raises `ConfigError`, one line that names what is wrong and what to do.
+    `ahead` compiles kernels for the start. Raises `ConfigError`, one line that says what is wrong
+    and what to do.
     """
     with _phase(report, "device", config.device):
         if config.device != "cpu" and torch.cuda.is_available():
@@ -150,8 +154,8 @@ def _drafter(
 def _own_head(
     config: WorkerConfig, model: Network, model_dir: Path, report: Report
 ) -> Drafter | None:
-    """The MTP head of the model's checkpoint. One that cannot be used keeps no worker from serving:
-    it is left out, and the log says why.
+    """The MTP head of the model's checkpoint. An unusable head is left out and logged, so that the
+    worker serves.
     """
     try:
         if config.model.startswith(DUMMY_PREFIX) or not has_own_head(model_dir):
@@ -240,7 +244,7 @@ def _num_blocks(
 
 
 def _on_host(config: WorkerConfig, model: Network, kept: StateMemory | None) -> HostRoom | None:
-    """The host's memory for states of prefixes and preempted sequences, if there is some. Raises
+    """The host memory for states of prefixes and preempted sequences, if any. Raises
     `ConfigError`.
     """
     num_prefixes = 0 if kept is None else kept.num_on_host
@@ -272,7 +276,7 @@ def _draft_bytes(config: WorkerConfig, model: Network, drafter: Drafter) -> int:
 
 @contextmanager
 def _phase(report: Report, phase: str, detail: str) -> Iterator[None]:
-    """Reports the phase before it starts, and how long it took."""
+    """Report the phase before it starts, and its time afterwards."""
     report(phase, 0.0, detail)
     started_at = time.perf_counter()
     yield
@@ -280,7 +284,7 @@ def _phase(report: Report, phase: str, detail: str) -> Iterator[None]:
 
 
 def find_model(model: str, report: Report) -> Path:
-    """The directory of a model, fetched from the hub if need be. Raises `ConfigError`."""
+    """The directory of a model, downloaded from the hub if necessary. Raises `ConfigError`."""
     return local_dir(model) or _fetched(model, report)
 
 

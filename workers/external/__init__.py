@@ -1,4 +1,6 @@
-"""Other people's engines: their HTTP APIs, their answers in our terms, what their caches hold."""
+"""External engines: their HTTP APIs, their answers in Herma's terms, and the contents of their
+caches.
+"""
 
 from workers.external.answer import Answer, Piece
 from workers.external.approximate import ApproximateBlocks, Expectation

@@ -1,8 +1,8 @@
-"""One submission's answer on an engine that is not ours.
+"""The answer of an external engine to one submission.
 
-Owns what is asked next, what of an event is new, and when and how the answer ends: at the limit, at
-a stop token (also one that the engine does not know), or when the engine says so. Must not know
-HTTP, links or clocks.
+Owns the next request to the engine, the tokens of an event that are new, and the end of the answer:
+at the limit, at a stop token (also one that the engine does not know), or when the engine ends it.
+Must not know HTTP, links or clocks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class Piece:
 
 @final
 class Answer:
-    """Asks with `next_job` until it `is_over`, then `reason`, `matched` and the counts are final.
+    """The state of one answer. While `is_over` is false, `next_job` gives the next job for the
+    engine; afterwards `reason`, `matched` and the counts are final.
 
-    After the last token the engine may still say how much of the prompt it had cached, so an answer
-    whose `reason` is known is over only with the engine's own end, or with more tokens.
+    An engine may report the cached prompt tokens after the last token. So an answer with a `reason`
+    is over only when the engine ends its stream, or when it sends more tokens.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Answer:
         self._grammar_at = None if grammar is None else grammar_start(grammar, outputs)
         self._is_enforced = False
         self._switches = False
-        self._again: list[int] = []
+        self._to_repeat: list[int] = []
         self._gap: int | None = None
         self._num_sent = 0
         self._is_streamed = True
@@ -77,37 +78,39 @@ class Answer:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Call when it is over."""
+        """Why the answer ended. Only valid once `is_over` is true."""
         assert self.reason is not None
         return self.reason
 
     @property
     def output_tokens(self) -> int:
-        """Those of all attempts, with the stop token."""
+        """The output tokens of all attempts, with the stop token."""
         return self.num_outputs + (self.matched is not None)
 
     @property
     def grammar(self) -> Grammar | None:
-        """What the engine is asked to enforce."""
+        """The grammar that the engine enforces."""
         return self._grammar
 
     def drop_grammar(self) -> None:
-        """Go on without: the engine does not take it."""
+        """Continue without the grammar, which the engine has refused."""
         self._grammar = self._grammar_at = None
 
     def next_job(self) -> Job:
-        """The prompt and the outputs so far; in one piece if the engine left tokens out.
+        """The next job: the prompt and the outputs so far. It is not streamed if the engine left
+        tokens out.
 
-        A grammar begins with the first token of a job, so a job with one begins where the grammar
-        does: what it has given before must come again.
+        An engine applies a grammar from the first token of a job. So a job with a grammar begins
+        where the grammar begins, and the engine repeats the tokens that it has sent after that
+        point.
         """
         is_whole = self._gap is None
         begin = self.num_outputs if self._grammar_at is None else self._grammar_at
         self._is_enforced = self._grammar_at is not None
-        self._again = self._ids[self.num_prompt + begin :].tolist()
+        self._to_repeat = self._ids[self.num_prompt + begin :].tolist()
         left = self._max_outputs - begin
         limit = left if self._gap is None or self._is_enforced else min(left, self._gap)
-        # Noise that was drawn once must not be drawn again.
+        # A seed per position: the engine must not draw the same noise again.
         seed = (self._seed + begin) % _SEEDS
         self._num_sent = self.num_prompt + begin
         self._is_streamed = is_whole
@@ -125,7 +128,9 @@ class Answer:
         )
 
     def take(self, event: Event) -> Piece | None:
-        """The new tokens of an event. Raises `EngineError` for one that cannot be true."""
+        """Process one event; return its new tokens. Raises `EngineError` for an event that
+        contradicts the job.
+        """
         self._check_counts(event)
         if event.cached_tokens is not None and self.cached_tokens is None:
             self.cached_tokens = min(max(0, event.cached_tokens), self.num_prompt)
@@ -142,13 +147,13 @@ class Answer:
 
     @property
     def has_gap(self) -> bool:
-        """Whether the rest of the stream is of no use: `next_job` asks for what is missing, or for
-        what a grammar begins to rule.
+        """Whether the caller must leave the rest of the stream and ask again with `next_job`:
+        tokens are missing, or a grammar begins here.
         """
         return self._gap is not None or self._switches
 
     def stream_ended(self) -> bool:
-        """The engine has closed the stream; whether that was its end."""
+        """Note that the engine has closed the stream; return whether the stream was complete."""
         if self.reason is not None:
             self.is_over = True
         return self.is_over or self.has_gap
@@ -156,23 +161,23 @@ class Answer:
     def _end_of_job(self, finish: str) -> None:
         if finish not in _FINISHES:
             raise EngineError(f"the engine ended it: {finish}")
-        if self._again:
+        if self._to_repeat:
             raise EngineError(_OTHERWISE)
         is_part = not self._is_streamed and not self._is_enforced
         if self.reason is None and finish == "length" and is_part:
             if len(self._ids) == self._num_sent:
                 raise EngineError("the engine left tokens out, and gave none when asked again")
-            return  # the missing tokens are here; the stream goes on
+            return  # the missing tokens have arrived; the next job streams again
         if self.reason is None:
             self.reason = cast("Literal['stop', 'length']", finish)
         self.is_over = True
 
     def _new_tokens(self, event: Event) -> Piece | None:
-        if self._again:
-            event = self._past_again(event)
+        if self._to_repeat:
+            event = self._skip_repeated(event)
         ids = event.ids[: self._max_outputs - self.num_outputs]
         if self._grammar is not None and self._grammar_at is None:
-            ids = self._until_grammar(self._grammar, ids)
+            ids = self._before_grammar(self._grammar, ids)
         self._check_ids(ids)
         end = next((at for at, token_id in enumerate(ids) if token_id in self._stop_ids), None)
         if end is None and event.matched is not None and ids and ids[-1] == event.matched:
@@ -191,16 +196,18 @@ class Answer:
             self.reason = "length"
         return piece
 
-    def _past_again(self, event: Event) -> Event:
-        """Without the tokens that were given before."""
-        num = min(len(self._again), len(event.ids))
-        if event.ids[:num] != self._again[:num]:
+    def _skip_repeated(self, event: Event) -> Event:
+        """The event without the tokens that the engine repeats. Raises `EngineError` if they
+        differ.
+        """
+        num = min(len(self._to_repeat), len(event.ids))
+        if event.ids[:num] != self._to_repeat[:num]:
             raise EngineError(_OTHERWISE)
-        del self._again[:num]
+        del self._to_repeat[:num]
         return replace(event, ids=event.ids[num:], logprobs=event.logprobs[num:])
 
-    def _until_grammar(self, grammar: Grammar, ids: list[int]) -> list[int]:
-        """Those in front of the grammar: reasoning, if there is some."""
+    def _before_grammar(self, grammar: Grammar, ids: list[int]) -> list[int]:
+        """The ids in front of the grammar, which are reasoning. Notes where the grammar begins."""
         is_first = self.num_outputs == 0 and bool(ids)
         if is_first and grammar.opening_id is not None and ids[0] != grammar.opening_id:
             self._grammar_at, self._switches = 0, True
@@ -211,7 +218,9 @@ class Answer:
         return ids
 
     def _check_counts(self, event: Event) -> None:
-        """An engine that does not take ids counts something else."""
+        """Raise `EngineError` if the engine counts other prompt tokens: it does not take ids as
+        they are.
+        """
         if event.prompt_tokens is not None and event.prompt_tokens != self._num_sent:
             raise EngineError(
                 f"the engine counts {event.prompt_tokens} prompt tokens where "
@@ -228,7 +237,9 @@ class Answer:
 
 
 def grammar_start(grammar: Grammar, outputs: array[int]) -> int | None:
-    """The index of the output with which it begins; None while that is to come."""
+    """The index of the first output that follows the grammar; None if the reasoning before it is
+    not over.
+    """
     if grammar.closing_id is None:
         return 0
     if grammar.opening_id is not None and outputs and outputs[0] != grammar.opening_id:

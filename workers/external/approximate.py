@@ -1,12 +1,12 @@
-"""What an engine that reports no cache events probably holds.
+"""An estimate of the blocks that an engine holds if it publishes no cache events.
 
-Owns a guess: the prompts that went there, least recently used out first, within the engine's
-capacity. Where answers say how many prompt tokens came from the cache, the guess is held against
-it: blocks that should have been there and were not show that the engine keeps less than thought,
-blocks that were there unexpectedly that it keeps more. Must not know text, sockets or clocks.
+Owns the estimate: the prompts that were sent to the engine, evicted in LRU order at the engine's
+capacity. If the engine reports how many prompt tokens were cached, the report corrects the
+estimated capacity: fewer hits than expected lower it, more hits raise it. Must not know text,
+sockets or clocks.
 
-A prompt is touched from its tail to its head, so a block is never older than one that follows it:
-whatever is dropped from the old end leaves whole prefixes.
+A prompt is touched from its tail to its head, so a block is never older than a block that follows
+it, and eviction from the old end leaves whole prefixes.
 """
 
 from collections import OrderedDict
@@ -21,14 +21,18 @@ from workers.external.changes import Changes
 SHARE: Final = 0.9
 """Share of the capacity; the rest holds partial blocks and answers in progress."""
 KEPT_AT_LEAST: Final = 1 / 16
-"""Part of that share that is kept whatever the answers report: others may use the engine too."""
+"""The part of that share that is kept whatever the reports say: other clients may use the engine
+too.
+"""
 KEPT_S: Final = 900.0
-"""A block that no prompt used for so long is dropped."""
+"""A block that no prompt has used for this long is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """How many leading blocks were expected to be held when a prompt was sent, and its time."""
+    """The number of leading blocks that were expected in the cache when a prompt was sent, and that
+    time.
+    """
 
     num_blocks: int
     at: float
@@ -36,9 +40,9 @@ class Expectation:
 
 @final
 class ApproximateBlocks:
-    """The guess for one engine with room for `capacity_blocks` of our size.
+    """The estimate for one engine with room for `capacity_blocks` of our size.
 
-    `slack_blocks` is by how much an engine's report may differ without meaning anything: it never
+    Reports that differ from the estimate by at most `slack_blocks` are ignored: an engine never
     finds a whole prompt, and its own blocks may be larger than ours.
     """
 
@@ -57,16 +61,18 @@ class ApproximateBlocks:
         self.surprises = 0
 
     def __len__(self) -> int:
-        """How many blocks are thought to be held."""
+        """The number of blocks in the estimate."""
         return len(self._used)
 
     @property
     def room(self) -> int:
-        """How many blocks it is thought to keep."""
+        """The estimated capacity, in blocks."""
         return self._room
 
     def sent(self, digests: Sequence[BlockDigest], now: float) -> Expectation:
-        """A prompt goes to the engine. Nothing is computed yet, so nothing is held for it."""
+        """Note that a prompt was sent; return the expected hits. Its blocks count only after
+        `answered`.
+        """
         self.expire(now)
         num_blocks = next(
             (depth for depth, digest in enumerate(digests) if digest not in self._used),
@@ -81,7 +87,9 @@ class ApproximateBlocks:
         cached_tokens: int | None,
         now: float,
     ) -> None:
-        """The engine has computed these blocks; `cached_tokens` as it reports them, None if not."""
+        """Add the blocks that the engine has computed. `cached_tokens` is None if the engine does
+        not report it.
+        """
         self.expire(now)
         if cached_tokens is not None:
             self._learn(digests, expected, min(cached_tokens // self._block_size, len(digests)))
@@ -98,17 +106,17 @@ class ApproximateBlocks:
             self._drop_oldest()
 
     def clear(self) -> None:
-        """The engine was started again."""
+        """Forget all blocks, because the engine has restarted."""
         self._used.clear()
         self._room = self._most
         self._changes.cleared()
 
     def take(self) -> tuple[BlockEvent | BlocksSnapshot, ...]:
-        """The changes since the last call; after `clear` one snapshot in place of them."""
+        """The changes since the last call, or one snapshot if `clear` was called since then."""
         return self._changes.take(self._used)
 
     def snapshot(self) -> BlocksSnapshot:
-        """A snapshot of all that is thought to be held."""
+        """A snapshot of the estimate."""
         return self._changes.snapshot(self._used)
 
     def _learn(
@@ -121,9 +129,12 @@ class ApproximateBlocks:
             self._missed(digests[num_cached], expected)
 
     def _missed(self, digest: BlockDigest, expected: Expectation) -> None:
-        """The engine had dropped this block, hence all that was used before it: what is younger is
-        what it has room for. If another prompt brought the block back since, its age is lost, and
-        an eighth less is a guess. If we dropped it too in the meantime, we guess right already.
+        """Lower the capacity after a miss of the block `digest`.
+
+        The engine had evicted this block, and so all blocks that are older: the blocks that are
+        younger show its capacity. If another prompt has touched the block since `expected.at`, its
+        age is lost, and the capacity shrinks by an eighth. If the estimate has dropped the block
+        meanwhile, it is right already.
         """
         used_at = self._used.get(digest)
         if used_at is None:

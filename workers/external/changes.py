@@ -1,6 +1,6 @@
-"""What changed in a cache that may also be forgotten as a whole.
+"""The unpublished changes of a cache that may also be cleared as a whole.
 
-Owns which changes were published, and that a snapshot replaces those before it. Must not know where
+Owns the queue of changes, and that a snapshot replaces the changes before it. Must not know where
 the digests come from.
 """
 
@@ -14,7 +14,7 @@ from workers.scheduler import BlockEvents
 
 @final
 class Changes:
-    """Block events, numbered over all snapshots."""
+    """Block events, numbered across all snapshots."""
 
     __slots__ = ("_events", "_was_cleared")
 
@@ -31,11 +31,13 @@ class Changes:
         self._events.dropped(digest)
 
     def cleared(self) -> None:
-        """All that was held is gone, or unknown."""
+        """All held blocks are gone, or unknown."""
         self._was_cleared = True
 
     def take(self, held: Iterable[BlockDigest]) -> tuple[BlockEvent | BlocksSnapshot, ...]:
-        """The changes since the last call; after `cleared` one snapshot of `held` instead."""
+        """The changes since the last call, or one snapshot of `held` if `cleared` was called since
+        then.
+        """
         events = self._events.take()
         if not self._was_cleared:
             return events

@@ -1,7 +1,8 @@
-"""What the HTTP APIs of other people's engines have in common: a job, an event, a kind of engine.
+"""The common part of the HTTP APIs of external engines: a job, an event, the interface of an
+engine.
 
-Owns the terms in which the bridge speaks of any engine, and the reading of server-sent events and
-metrics. Must not know sockets, nor what one engine calls a field.
+Owns the terms in which the bridge speaks of any engine, and the parsing of server-sent events and
+metrics. Must not know sockets, nor the field names of one engine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from protocol.messages import Grammar, Submit, TokenLogprobs
 from protocol.sampling import SamplingParams
 
 MAX_EVENT_BYTES: Final = 64 * 2**20
-"""SGLang repeats all ids of an answer in each event by default."""
+"""By default SGLang repeats all ids of an answer in each event."""
 
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE: Final = re.compile(rb"[^\r\n]+")
@@ -34,9 +35,9 @@ HEALTH_TARGETS: Final = ("/health",)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to generate: `ids` are the prompt and all outputs so far, `limit` the outputs that may
-    still come. Without `streamed` the answer comes in one piece. The `grammar` begins with the
-    first of them.
+    """What an engine is to generate. `ids` are the prompt and all outputs so far, `limit` is the
+    number of outputs that may follow. The answer is streamed if `streamed`, else one piece. The
+    `grammar` applies from the first new token.
     """
 
     ids: array[int]
@@ -51,9 +52,9 @@ class Job:
 
 @dataclass(slots=True)
 class Event:
-    """What one event of an engine says. `finish` ends the answer, `matched` is the stop token that
-    did it, as the engine says. `gap` asks for that many tokens again, in one piece: the engine has
-    left some out.
+    """The content of one event of an engine. `finish` ends the answer; `matched` is the stop token
+    that ended it, as the engine reports it. `gap` is the number of tokens that the engine left out,
+    to be requested again in one piece.
     """
 
     ids: list[int]
@@ -66,7 +67,7 @@ class Event:
 
 
 class EngineError(WireError):
-    """The engine reports an error in the middle of its answer, or its answer is not understood."""
+    """An engine reports an error within its answer, or the answer cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What an engine says about itself; None is not said."""
+    """The facts that an engine reports about itself; None if it does not report them."""
 
     context_length: int | None = None
     max_seqs: int | None = None
@@ -88,13 +89,13 @@ class EngineLimits:
 
 
 def is_greedy(sampling: SamplingParams) -> bool:
-    """Whether the likeliest token is always taken, so that a seed means nothing."""
+    """Whether sampling always takes the most likely token, so that the seed has no effect."""
     return sampling.temperature == 0 or sampling.top_p == 0
 
 
 def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
-    """The fields of a request that all engines name alike, each written out: their own defaults,
-    some from generation_config.json, are not neutral.
+    """The request fields that all engines name alike. Each is written out, because the defaults of
+    engines, some from generation_config.json, are not neutral.
     """
     return {
         "temperature": 0.0 if is_greedy(sampling) else sampling.temperature,
@@ -107,54 +108,54 @@ def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
 
 
 class Reader(Protocol):
-    """Reads the answer to one job."""
+    """The parser of the answer to one job."""
 
     def read(self, data: bytes) -> Event | None:
-        """The event of an event's data, or of a whole answer; None if it says nothing of interest.
-        Raises `EngineError`.
+        """Parse the data of one server-sent event, or a whole answer; None if it says nothing of
+        interest. Raises `EngineError`.
         """
 
 
 class EngineQuestions(Protocol):
-    """What is asked of an engine beside its work. Pure, as all of an API."""
+    """The questions to an engine besides its work. Pure, like the rest of an API."""
 
     @property
     def health_targets(self) -> tuple[str, ...]:
-        """What to GET to see whether it is well: the first that it has."""
+        """The targets of a health check; the first that the engine has is used."""
 
     @property
     def fact_targets(self) -> tuple[str, ...]:
-        """What to GET before the first job; an answer that is no 200 is left out."""
+        """The targets to GET before the first job. Answers other than 200 are left out."""
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
-        """What the answers to `fact_targets` say. Raises `ConfigError` for an engine that cannot
-        serve.
+        """The limits in the answers to `fact_targets`. Raises `ConfigError` for an engine that
+        cannot serve.
         """
 
     def load(self, metrics: str) -> tuple[int, int]:
-        """Running and waiting requests, all clients' together, from the text of /metrics."""
+        """The running and waiting requests of all clients, from the text of /metrics."""
 
 
 class EngineApi(EngineQuestions, Protocol):
-    """The HTTP API of one kind of engine that takes token ids: bodies for it, and its answers."""
+    """The HTTP API of one kind of engine that takes token ids."""
 
     @property
     def grammar_forms(self) -> frozenset[GrammarForm]:
-        """The forms of grammars that it enforces; final after `limits`."""
+        """The forms of grammars that the engine enforces; final after `limits`."""
 
     def refusal(self, submit: Submit) -> str | None:
-        """What of a submission this engine cannot do, by name; None if it can do all."""
+        """The feature of a submission that the engine lacks, in words; None if it has all."""
 
     def request(self, job: Job) -> HttpRequest:
         """The request for a job."""
 
     def reader(self, job: Job) -> Reader:
-        """Reads the answer to `request(job)`."""
+        """The parser of the answer to `request(job)`."""
 
 
 class EventSplitter:
-    """Bytes in, the data of whole server-sent events out. `is_between`: no part of an incomplete
-    event is held.
+    """Splits a byte stream into the data of server-sent events. `is_between` is true while no
+    incomplete event is buffered.
     """
 
     def __init__(self) -> None:
@@ -165,8 +166,8 @@ class EventSplitter:
         return not self._pending
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The data of the events that `data` completes. Raises `EngineError` for one of more than
-        64 MiB. Comments are left out; the data of an `error` line counts as data.
+        """The data of the events that `data` completes. Raises `EngineError` for an event of more
+        than 64 MiB. Comments are dropped; the data of an `error` line counts as data.
         """
         if self._pending:
             data = self._pending + data
@@ -177,7 +178,7 @@ class EventSplitter:
 
 
 def _payload(event: bytes) -> bytes:
-    # The usual case: one line.
+    # Most events have one line.
     if event.startswith(b"data: ") and b"\n" not in event:
         return event[6:]
     parts: list[bytes] = []
@@ -189,7 +190,7 @@ def _payload(event: bytes) -> bytes:
 
 
 def samples(metrics: str, name: str) -> list[tuple[str, float]]:
-    """The labels and values of a metric in Prometheus' text form; values that are no numbers are
+    """The labels and values of a metric in Prometheus' text format. Values that are not numbers are
     left out.
     """
     found: list[tuple[str, float]] = []
@@ -201,17 +202,17 @@ def samples(metrics: str, name: str) -> list[tuple[str, float]]:
 
 
 def total(metrics: str, name: str) -> int:
-    """The sum over all labels; 0 if there is none."""
+    """The sum of a metric over all labels; 0 if there is none."""
     return int(sum(value for _, value in samples(metrics, name) if 0 <= value < 2**53))
 
 
 def load_of(metrics: str, running: str, waiting: str) -> tuple[int, int]:
-    """Running and waiting requests, from the text of /metrics, by the names of its two gauges."""
+    """Running and waiting requests, from the text of /metrics and the names of the two gauges."""
     return total(metrics, running), total(metrics, waiting)
 
 
 def decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:  # noqa: ANN401 - the decoder's type
-    """Raises `EngineError` for anything but the decoder's type."""
+    """Decode `data`. Raises `EngineError` if it is not of the decoder's type."""
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -219,7 +220,7 @@ def decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:  # noqa: AN
 
 
 def json_object(answers: Mapping[str, bytes], target: str) -> dict[str, Any]:
-    """The object that the engine answers there; empty if it answered none."""
+    """The JSON object in the answer to `target`; empty if there is none."""
     try:
         value = msgspec.json.decode(answers.get(target, b"{}"))
     except msgspec.DecodeError:
@@ -228,12 +229,12 @@ def json_object(answers: Mapping[str, bytes], target: str) -> dict[str, Any]:
 
 
 def positive(value: object) -> int | None:
-    """`value` if it is a count over zero."""
+    """`value` if it is a positive integer, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def error_text(value: object) -> str:
-    """The words of an `error` field, which is a text or an object with a `message`."""
+    """The text of an `error` field, which is a string or an object with a `message`."""
     if isinstance(value, dict):
         return str(value.get("message", value))
     return str(value)

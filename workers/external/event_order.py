@@ -1,12 +1,11 @@
-"""Numbered batches in order, whatever the wire did to them.
+"""Restores the order of numbered batches.
 
-Owns the decision about each batch: apply it, hold it back until those before it are here, ask the
-publisher for a replay, or forget everything because what was missed cannot be had any more. A
-batch that is applied follows the one applied before it, or a `Forget`. Must not know what is in a
-batch.
+Owns the decision about each batch: apply it, hold it back until the batches before it have arrived,
+ask the publisher for a replay, or forget everything because the missing batches are lost. An
+applied batch follows its predecessor, or a `Forget`. Must not know the content of a batch.
 
-Numbers count from 0 at each start of the engine. An old number with other bytes is therefore a new
-engine behind the same address, and one with the same bytes came twice.
+Numbers start from 0 at each start of the engine. So an old number with other bytes means a new
+engine at the same address, and an old number with the same bytes is a duplicate.
 """
 
 from collections import deque
@@ -19,19 +18,19 @@ HELD_BACK: Final = 10_000
 """Batches that may wait for a replay: as many as vLLM keeps for one by default."""
 HELD_BACK_BYTES: Final = 64 * 2**20
 REMEMBERED: Final = 256
-"""Batches by which a repeated one is known."""
+"""Fingerprints that are kept to recognise a duplicate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """The next batch."""
+    """Apply the next batch."""
 
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """What was missed is lost: all that was published before is void."""
+    """Drop all that was published before: batches are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,12 @@ Step = Apply | Forget | AskReplay
 
 
 class EventOrder:
-    """One publisher's batches. The caller takes the steps in the order of the tuples."""
+    """The batches of one publisher. The caller carries out the steps in the order of the tuples."""
 
     def __init__(self, *, can_replay: bool) -> None:
         self._can_replay = can_replay
         self._next = 0
-        self._prints: deque[int] = deque(maxlen=REMEMBERED)
+        self._fingerprints: deque[int] = deque(maxlen=REMEMBERED)
         self._waiting: dict[int, bytes] = {}
         self._waiting_bytes = 0
 
@@ -62,26 +61,32 @@ class EventOrder:
     def live(self, seq: int, payload: bytes) -> tuple[Step, ...]:
         """A batch was published."""
         if seq < self._next:
-            return () if self._print_of(seq) == _print(payload) else self._restart(seq, payload)
+            return (
+                ()
+                if self._fingerprint_of(seq) == _fingerprint(payload)
+                else self._restart(seq, payload)
+            )
         held = self._waiting.get(seq)
         if held is not None:
             return () if held == payload else self._restart(seq, payload)
         return self._place(seq, payload)
 
     def replayed(self, seq: int, payload: bytes) -> tuple[Step, ...]:
-        """A batch came in answer to `AskReplay`; one that is not missing is ignored."""
+        """A batch arrived in answer to `AskReplay`; a batch that is not missing is ignored."""
         if not self._waiting or seq < self._next or seq in self._waiting:
             return ()
         return self._place(seq, payload)
 
     def replay_ended(self) -> tuple[Step, ...]:
-        """The replay is over, failed or took too long: what is missing now stays missing."""
+        """The replay is complete, failed or took too long: batches that are missing now are
+        lost.
+        """
         return self._give_up() if self._waiting else ()
 
     def restarted(self) -> tuple[Step, ...]:
-        """The engine was started again."""
+        """The engine has restarted."""
         self._next = 0
-        self._prints.clear()
+        self._fingerprints.clear()
         self._waiting.clear()
         self._waiting_bytes = 0
         return (Forget(),)
@@ -90,7 +95,7 @@ class EventOrder:
         return self.restarted() + self._place(seq, payload)
 
     def _place(self, seq: int, payload: bytes) -> tuple[Step, ...]:
-        """Take a batch that was not seen before."""
+        """Take a batch that is not a duplicate."""
         if seq == self._next:
             return (self._apply(payload), *self._apply_waiting())
         is_new_gap = not self._waiting
@@ -105,7 +110,7 @@ class EventOrder:
 
     def _apply(self, payload: bytes) -> Apply:
         self._next += 1
-        self._prints.append(_print(payload))
+        self._fingerprints.append(_fingerprint(payload))
         return Apply(payload)
 
     def _apply_waiting(self) -> tuple[Step, ...]:
@@ -116,22 +121,24 @@ class EventOrder:
         return tuple(steps)
 
     def _give_up(self) -> tuple[Step, ...]:
-        """Go on behind the last hole: what came before it would be forgotten at the hole."""
+        """Continue after the last gap: batches before it would be forgotten at the gap."""
         start = max(self._waiting)
         while start - 1 in self._waiting:
             start -= 1
         self._next = start
-        self._prints.clear()
+        self._fingerprints.clear()
         steps = (Forget(), *self._apply_waiting())
         self._waiting.clear()
         self._waiting_bytes = 0
         return steps
 
-    def _print_of(self, seq: int) -> int | None:
-        """The fingerprint of a batch that was applied; None if that is too long ago."""
+    def _fingerprint_of(self, seq: int) -> int | None:
+        """The fingerprint of an applied batch; None if the batch is more than `REMEMBERED` batches
+        old.
+        """
         age = self._next - seq
-        return self._prints[-age] if age <= len(self._prints) else None
+        return self._fingerprints[-age] if age <= len(self._fingerprints) else None
 
 
-def _print(payload: bytes) -> int:
+def _fingerprint(payload: bytes) -> int:
     return xxhash.xxh3_64_intdigest(payload)

@@ -1,7 +1,8 @@
-"""A grammar in the fields of other people's engines.
+"""The request fields of external engines for a grammar.
 
-Owns their names (vLLM's `structured_outputs`, SGLang's sampling parameters, llama-server's
-`json_schema` and `grammar`) and which forms each takes. Must not know requests otherwise.
+Owns the field names (vLLM's `structured_outputs`, SGLang's sampling parameters, llama-server's
+`json_schema` and `grammar`) and the forms that each engine takes. Must not know the rest of a
+request.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _OPTIONS: Final = "x-guidance"
 
 
 def vllm_fields(grammar: Grammar) -> dict[str, Any]:
-    """Fields of the body; since vLLM 0.11."""
+    """The fields of the body; since vLLM 0.11."""
     match form_of(grammar.kind, grammar.text):
         case "json_schema":
             inner: dict[str, Any] = {"json": _schema(grammar)}
@@ -37,7 +38,9 @@ def vllm_fields(grammar: Grammar) -> dict[str, Any]:
 
 
 def sglang_fields(grammar: Grammar) -> dict[str, Any]:
-    """Fields of `sampling_params`. There is none for a choice, which is a regular expression."""
+    """The fields of `sampling_params`. SGLang has no field for a choice, which becomes a regular
+    expression.
+    """
     match form_of(grammar.kind, grammar.text):
         case "json_schema":
             return {"json_schema": json.dumps(_schema(grammar), ensure_ascii=False)}
@@ -50,7 +53,7 @@ def sglang_fields(grammar: Grammar) -> dict[str, Any]:
 
 
 def llama_cpp_fields(grammar: Grammar) -> dict[str, Any]:
-    """Fields of the body. A choice is a grammar of one rule."""
+    """The fields of the body. A choice becomes a grammar with one rule."""
     match form_of(grammar.kind, grammar.text):
         case "json_schema":
             return {"json_schema": _schema(grammar)}
@@ -61,7 +64,7 @@ def llama_cpp_fields(grammar: Grammar) -> dict[str, Any]:
 
 
 def is_lenient(grammar: Grammar) -> bool:
-    """Whether an answer without it is better than none."""
+    """Whether an answer without the grammar is better than no answer."""
     if grammar.kind != "json_schema":
         return False
     options = msgspec.json.decode(grammar.text).get(_OPTIONS)
@@ -69,6 +72,6 @@ def is_lenient(grammar: Grammar) -> bool:
 
 
 def _schema(grammar: Grammar) -> dict[str, Any]:
-    """Without the options, which are for llguidance."""
+    """The schema without the options for llguidance."""
     schema: dict[str, Any] = msgspec.json.decode(grammar.text)
     return {key: value for key, value in schema.items() if key != _OPTIONS}

@@ -1,12 +1,12 @@
-"""Blocks that an external engine holds, in our digests.
+"""The blocks that an external engine holds, as our digests.
 
-Owns the tree of its blocks. Its hashes are names and no more: what a block is follows from its
-tokens and its place, so our digests come out of the tokens, at our block size, whatever its own
-is. A digest is held while every token up to its end is: a block whose parent left is out of reach,
-as it is for the engine, and in reach again when the parent is back. Must not know how events
-travel.
+Owns the tree of the engine's blocks. The engine's hashes only identify blocks; our digests are
+computed from the tokens and the position, at our block size, whatever the engine's block size is. A
+digest is held while the engine holds every token up to its end. A block whose parent was evicted is
+out of reach, for the engine as well, and in reach again when the parent is back. Must not know how
+events travel.
 
-One hash names one content: the engine guarantees it. Blocks that our digests cannot express are
+The engine guarantees that one hash names one content. Blocks that our digests cannot express are
 left out and counted: on other media, of a cache that keeps only a window of the prefix, of adapters
 without a name, with images, or with tokens that do not add up.
 """
@@ -26,18 +26,19 @@ from workers.external.vllm_events import AllBlocksCleared, BlockHash, BlockRemov
 LeftOut = Literal["medium", "group", "adapter", "keys", "tokens", "overflow"]
 
 Roots = Callable[[str, str], BlockDigest | None]
-"""Our root for their adapter and salt; None for a salt that is not ours."""
+"""(adapter, salt) of the engine -> our root digest; None for a salt that is not ours."""
 
 _WHOLE_PREFIX: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 
 
 class Copies(Enum):
-    """What an engine reports about a block that it holds twice.
+    """How an engine reports a block that it holds twice.
 
     vLLM keeps both copies when two requests compute the same block, and reports each: COUNTED.
-    SGLang has one copy, and some engines report only the last one's end: SINGLE. Counting such an
-    engine would promise blocks that are gone; not counting vLLM's loses a shared prefix for good
-    when its second copy goes, because the first stays in use and is never reported again.
+    SGLang has one copy, and some engines report only the end of the last copy: SINGLE. Counting the
+    copies of such an engine would promise blocks that are gone. Not counting vLLM's loses a shared
+    prefix for good when the second copy is evicted, because the first stays in use and is never
+    reported again.
     """
 
     COUNTED = auto()
@@ -45,7 +46,7 @@ class Copies(Enum):
 
 
 def model_roots(model: str) -> Roots:
-    """Roots of a model. A salt of ours travels to the engine as hexadecimal digits."""
+    """The root digests of a model. Our salts reach the engine as hexadecimal digits."""
 
     def root(adapter: str, salt: str) -> BlockDigest | None:
         try:
@@ -58,8 +59,8 @@ def model_roots(model: str) -> Roots:
 
 @final
 class _Block:
-    """One of their blocks. Its tokens are kept until its place is known, then only the `tail` that
-    belongs to a block of ours which ends later.
+    """A block of the engine. `tokens` are kept until the block is placed; afterwards only `tail` is
+    kept, the tokens of an incomplete block of ours.
     """
 
     __slots__ = ("copies", "digests", "end", "is_reached", "parent", "tail", "tokens")
@@ -74,7 +75,7 @@ class _Block:
         self.tail = b""
 
     def place(self, end: BlockDigest, tail: bytes, block_size: int) -> None:
-        """Place the block behind one whose chain ends at `end`, with `tail` left over."""
+        """Place the block after a chain of ours that ends at `end` and leaves `tail`."""
         stream = tail + self.tokens
         self.digests = tuple(block_digests(end, stream, block_size))
         self.end = self.digests[-1] if self.digests else end
@@ -84,7 +85,7 @@ class _Block:
 
 @final
 class HeldBlocks:
-    """What one engine holds. `max_blocks` of theirs at most are remembered: it has no more."""
+    """The blocks of one engine. It remembers at most `max_blocks`, the engine's capacity."""
 
     def __init__(self, roots: Roots, *, block_size: int, max_blocks: int, copies: Copies) -> None:
         self._roots = roots
@@ -99,11 +100,11 @@ class HeldBlocks:
         self.left_out: Counter[LeftOut] = Counter()
 
     def __len__(self) -> int:
-        """How many of their blocks are remembered, in reach or not."""
+        """The number of remembered blocks of the engine, in reach or not."""
         return len(self._blocks)
 
     def apply(self, event: BlockStored | BlockRemoved | AllBlocksCleared) -> None:
-        """Take in one event; the order is the caller's duty."""
+        """Apply one event. The caller keeps the order of events."""
         match event:
             case BlockStored():
                 self._store(event)
@@ -115,12 +116,12 @@ class HeldBlocks:
                 self.clear()
 
     def clear(self) -> None:
-        """Nothing is held, or what is held is unknown."""
+        """Forget all blocks: nothing is held, or what is held is unknown."""
         self._forget()
         self._group = None
 
     def take(self) -> tuple[BlockEvent | BlocksSnapshot, ...]:
-        """The changes since the last call; after `clear` one snapshot in place of them."""
+        """The changes since the last call, or one snapshot if `clear` was called since then."""
         return self._changes.take(self._held)
 
     def snapshot(self) -> BlocksSnapshot:
@@ -128,16 +129,17 @@ class HeldBlocks:
         return self._changes.snapshot(self._held)
 
     def _forget(self) -> None:
-        """Remove all blocks; the engine is still the same."""
+        """Forget all blocks of an engine that goes on."""
         self._blocks.clear()
         self._children.clear()
         self._held.clear()
         self._changes.cleared()
 
     def _is_our_cache(self, event: BlockStored | BlockRemoved) -> bool:
-        """Whether it is about the cache in the GPU's memory that holds whole prefixes.
+        """Whether the event is about the cache in GPU memory that holds whole prefixes.
 
-        A hybrid model has several groups of layers; the first that keeps everything stands for all.
+        A hybrid model has several groups of layers; the first group that keeps whole prefixes
+        stands for all.
         """
         if (event.medium or "GPU").upper() != "GPU" or event.locality == "REMOTE":
             self.left_out["medium"] += len(event.block_hashes)
@@ -164,16 +166,17 @@ class HeldBlocks:
         packed = pack_tokens(event.token_ids)
         stride = event.block_size * TOKEN_BYTES
         parent = event.parent_block_hash
-        root, num_told = self._told(event)
-        for index, block_hash in enumerate(event.block_hashes[:num_told]):
+        root, num_expressible = self._expressible(event)
+        for index, block_hash in enumerate(event.block_hashes[:num_expressible]):
             self._add(block_hash, parent, packed[index * stride : (index + 1) * stride], root)
             parent, root = block_hash, None
-        if num_told < len(event.block_hashes):
-            self.left_out["keys"] += len(event.block_hashes) - num_told
+        if num_expressible < len(event.block_hashes):
+            self.left_out["keys"] += len(event.block_hashes) - num_expressible
 
-    def _told(self, event: BlockStored) -> tuple[BlockDigest | None, int]:
-        """Our root if they begin a prompt, and how many leading blocks our digests can express:
-        those without keys but the adapter's name, and a salt on the first of a prompt.
+    def _expressible(self, event: BlockStored) -> tuple[BlockDigest | None, int]:
+        """Our root if the blocks begin a prompt, and the number of leading blocks that our digests
+        can express: blocks without keys other than the adapter's name, and a salt on the first
+        block of a prompt.
         """
         keys = [
             [key for key in block_keys or () if key != event.lora_name]
@@ -229,7 +232,7 @@ class HeldBlocks:
                 del self._children[block.parent]
 
     def _reach(self, first: BlockHash, end: BlockDigest, tail: bytes) -> None:
-        """A block and all that hang on it are in reach, shallowest first."""
+        """Mark a block and its descendants as in reach, parents first."""
         stack = [(first, end, tail)]
         while stack:
             block_hash, end, tail = stack.pop()
@@ -243,7 +246,7 @@ class HeldBlocks:
             stack.extend((child, block.end or end, block.tail) for child in children)
 
     def _lose(self, first: BlockHash) -> None:
-        """A block and all that hang on it are out of reach, deepest first."""
+        """Mark a block and its descendants as out of reach, children first."""
         stack, lost = [first], list[_Block]()
         while stack:
             block_hash = stack.pop()
@@ -256,7 +259,9 @@ class HeldBlocks:
                 self._release(digest)
 
     def _hold(self, digest: BlockDigest) -> None:
-        """Two blocks of theirs may be one of ours: an unpublished salt may separate them."""
+        """Count a holder of the digest. Two blocks of the engine, which a private salt separates,
+        may be one of ours.
+        """
         count = self._held.get(digest, 0)
         self._held[digest] = count + 1
         if not count:

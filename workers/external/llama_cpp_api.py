@@ -1,12 +1,12 @@
-"""llama.cpp's `llama-server`: its own `/completion` with token ids both ways.
+"""The API of llama.cpp's `llama-server`: `/completion` with token ids in both directions.
 
-Owns the fields of its requests, answers and metrics (tools/server/README.md of llama.cpp), and the
-recovery of tokens that its streams leave out. Must not know sockets.
+Owns the fields of requests, answers and metrics (tools/server/README.md of llama.cpp), and the
+recovery of tokens that the streams leave out. Must not know sockets.
 
-A token that ends inside a character is held back by the server until the character is complete,
-and then only the last of its tokens is sent. `tokens_predicted` counts them all, so the loss shows:
-what is missing is asked for again in one piece, which has every token. With drafts the count runs
-ahead of the tokens within a step, so tokens are kept until the two agree.
+The server holds back tokens that end inside a character until the character is complete, and then
+sends only the last of these tokens. `tokens_predicted` counts all of them, so the loss is visible;
+the missing tokens are requested again in one piece, which contains every token. With drafts the
+count runs ahead of the tokens within a step, so tokens are kept until the two agree.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from workers.external.grammar_fields import LLAMA_CPP_FORMS, llama_cpp_fields
 
 _PROPS: Final = "/props"
 _SEEDS: Final = 2**32 - 1
-"""The largest u32 stands for a random seed there."""
+"""To llama-server the largest u32 means a random seed."""
 
 _FINISHES: Final = {"eos": "stop", "word": "stop", "limit": "length"}
 
@@ -80,7 +80,7 @@ class LlamaCppApi:
     fact_targets = (_PROPS,)
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
-        """`n_ctx` there is the window of one slot."""
+        """The limits from `/props`; `n_ctx` is the context length of one slot."""
         props = json_object(answers, _PROPS)
         settings = props.get("default_generation_settings")
         window = positive(settings.get("n_ctx")) if isinstance(settings, dict) else None
@@ -89,7 +89,7 @@ class LlamaCppApi:
         return EngineLimits(window, slots, kv_tokens, str(props.get("build_info", "")))
 
     def refusal(self, submit: Submit) -> str | None:
-        """What llama-server has no field for."""
+        """The feature that llama-server has no field for."""
         if submit.adapter:
             return f"adapter {submit.adapter!r}"
         if submit.salt:
@@ -97,7 +97,9 @@ class LlamaCppApi:
         return None
 
     def request(self, job: Job) -> HttpRequest:
-        """Every sampling field is written out: its own defaults are not neutral."""
+        """The request. Every sampling field is written out, because the server's defaults are not
+        neutral.
+        """
         sampling = job.sampling
         body: dict[str, Any] = {
             "prompt": job.ids.tolist(),
@@ -106,7 +108,7 @@ class LlamaCppApi:
             "top_k": sampling.top_k,
             "typical_p": 1.0,
             "repeat_penalty": sampling.repetition_penalty,
-            # All tokens: -1 says so only to builds before October 2026.
+            # All tokens; only builds before October 2026 take -1 for that.
             "repeat_last_n": len(job.ids) + job.limit,
             "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
             "seed": job.seed % _SEEDS,
@@ -122,34 +124,34 @@ class LlamaCppApi:
         return HttpRequest("/completion", msgspec.json.encode(body))
 
     def reader(self, job: Job) -> LlamaCppReader:
-        """Reads the chunks of the answer."""
+        """The parser of the answer's chunks."""
         return LlamaCppReader(job)
 
     def load(self, metrics: str) -> tuple[int, int]:
-        """Only a server with `--metrics` has them."""
+        """The load; only a server with `--metrics` reports it."""
         return load_of(metrics, "llamacpp:requests_processing", "llamacpp:requests_deferred")
 
 
 @final
 class LlamaCppReader:
-    """Keeps what came since the last time that all tokens were there."""
+    """Keeps the tokens that arrived since the last event without missing tokens."""
 
     def __init__(self, job: Job) -> None:
         self._is_streamed = job.streamed
         self._num_tops = job.sampling.logprobs
-        self._num_told = 0
+        self._num_given = 0
         self._kept: list[int] = []
         self._kept_logprobs: list[TokenLogprobs] = []
         self._num_predicted = 0
 
     def read(self, data: bytes) -> Event | None:
-        """Raises `EngineError`."""
+        """The event of one chunk. Raises `EngineError`."""
         if data == DONE:
             return None
         chunk: _Chunk = decoded(_chunks, data)
         if chunk.error is not None:
             raise EngineError(f"llama-server reports: {error_text(chunk.error)}")
-        # Newer builds put a token 0 into it, which was not sampled.
+        # Newer builds put a token 0 into a progress report, which was not sampled.
         if chunk.prompt_progress is not None and not chunk.tokens_predicted and not chunk.stop:
             return Event([], cached_tokens=chunk.prompt_progress.cache)
         if chunk.tokens_predicted is None or (
@@ -164,10 +166,10 @@ class LlamaCppReader:
     def _partial(self, chunk: _Chunk) -> Event | None:
         assert chunk.tokens_predicted is not None
         if self._num_missing and chunk.tokens_predicted > self._num_predicted:
-            return self._gap()  # a new step, and the last one is not complete
+            return self._gap()  # a new step began, and the last one is incomplete
         last = self._take_kept() if not self._num_missing else None
         self._keep(chunk)
-        # A token without text may be the one that ends the answer, which only the next event says.
+        # A token without text may end the answer; only the next chunk says so.
         if self._num_missing or not chunk.content:
             return last
         own = self._take_kept()
@@ -194,7 +196,7 @@ class LlamaCppReader:
 
     @property
     def _num_missing(self) -> int:
-        return self._num_predicted - self._num_told - len(self._kept)
+        return self._num_predicted - self._num_given - len(self._kept)
 
     def _keep(self, chunk: _Chunk) -> None:
         assert chunk.tokens_predicted is not None
@@ -212,12 +214,12 @@ class LlamaCppReader:
 
     def _take_kept(self) -> Event:
         event = Event(self._kept, tuple(self._kept_logprobs))
-        self._num_told += len(self._kept)
+        self._num_given += len(self._kept)
         self._kept, self._kept_logprobs = [], []
         return event
 
     def _gap(self) -> Event:
-        return Event([], gap=self._num_predicted - self._num_told)
+        return Event([], gap=self._num_predicted - self._num_given)
 
 
 def _joined(first: Event, second: Event) -> Event:

@@ -1,7 +1,8 @@
-"""Any other server with OpenAI's API: Lucebox, LM Studio, `transformers serve`, TGI and others.
+"""The API of any other server of the OpenAI API: Lucebox, LM Studio, `transformers serve`, TGI and
+others.
 
-Owns what is asked of one beside its clients' requests: its window, its load, and a proof that it
-generates. Must not know sockets; requests and answers pass it by.
+Owns the questions to a server besides its clients' requests: the context length, the load, and the
+proof that it generates. Must not know sockets; clients' requests and answers do not pass here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from workers.external.engine_api import (
 
 _MODELS: Final = "/v1/models"
 _WINDOWS: Final = ("max_model_len", "context_length", "loaded_context_length", "context_window")
-"""Names that servers have for a model's window in `/v1/models`."""
+"""Names that servers use for the context length in `/v1/models`."""
 
 _CHAT: Final = "/v1/chat/completions"
 _SAID: Final = ("content", "reasoning_content", "reasoning", "refusal")
@@ -49,7 +50,7 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 
 @final
 class OpenAiApi:
-    """One server, which has the model under the name `model`."""
+    """One server, which knows the model by the name `model`."""
 
     health_targets = (*HEALTH_TARGETS, _MODELS)
     fact_targets = (_MODELS,)
@@ -58,7 +59,7 @@ class OpenAiApi:
         self._model = model
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
-        """The window, if its list of models says one."""
+        """The context length, if the list of models contains it."""
         listed = json_object(answers, _MODELS).get("data")
         models: list[dict[str, Any]] = []
         if isinstance(listed, list):
@@ -71,11 +72,13 @@ class OpenAiApi:
         return EngineLimits(context_length=next(iter(windows), own))
 
     def load(self, metrics: str) -> tuple[int, int]:
-        """TGI's gauges; others have none that are known."""
+        """The load from TGI's gauges; no gauges of other servers are known."""
         return load_of(metrics, "tgi_batch_current_size", "tgi_queue_size")
 
     def probe(self, num_words: int, seed: bytes, max_tokens: int) -> HttpRequest:
-        """A chat of so many words, which `seed` gives: not from its prefix cache."""
+        """A chat of `num_words` words drawn from `seed`, so that the prefix cache does not contain
+        it.
+        """
         words = " ".join(chr(ord("a") + byte % 26) for byte in seed[:num_words])
         body = {
             "model": self._model,
@@ -89,7 +92,7 @@ class OpenAiApi:
 
 @final
 class Proof:
-    """An answer that must say something, in a stream or in one piece."""
+    """Reads an answer, streamed or in one piece, that must contain tokens."""
 
     def __init__(self) -> None:
         self._splitter = EventSplitter()
@@ -97,14 +100,16 @@ class Proof:
         self.has_tokens = False
 
     def take(self, data: bytes) -> None:
-        """Raises `EngineError` for an error in a stream, or what is no JSON."""
+        """Read a part of the body. Raises `EngineError` for an error in a stream, or for invalid
+        JSON.
+        """
         self._start = (self._start + data)[:_MAX_SHOWN]
         for payload in self._splitter.feed(data):
             if payload != DONE:
                 self._read(payload)
 
     def end(self, status: int, body: bytes) -> None:
-        """The whole `body` is there. Raises `EngineError` if it says nothing."""
+        """Read the whole `body` after its end. Raises `EngineError` if the answer has no tokens."""
         shown = " ".join(self._start.decode(errors="replace").split())
         if status != 200:
             raise EngineError(f"status {status}: {shown}")

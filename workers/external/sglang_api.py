@@ -1,7 +1,8 @@
-"""SGLang's own `/generate` with token ids both ways.
+"""SGLang's own API: `/generate` with token ids in both directions.
 
-Owns the fields of its requests, answers and metrics (docs.sglang.io, native API and sampling
-parameters; `GenerateReqInput` and `tokenizer_manager.py` of its source). Must not know sockets.
+Owns the fields of requests, answers and metrics (docs.sglang.io, native API and sampling
+parameters; `GenerateReqInput` and `tokenizer_manager.py` of SGLang's source). Must not know
+sockets.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from workers.external.grammar_fields import SGLANG_FORMS, sglang_fields
 
 _SERVER: Final = "/server_info"
 _OLD_SERVER: Final = "/get_server_info"
-"""Its name until April 2026 (sgl-project/sglang #21463)."""
+"""The target's name until April 2026 (sgl-project/sglang #21463)."""
 _MODELS: Final = "/v1/models"
 
 FIRST_VERSION: Final = (0, 5, 6)
@@ -81,7 +82,7 @@ class SglangApi:
     fact_targets = (_SERVER, _OLD_SERVER, _MODELS)
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
-        """Raises `ConfigError` for a version whose ids cannot be trusted."""
+        """The limits. Raises `ConfigError` for a version that returns wrong ids."""
         info = json_object(answers, _SERVER) or json_object(answers, _OLD_SERVER)
         version = str(info.get("version", ""))
         if (match := _VERSION.match(version)) and tuple(map(int, match.groups())) < FIRST_VERSION:
@@ -101,7 +102,7 @@ class SglangApi:
         )
 
     def refusal(self, submit: Submit) -> str | None:
-        """What SGLang has no field for."""
+        """The feature that SGLang has no field for, or the value that it does not take."""
         if submit.adapter:
             return f"adapter {submit.adapter!r}"
         if submit.sampling.repetition_penalty > _MAX_REPETITION:
@@ -109,7 +110,9 @@ class SglangApi:
         return None
 
     def request(self, job: Job) -> HttpRequest:
-        """Every sampling field is written out: SGLang fills others from generation_config.json."""
+        """The request. Every sampling field is written out: SGLang takes others from
+        generation_config.json.
+        """
         sampling = job.sampling
         params: dict[str, Any] = {
             "max_new_tokens": job.limit,
@@ -137,18 +140,18 @@ class SglangApi:
         return HttpRequest("/generate", msgspec.json.encode(body))
 
     def reader(self, job: Job) -> SglangReader:
-        """Reads the chunks of the answer."""
+        """The parser of the answer's chunks."""
         return SglangReader(job)
 
     def load(self, metrics: str) -> tuple[int, int]:
-        """Only a server with `--enable-metrics` has them."""
+        """The load; only a server with `--enable-metrics` reports it."""
         return load_of(metrics, "sglang:num_running_reqs", "sglang:num_queue_reqs")
 
 
 @final
 class SglangReader:
-    """Takes whole `output_ids` in each event (the default) and partial ones
-    (`--incremental-streaming-output`), by the count beside them.
+    """Accepts events with all `output_ids` so far (the default) and with the new ones only
+    (`--incremental-streaming-output`); `completion_tokens` tells them apart.
     """
 
     def __init__(self, job: Job) -> None:
@@ -157,7 +160,7 @@ class SglangReader:
         self._num_seen = 0
 
     def read(self, data: bytes) -> Event | None:
-        """Raises `EngineError`, also if ids and count do not agree."""
+        """The event of one chunk. Raises `EngineError`, also if ids and count do not agree."""
         if data == DONE:
             return None
         chunk: _Chunk = decoded(_chunks, data)

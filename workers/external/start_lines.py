@@ -1,7 +1,7 @@
-"""The phase of a start, from the log lines of engines that are not ours.
+"""The phase of a start, read from the log lines of external engines.
 
-Owns the lines that are known to say how far a start is. Any other line only shows that the engine
-is alive. Must not know processes or clocks.
+Owns the patterns of lines that name a phase. Any other line only shows that the engine is alive.
+Must not know processes or clocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PHASES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
         (r"llama_model_loader|load_tensors|load_model: loading model", "weights"),
         (r"llama_kv_cache|llama_context: ", "memory"),
         (r"warming up the model", "warm-up"),
-        # All of them say at last that their server listens.
+        # All of them log at the end that their server listens.
         (
             r"application startup complete|server is fired up|is listening|listening on http",
             "server",
@@ -37,8 +37,8 @@ _PHASES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
 
 
 def phase_of(line: str) -> tuple[str, float] | None:
-    """The phase that a line tells, and how much of it is done (0 if it does not say); None for a
-    line that tells none.
+    """The phase that a log line names, and the completed fraction of it (0 if the line has none);
+    None for a line that names no phase.
     """
     phase = next((phase for pattern, phase in _PHASES if pattern.search(line)), None)
     return None if phase is None else (phase, _fraction(line))

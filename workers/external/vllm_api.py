@@ -1,8 +1,7 @@
-"""vLLM's `/v1/completions` with token ids both ways.
+"""vLLM's API: `/v1/completions` with token ids in both directions.
 
-Owns the fields of its requests, answers and metrics, as vLLM 0.10.2 and later have them
-(`return_token_ids`; docs.vllm.ai, OpenAI-compatible server, extra parameters). Must not know
-sockets.
+Owns the fields of requests, answers and metrics of vLLM 0.10.2 and later (`return_token_ids`;
+docs.vllm.ai, OpenAI-compatible server, extra parameters). Must not know sockets.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 
 @final
 class VllmApi:
-    """One vLLM server; `limits` learns the name of the model there."""
+    """One vLLM server. `limits` also learns the name by which it knows the model."""
 
     health_targets = HEALTH_TARGETS
     fact_targets = (_MODELS, _VERSION, _METRICS)
@@ -84,7 +83,7 @@ class VllmApi:
         self.grammar_forms = VLLM_FORMS
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
-        """From `/v1/models`, `/version` and the metric `vllm:cache_config_info`."""
+        """The limits from `/v1/models`, `/version` and the metric `vllm:cache_config_info`."""
         models = json_object(answers, _MODELS).get("data", [])
         model = next((one for one in models if isinstance(one, dict) and not one.get("parent")), {})
         if isinstance(name := model.get("id"), str):
@@ -111,13 +110,13 @@ class VllmApi:
         )
 
     def refusal(self, submit: Submit) -> str | None:
-        """It does all that a submission may ask for, but adapters, which have names of their own
-        there.
-        """
+        """Adapters only: vLLM serves them under names of their own."""
         return f"adapter {submit.adapter!r}" if submit.adapter else None
 
     def request(self, job: Job) -> HttpRequest:
-        """Every sampling field is written out: vLLM fills others from generation_config.json."""
+        """The request. Every sampling field is written out: vLLM takes others from
+        generation_config.json.
+        """
         sampling = job.sampling
         body: dict[str, Any] = {
             "prompt": job.ids.tolist(),
@@ -147,24 +146,24 @@ class VllmApi:
         return HttpRequest("/v1/completions", msgspec.json.encode(body))
 
     def reader(self, job: Job) -> VllmReader:
-        """Reads the chunks of the answer."""
+        """The parser of the answer's chunks."""
         return VllmReader(job)
 
     def load(self, metrics: str) -> tuple[int, int]:
-        """vLLM counts both by engine."""
+        """The load, summed over vLLM's engines."""
         return load_of(metrics, "vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
 @final
 class VllmReader:
-    """The finish is reported with `[DONE]`, because the usage comes after the last tokens."""
+    """Reports the finish with `[DONE]`, because the usage follows the last tokens."""
 
     def __init__(self, job: Job) -> None:
         self._num_tops = job.sampling.logprobs
         self._end = Event([])
 
     def read(self, data: bytes) -> Event | None:
-        """Raises `EngineError`, also for tokens without ids."""
+        """The event of one chunk. Raises `EngineError`, also for tokens without ids."""
         if data == DONE:
             return self._end if self._end.finish is not None else None
         chunk: _Chunk = decoded(_chunks, data)
@@ -196,7 +195,7 @@ class VllmReader:
             if is_stop and isinstance(choice.stop_reason, int):
                 self._end.matched = choice.stop_reason
             elif is_stop and choice.stop_reason is None and ids:
-                self._end.matched = ids[-1]  # the end of sequence is the only one without a reason
+                self._end.matched = ids[-1]  # only the end of sequence has no stop_reason
             event.matched = self._end.matched
         return event if ids else None
 
@@ -212,7 +211,7 @@ def _logprobs(logprobs: _Logprobs, num_tops: int) -> tuple[TokenLogprobs, ...]:
 
 
 def _best(top: dict[str, float] | None, num: int) -> tuple[tuple[int, float], ...]:
-    """The best ones; the chosen token is among vLLM's even if it is none of them."""
+    """The `num` most likely tokens. vLLM adds the chosen token even if it is not one of them."""
     pairs = [
         (int(name.removeprefix(_ID_MARK)), value)
         for name, value in (top or {}).items()

@@ -18,7 +18,7 @@ from protocol.errors import WireError
 MAX_PAYLOAD_BYTES: Final = 64 * 2**20
 
 BlockHash = int | bytes
-"""Their name of a block and of all before it: 64 bits, or the whole sha256."""
+"""The engine's name of a block and of all blocks before it: 64 bits, or the whole sha256."""
 
 _Token = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _BlockSize = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
@@ -28,14 +28,14 @@ _FAULTS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Over
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
-    """Frozen; the fields stand in the order of the array."""
+    """A frozen event. Its fields are in the order of the array."""
 
 
 class BlockStored(_Event, frozen=True, gc=False):
-    """Blocks that follow each other came into a cache; `token_ids` are those of all of them.
+    """Consecutive blocks entered a cache; `token_ids` are the tokens of all of them.
 
-    `extra_keys`, one entry per block, is what besides the tokens makes a block this one: adapter,
-    images, salt. `group_idx` counts the layers' kinds of cache in a hybrid model.
+    `extra_keys` has one entry per block, with what identifies the block besides its tokens:
+    adapter, images, salt. `group_idx` is the group of layers in a hybrid model.
     """
 
     block_hashes: tuple[BlockHash, ...]
@@ -74,7 +74,9 @@ _KINDS: Final[dict[str, type[Event]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step of the engine changed, oldest first, and what of it we did not know."""
+    """The changes of one step of the engine, oldest first, and the counts of unknown fields and
+    kinds.
+    """
 
     events: tuple[Event, ...]
     rank: int | None
@@ -83,7 +85,7 @@ class Batch:
 
 
 def decode_batch(payload: bytes) -> Batch:
-    """The batch of `payload`. Raises `WireError` for anything else: what is wrong, and where."""
+    """Decode a batch. Raises `WireError` for anything else, with what is wrong and where."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise WireError(f"KV events: {len(payload)} bytes; a batch has at most {MAX_PAYLOAD_BYTES}")
     try:
@@ -111,7 +113,7 @@ def _open(raw: object) -> tuple[_Head, int]:
 
 
 def _event(index: int, raw: object) -> tuple[Event | None, int]:
-    """The event, None for a kind that we do not know, and how many fields were not understood."""
+    """The event, None for an unknown kind, and the number of unknown fields."""
     name, body = _tagged(index, raw)
     kind = _KINDS.get(name)
     if kind is None:
@@ -132,7 +134,7 @@ def _tagged(index: int, raw: object) -> tuple[str, object]:
 
 
 def _named(raw: object, kind: type[msgspec.Struct]) -> tuple[dict[object, object], int]:
-    """Fields by name, and how many there are beyond those of `kind`."""
+    """The fields by name, and the number of fields beyond those of `kind`."""
     names = kind.__struct_fields__
     if isinstance(raw, list):
         return dict(zip(names, raw, strict=False)), max(0, len(raw) - len(names))

@@ -30,7 +30,7 @@ Oddity = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Messages for the gateways, and the request for a replay if one is due."""
+    """The messages for the gateways, and a request for a replay if one is due."""
 
     messages: tuple[BlockEvent | BlocksSnapshot, ...] = ()
     replay_request: bytes | None = None
@@ -48,14 +48,14 @@ class VllmFeed:
         self.last_fault = ""
 
     def published(self, frames: Sequence[bytes]) -> Heard:
-        """A message of the PUB socket."""
+        """Take a message of the PUB socket."""
         if len(frames) != 3 or len(frames[1]) != SEQ_BYTES:
             return self._bad_frames(frames)
         return self._take(self._order.live(int.from_bytes(frames[1], "big"), frames[2]))
 
     def replayed(self, frames: Sequence[bytes]) -> Heard:
-        """A message that answers the replay request. REQ and DEALER sockets differ by an empty
-        first frame, and versions of vLLM by the topic.
+        """Take a message of the replay socket. REQ and DEALER sockets differ by an empty first
+        frame, and versions of vLLM by the topic.
         """
         if not 2 <= len(frames) <= 4 or len(frames[-2]) != SEQ_BYTES:
             return self._bad_frames(frames)
@@ -64,11 +64,11 @@ class VllmFeed:
         return self._take(self._order.replayed(int.from_bytes(frames[-2], "big"), frames[-1]))
 
     def replay_ended(self) -> Heard:
-        """The replay is over, or did not come in time."""
+        """The replay has ended, or did not arrive in time."""
         return self._take(self._order.replay_ended())
 
     def restarted(self) -> Heard:
-        """The engine was started again, or the connection to it was lost and made anew."""
+        """The engine has restarted, or the connection to it was lost and made again."""
         return self._take(self._order.restarted())
 
     def snapshot(self) -> BlocksSnapshot:
@@ -76,7 +76,9 @@ class VllmFeed:
         return self._held.snapshot()
 
     def _bad_frames(self, frames: Sequence[bytes]) -> Heard:
-        """Their number is unknown: if a batch was lost with them, the next one shows it."""
+        """Count a message without a readable number: if a batch was lost with it, the next number
+        shows it.
+        """
         self.oddities["bad_frames"] += 1
         self.last_fault = f"KV events: frames of {[len(frame) for frame in frames]} bytes"
         return Heard()
@@ -95,8 +97,8 @@ class VllmFeed:
         return Heard(self._held.take(), replay_request)
 
     def _apply(self, payload: bytes) -> None:
-        """A batch that cannot be read may have removed anything: a replay would bring the same
-        bytes, so everything is forgotten.
+        """Apply a batch. A batch that cannot be decoded may have removed any block, and a replay
+        would bring the same bytes; so all blocks are forgotten.
         """
         try:
             batch = decode_batch(payload)

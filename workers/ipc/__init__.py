@@ -1,4 +1,4 @@
-"""What the processes of one worker host say to each other, and its encoding; no torch, no
+"""The messages between the processes of one worker host, and their encoding; no torch, no
 sockets.
 """
 

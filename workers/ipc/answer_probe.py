@@ -1,4 +1,4 @@
-"""Fixed questions to an engine on link 0, one after another: what it answers, and how fast.
+"""Fixed questions to an engine on link 0, one after another, with its answers and their speed.
 
 Owns the requests, the reading of the answers and their times. The answers are greedy, so that those
 of two versions can be compared. Must not know processes or clocks: times are arguments, in seconds.
@@ -29,13 +29,14 @@ from workers.ipc.health_probe import chat_fields, chat_relay
 _ALTERNATIVES: Final = 2
 """The best two tokens: one of them may be the chosen one."""
 _MIN_TIMED: Final = 4
-"""Fewer tokens behind the first say nothing of a speed."""
+"""Fewer tokens after the first give no speed."""
 
 
 @final
 class AnswerProbe:
-    """`questions` to the model of that name; `relay` are the facts of a text-level engine.
-    `request` is what to send; `answers` are complete once `is_over`, unless there is a `failure`.
+    """Puts `questions` to the model `model`; `relay` are the facts of a text-level engine.
+    `request` is the next message to send; `answers` are complete once `is_over`, unless there is a
+    `failure`.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class AnswerProbe:
 
     @property
     def request(self) -> Submit | Relay:
-        """The question that is open, as a message to the engine."""
+        """The open question, as a message to the engine."""
         question = self._questions[len(self.answers)]
         if self._relay is not None:
             return _relay(self._id, len(self.answers), self._model, self._relay, question)
@@ -84,7 +85,7 @@ class AnswerProbe:
         )
 
     def receive(self, message: FromWorker, now: float) -> bool:
-        """Take a message of the engine. True if the next `request` is to be sent."""
+        """Take a message of the engine. True if the caller must send the next `request`."""
         match message:
             case Tokens(items=items):
                 for item in items:
@@ -123,7 +124,7 @@ class AnswerProbe:
                 self._leads.append(given.logprob - max(others))
 
     def _ended(self, now: float) -> bool:
-        """The open question is answered. True if another follows."""
+        """Note that the open question is answered. True if another one follows."""
         if self._relay is not None:
             self._answered_in_text(now)
         else:
@@ -142,7 +143,7 @@ class AnswerProbe:
         return True
 
     def _answered_in_text(self, now: float) -> None:
-        """The whole body of a text-level engine's answer."""
+        """Read the whole body of a text-level engine's answer."""
         try:
             body = msgspec.json.decode(self._body)
             text = str(body["choices"][0]["message"]["content"] or "")

@@ -1,7 +1,7 @@
-"""What the supervisors of one group say to each other: each its own state, again and again.
+"""The messages between the supervisors of one group: each repeats its own state.
 
-Owns the two states, the facts of a host, and their encoding as JSON. States are repeated, so one
-that is lost costs half a second and nothing else. Must not know sockets or processes.
+Owns the two states, the facts of a host, and their encoding as JSON. States are repeated, so a lost
+one costs half a second and nothing else. Must not know sockets or processes.
 """
 
 from typing import Annotated, Final, TypeVar
@@ -25,8 +25,8 @@ class LinkFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HostFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a rank's host looks like before a start. `segments` are left in /dev/shm and unused,
-    `taken_ports` are those that the engine needs.
+    """The facts of a rank's host before a start. `segments` are unused leftovers in /dev/shm;
+    `taken_ports` are taken ports that the engine needs.
     """
 
     build: _Text = ""
@@ -37,9 +37,9 @@ class HostFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RankState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank's supervisor. `session` is new with each start of that process. `run` is the last run
-    that it has begun, which is over once it `is_clean` again; then `cause` says why, and `facts`
-    are fresh.
+    """The state of a rank's supervisor. `session` is new with each start of that process. `run` is
+    the last run that it has begun, which is over once it `is_clean` again; then `cause` says why,
+    and `facts` are fresh.
     """
 
     group: _Text
@@ -56,8 +56,8 @@ class RankState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HeadState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The head's supervisor: the `run` that is on, and the sessions of the ranks that belong to it;
-    "" for none, and then `reason` says why. `serves`: its engine has answered.
+    """The state of the head's supervisor: the current `run` and the sessions of its ranks. `run` is
+    "" if there is none, and then `reason` says why. `serves`: the head's engine has answered.
     """
 
     run: _Text = ""
@@ -73,17 +73,17 @@ _head_states = msgspec.json.Decoder(HeadState)
 
 
 def encode_state(state: RankState | HeadState) -> bytes:
-    """One frame."""
+    """The state as one frame."""
     return _encoder.encode(state)
 
 
 def decode_rank_state(frame: bytes) -> RankState:
-    """Raises `WireError` for anything else."""
+    """Decode a rank's state. Raises `WireError` for anything else."""
     return _decoded(_rank_states, frame)
 
 
 def decode_head_state(frame: bytes) -> HeadState:
-    """Raises `WireError` for anything else."""
+    """Decode the head's state. Raises `WireError` for anything else."""
     return _decoded(_head_states, frame)
 
 

@@ -1,5 +1,5 @@
-"""The proof that an engine answers: four tokens on link 0 before gateways are notified, of a
-text-level engine some bytes of an answer.
+"""The proof that an engine answers, before gateways are notified: four tokens on link 0, or some
+bytes of a text-level engine's answer.
 
 Owns the request and what counts as a good answer. Must not know processes.
 """
@@ -93,7 +93,7 @@ def chat_fields(facts: RelayFacts, text: str, max_tokens: int) -> dict[str, Any]
 
 
 def chat_relay(request_id: bytes, attempt: int, model: str, fields: Mapping[str, Any]) -> Relay:
-    """The question of that body, as a message to the engine."""
+    """The chat with that body, as a message to the engine."""
     body = msgspec.json.encode(fields)
     headers = (("content-type", "application/json"),)
     return Relay(request_id, attempt, model, "/v1/chat/completions", headers, len(body), body)

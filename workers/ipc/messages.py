@@ -1,6 +1,6 @@
 """The control messages between a supervisor and its engine, on link 0.
 
-Owns them and their encoding. They share the MessagePack form of the wire, with tags from 64 up, so
+Owns the messages and their encoding. They use the wire's MessagePack form, with tags from 64 up, so
 that `peek_tag` distinguishes them from the health probe's messages. Must not know sockets.
 """
 
@@ -15,18 +15,18 @@ FIRST_CONTROL_TAG: Final = 64
 
 
 class _Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Frozen and encoded as an array whose first element is the tag."""
+    """A frozen message, encoded as an array whose first element is the tag."""
 
 
 class EngineStart(_Control, frozen=True, tag=64):
-    """The first frame: the worker's configuration as JSON, and which start this is."""
+    """The first frame: the worker's configuration as JSON, and the epoch of this start."""
 
     config_json: bytes
     epoch: int
 
 
 class DropLink(_Control, frozen=True, tag=65):
-    """That gateway is gone: abort its sequences without messages."""
+    """The gateway of that link is gone: abort its sequences without messages."""
 
     link: int
 
@@ -36,7 +36,7 @@ class Shutdown(_Control, frozen=True, tag=66):
 
 
 class DrainEngine(_Control, frozen=True, tag=67):
-    """No more work follows; send `Drained` when none is left."""
+    """No more work follows; send `Drained` when no sequence is left."""
 
 
 ToEngine = EngineStart | DropLink | Shutdown | DrainEngine
@@ -56,9 +56,9 @@ class StartSpeed(msgspec.Struct, frozen=True):
 
 
 class EngineReady(_Control, frozen=True, tag=80):
-    """The model is loaded; its text files lie in `model_dir`, "" for a text-level engine.
-    `speed` is what the engine has measured of this start, `version` that of somebody else's engine.
-    `trouble` is a line on what the start found wrong and goes on without.
+    """The model is loaded. Its text files are in `model_dir`, "" for a text-level engine. `speed`
+    is measured at this start; `version` is an external engine's. `trouble` is a line about a fault
+    that the start has found and tolerates.
     """
 
     facts: EngineFacts
@@ -69,10 +69,10 @@ class EngineReady(_Control, frozen=True, tag=80):
 
 
 class Heartbeat(_Control, frozen=True, tag=81):
-    """Sent every 200 ms by a thread of its own. `step` counts finished steps; `phase` names a
-    declared long operation (a compile) in the current step, empty otherwise; `expected_step_s`
-    is an estimate of the current step from earlier, smaller ones; `drafting` is a line for people
-    on what drafts have brought.
+    """Sent every 200 ms by a separate thread. `step` counts finished steps. `phase` names a
+    declared long operation (a compile) in the current step, empty otherwise. `expected_step_s`
+    estimates the current step from earlier, smaller ones. `drafting` is a line for people about the
+    gain of drafts.
     """
 
     step: int
@@ -84,7 +84,7 @@ class Heartbeat(_Control, frozen=True, tag=81):
 
 
 class StartProgress(_Control, frozen=True, tag=82):
-    """How far the start is, or a long operation that begins now."""
+    """The progress of the start, or the beginning of a long operation."""
 
     phase: str
     fraction: float

@@ -1,8 +1,8 @@
 """The engine's end of the socketpair to its supervisor.
 
-Owns the descriptor, the order of writes, and the thread that waits for the supervisor's end. Its
-end of file ends this process at once, also in the middle of a step: an engine without a supervisor
-would only hold the GPU. Must not know what frames say.
+Owns the descriptor, the order of writes, and the thread that waits for the end of file. The end of
+file ends this process at once, also in the middle of a step: an engine without a supervisor would
+only hold the GPU. Must not know the content of frames.
 
 The loop reads the socket itself: a reading thread and a queue cost 0.1 ms per request, the time of
 two wake-ups. Frames that come during a step wait in the socket, then at the supervisor.
@@ -23,7 +23,9 @@ _RECEIVE_BYTES: Final = 1 << 18
 
 
 def leave_at_once() -> None:
-    """End this process and, if it leads its group (as under a supervisor), all it has started."""
+    """End this process and, if it leads its group (as under a supervisor), all processes of the
+    group.
+    """
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
@@ -44,7 +46,7 @@ class EngineChannel:
         threading.Thread(target=self._wait_for_end, name="supervisor's end", daemon=True).start()
 
     def take(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
-        """All frames that are there; waits for the first up to `timeout_s` (None: for ever)."""
+        """All frames that have arrived; waits for the first up to `timeout_s` (None: for ever)."""
         if timeout_s is None:
             # A frame may be long: the first bytes need not complete it.
             while not (frames := self._read(0)):
@@ -70,8 +72,8 @@ class EngineChannel:
                 return  # the supervisor is gone, which ends this process
 
     def _read(self, flags: int) -> list[tuple[int, bytes]]:
-        """The frames that the bytes in the socket complete. Raises `BlockingIOError` without any
-        bytes, if `flags` say so.
+        """The frames that the bytes in the socket complete. Raises `BlockingIOError` if there are
+        no bytes and `flags` say not to wait.
         """
         try:
             data = self._socket.recv(_RECEIVE_BYTES, flags)

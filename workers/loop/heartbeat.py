@@ -30,7 +30,7 @@ class EngineStatus:
 
 
 def drafting_line(figures: Drafting, warning: str = "") -> str:
-    """What an engine's drafts have brought, for people; empty before there were any."""
+    """A line for people about the gain of an engine's drafts; empty before the first draft."""
     verified, accepted = sum(figures.verified), sum(figures.accepted)
     if not verified:
         return ""
@@ -45,7 +45,7 @@ def drafting_line(figures: Drafting, warning: str = "") -> str:
 
 
 class PhaseClock:
-    """How long each phase of a start took: until the next one began. Times are arguments."""
+    """The time of each phase of a start, until the next one began. Times are arguments."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -53,7 +53,7 @@ class PhaseClock:
         self._since = 0.0
 
     def enter(self, phase: str, now: float) -> None:
-        """The phase goes on, or begins."""
+        """Note that the phase begins, or continues."""
         if self._phase is not None:
             self._seconds[self._phase] += now - self._since
         self._seconds.setdefault(phase, 0.0)
@@ -75,7 +75,7 @@ class Reporter:
         self._clock = PhaseClock()
 
     def seconds(self) -> tuple[tuple[str, float], ...]:
-        """How long each phase took, in order."""
+        """The time of each phase, in order."""
         return self._clock.seconds(time.monotonic())
 
     def __call__(self, phase: str, fraction: float, detail: str = "") -> None:
@@ -86,7 +86,7 @@ class Reporter:
 
 
 def start_heartbeats(channel: EngineChannel, status: EngineStatus) -> None:
-    """Heartbeat from a daemon thread until the process ends."""
+    """Send heartbeats from a daemon thread until the process ends."""
     tick = threading.Event()
 
     def send_all() -> None:

@@ -73,8 +73,8 @@ __all__ = ["Channel", "Compiled", "EngineBroken", "EngineLoop", "GrammarCompiler
 LOAD_EVERY_S: Final = 0.1
 
 BRIEF_STEP_S: Final = 0.002
-"""If a step should take less than this, the messages before it are sent with its tokens: a frame of
-their own would cost the supervisor and the gateways a wake-up, some 0.1 ms each.
+"""Messages before a step that should take less than this are sent with its tokens: a separate frame
+would cost the supervisor and the gateways a wake-up, some 0.1 ms each.
 """
 
 PREPARE_EVERY_S: Final = 2.0
@@ -82,7 +82,7 @@ PREPARE_EVERY_S: Final = 2.0
 on an H200, so captures take at most a tenth of the time."""
 
 COMPILING_POLL_S: Final = 0.001
-"""How often an idle engine looks whether a grammar is compiled; most take about as long."""
+"""How often an idle engine checks for compiled grammars; most take about as long."""
 _FIRST_CONTROL_TAG: Final = 64
 
 
@@ -107,14 +107,14 @@ class GrammarCompiler(Protocol):
         """
 
     def take_done(self) -> list[Compiled]:
-        """Those that are ready now."""
+        """The grammars that have been compiled since the last call."""
 
 
 class Channel(Protocol):
-    """Where frames come from and go to; a frame is a link and a payload."""
+    """The source and destination of frames; a frame is a link and a payload."""
 
     def take(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
-        """All frames that are there; waits for the first up to `timeout_s` (None: for ever)."""
+        """All frames that have arrived; waits for the first up to `timeout_s` (None: for ever)."""
 
     def send(self, frames: list[tuple[int, bytes]]) -> None:
         """Send frames in order."""
@@ -161,7 +161,7 @@ class EngineLoop(Generic[InFlight]):
         """Serve until `Shutdown`. Raises `EngineBroken` when steps fail again and again."""
         while True:
             # With work the next step must not wait. Without work only a frame can bring some, so
-            # the runner may prepare for later steps until one comes.
+            # the runner may prepare for later steps until a frame comes.
             can_wait = not self._is_busy and not self._pipeline.prepare(pending_only=False)
             patience_s = COMPILING_POLL_S if self._num_compiling else None
             for link, payload in self._channel.take(patience_s if can_wait else 0.0):
@@ -218,7 +218,7 @@ class EngineLoop(Generic[InFlight]):
             self._prepare_at = self._clock() + PREPARE_EVERY_S
 
     def _collect(self, leave: int) -> None:
-        """Take results until so many steps are in flight."""
+        """Collect results until at most `leave` steps are in flight."""
         while len(self._pipeline) > leave:
             plan, result = self._pipeline.collect()
             self._queue(self._scheduler.commit(plan, result))
@@ -232,7 +232,7 @@ class EngineLoop(Generic[InFlight]):
             else:
                 self._message(link, payload)
         except WireError as error:
-            # Logged; the request is answered if the frame still names it.
+            # The fault is logged; if the frame has a request's id, that request is also rejected.
             print(f"bad frame on link {link}: {error}", file=sys.stderr)
             if (ids := recover_request_id(payload)) is not None:
                 self._queue([Outgoing(link, Rejected(*ids, "invalid", str(error)))])
@@ -278,14 +278,14 @@ class EngineLoop(Generic[InFlight]):
             self._compiler.begin(key, message.grammar, unpack_tokens(message.output_ids))
 
     def _take_compiled(self) -> None:
-        """Hand grammars that are ready to their sequences."""
+        """Pass compiled grammars to their sequences."""
         assert self._compiler is not None
         for key, grammar, error in self._compiler.take_done():
             self._num_compiling -= 1
             self._queue(self._scheduler.compiled(key, grammar, error))
 
     def _report_load(self, *, busy: bool, has_worked: bool = False) -> None:
-        """At most one per 100 ms, and one at each change between idle and busy."""
+        """Report the load, at most once per 100 ms, and at each change between idle and busy."""
         now = self._clock()
         is_due = now - self._load_at >= LOAD_EVERY_S if busy else has_worked
         if busy == self._load_was_busy and not is_due:
@@ -323,8 +323,8 @@ def scheduler_for(
     proposer: Proposer | None = None,
     swap: SwapRoom | None = None,
 ) -> Scheduler:
-    """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`.
-    `swap`: the host's memory for preempted sequences, if there is some.
+    """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`. `swap`
+    is the host memory for preempted sequences, if any.
     """
     facts = runner.facts
     limits = SchedulerLimits(

@@ -1,7 +1,7 @@
 """The steps that are launched and not collected yet, in order.
 
-Owns the runner's interface, the clock around a step and what an exception in a step means. Must not
-know scheduling, frames or tensors.
+Owns the runner's interface, the clock around a step and the meaning of an exception in a step. Must
+not know scheduling, frames or tensors.
 """
 
 import sys
@@ -45,7 +45,7 @@ class Runner(Protocol[InFlight]):
 
     @property
     def has_pending_captures(self) -> bool:
-        """Whether a step has missed something that `prepare` can make."""
+        """Whether a step lacked a graph that `prepare` can capture."""
 
     def prepare(self, *, pending_only: bool) -> bool:
         """Do one piece of work that makes later steps faster; False if there was none to do.
@@ -66,7 +66,7 @@ class EngineBroken(HermaError):
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """What a runner raised, kept until that step is collected."""
+    """An exception of the runner, kept until its step is collected."""
 
     error: Exception
 
@@ -129,16 +129,16 @@ class Pipeline(Generic[InFlight]):
 
     @property
     def expected_s(self) -> float:
-        """How long the step that was launched last should take; 0 while unknown."""
+        """The expected time of the step that was launched last; 0 while unknown."""
         return self._status.expected_step_s
 
     @property
     def has_pending_captures(self) -> bool:
-        """Whether `prepare` would help the steps to come."""
+        """Whether `prepare` would make the next steps faster."""
         return self._runner.has_pending_captures
 
     def prepare(self, *, pending_only: bool) -> bool:
-        """One piece of the runner's own work, declared as a phase, since compiling may take
+        """Do one piece of the runner's own work, declared as a phase, because compiling may take
         seconds.
         """
         self._status.phase = "prepare"
@@ -175,7 +175,7 @@ class Pipeline(Generic[InFlight]):
         self.cycle = Cycle(now - self._result_at, step.launched_at < self._result_at)
         self._result_at = now
         self.meter.add(duration_s, step.num_tokens, step.prefill_tokens, now)
-        # A step that failed says nothing about the cost of those that do not.
+        # The time of a failed step says nothing about other steps.
         if not self._faults_in_a_row:
             self._step_cost.add(step.plan.chunks, step.prefill_tokens, duration_s)
         self._status.step = step.plan.step

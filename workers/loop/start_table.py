@@ -1,4 +1,4 @@
-"""The table that an engine prints at the end of its start: what it holds, and what took how long.
+"""The table that an engine prints at the end of its start: its sizes, and the time of each phase.
 
 Owns its rows, their order and their words. Must not know torch, devices or its readers: facts and
 numbers in, lines out.
@@ -20,10 +20,10 @@ _SHORT_S: Final = 0.05
 
 
 class DeviceUse(NamedTuple):
-    """What only a native engine knows: bytes, and how many graphs of how many it has captured
-    already (0 of 0 on a device without graphs). `step_bytes` is what the largest step took in a
-    probe, 0 where there was none. `prefill_bytes` of the weights are a second form. `state_bytes`
-    are those of recurrent states. `trouble` is what the start found wrong and goes on without.
+    """Facts of a native engine: bytes, and the numbers of captured and of planned graphs (0 of 0 on
+    a device without graphs). `step_bytes` is the memory of the largest step in a probe, 0 without a
+    probe. `prefill_bytes` of the weights are a second form. `state_bytes` are recurrent states.
+    `trouble` is a fault that the start has found and tolerates.
     """
 
     weights_bytes: int
@@ -79,7 +79,7 @@ def start_table(
 
 
 def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """A line for each row, the texts below one another."""
+    """A line for each row, with the texts in one column."""
     width = max(len(name) for name, _ in rows)
     return [f"{name.ljust(width)}  {text}" for name, text in rows]
 
@@ -91,7 +91,7 @@ def _graphs(use: DeviceUse) -> str:
 
 
 def _seconds(seconds: Sequence[tuple[str, float]]) -> str:
-    """The phases that took a while, and the sum of all."""
+    """The longer phases, and the sum of all."""
     parts = [f"{name} {took:.1f}" for name, took in seconds if took >= _SHORT_S]
     total = f"{sum(took for _, took in seconds):.1f} in all"
     return f"{', '.join(parts)}; {total}" if parts else total

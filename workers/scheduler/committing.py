@@ -1,6 +1,6 @@
-"""What a computed step means for its sequences and for the gateways that wait for tokens.
+"""Applies the result of a step to its sequences, and makes the messages for the gateways.
 
-Owns the way from a `StepResult` to messages: what was computed is cached, sampled ids are cut and
+Owns the way from a `StepResult` to messages: computed blocks are cached, sampled ids are cut and
 sent, sequences end. Must not decide what runs next.
 """
 

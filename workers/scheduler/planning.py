@@ -1,4 +1,4 @@
-"""The choice of what the next step computes.
+"""Chooses the content of the next step.
 
 Owns the order of the choice. There are no phases of prefill or decode: each running sequence that
 decodes takes one token, and prompts share the rest of the token budget and of the time that decodes
@@ -29,7 +29,9 @@ from workers.scheduler.step_cost import StepCost
 
 
 class StepChoice(NamedTuple):
-    """What to compute, which sequences are new to the runner, and how many lost their blocks."""
+    """The chunks to compute, the sequences that are new to the runner, and the number of
+    preemptions.
+    """
 
     chunks: list[Chunk]
     started: list[SequenceStart]
@@ -127,11 +129,11 @@ def _decode(
 def _save_along(
     chunks: list[Chunk], grown: list[Sequence], blocks: BlockManager, states: PrefixStates
 ) -> None:
-    """Let decodes that have reached a position to save (`Sequence.saves_at`) save their recurrent
-    state before they compute. Such positions are ends of blocks, so only sequences that have
-    `grown` by a block can have reached one.
+    """Let decodes that have reached a position to save (`RecurrentState.saves_at`) save their state
+    before they compute. Such positions are ends of blocks, so only sequences that have `grown` by a
+    block can have reached one.
     """
-    due = {one.seq: one for one in grown if one.num_planned > one.saves_at}
+    due = {one.seq: one for one in grown if one.num_planned > one.state.saves_at}
     for index, chunk in enumerate(chunks) if due else ():
         sequence = due.get(chunk.seq)
         if sequence is not None:

@@ -1,11 +1,11 @@
-"""Which sequences wait and which run.
+"""The sequences that wait, and the sequences that run.
 
 Owns the two queues and the names of the live sequences. Must not know blocks or budgets.
 
 Running sequences are in the order of their first starts, waiting ones in the order of arrival. A
-preemption puts the latest running sequence before all that wait, so preempted sequences start again
-in their old order, before any new one. So at most as many sequences as may run have state in the
-runner.
+preemption puts the latest running sequence before all waiting ones, so preempted sequences start
+again in their old order, before any new one. So the runner never keeps the state of more sequences
+than may run.
 """
 
 from collections import Counter, OrderedDict
@@ -18,8 +18,8 @@ from workers.scheduler.sequence import Key, Sequence
 
 @final
 class Queues:
-    """All operations are O(1), except those over a whole queue. `waiting` is not changed by others.
-    `num_by_link`: how many live sequences each link has, if it has any.
+    """The queues. All operations are O(1), except those over a whole queue. Only this class changes
+    `waiting`. `num_by_link` counts the live sequences of each link that has any.
     """
 
     def __init__(self) -> None:
@@ -55,28 +55,28 @@ class Queues:
         return [sequence for sequence in self._by_key.values() if sequence.link == link]
 
     def add(self, sequence: Sequence) -> None:
-        """A new sequence waits behind all others."""
+        """Append a new sequence to the waiting ones."""
         link, num_by_link = sequence.link, self.num_by_link
         num_by_link[link] = num_by_link.get(link, 0) + 1
         self._by_key[sequence.key] = sequence
         self.waiting[sequence.seq] = sequence
 
     def start(self, sequence: Sequence) -> None:
-        """A waiting sequence runs now, as the latest."""
+        """Move a waiting sequence behind the running ones."""
         del self.waiting[sequence.seq]
         self.running[sequence.seq] = sequence
         if not sequence.turn:
             self._num_starts = sequence.turn = self._num_starts + 1
 
     def put_back_latest(self) -> Sequence:
-        """The latest of the running waits again, before all others."""
+        """Move the latest running sequence to the front of the waiting ones."""
         seq, sequence = self.running.popitem()
         self.waiting[seq] = sequence
         self.waiting.move_to_end(seq, last=False)
         return sequence
 
     def remove(self, sequence: Sequence) -> None:
-        """The sequence is over."""
+        """Remove a sequence that has ended."""
         del self._by_key[sequence.key]
         link, num_by_link = sequence.link, self.num_by_link
         num_by_link[link] -= 1

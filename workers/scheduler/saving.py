@@ -137,16 +137,17 @@ class PrefixStates:
         there is a slot, the chunk saves the state that it begins with. The digests of all tokens
         before the chunk are known.
         """
-        start, place, grain = chunk.start, sequence.saves_at, self.policy.grain
-        if (place, start) != sequence.verified:
+        state, start, grain = sequence.state, chunk.start, self.policy.grain
+        place = state.saves_at
+        if (place, start) != state.verified:
             place = max(place, -(-start // grain) * grain)
         digests = sequence.table.digests[: place // self._size]
         if not sequence.table.is_cacheable:
             place = NEVER
         if place > start or len(digests) * self._size != place:
-            sequence.saves_at = place
+            state.saves_at = place
             return chunk
-        sequence.saves_at = place + self.policy.along
+        state.saves_at = place + self.policy.along
         slot = self.pool.reserve(digests, Place.ANSWER)
         return chunk if slot is None else msgspec.structs.replace(chunk, saves=((place, slot),))
 
@@ -155,18 +156,18 @@ class PrefixStates:
         drafts is the one behind `end`, so a chunk must end exactly at `saves_at`: the drafts of the
         chunks before reach at most the token before it.
         """
-        num_left = sequence.saves_at - 1 - end
-        if num_left < 0 or sequence.saves_at % self.policy.along_drafts:
-            return NEVER
-        return num_left
+        saves_at = sequence.state.saves_at
+        num_left = saves_at - 1 - end
+        return NEVER if num_left < 0 or saves_at % self.policy.along_drafts else num_left
 
     def with_slots(self, chunk: Chunk, sequence: Sequence) -> Chunk:
         """The chunk of a prompt with the slot that it restores, if it is the first of its sequence,
         and the slots of the states that it saves, as far as there are free ones.
         """
-        restores, sequence.restores = sequence.restores, NO_SLOT
+        state = sequence.state
+        restores, state.restores = state.restores, NO_SLOT
         end, num_prompt = chunk.start + chunk.length, sequence.num_prompt
-        saves = self.reserve(sequence.table, sequence.saves, chunk.start, end, num_prompt)
+        saves = self.reserve(sequence.table, state.saves, chunk.start, end, num_prompt)
         if restores == NO_SLOT and not saves:
             return chunk
         return msgspec.structs.replace(chunk, restores=restores, saves=saves)
@@ -203,11 +204,11 @@ class PrefixStates:
         if not chunk.drafts or sequence is None:
             return
         # The next step folds the accepted drafts into the state.
-        place, num_tokens = chunk.start + chunk.length, sequence.num_planned
-        sequence.verified = place, num_tokens
-        if sequence.saves_at <= num_tokens and sequence.saves_at != place:
+        state, place, num_tokens = sequence.state, chunk.start + chunk.length, sequence.num_planned
+        state.verified = place, num_tokens
+        if state.saves_at <= num_tokens and state.saves_at != place:
             along = self.policy.along_drafts
-            sequence.saves_at = num_tokens // along * along + along
+            state.saves_at = num_tokens // along * along + along
 
     def keep(self, saves: Iterable[tuple[int, int]], table: BlockTable | None) -> None:
         """Keep the states of `saves` (position, slot) whose keys and values are in the prefix

@@ -50,6 +50,26 @@ class Swapped(NamedTuple):
 
 
 @final
+class RecurrentState:
+    """Where a sequence saves and restores its recurrent state, in models that have one.
+
+    - `saves` are the positions of the prompt at which the state is saved.
+    - `saves_at` is the next such position of the answer.
+    - `restores` is the slot with whose state the next chunk begins.
+    - `verified` (p, n): when n tokens were planned, the state was the one behind p tokens, because
+      the tokens between were drafts that the next step folds in.
+    """
+
+    __slots__ = ("restores", "saves", "saves_at", "verified")
+
+    def __init__(self) -> None:
+        self.saves: list[int] = []
+        self.saves_at = NEVER
+        self.restores = NO_SLOT
+        self.verified = (-1, -1)
+
+
+@final
 class Sequence:
     """`token_ids` are the prompt, the outputs of earlier attempts and the tokens sent since.
 
@@ -67,11 +87,7 @@ class Sequence:
     - `grammar` belongs to the runner. It is None while the sequence `is_compiling`.
     - `reads_tokens`: its draws depend on the tokens sampled before (penalties, a grammar).
     - `swapped`: where the host keeps it, if it was preempted and swapped out.
-
-    For models with recurrent layers: `saves` are the positions of the prompt at which the state is
-    saved, and `saves_at` is the next such position of the answer. `restores` is the slot with whose
-    state the next chunk begins. `verified` (p, n): when n tokens were planned, the state was the
-    one behind p tokens, because the tokens between were drafts that the next step folds in.
+    - `state`: where its recurrent state is saved and restored, in models that have one.
     """
 
     __slots__ = (
@@ -98,18 +114,15 @@ class Sequence:
         "num_prompt",
         "reads_tokens",
         "request_id",
-        "restores",
         "sampling",
-        "saves",
-        "saves_at",
         "seed",
         "seq",
+        "state",
         "stop_ids",
         "swapped",
         "table",
         "token_ids",
         "turn",
-        "verified",
     )
 
     def __init__(
@@ -152,10 +165,7 @@ class Sequence:
         self.is_started = False
         self.is_accepted = False
         self.turn = 0
-        self.restores = NO_SLOT
-        self.saves: list[int] = []
-        self.saves_at = NEVER
-        self.verified = (-1, -1)
+        self.state = RecurrentState()
         self.awaits: BlockDigest | None = None
         self.swapped: Swapped | None = None
 

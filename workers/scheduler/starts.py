@@ -80,7 +80,7 @@ class Starts:
         sequence, hit, num_cached, *_ = candidate
         self._candidate = None
         if self._pinned is not None:
-            sequence.restores, self._pinned = self._pinned, None
+            sequence.state.restores, self._pinned = self._pinned, None
         self._queues.start(sequence)
         self._blocks.admit(sequence.table, hit, len(sequence.token_ids))
         if self._blocks.swap is not None:
@@ -133,8 +133,8 @@ class Starts:
         self._pinned = None if found is None else found.slot
         num_hit, num_tokens = len(hit.block_ids) * size, len(sequence.token_ids)
         self._blocks.name(table, sequence.token_ids, num_tokens)
-        sequence.saves = states.positions(table, num_tokens, num_hit, hit.num_matched * size)
-        sequence.saves_at = states.first_in_answer(num_tokens, num_hit)
+        sequence.state.saves = states.positions(table, num_tokens, num_hit, hit.num_matched * size)
+        sequence.state.saves_at = states.first_in_answer(num_tokens, num_hit)
 
     def _waits(self, sequence: Sequence, hit: PrefixHit, num_left: int) -> bool:
         """Whether the sequence should wait, because running ones compute enough of what follows its

@@ -79,7 +79,7 @@ class SwapSpace:
             return
         block_ids = sequence.table.leading(len(swapped.host_ids))[num_found:]
         self._back.append(Move(sequence.seq, block_ids, swapped.host_ids[num_found:], NO_SLOT))
-        sequence.restores = swapped.slot
+        sequence.state.restores = swapped.slot
         self.forget(sequence)
 
     def forget(self, sequence: Sequence) -> None:

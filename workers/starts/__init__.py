@@ -1,4 +1,4 @@
-"""What a start was made of: recorded when it proves good, and compared with what is there now.
+"""The facts of a start: recorded when it proves good, and compared with those of a later start.
 
 Owns the record, the reading of its facts from a host, the file in the state directory, and the
 comparison in words. Must not know processes, engines' APIs or torch.

@@ -1,7 +1,7 @@
-"""What differs between two starts, in words.
+"""The differences between two starts, in words.
 
-Owns the order of the boundaries, from the host to the weights, and how each difference reads. Must
-not read anything.
+Owns the order of the boundaries, from the host to the weights, and the wording of each difference.
+Reads no files.
 """
 
 import time
@@ -15,7 +15,7 @@ from workers.starts.record import Library, StartRecord, WeightFile
 from workers.starts.withheld import WITHHELD
 
 SLOWER: Final = 0.9
-"""A start under this share of the last good one is warned about."""
+"""A start below this share of the last good one's speed gets a warning."""
 
 _COMMIT_LETTERS: Final = 12
 _HASH_LETTERS: Final = 12
@@ -23,8 +23,8 @@ _LAUNCH: Final = "launch"
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """`boundary` is where it lies: host, code, environment, arguments, config, libraries, weights
-    or speed.
+    """One difference. `boundary` is its place: host, code, environment, arguments, config,
+    libraries, weights or speed.
     """
 
     boundary: str
@@ -32,7 +32,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def differences(before: StartRecord, now: StartRecord) -> list[Difference]:
-    """What differs, grouped by boundary. What `now` does not know yet is not compared."""
+    """The differences, grouped by boundary. Facts that `now` does not have yet are not compared."""
     grouped = {
         "host": _host(before, now),
         "code": _code(before, now),
@@ -47,7 +47,9 @@ def differences(before: StartRecord, now: StartRecord) -> list[Difference]:
 
 
 def slower_than(before: StartSpeed, now: StartSpeed) -> Iterator[str]:
-    """What of `now` is more than 10 % slower. Prompts are compared at equal lengths only."""
+    """The figures of `now` that are more than 10 % slower. Prompts are compared at equal lengths
+    only.
+    """
     pairs = [("answers", before.decode_tokens_per_s, now.decode_tokens_per_s)]
     if before.prompt_tokens == now.prompt_tokens:
         what = f"prompts of {now.prompt_tokens} tokens"
@@ -78,14 +80,16 @@ def _code(before: StartRecord, now: StartRecord) -> Iterator[str]:
 
 
 def _arguments(before: StartRecord, now: StartRecord) -> Iterator[str]:
-    """The words of the worker's own command, then those of the engine that it launches."""
+    """Differences in the worker's command, then in the command of the engine that it launches."""
     old, new = flags_of(before.arguments), flags_of(now.arguments)
     yield from _values(_without_place(old), _without_place(new))
     yield from _values(_launched(before.config), _launched(now.config))
 
 
 def _without_place(flags: Mapping[str, str]) -> dict[str, str]:
-    """Without where the worker dials: `herma up` without a file makes another address each time."""
+    """The flags without the gateway's address: `herma up` without a file uses another one at each
+    start.
+    """
     return {name: value for name, value in flags.items() if name != "--gateway"}
 
 
@@ -95,7 +99,7 @@ def _launched(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def flags_of(words: Sequence[str]) -> dict[str, str]:
-    """The values of each flag; words before the first flag are those of "command"."""
+    """The values of each flag; words before the first flag belong to "command"."""
     found: dict[str, list[str]] = {}
     name = "command"
     for word in words:
@@ -108,7 +112,9 @@ def flags_of(words: Sequence[str]) -> dict[str, str]:
 
 
 def _config(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of the worker's table; of `launch` all but the words, which are arguments."""
+    """Differences in the worker's table, and in `launch` except its command, which counts as
+    arguments.
+    """
     yield from _values(_flat(before), _flat(now))
 
 

@@ -1,7 +1,7 @@
 """Full hashes of a model's files, for a comparison that sizes and times cannot make.
 
-Owns the file of hashes beside the record of starts; only `herma diff --deep` writes it. The pages
-that were read are dropped again: 149 GB of page cache look like used memory on unified memory.
+Owns the file of hashes beside the record of starts; only `herma diff --deep` writes it. Drops the
+read pages again: 149 GB of page cache look like used memory on unified memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _CHUNK_BYTES: Final = 8 * 2**20
 
 
 class FullHash(msgspec.Struct, frozen=True):
-    """The hash of a file's content, and the size and time that it had then."""
+    """The hash of a file's content, with the file's size and time at the moment of hashing."""
 
     num_bytes: int
     mtime_ns: int
@@ -32,15 +32,15 @@ class FullHash(msgspec.Struct, frozen=True):
 
 
 def hashes_path(record: Path) -> Path:
-    """Where the full hashes lie that belong to the record of starts at `record`."""
+    """The file of full hashes that belongs to the record of starts at `record`."""
     return record.with_suffix(".hashes.json")
 
 
 def deep_differences(
     path: Path, good: StartRecord, now: StartRecord, folder: Path
 ) -> list[Difference]:
-    """What differs in the content of the files of `folder`; the hashes of those that are as in the
-    good start are kept at `path`. Blocks for as long as reading takes. Raises `ConfigError`.
+    """The differences in the content of the files in `folder`. Keeps at `path` the hashes of files
+    that are unchanged since the good start. Blocks until all files are read. Raises `ConfigError`.
     """
     kept = _load(path)
     known = {name: one for name, one in kept.items() if name in good.weights}

@@ -1,7 +1,7 @@
-"""The facts of a start, read from a host.
+"""Reads the facts of a start from a host.
 
-Owns which files say what. Blocks; nothing is started and nothing is imported for it. What cannot be
-read is empty.
+Owns which files contain which fact. Blocks; starts no process and imports no library for it. A fact
+that cannot be read is empty.
 """
 
 import hashlib
@@ -35,8 +35,9 @@ _NOT_OF_THE_ENGINE: Final = ("name", "gateways", "curve_secret_file", "curve_ser
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A machine: `root` is where its file system begins here, `packages` the folder of installed
-    Python packages and `source` that of Herma's own, both absolute on it.
+    """A machine. `root` is the place of its file system on this host. `packages` is its folder of
+    installed Python packages, `source` the folder of Herma's source; both are absolute paths on
+    that machine.
     """
 
     root: Path
@@ -69,8 +70,8 @@ def gather(
     at: float,
     folder: str = "",
 ) -> StartRecord:
-    """The record of a start of `config` now, without what only the engine can say. `config`
-    None and `model_dir` "" are not known.
+    """The record of a start of `config` now, without the facts that only the engine knows. `config`
+    None and `model_dir` "" mean unknown.
     """
     table = {} if config is None else effective(config)
     launched = {} if config is None or config.launch is None else config.launch.env
@@ -93,7 +94,7 @@ def gather(
 
 
 def model_folder(model: str) -> str:
-    """The directory of a worker's `model`; empty for one that this host does not have as such."""
+    """The directory of a worker's `model`; empty if the model is no directory of this host."""
     try:
         found = local_dir(model)
     except ConfigError:
@@ -102,7 +103,7 @@ def model_folder(model: str) -> str:
 
 
 def effective(config: WorkerConfig) -> dict[str, Any]:
-    """The worker's table as far as it shapes its engine, secrets withheld."""
+    """The part of the worker's table that affects its engine, without secrets."""
     table: dict[str, Any] = msgspec.to_builtins(config)
     for key in _NOT_OF_THE_ENGINE:
         del table[key]
@@ -125,7 +126,7 @@ def _versions(origin: Origin) -> Iterator[tuple[str, str]]:
 
 
 def commit_of(origin: Origin) -> str:
-    """The commit that the checkout of Herma's source is at; "" if it is none."""
+    """The commit of the checkout of Herma's source; "" if the source is no checkout."""
     folder = origin.path(origin.source) / ".git"
     with suppress(OSError):
         if folder.is_file():  # a worktree: the file names its folder
@@ -146,14 +147,16 @@ def commit_of(origin: Origin) -> str:
 
 
 def _image(origin: Origin, environ: Mapping[str, str]) -> str:
-    """Podman writes the image into a file; other engines' images can be named by a variable."""
+    """The image of the container: Podman writes it into a file; for other engines a variable can
+    name it.
+    """
     found = _IMAGE_ID.search(origin.text("/run/.containerenv"))
     return environ.get("HERMA_IMAGE_DIGEST", found[1] if found else "")
 
 
 def driver_version(root: Path = Path("/")) -> str:
-    """The version of the NVIDIA driver's module that is loaded; empty without one. `root` is where
-    the machine's file system begins here.
+    """The version of the loaded NVIDIA kernel module; empty without one. `root` is the place of the
+    machine's file system on this host.
     """
     with suppress(OSError):
         text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
@@ -162,7 +165,7 @@ def driver_version(root: Path = Path("/")) -> str:
 
 
 def read_weights(origin: Origin, model_dir: str) -> dict[str, WeightFile]:
-    """The files of the model's directory; none if there is no directory."""
+    """The files of the model's directory; empty if there is no directory."""
     if not model_dir:
         return {}
     found: dict[str, WeightFile] = {}
@@ -175,7 +178,9 @@ def read_weights(origin: Origin, model_dir: str) -> dict[str, WeightFile]:
 
 
 def _header(path: Path) -> str:
-    """A safetensors file begins with the length of its header, as 8 bytes in little endian."""
+    """The hash of a file's header. A safetensors file begins with the length of its header, 8 bytes
+    in little endian.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(_HEADER_BYTES)
@@ -188,7 +193,7 @@ def _header(path: Path) -> str:
 
 
 def read_libraries(origin: Origin, environ: Mapping[str, str]) -> dict[str, Library]:
-    """Those of `/etc/ld.so.preload` and `LD_PRELOAD`, by name."""
+    """The libraries of `/etc/ld.so.preload` and `LD_PRELOAD`, by name."""
     names = origin.text("/etc/ld.so.preload").split()
     names += environ.get("LD_PRELOAD", "").replace(":", " ").split()
     return {name: _library(origin.path(name)) for name in names}
@@ -203,5 +208,5 @@ def _library(path: Path) -> Library:
 
 
 def drop_read_pages(descriptor: int) -> None:
-    """Let the kernel forget the pages that were read: on unified memory they count as used."""
+    """Drop the read pages from the page cache: on unified memory they count as used."""
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,6 +1,6 @@
-"""The record of one start, and the bounded list of those that proved good.
+"""The record of one start, and the bounded list of good starts.
 
-Owns the fields and the bound. Must not read anything.
+Owns the fields and the bound. Reads no files.
 """
 
 from typing import Any, Final
@@ -14,8 +14,8 @@ MAX_GOOD: Final = 5
 
 
 class WeightFile(msgspec.Struct, frozen=True):
-    """A file of the model. `header` is a hash of its safetensors header, of other files of their
-    first 64 KiB; `mtime_ns` is its time of modification.
+    """A file of the model. `header` is a hash of its safetensors header, or of the first 64 KiB of
+    another file; `mtime_ns` is its time of modification.
     """
 
     num_bytes: int
@@ -24,20 +24,22 @@ class WeightFile(msgspec.Struct, frozen=True):
 
 
 class Library(msgspec.Struct, frozen=True):
-    """A library that is preloaded into every process; one that is gone has 0 bytes and no hash."""
+    """A library that is preloaded into every process; a missing one has 0 bytes and no hash."""
 
     num_bytes: int
     sha256: str
 
 
 class StartRecord(msgspec.Struct, frozen=True):
-    """One start. `at` is in seconds since 1970. `versions` are those of Herma, Python and packages;
-    `commit` that of a git checkout, `image` the digest of the container's image, as far as known.
-    `environment` has an allow list of variables, `arguments` the words of the worker's command and
-    `folder` the directory that they were said in,
-    `config` its effective table without secrets. Facts that are not known are empty. `speed` and
-    `steps` (ms by kind of work, `SpeedWatch`) of a good start are the best that starts of the same
-    make have reached: each may be a little slower than the one before.
+    """The facts of one start; unknown facts are empty. `at` is in seconds since 1970. `versions`
+    are of Herma, Python and packages, `commit` is of a git checkout, `image` is the digest of the
+    container's image. `environment` has the variables of an allow list, `arguments` the worker's
+    command, `folder` the directory where it was given, `config` the worker's effective table
+    without secrets.
+
+    `speed` and `steps` (ms by kind of work, `SpeedWatch`) of a good start are the best that starts
+    of the same make have reached: otherwise each start could be a little slower than the one
+    before.
     """
 
     at: float
@@ -70,5 +72,5 @@ class Starts(msgspec.Struct, frozen=True):
         return self.good[-1] if self.good else None
 
     def with_good(self, record: StartRecord) -> "Starts":
-        """With one more good start, which is the latest one too."""
+        """The starts with one more good start, which is also the latest one."""
         return Starts((*self.good, record)[-MAX_GOOD:], record)

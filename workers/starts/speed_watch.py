@@ -1,11 +1,12 @@
-"""Whether an engine's steps are slower than those of its good starts.
+"""Detects that an engine's steps are slower than those of its good starts.
 
-Owns the comparison of equal work: steps with as many sequences and as many blocks held. Must not
-know where the reports of load come from, nor what reads the result.
+Owns the comparison of equal work: steps with equally many sequences and held blocks. Must not know
+where the reports of load come from, nor who reads the result.
 
 A report has a moving average of step times, which prompts raise. So of `WINDOW` reports of equal
-work the tenth fastest counts: it holds hardly any prompt. Twice in a row, so that a busy minute of
-the host is no loss. Steps with drafts take as long as their texts allow, and are not compared.
+work the tenth fastest counts: it contains hardly any prompt. A loss counts when it shows twice in a
+row, so that a busy minute of the host does not. Steps with drafts are not compared, because their
+time depends on the texts.
 """
 
 from collections import OrderedDict
@@ -16,19 +17,19 @@ from protocol.messages import Load
 from workers.starts.compare import SLOWER
 
 WINDOW: Final = 100
-"""Ten seconds of work at the least: a busy engine reports ten times a second."""
+"""At least ten seconds of work: a busy engine reports ten times a second."""
 RANK: Final = 10
 IN_A_ROW: Final = 2
 MAX_KINDS: Final = 256
-"""Kinds of work that are followed; the one that was met longest ago goes first."""
+"""Kinds of work that are followed; the least recently seen one is dropped first."""
 MAX_FIGURES: Final = 4
 
 
 @final
 class SpeedWatch:
-    """`measure` has the step times in ms of good starts, by kind of work. `steps` are those that
-    this start has reached; what it once reached is a measure for it too. `figures` say what is over
-    10 % slower.
+    """Compares one start with good ones. `measure` has the step times in ms of good starts, by kind
+    of work. `steps` are the times that this start has reached, which then are a measure for it too.
+    `figures` name what is over 10 % slower.
     """
 
     def __init__(self, measure: Mapping[str, float]) -> None:
@@ -59,7 +60,7 @@ class SpeedWatch:
         measure_ms = min(self._measure.get(kind, step_ms), self.steps.get(kind, step_ms))
         if SLOWER * step_ms > measure_ms:
             count, words = self._slow.get(kind, (0, ""))
-            if count < IN_A_ROW:  # the same words from then on: only news is said
+            if count < IN_A_ROW:  # once warned, the words stay the same
                 words = _in_words(kind, step_ms, measure_ms)
             self._slow[kind] = count + 1, words
         else:
@@ -71,8 +72,8 @@ class SpeedWatch:
 
 
 def kind_of_work(load: Load) -> str:
-    """Sequences and held blocks as `4/96`, each rounded down to one of few numbers; "" if its step
-    time says nothing: no work, some that waits, or drafts.
+    """Sequences and held blocks as `4/96`, each rounded down to one of few numbers; "" if the step
+    time means nothing: no work, waiting work, or drafts.
     """
     is_drafting = load.drafting is not None and load.drafting.depth > 0
     if not load.running or load.waiting or not load.step_ms or is_drafting:
@@ -81,7 +82,7 @@ def kind_of_work(load: Load) -> str:
 
 
 def _rounded(number: int) -> int:
-    """Down to its three highest bits: under a fifth less from 8 on."""
+    """The number rounded down to its three highest bits: less than a fifth lower from 8 on."""
     shift = max(0, number.bit_length() - 3)
     return number >> shift << shift
 

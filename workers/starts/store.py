@@ -1,8 +1,8 @@
-"""The file of a worker's starts in the user's state directory, and the judgement of a new one.
+"""The file of a worker's starts in the user's state directory, and the judgement of a new start.
 
-Owns the path, the writing in one piece, and what counts as good: a start that is over 10 % slower
-than the last good one serves as before, but would be the measure of the next, so it is not kept as
-good. The supervisor is the one writer. Blocks.
+Owns the path, the atomic write, and what counts as good. A start that is over 10 % slower than the
+last good one serves, but is not kept as good, because it would be the measure of the next. Only the
+supervisor writes. Blocks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,9 @@ MAX_SHOWN_LETTERS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`figures`: each that is over 10 % slower; `warnings`: these, and at the end what has changed.
-    `changes`: how the start differs from the last good one, in `num_changes` points; empty for
-    none. `steps`: what its steps are to be measured by.
+    """The judgement of a start. `figures` are over 10 % slower; `warnings` are the figures, then
+    the changes since the last good start. `changes` describes these changes in words ("" for none),
+    `num_changes` counts them. `steps` are the measure of its steps.
     """
 
     warnings: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Verdict:
         return not self.figures
 
     def of_steps(self, figures: tuple[str, ...], path: Path) -> "Verdict":
-        """The same start, whose steps are slower now."""
+        """The verdict on the same start after its steps have become slower."""
         return replace(self, figures=figures, warnings=_warnings(figures, self.changes, path))
 
 
@@ -53,7 +53,7 @@ def starts_dir(environ: Mapping[str, str]) -> Path:
 
 
 def record_path(worker: str, environ: Mapping[str, str]) -> Path:
-    """Where the starts of a worker are kept. Raises `ConfigError` without a home."""
+    """The file of a worker's starts. Raises `ConfigError` without a home."""
     return starts_dir(environ) / f"{quote(worker, safe='')}.json"
 
 
@@ -66,7 +66,7 @@ def recorded_workers(folder: Path) -> list[str]:
 
 
 def load_starts(path: Path) -> Starts:
-    """The record; empty if there is none. Raises `ConfigError` if it cannot be read."""
+    """The record; empty if there is no file. Raises `ConfigError` if it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Starts)
     except FileNotFoundError:
@@ -86,8 +86,8 @@ def save_starts(path: Path, starts: Starts) -> None:
 
 
 def judged(starts: Starts, record: StartRecord, path: Path) -> tuple[Starts, Verdict]:
-    """The starts with one that proved good, and what is said of it. A start like the last good one
-    takes its place, so that the kept ones differ.
+    """The starts with `record`, which proved good, and the verdict on it. It replaces the last good
+    start if that was of the same make, so that the kept starts differ.
     """
     before = starts.last_good
     if before is None:
@@ -107,7 +107,7 @@ def judged(starts: Starts, record: StartRecord, path: Path) -> tuple[Starts, Ver
 
 
 def with_steps(starts: Starts, steps: Mapping[str, float]) -> Starts:
-    """The starts, with the step times in ms that the last good one has reached meanwhile."""
+    """The starts, with the step times in ms that the last good start has reached since."""
     last = starts.last_good
     if last is None:
         return starts
@@ -121,7 +121,7 @@ def _made_otherwise(before: StartRecord, now: StartRecord) -> list[Difference]:
 
 
 def _best_speed(measures: Sequence[StartRecord], record: StartRecord) -> StartSpeed:
-    """Each figure at its best; of prompts those as long as those of `record`."""
+    """The best of each figure; prompts count only at the length of `record`'s."""
     speeds = [one.speed for one in measures]
     equal = [one for one in speeds if one.prompt_tokens == record.speed.prompt_tokens]
     return StartSpeed(

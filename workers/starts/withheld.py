@@ -1,6 +1,6 @@
-"""Which values of variables and arguments are recorded.
+"""Decides which values of variables and arguments are recorded.
 
-Owns the allow list of variables and the names whose values are secrets: those never leave the
+Owns the allow list of variables and the names whose values are secrets. A secret never leaves the
 process, not even as a hash.
 """
 
@@ -13,18 +13,18 @@ WITHHELD: Final = "(not recorded)"
 _ALLOWED: Final = ("CUDA_", "NVIDIA_", "NCCL_", "VLLM_", "OMP_", "HERMA_")
 _ALLOWED_NAMES: Final = ("LD_PRELOAD",)
 _NOT_OF_THE_START: Final = ("HERMA_RUNTIME_DIR",)
-"""Where sockets lie: another one in each session of a user."""
+"""Directories of sockets, which change with each session of a user."""
 
 _SECRET: Final = re.compile(r"key|secret|passw|credential|auth|token(?!izer)", re.IGNORECASE)
 _COUNT: Final = re.compile(r"^--?[\w-]*tokens$")
-"""As `--max-num-batched-tokens`."""
+"""Counts of tokens, such as `--max-num-batched-tokens`, are no secrets."""
 _IN_JSON: Final = re.compile(r'("(?P<name>[^"]*)"\s*:\s*)"(?:[^"\\]|\\.)*"')
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+\S+")
 _IN_URL: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable or argument of that name holds a secret."""
+    """Whether a variable or argument of that name contains a secret."""
     return _SECRET.search(name) is not None and _COUNT.match(name) is None
 
 
@@ -41,7 +41,7 @@ def allowed_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """All of them, those of secrets without their values."""
+    """All variables; those with secrets without their values."""
     return {
         name: WITHHELD if is_secret(name) else _cleaned(environ[name]) for name in sorted(environ)
     }
@@ -49,7 +49,7 @@ def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 def recorded_words(words: Iterable[str]) -> tuple[str, ...]:
     """A command line without the values of secrets: `--api-key X`, `--api-key=X`, `-e TOKEN=X`, and
-    fields of JSON words.
+    fields of JSON arguments.
     """
     return tuple(_recorded(words))
 

@@ -1,7 +1,7 @@
 """The worker process: a light supervisor of one engine, connected to every gateway.
 
-Owns the composition (relay, links, engine supervisor), the signals and the order of shutdown. torch
-is imported by the engine process only.
+Owns the composition (relay, links, engine supervisor), the signals and the order of shutdown. Only
+the engine process imports torch.
 """
 
 import gc
@@ -63,8 +63,8 @@ _GC_THRESHOLDS: Final = (10_000, 10, 20)
 
 @final
 class Worker:
-    """One supervisor. `run` returns when a drain is over. `reread` reads the configuration again;
-    it blocks, and raises `ConfigError`.
+    """One supervisor. `run` returns when a drain is over. `reread` reads the configuration file
+    again; it blocks, and raises `ConfigError`.
     """
 
     def __init__(
@@ -109,10 +109,12 @@ class Worker:
             on_siblings=self._dial_siblings,
         )
         if self._hold.is_on:
-            self._relay.hold()
+            self._relay.begin_hold()
 
     def drain(self, deadline_s: float, asker: str) -> None:
-        """Finish what runs, for at most `deadline_s`, then end; the audit names the `asker`."""
+        """Finish running sequences, for at most `deadline_s`, then end. The audit file records
+        `asker`.
+        """
         if not self._drain_wanted.is_set():
             self._audit.note(Act("drain", asker, f"begun, at most {deadline_s:g} s"))
             self._manager.stopping()
@@ -121,7 +123,7 @@ class Worker:
 
     def dial(self) -> None:
         """Start dialling every gateway. Raises `ConfigError` for a bad address."""
-        # A rank without an API is known to its head alone.
+        # A rank without an API speaks to its head alone.
         for link in self._open_links(self._config.gateways if self._config.rank == 0 else ()):
             self._links[link.address] = link
 
@@ -151,11 +153,13 @@ class Worker:
 
     @property
     def _num_welcomed(self) -> int:
-        """Gateways that have accepted this worker."""
+        """The number of gateways that have accepted this worker."""
         return sum(link.number is not None for link in self._links.values())
 
     def _open_control(self) -> ControlSocket | None:
-        """Without one the worker serves all the same: only the local commands cannot reach it."""
+        """Open the control socket. Without it the worker serves, but local commands do not reach
+        it.
+        """
         try:
             return ControlSocket(WORKER_SOCKET, self._answer, self._audit.note)
         except ConfigError as error:
@@ -177,17 +181,17 @@ class Worker:
             case AskReload():
                 return await self._reload()
             case AskHold() | AskProbe() | AskServe() | AskReplace():
-                return self._held(ask)
+                return self._answer_trial(ask)
             case AskOverview() | AskRequest():
                 raise ConfigError("this is a worker, not a gateway")
 
-    def _held(self, ask: AskHold | AskProbe | AskServe | AskReplace) -> Done:
-        """What is asked while another version is tried. Raises `ConfigError`."""
+    def _answer_trial(self, ask: AskHold | AskProbe | AskServe | AskReplace) -> Done:
+        """Carry out a request about a trial of another version. Raises `ConfigError`."""
         now = trio.current_time()
         match ask:
             case AskHold(drain_s=drain_s, lease_s=lease_s):
                 if not self._hold.is_on:
-                    self._engine.keep(drain_s)
+                    self._engine.begin_hold(drain_s)
                     assert self._nursery is not None
                     self._nursery.start_soon(self._watch_hold)
                 self._hold.begin(now, lease_s)
@@ -198,7 +202,7 @@ class Worker:
             case AskServe():
                 self._hold.check("be released")
                 self._held_start = None
-                self._engine.serve()
+                self._engine.end_hold()
             case AskReplace(entry=entry, lease_s=lease_s):
                 self._hold.check("be replaced")
                 self._become(successor_of(entry, self._environ, lease_s))
@@ -210,14 +214,14 @@ class Worker:
         return {**os.environ, **self._manager.environ}
 
     def _become(self, successor: Successor) -> None:
-        """End this program in good order, for another in its place."""
+        """Shut down in order, then run another program in this process."""
         self._log.info(f"this process becomes {successor.argv[0]}")
         self.successor = successor
         self._drain_s = 0.0
         self._drain_wanted.set()
 
     async def _watch_hold(self) -> None:
-        """Go back to what served before if the lease is not renewed."""
+        """Return to the version from before if the lease is not renewed."""
         while self._hold.is_on:
             with trio.CancelScope(deadline=self._hold.until) as self._lease:
                 await trio.sleep_forever()
@@ -233,12 +237,12 @@ class Worker:
                 self._become(successor_of(self._held_start.back, self._environ))
             except ConfigError as error:
                 self._log.info(f"the version from before is gone, so this one serves: {error}")
-                self._engine.serve()
+                self._engine.end_hold()
             return
 
     async def _restart(self, ask: AskRestart) -> Done:
-        """Restart the engine with the file's current configuration. Raises `ConfigError` and
-        changes nothing if that is impossible.
+        """Restart the engine with the current configuration file. Raises `ConfigError`, and changes
+        nothing, if that is impossible.
         """
         if ask.version:
             self._hold.check("start a version")
@@ -262,8 +266,8 @@ class Worker:
         return Done(epoch, changed)
 
     async def _reload(self) -> Reloaded:
-        """Take what can be taken while serving. Raises `ConfigError` and changes nothing for a file
-        that is wrong.
+        """Apply the changes that need no restart. Raises `ConfigError`, and changes nothing, for an
+        invalid file.
         """
         new = await trio.to_thread.run_sync(self._reread, abandon_on_cancel=True)
         config, reloaded = take_changes(self._config, new)
@@ -273,7 +277,7 @@ class Worker:
         self._engine.retune(config)
         self._relay.reconfigured(worker_identity(config, VERSION))
         for link in links:
-            self._keep_link(link)
+            self._start_link(link)
         for what in reloaded.taken:
             self._log.info(f"{what} is taken from the file")
         for what in reloaded.kept:
@@ -292,7 +296,7 @@ class Worker:
     async def _leave(self) -> None:
         if self._num_welcomed and self._drain_s:  # without a gateway nothing runs
             self._log.info(f"draining for at most {self._drain_s:g} s")
-        self._relay.drains()
+        self._relay.begin_drain()
         await self._engine.drain(self._drain_s)
         self._relay.broadcast(Bye("drained" if self.successor is None else REPLACED))
         for link in self._links.values():
@@ -300,7 +304,9 @@ class Worker:
         await self._engine.stop()
 
     def _open_links(self, addresses: Iterable[str]) -> list[GatewayLink]:
-        """Raises `ConfigError` for the first bad address; then none is open."""
+        """Open a link for each address. Raises `ConfigError` for the first bad address, with all
+        links closed.
+        """
         links: list[GatewayLink] = []
         try:
             for address in addresses:
@@ -312,8 +318,8 @@ class Worker:
             raise
         return links
 
-    def _keep_link(self, link: GatewayLink) -> None:
-        """Dial from now on."""
+    def _start_link(self, link: GatewayLink) -> None:
+        """Start to run a link."""
         assert self._nursery is not None
         self._links[link.address] = link
         self._nursery.start_soon(link.run)
@@ -327,11 +333,11 @@ class Worker:
             except ConfigError as error:
                 self._log.info(f"a gateway names another that cannot be dialled: {error}")
             else:
-                self._keep_link(link)
+                self._start_link(link)
 
 
 def _check_files(config: WorkerConfig, environ: Mapping[str, str], version: str) -> None:
-    """An engine that serves must not end for one that cannot start. Raises `ConfigError`."""
+    """Check before a restart that the next engine can start. Raises `ConfigError`."""
     check_dirs(config)
     for problem in launch_problems(config, environ, version or None):
         raise ConfigError(problem)
@@ -344,10 +350,11 @@ async def run_worker(
     reread: Callable[[], WorkerConfig],
     arguments: Sequence[str] = (),
 ) -> int | Successor:
-    """Serve until SIGTERM or SIGINT and the drain after it; a second signal ends it at once.
+    """Serve until SIGTERM or SIGINT and the drain after it; a second signal ends the worker at
+    once.
 
-    Returns the exit status: 0 after a drain, 130 or 143 if it was cut short; or the program that
-    this process is to become.
+    Returns the exit status (0 after a drain, 130 or 143 if it was cut short), or the program that
+    this process becomes.
     """
     status = 0
     served = trio.CancelScope()
@@ -374,17 +381,18 @@ def serve(
     engine_command: Sequence[str] = NATIVE_ENGINE,
     arguments: Sequence[str] = (),
 ) -> int:
-    """Run the worker on trio; the exit status. Raises `ConfigError`.
+    """Run the worker on trio; return the exit status. Raises `ConfigError`.
 
-    `read` gives its configuration, now and when its engine is restarted by hand. `beside_gateway`:
-    the gateway writes to the same terminal. `engine_command` starts an engine. `arguments` are the
-    words of the command line, for the record of starts.
+    `read` reads the configuration, now and at each restart by hand. `beside_gateway`: the gateway
+    writes to the same terminal. `engine_command` starts an engine. `arguments` are the words of the
+    command line, for the record of starts.
     """
     config = read()
     setproctitle(f"herma worker {config.name}")
     outlive_hangups()
     log = Log(config.name, beside_gateway=beside_gateway)
-    # Imported objects are never freed: the collector, which stops the loop, must not scan them.
+    # Imported objects are never freed. The garbage collector stops the loop, so it must not scan
+    # them.
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
@@ -395,7 +403,7 @@ def serve(
 
 
 def _entry() -> tuple[str, ...]:
-    """The program of this process; none if it cannot be replaced by another version's."""
+    """The program of this process; empty if another version's cannot replace it."""
     try:
         return own_entry()[0]
     except ConfigError:
@@ -406,7 +414,7 @@ def _audit_path() -> Path | None:
     try:
         return state_dir(os.environ) / FILE_NAME
     except ConfigError:
-        return None  # each act that is not written down says so
+        return None  # each act that is not recorded is logged
 
 
 def _curve_keys(config: WorkerConfig) -> CurveClient | None:

@@ -1,8 +1,8 @@
-"""What an engine died of, what to do about it, and the text of the fault.
+"""The cause of an engine's death, the remedy, and the text of the fault.
 
-Owns the reading of the evidence (our own verdict, the engine's last message, its exit code, its
-last log lines, the kernel's count of out-of-memory kills) and the wording and bounds of a fault.
-Must not know processes or clocks.
+Owns the reading of the evidence (the supervisor's verdict, the engine's last message, its exit
+code, its last log lines, the kernel's count of out-of-memory kills) and the wording and bounds of a
+fault. Must not know processes or clocks.
 """
 
 import re
@@ -23,18 +23,19 @@ DOWNLOAD_PHASE: Final = "download"
 LOADING_PHASES: Final = frozenset(
     (DOWNLOAD_PHASE, "weights", "memory", "warm-up", "compile", "health probe")
 )
-"""From the first of them on, a failure may be the machine's; before, only the configuration was
-looked at, and the next try would say the same.
+"""From the first of these phases on, a failure may be the machine's. Before it, only the
+configuration was read, and another try would fail in the same way.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is known of a dead engine. `killed_for` is why we killed it, `reported` the cause that
-    it reported itself, `is_config` whether it called that a configuration error, `phase` how far
-    its start was. `exit_code` as of a shell, None while unknown; `spawn_error` is why no process
-    could be spawned. `oom_kills` counts the kernel's out-of-memory kills in our control group
-    during its life. `port_holder` is what listens on its port.
+    """The evidence about a dead engine. `killed_for` is the supervisor's reason for killing it,
+    `reported` the cause that the engine reported, `is_config` whether it reported a configuration
+    error, `phase` the phase of its start. `exit_code` is as in a shell, None while unknown.
+    `spawn_error` is the reason why no process could be spawned. `oom_kills` counts the kernel's
+    out-of-memory kills in our control group during the engine's life. `port_holder` is the process
+    that listens on the engine's port.
     """
 
     killed_for: str | None = None
@@ -50,8 +51,8 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One line each: what happened and what to do ("" if there is nothing to advise).
-    `is_permanent`: another try would end the same way.
+    """The cause and the remedy ("" if there is none), one line each. `is_permanent`: another try
+    would fail in the same way.
     """
 
     kind: FaultKind
@@ -73,9 +74,9 @@ def _sign(pattern: str, kind: FaultKind, remedy: str) -> _Sign:
     return _Sign(re.compile(pattern, re.IGNORECASE), kind, remedy)
 
 
-# The most specific first: a CUDA error often causes a Python one.
+# The most specific pattern is first: a CUDA error often causes a Python one.
 _SIGNS: Final = (
-    # HAMi's libvgpu (`get_limit_from_env`): 0 is no limit on one path, no memory on another.
+    # HAMi's libvgpu (`get_limit_from_env`): 0 means no limit on one path, no memory on another.
     _sign(
         r"invalid device memory limit|Limit overflow: CUDA_DEVICE_MEMORY_LIMIT|Total VRAM: 0 MiB",
         "configuration",
@@ -242,12 +243,14 @@ _BY_SIGNAL: Final[dict[int, tuple[FaultKind, str, str]]] = {
 
 
 def shell_code(returncode: int) -> int:
-    """The exit code as a shell shows it: 128 + the signal for a killed process."""
+    """The exit code as in a shell: 128 + the signal for a killed process."""
     return returncode if returncode >= 0 else _SIGNAL_BASE - returncode
 
 
 def diagnose(ending: Ending) -> Diagnosis:
-    """Our own verdict first, then the engine's report, then its exit code and its log."""
+    """The diagnosis: from the supervisor's verdict, else the engine's report, else its exit code
+    and log.
+    """
     found = _diagnose(ending)
     if found.kind == "port_taken" and ending.port_holder:
         return replace(found, cause=f"{found.cause}; {ending.port_holder} listens there")
@@ -280,7 +283,7 @@ def _of_spawn(code: int, error: str) -> Diagnosis:
 
 
 def _of_verdict(verdict: str) -> Diagnosis:
-    """The supervisor's own words have one form each."""
+    """The diagnosis of the supervisor's own verdict; each verdict has one form."""
     if verdict.startswith("hung"):
         return Diagnosis("hung", verdict)
     if verdict.startswith("no progress"):
@@ -295,7 +298,7 @@ def _of_verdict(verdict: str) -> Diagnosis:
 
 def _of_report(ending: Ending, reported: str) -> Diagnosis:
     sign = _find(reported)
-    # A GPU or a port may be there again at the next try; a wrong name stays wrong.
+    # A GPU or a port may be back at the next try; a wrong name stays wrong.
     is_fixed = sign is None or sign.kind == "file_not_found"
     if ending.is_config and is_fixed and ending.phase not in LOADING_PHASES:
         return Diagnosis("configuration", reported, "", is_permanent=True)
@@ -308,7 +311,7 @@ def _of_report(ending: Ending, reported: str) -> Diagnosis:
 def _of_exit(code: int, lines: tuple[str, ...]) -> Diagnosis:
     kind, what, remedy = _meaning(code)
     name = f"exit code {code}{_signal_name(code)}"
-    # Old lines must not explain a foreign kill, and 126 and 127 explain themselves.
+    # Old lines must not explain a kill from outside; 126 and 127 explain themselves.
     if kind in ("error", "crash", "left", "unknown"):
         for line in reversed(lines):
             if (sign := _find(line)) is not None:
@@ -338,22 +341,24 @@ def _find(text: str) -> _Sign | None:
 
 
 KEPT_LINES: Final = 300
-"""Read for the cause: vLLM writes it before two tracebacks of some 60 lines each."""
+"""Lines that are read for the cause: vLLM writes it before two tracebacks of some 60 lines each."""
 
 LAST_LINES: Final = 50
-"""Shown and sent."""
+"""Lines that are shown and sent."""
 
 MAX_LINE_CHARS: Final = 500
 MAX_CAUSE_CHARS: Final = 1000
 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-"""Colours and cursor movements (ECMA-48): of no use in a log, and harmful on a terminal."""
+"""Colours and cursor movements (ECMA-48): useless in a log, and harmful on a terminal."""
 
 
 def fault_cause(
     diagnosis: Diagnosis, *, worker: str, failed_starts: int, stops: bool, next_s: float = 0.0
 ) -> str:
-    """What happened, what to do, and whether there will be another try, in `next_s` seconds."""
+    """The text of a fault: the cause, the remedy, and whether another try follows in `next_s`
+    seconds.
+    """
     text = one_line(diagnosis.cause)
     if diagnosis.remedy:
         text += f"; {diagnosis.remedy}"
@@ -370,12 +375,12 @@ def fault_cause(
 
 
 def one_line(text: str) -> str:
-    """Any text as one bounded line without control characters."""
+    """`text` as one bounded line without control characters."""
     return clean_text(" ".join(text.split()))[:MAX_CAUSE_CHARS]
 
 
 def clean_text(text: str) -> str:
-    """`text` without colours; what else a terminal would obey is written as `\\x1b`."""
+    """`text` without colours; other control characters become escapes (`\\x1b`)."""
     shown = _ANSI.sub("", text)
     return "".join(
         each if each.isprintable() or each == "\t" else each.encode("unicode_escape").decode()
@@ -384,13 +389,13 @@ def clean_text(text: str) -> str:
 
 
 def clean_line(line: bytes) -> str:
-    """A line of a log as it may be kept and shown: of a progress bar, the last state."""
+    """A log line to keep and show; of a progress bar only the last state."""
     text = line.decode(errors="replace").rstrip()
     return clean_text(text.rpartition("\r")[2][: 4 * MAX_LINE_CHARS])[:MAX_LINE_CHARS]
 
 
 def last_log(lines: Iterable[str]) -> tuple[str, ...]:
-    """The last lines of a log, cut to what a message may carry."""
+    """The last lines of a log, cut to what a message may contain."""
     return tuple(line[:MAX_LINE_CHARS] for line in lines)[-LAST_LINES:]
 
 
@@ -414,7 +419,7 @@ def _event_files(root: Path, membership: str) -> list[Path]:
             found.append(group / "memory.events")
         elif controllers == "memory":
             found.append(group / "memory.oom_control")
-            # Inside a container the group of the host's path is mounted at the top.
+            # Inside a container the host's control group is mounted at the top.
             found.append(root / "sys/fs/cgroup/memory/memory.oom_control")
     return found
 

@@ -1,7 +1,8 @@
-"""One engine from spawn to exit: its start is watched, then its health probe, then its steps.
+"""One engine from spawn to exit: the watch over its start, its health probe, the watch over its
+steps.
 
 Owns every judgement on a running engine. Frames of other links go to the relay. Must not know what
-follows its death.
+happens after the engine's death.
 """
 
 import os
@@ -48,9 +49,10 @@ _TERMINATED_S: Final = 1.0
 
 @final
 class EngineLife:
-    """One process. `failure` is its own report of its end, `loaded` its report that the model is.
-    Once it is ready `facts` are set, the scope `starting` is cancelled and `proven` is set; once it
-    serves, `accepted` is. `on_load` gets its reports of load.
+    """One engine process. `failure` is the engine's report of its end, `loaded` its report that the
+    model is loaded. When the health probe passes, `facts` is set, the scope `starting` is cancelled
+    and `proven` is set; when the engine serves gateways, `accepted` is set. `on_load` receives the
+    engine's reports of load.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class EngineLife:
         command: Sequence[str],
         environ: Mapping[str, str],
     ) -> None:
-        """Spawn. Raises `OSError`."""
+        """Spawn the process. Raises `OSError`."""
         now = trio.current_time()
         self.epoch = relay.epoch
         self.failure: EngineFailed | None = None
@@ -99,12 +101,12 @@ class EngineLife:
 
     @property
     def is_ready(self) -> bool:
-        """It has generated the health probe's tokens."""
+        """Whether the engine has generated the health probe's tokens."""
         return self.ready_at is not None
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What is wrong with a start that goes on: what the engine found, then the warnings."""
+        """Troubles of a start that continues: the engine's finding, then the warnings."""
         found = self.loaded.trouble if self.loaded is not None else ""
         return (found, *self.warnings) if found else self.warnings
 
@@ -113,7 +115,9 @@ class EngineLife:
         self.process.send(SUPERVISOR, encode_control(message))
 
     async def run(self) -> int | None:
-        """The exit code as of a shell; None if the engine is gone but takes its time to die."""
+        """Run the engine to its end. Returns the exit code as in a shell, None if the process is
+        slow to die.
+        """
         self._relay.engine_starts(self.process)
         self.send_control(EngineStart(msgspec.json.encode(self._config), self.epoch))
         try:
@@ -128,7 +132,7 @@ class EngineLife:
         return exit_code
 
     async def finish(self, deadline_s: float) -> None:
-        """Wait until no sequence is left, for at most `deadline_s`."""
+        """Wait until the engine has no sequence, for at most `deadline_s`."""
         if not self.is_ready or self.ended.is_set():
             return
         self.drained = trio.Event()
@@ -137,17 +141,17 @@ class EngineLife:
             await self.drained.wait()
 
     def retune(self, config: WorkerConfig) -> None:
-        """Judge by the `stall_s` of `config` from now on."""
+        """Use the `stall_s` of `config` from now on."""
         self._config = config
         self.hang_watch.stall_s = self._start_watch.stall_s = config.stall_s
 
     def seems_alive(self, detail: str) -> None:
-        """Something outside the engine shows that its start goes on."""
+        """Record a sign outside the engine that its start makes progress."""
         if not self.is_ready:
             self._progressed(StartProgress(self.progress.phase, self.progress.fraction, detail))
 
     def ask(self, probe: AnswerProbe) -> None:
-        """Put its questions to the engine, which must be ready."""
+        """Put the questions of `probe` to the engine, which must be ready."""
         self._answer_probe = probe
         self._ask_on(probe)
 
@@ -160,7 +164,7 @@ class EngineLife:
         self.process.send(SUPERVISOR, wire.encode(probe.request))
 
     def group_serves(self) -> None:
-        """The engine that this rank is a part of answers."""
+        """The group's head answers, so this rank counts as ready."""
         if not self.is_ready:
             self.ready_at = trio.current_time()
             self.starting.cancel()
@@ -168,7 +172,7 @@ class EngineLife:
             self._log.info(f"ready: rank {self._config.rank} of group {self._config.group}")
 
     async def leave(self) -> None:
-        """Ask the engine to end, then its group by SIGTERM, then kill it."""
+        """Ask the engine to end; then send SIGTERM to its process group; then kill it."""
         if self.ended.is_set():
             return
         self.send_control(Shutdown())
@@ -183,7 +187,7 @@ class EngineLife:
         await self.ended.wait()
 
     def ending(self, exit_code: int | None, oom_kills: int) -> Ending:
-        """The evidence of its end."""
+        """The evidence of the engine's end."""
         return Ending(
             killed_for=self.process.killed_for,
             reported=self.failure.cause if self.failure is not None else None,
@@ -199,14 +203,14 @@ class EngineLife:
             await trio.sleep(TICK_S)
             now = trio.current_time()
             watch = self.hang_watch if self.is_ready else self._start_watch
-            if self.process.is_held:
+            if self.process.is_paused:
                 watch.not_read(now)
             # A rank without an API is judged by its head's answers.
             if (verdict := watch.verdict(now)) is not None and not self._config.rank:
                 self.process.kill(verdict)
 
     def _take(self, frames: list[tuple[int, bytes]]) -> None:
-        """Pass frames on together and in order; drop those of a killed engine."""
+        """Pass frames to the relay, together and in order. Drops the frames of a killed engine."""
         waiting: list[tuple[int, bytes]] = []
         for frame in frames:
             link, payload = frame
@@ -223,7 +227,7 @@ class EngineLife:
         self._relay.from_engine(waiting)
 
     def _look_at(self, payload: bytes, on_load: Callable[[Load], None]) -> None:
-        """A report of load, at most ten a second, is also looked at here."""
+        """Also read a report of load, at most ten a second."""
         if wire.peek_tag(payload) == _LOAD:
             try:
                 message = wire.decode_from_worker(payload)
@@ -233,15 +237,17 @@ class EngineLife:
                 assert isinstance(message, Load)
                 on_load(message)
 
-    def is_slower(
+    def report_speed_loss(
         self, figures: tuple[str, ...], warnings: tuple[str, ...], num_changes: int
     ) -> None:
-        """So much is over 10 % slower than at its good starts; nothing, if `figures` are empty."""
+        """Report `figures` that are over 10 % slower than at the good starts; none if `figures` is
+        empty.
+        """
         self.warnings = warnings
         self._relay.engine_slower(figures, num_changes)
 
     def _take_own(self, payload: bytes) -> None:
-        """A frame that is for the supervisor itself."""
+        """Handle a frame for the supervisor itself."""
         try:
             if (wire.peek_tag(payload) or 0) >= FIRST_CONTROL_TAG:
                 self._control(payload)
@@ -278,7 +284,7 @@ class EngineLife:
         self.on_progress(phase, fraction, detail)
 
     async def _prove(self, ready: EngineReady) -> None:
-        """Read the text files, then ask for the health probe's tokens."""
+        """Read the model's text files, then ask for the health probe's tokens."""
         try:
             self._files = (
                 await trio.to_thread.run_sync(read_model_files, Path(ready.model_dir))
@@ -289,7 +295,7 @@ class EngineLife:
             self.process.kill(str(error))
             return
         self.loaded = ready
-        # One definition of the digest for every kind of engine: over the bytes that gateways get.
+        # The digest covers the bytes that gateways receive, for every kind of engine.
         self.facts = msgspec.structs.replace(ready.facts, files_digest=self._files.digest)
         self._progressed(StartProgress("health probe", 0.0))
         relay = self.facts.relay
@@ -304,7 +310,7 @@ class EngineLife:
             self.ready_at = now
             self.starting.cancel()
             self.proven.set()
-            # Its time begins now: until here the start watch judged.
+            # The start watch has judged until here; the hang watch begins now.
             self.hang_watch = HangWatch(self._config.stall_s, now)
             self._on_ready()
             self._log.info_unless_shared(

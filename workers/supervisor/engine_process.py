@@ -1,8 +1,8 @@
 """One life of the engine process: spawn, carry frames both ways, kill, reap.
 
 Owns the child, the guard of its process group (`kill_orphaned_group.py`), its socketpair and its
-log lines. Must not know what frames say nor when to restart. The child is spawned on the main
-thread with `subprocess.Popen`: Linux ties its parent-death signal to the spawning thread, and
+log lines. Must not know the content of frames, nor when to restart. The child is spawned on the
+main thread with `subprocess.Popen`: Linux ties a parent-death signal to the spawning thread, and
 trio's own helper would use a short-lived one.
 """
 
@@ -29,19 +29,22 @@ NATIVE_ENGINE: Final = tuple(module_argv("workers.engine"))
 
 _RECEIVE_BYTES: Final = 1 << 18
 _MAX_BACKLOG_BYTES: Final = 64 * 2**20
-"""More than every gateway's own backlog of 8 MiB on a small fleet: over it the engine is stuck."""
+"""More than every gateway's backlog of 8 MiB on a small fleet. Above it the engine is stuck."""
 
 _LOG_AFTER_EXIT_S: Final = 0.1
-"""Its last lines are in the pipe already; only a surviving child could keep the pipe open."""
+"""How long the log is read after the exit. The last lines are in the pipe already; only a surviving
+child could keep the pipe open.
+"""
 
 _EXIT_CODE_S: Final = 0.25
-"""The report to the gateways waits so long for the exit code. A process that holds a full GPU may
-need seconds to die, and its work must move earlier."""
+"""The report to the gateways waits this long for the exit code. A process with a full GPU may need
+seconds to die, and its work must move earlier.
+"""
 
 _REAP_WHEN_CANCELLED_S: Final = 2.0
 
-_HELD_CHECK_S: Final = 0.1
-"""How often a held engine is checked: its death must not wait for slow gateways."""
+_PAUSED_CHECK_S: Final = 0.1
+"""How often a paused engine is checked: the report of its death must not wait for slow gateways."""
 
 
 _SCRIPT: Final = Path(__file__).with_name("kill_orphaned_group.py")
@@ -49,21 +52,24 @@ _SCRIPT: Final = Path(__file__).with_name("kill_orphaned_group.py")
 
 @final
 class Guard:
-    """Watches over one group until dismissed."""
+    """Kills one process group if the supervisor dies, until dismissed."""
 
     def __init__(self, group: int) -> None:
-        """Raises `OSError` if it cannot be started."""
+        """Start the guard's process. Raises `OSError`."""
         self._process = subprocess.Popen(
-            # Isolated and without site-packages: it needs nothing of them, and starts sooner.
+            # Isolated and without site-packages: the guard needs nothing of them, and starts
+            # sooner.
             [sys.executable, "-I", "-S", str(_SCRIPT), str(group)],
-            stdin=subprocess.PIPE,  # close-on-exec here, so that no other child keeps it open
+            stdin=subprocess.PIPE,  # close-on-exec here, so that no other child keeps the pipe open
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a signal to our own group must not take it along
+            start_new_session=True,  # a signal to our own group must not end the guard
         )
 
     def dismiss(self) -> None:
-        """End it. Call before the engine is reaped: until then its number cannot be reused."""
+        """End the guard. Call it before the engine is reaped: until then the group's number cannot
+        be reused.
+        """
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None
@@ -72,10 +78,10 @@ class Guard:
 
 @final
 class EngineProcess:
-    """A spawned engine: `run` carries its frames until the channel ends, `reap` waits until the
-    process is gone.
+    """A spawned engine. `run` carries its frames until the channel ends; `reap` waits until the
+    process has ended.
 
-    `on_frames` takes (link, payload) pairs that came together; it and `on_line(text)` are
+    `on_frames` receives the (link, payload) pairs of one read, `on_line` a log line. Both are
     synchronous and must not block.
     """
 
@@ -88,14 +94,14 @@ class EngineProcess:
         command: Sequence[str] = NATIVE_ENGINE,
         environ: Mapping[str, str],
     ) -> None:
-        """Spawn `command` with the options of an engine. Raises `OSError` if that fails."""
+        """Spawn `command` with the options of an engine. Raises `OSError`."""
         self._on_frames = on_frames
         self._on_line = on_line
         self._put: list[bytes] = []
         self._backlog = bytearray()
         self._send_wakeup = trio.Event()
         self._frames = trio.CancelScope()
-        self._released: trio.Event | None = None
+        self._resumed: trio.Event | None = None
         self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.killed_for: str | None = None
         ours, theirs = socket.socketpair()
@@ -116,17 +122,17 @@ class EngineProcess:
         return self._process.pid
 
     def send(self, link: int, payload: bytes) -> None:
-        """Hand a frame to the engine now."""
+        """Send a frame to the engine now."""
         self.put(link, payload)
         self.flush()
 
     def put(self, link: int, payload: bytes) -> None:
-        """Hand a frame to the engine with the next `flush`."""
+        """Queue a frame for the next `flush`."""
         self._put.append(encode_frame(link, payload))
 
     def flush(self) -> None:
-        """Write what was put, in one piece; never blocks. An engine that does not read is killed;
-        data for a dead one is dropped.
+        """Write the queued frames in one piece; never blocks. Kills an engine that does not read;
+        drops data for a dead one.
         """
         if not self._put:
             return
@@ -144,34 +150,34 @@ class EngineProcess:
             self.kill(f"hung: {len(self._backlog)} bytes wait for the engine, which does not read")
 
     @property
-    def is_held(self) -> bool:
-        """Whether its frames are left in the channel for now."""
-        return self._released is not None
+    def is_paused(self) -> bool:
+        """Whether the engine's frames stay in the channel for now."""
+        return self._resumed is not None
 
-    def hold(self, is_held: bool) -> None:
-        """Leave its frames in the channel, so that it waits with its next step; or go on."""
-        if is_held and self._released is None:
-            self._released = trio.Event()
-        elif not is_held and self._released is not None:
-            self._released.set()
-            self._released = None
+    def pause(self, is_paused: bool) -> None:
+        """Leave the engine's frames in the channel, so that the engine waits with its next step; or
+        read on.
+        """
+        if is_paused and self._resumed is None:
+            self._resumed = trio.Event()
+        elif not is_paused and self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
 
     def terminate(self) -> None:
-        """Ask the engine and all that it has started to end."""
+        """Send SIGTERM to the engine's process group."""
         self._signal_group(signal.SIGTERM)
 
     def kill(self, reason: str) -> None:
-        """Kill the engine and all that it has started; its later frames are ignored. The first
-        reason is kept.
-        """
+        """Kill the engine's process group; ignore its later frames. The first reason is kept."""
         if self.killed_for is None:
             self.killed_for = reason
         self._frames.cancel()
         self._signal_group(signal.SIGKILL)
 
     async def run(self) -> int | None:
-        """Carry frames and log lines until the channel ends or the engine is killed. Returns its
-        exit code as of a shell, None if it needs longer than 0.25 s to die.
+        """Carry frames and log lines until the channel ends or the engine is killed. Returns the
+        exit code as in a shell, None if the engine needs longer than 0.25 s to die.
 
         Cancelling kills the engine.
         """
@@ -188,13 +194,14 @@ class EngineProcess:
                 nursery.cancel_scope.cancel()
             return exit_code
         finally:
-            # Kills what a dead engine left in its group, and a cancelled engine.
+            # Kills a cancelled engine, and the processes that a dead engine left in its group.
             self._signal_group(signal.SIGKILL)
 
     async def reap(self) -> int:
-        """Wait until the engine is gone, as long as that takes; its exit code as of a shell.
+        """Wait until the process has ended, without a bound. Returns its exit code as in a shell.
 
-        Cancelling waits two seconds more; a process that hangs in the kernel is then left behind.
+        When cancelled, it waits two seconds more; a process that hangs in the kernel is then left
+        behind.
         """
         try:
             return await trio.to_thread.run_sync(self._block_until_exit, abandon_on_cancel=True)
@@ -214,7 +221,7 @@ class EngineProcess:
         return None
 
     def _block_until_exit(self) -> int:
-        """Its exit code as of a shell, without reaping it: its number stays its own."""
+        """The exit code as in a shell, without reaping: the process id cannot be reused yet."""
         done = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         assert done is not None  # only WNOHANG may return nothing
         is_exit = done.si_code == os.CLD_EXITED
@@ -229,7 +236,7 @@ class EngineProcess:
             except BlockingIOError:
                 continue
             except ConnectionResetError:
-                return  # it died with frames of ours unread
+                return  # the engine died with frames of ours unread
             if not data:
                 return
             try:
@@ -238,14 +245,14 @@ class EngineProcess:
                 self.kill(f"the engine's stream is broken: {error}")
                 return
             self._on_frames(frames)
-            if self._released is not None:
-                await self._wait_released()
+            if self._resumed is not None:
+                await self._wait_resumed()
 
-    async def _wait_released(self) -> None:
-        """Read nothing while the engine is held and alive."""
-        while self._released is not None and not self._has_exited():
-            with trio.move_on_after(_HELD_CHECK_S):
-                await self._released.wait()
+    async def _wait_resumed(self) -> None:
+        """Wait while the engine is paused and alive, without reading."""
+        while self._resumed is not None and not self._has_exited():
+            with trio.move_on_after(_PAUSED_CHECK_S):
+                await self._resumed.wait()
 
     def _has_exited(self) -> bool:
         options = os.WEXITED | os.WNOWAIT | os.WNOHANG
@@ -267,7 +274,7 @@ class EngineProcess:
             del self._backlog[:num_written]
 
     def _write(self, data: bytes | bytearray) -> int:
-        """How many bytes are done with: in the socket, or lost with the engine."""
+        """The number of bytes that need no further write: written, or lost with the engine."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -297,7 +304,7 @@ class EngineProcess:
             self._on_line(text)
 
     def _signal_group(self, number: int) -> None:
-        if self._process.returncode is None:  # not reaped yet, so the number is still its own
+        if self._process.returncode is None:  # not reaped, so its id cannot have been reused
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
@@ -313,7 +320,7 @@ def _spawn(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**environ, "PYTHONUNBUFFERED": "1"},
-        start_new_session=True,  # its own group, so that a kill takes its compilers along
+        start_new_session=True,  # its own group, so that a kill also ends its compilers
     )
 
 

@@ -1,4 +1,4 @@
-"""Keeps one engine alive: start, report its death, clean up after it, start again.
+"""Keeps one engine alive: start it, report its death, clean up, start it again.
 
 Owns the order of an engine's lives, the use of the restart policy and the report of a death. Must
 not know gateways, nor how a running engine is judged (`engine_life.py`).
@@ -59,7 +59,7 @@ _SLOW_DEATH_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """The last one, for status requests."""
+    """The last death, for status requests."""
 
     epoch: int
     at: float
@@ -71,10 +71,10 @@ class _Death:
 
 @final
 class EngineSupervisor:
-    """One engine after another. `run` lasts until cancelled.
+    """Runs one engine after another. `run` lasts until cancelled.
 
-    `command` starts an engine; the supervisor's options for it are appended. `arguments` are the
-    words that started the worker, for the record of starts.
+    `command` starts an engine; the supervisor appends its own options. `arguments` are the words
+    that started the worker, for the record of starts.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class EngineSupervisor:
         hold: Hold | None = None,
     ) -> None:
         self._config = self._next_config = config
-        # As the engine of now was started: with the version of its installation.
+        # The configuration of the running engine, with the version of its installation.
         self._started, self._version = config, ""
         self.hold = Hold(0.0) if hold is None else hold
         self._probe: tuple[int, AnswerProbe] | None = None
@@ -113,12 +113,12 @@ class EngineSupervisor:
         self._is_leaving = False
 
     def work_sent(self) -> None:
-        """A submission went to the engine: it owes a step."""
+        """Note that a submission went to the engine, so that a step is due."""
         if self._life is not None:
             self._life.hang_watch.work_sent(trio.current_time())
 
     async def run(self, relay: FrameRelay) -> None:
-        """Start engines until one stays, and again when it dies."""
+        """Start the engine, and start it again after each death."""
         self._relay = relay
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -140,20 +140,22 @@ class EngineSupervisor:
                 self._num_restarts += 1
 
     async def drain(self, deadline_s: float) -> None:
-        """Wait until the engine has no sequence left, at most `deadline_s`; no other follows."""
+        """Wait until the engine has no sequence, at most `deadline_s`. Starts no other engine
+        afterwards.
+        """
         self._is_leaving = True
         if self._life is not None:
             await self._life.finish(deadline_s)
 
     async def stop(self) -> None:
-        """End the engine, after three seconds at the latest."""
+        """End the engine, within three seconds."""
         self._is_leaving = True
         if self._life is not None:
             await self._life.leave()
 
-    def keep(self, drain_s: float) -> None:
-        """Keep the engine from gateways; what runs is finished, for at most `drain_s`. Raises
-        `ConfigError` if it cannot be.
+    def begin_hold(self, drain_s: float) -> None:
+        """Hold the engine: finish running sequences, for at most `drain_s`, and take no others from
+        gateways. Raises `ConfigError` if the worker cannot be held.
         """
         assert self._relay is not None
         assert self._nursery is not None
@@ -161,30 +163,30 @@ class EngineSupervisor:
             raise ConfigError(f"the worker is {'leaving' if self._is_leaving else 'draining'}")
         if self._group is not None:
             raise ConfigError("it is a rank of a group, and groups are not moved between versions")
-        self._relay.hold()
+        self._relay.begin_hold()
         if self._life is not None and self._life.is_ready:
             self._nursery.start_soon(self._finish_for_hold, self._life, drain_s)
 
-    def serve(self) -> None:
-        """Hold the engine no longer. One that has died is started again, by the current version."""
+    def end_hold(self) -> None:
+        """End the hold. An engine that has stopped is started again, in the current version."""
         assert self._relay is not None
         self.hold.end()
         self._finishing.cancel()
         if self._life is not None and self._life.is_ready:
             self._life.accepted.set()
-        self._relay.serve()
+        self._relay.end_hold()
         if self._state == "stopped":
             self._policy.reset()
             self._wake.set()
 
     def go_back(self) -> None:
-        """The lease of the hold is over: the current version serves again."""
+        """End the hold after its lease has run out: the current version serves again."""
         if not self._has_other_version():
-            self.serve()
+            self.end_hold()
             return
         assert self._relay is not None
         self.hold.end()
-        self._relay.serve(drops_engine=True)
+        self._relay.end_hold(drops_engine=True)
         if not self._is_leaving:
             self.restart(self._next_config, force=True)
 
@@ -202,10 +204,10 @@ class EngineSupervisor:
         life.ask(probe)
 
     def restart(self, config: WorkerConfig, *, force: bool) -> int:
-        """Start the engine anew, by `config`, also after giving up, when what runs is finished or
-        at once.
+        """Restart the engine with `config`, also after it was given up: after a drain, or at once
+        if `force`.
 
-        Returns the epoch of that start. Raises `ConfigError` if it cannot be.
+        Returns the epoch of the new start. Raises `ConfigError` if a restart is impossible.
         """
         assert self._relay is not None
         assert self._nursery is not None
@@ -221,7 +223,7 @@ class EngineSupervisor:
             self._wake.set()
             return epoch if is_counted or self._state == "waiting" else epoch + 1
         if is_counted:
-            return epoch  # it is leaving already
+            return epoch  # it is already being replaced
         if force:
             self._finishing.cancel()
         if self._state != "draining":
@@ -229,7 +231,7 @@ class EngineSupervisor:
         return epoch + 1
 
     def retune(self, config: WorkerConfig) -> None:
-        """Go on by `config`, which differs in keys that no engine has."""
+        """Take `config`, which differs only in keys that no engine reads."""
         if self._next_config is self._config:
             self._next_config = config
         self._config = config
@@ -237,8 +239,8 @@ class EngineSupervisor:
             self._life.retune(config)
 
     def status(self, gateways: tuple[int, int], troubles: tuple[str, ...]) -> WorkerStatus:
-        """The worker's status. `gateways`: welcomed, and dialled; `troubles` of the others, shown
-        behind those of this start.
+        """The worker's status. `gateways` are the counts of welcomed and of dialled gateways;
+        `troubles` follow those of this start.
         """
         assert self._relay is not None
         life, now = self._life, trio.current_time()
@@ -284,14 +286,14 @@ class EngineSupervisor:
         return ProbeReport(number, probe.is_over, probe.failure, tuple(probe.answers))
 
     def _has_other_version(self) -> bool:
-        """Whether the engine of now is not of the current version."""
+        """Whether the running engine is not of the current version."""
         try:
             return self._version != resolved(self._config, os.environ)[1]
         except ConfigError:
             return True
 
     def _resolve(self) -> None:
-        """Find the version that the next engine is of. Raises `ConfigError` if it is missing."""
+        """Resolve the version of the next engine. Raises `ConfigError` if it is missing."""
         wanted = self.hold.version or None
         self._started, self._version = resolved(self._config, os.environ, wanted)
 
@@ -304,7 +306,9 @@ class EngineSupervisor:
             self._state = "starting"
 
     async def _sweep_and_measure(self) -> None:
-        """Remove what earlier supervisors left; read the GPU memory in use before our engine."""
+        """Remove leftovers of earlier supervisors; read the GPU memory in use before our engine
+        starts.
+        """
         removed = await trio.to_thread.run_sync(sweep, engine_folders())
         if removed:
             what = "1 leftover" if len(removed) == 1 else f"{len(removed)} leftovers"
@@ -314,21 +318,23 @@ class EngineSupervisor:
             await self._memory.remember()
 
     def _wait_for_group(self, relay: FrameRelay, what: str) -> None:
-        """Waiting for ranks is no failure, however long it takes."""
+        """Report what the group waits for. Waiting is no failure, however long it takes."""
         self._waits_for = what
         relay.engine_progress("ranks", 0.0, f"waits: {what}")
 
     def _run_of(self, life: EngineLife) -> Run:
-        """What the group may do to the engine."""
+        """The actions of the group on this engine."""
         return Run(life.process.kill, life.seems_alive, life.group_serves)
 
     def _tell_group(self, ending: Ending) -> None:
-        """At once: the other ranks wait for a dead one, mostly without an end."""
+        """Report the end to the group at once: most engines wait for a dead rank without a
+        bound.
+        """
         if self._group is not None:
             self._group.ended(diagnose(ending).cause)
 
     async def _prepare(self) -> None:
-        """Clear what `prepare` names before a start."""
+        """Carry out the steps of the `prepare` key before a start."""
         if self._config.prepare:
             for line in await trio.to_thread.run_sync(prepare, self._config.prepare):
                 self._log.info(line)
@@ -362,7 +368,7 @@ class EngineSupervisor:
         if self._is_leaving:
             return
         if is_replaced:
-            self._state = "waiting"  # the next start has its number already
+            self._state = "waiting"  # the next start has its epoch already
             await self._pause(0.0, own)
         else:
             await self._after_death(relay, ending, own)
@@ -373,16 +379,16 @@ class EngineSupervisor:
             holder = await trio.to_thread.run_sync(port_holder, port)
             ending = replace(ending, port_holder=holder)
         now = trio.current_time()
-        # A version on trial is tried once.
+        # A version on trial gets one try.
         is_permanent = diagnosis.is_permanent or self.hold.is_on
         is_outside = diagnosis.kind == "driver" or ending.phase == DOWNLOAD_PHASE
         delay_s = self._policy.exited(now, is_permanent=is_permanent, is_outside=is_outside)
         if self.hold.is_on:
-            delay_s = None  # also one that was ready before
+            delay_s = None  # also if the engine was ready before
         if self._config.rank:
-            delay_s = 0.0  # its head counts the tries of all
+            delay_s = 0.0  # the head counts the tries of the group
         if delay_s is None and self._wake.is_set():
-            delay_s = 0.0  # a restart that was requested meanwhile overrides the end
+            delay_s = 0.0  # a restart that was requested meanwhile overrides giving up
         self._report_death(relay, ending, is_final=delay_s is None, next_s=delay_s or 0.0)
         if delay_s is None:
             self._state = "stopped"
@@ -404,7 +410,7 @@ class EngineSupervisor:
         await self._take_config()
 
     async def _take_config(self) -> None:
-        """Take the configuration of a restart for the next engine."""
+        """Use the configuration of a requested restart for the next engine."""
         while (config := self._next_config) is not self._config:
             is_elsewhere = (config.engine, config.device) != (
                 self._config.engine,
@@ -418,7 +424,8 @@ class EngineSupervisor:
 
     def _spawn(self, relay: FrameRelay, scratch: Path) -> EngineLife:
         environ = {**os.environ, "TMPDIR": str(scratch)}
-        # Compiled code is worth keeping; torch would put it into the temporary directory.
+        # torch would put compiled code into the temporary directory, which is removed; the code is
+        # worth keeping.
         cache = Path(tempfile.gettempdir()) / f"torchinductor_{os.geteuid()}"
         environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         life = EngineLife(
@@ -431,8 +438,8 @@ class EngineSupervisor:
         return life
 
     async def _live(self, relay: FrameRelay, life: EngineLife) -> int:
-        """Return the exit code once the process is gone. Gateways are notified of the death at
-        once, even if a driver takes seconds to release the process.
+        """Run the engine; return the exit code when the process has ended. A slow death is reported
+        to gateways at once, even if a driver takes seconds to release the process.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -452,7 +459,7 @@ class EngineSupervisor:
         return exit_code
 
     async def _watch_gpu(self, life: EngineLife) -> None:
-        """Until the engine is ready, a working GPU is a sign of life."""
+        """Count use of the GPU as a sign of life until the engine is ready."""
         with life.starting:
             if self._memory is not None:
                 await self._memory.watch_use(life.seems_alive)
@@ -472,14 +479,14 @@ class EngineSupervisor:
         )
 
     async def _replace(self, life: EngineLife, force: bool) -> None:
-        """Drain the engine, then end it: the next one follows at once."""
+        """Drain the engine, then end it; the next engine starts at once."""
         assert self._relay is not None
         if not force:
             self._log.info(
                 f"a restart is asked for; draining for at most {self._config.drain_s:g} s"
             )
             self._state = "draining"
-            self._relay.drains()
+            self._relay.begin_drain()
             with trio.CancelScope() as self._finishing:
                 await life.finish(self._config.drain_s)
         if life.ended.is_set() or self._is_leaving:
@@ -499,9 +506,9 @@ class EngineSupervisor:
     def _report_death(
         self, relay: FrameRelay, ending: Ending, *, is_final: bool, next_s: float = 0.0
     ) -> None:
-        """Report why the engine is gone: to the log, to the gateways and to later status requests.
-        A death that was reported before its exit code was known is reported to the gateways again
-        only if no other start follows.
+        """Report the death to the log, to the gateways and to later status requests. A death that
+        was reported before its exit code was known is reported to gateways again only if no start
+        follows.
         """
         diagnosis = diagnose(ending)
         cause = fault_cause(
@@ -516,7 +523,7 @@ class EngineSupervisor:
         self._death = _Death(relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
         if self._is_reported and not is_final:
             return
-        # On a shared terminal the engine's last lines are already above.
+        # On a shared terminal the engine's last lines are already shown above.
         shown = () if self._log.beside_gateway else lines
         relay.engine_gone(cause, ending.exit_code, shown, is_final=is_final, kind=diagnosis.kind)
 
@@ -535,20 +542,20 @@ class EngineSupervisor:
 
 
 def _memory_of(config: WorkerConfig) -> GpuMemory | None:
-    """That of its GPU; None if it may use none."""
+    """The memory of the engine's GPU; None if the engine may use no GPU."""
     may_hold_gpu = config.engine == "native" and config.device != "cpu"
     if config.launch is not None:
-        may_hold_gpu = config.device.startswith("cuda")  # only if the file says which card
+        may_hold_gpu = config.device.startswith("cuda")  # only if the file names the card
     return GpuMemory(config.device, is_own=config.owns_gpu) if may_hold_gpu else None
 
 
 def _port_of(config: WorkerConfig) -> int | None:
-    """Where its engine listens, if that is a port."""
+    """The port of the engine's URL, if it has one."""
     return None if config.url is None else urlsplit(config.url).port
 
 
 def _clean_up(scratch: Path | None) -> None:
-    """Remove what the dead engine left behind."""
+    """Remove the files that the dead engine left."""
     if scratch is not None:
         remove(scratch)
     sweep(engine_folders())

@@ -1,8 +1,8 @@
-"""Routes frames between gateways and the engine, and answers what is the supervisor's own.
+"""Routes frames between gateways and the engine, and answers frames for the supervisor itself.
 
-Owns the welcomed links, their numbers and the engine's public state (epoch, facts, last fault).
-Everything here is synchronous: a frame comes in and goes out in one call, its tokens undecoded.
-Must not know processes, sockets or when the engine is restarted.
+Owns the welcomed links, their numbers and the engine's public state (epoch, facts, last fault). All
+calls are synchronous: a frame comes in and goes out in one call, with its tokens undecoded. Must
+not know processes, sockets or when the engine is restarted.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,16 +52,16 @@ from workers.supervisor.log import Log
 
 
 class Engine(Protocol):
-    """What the relay uses of the engine's process."""
+    """The part of the engine's process that the relay uses."""
 
     def put(self, link: int, payload: bytes) -> None:
-        """Take a frame, to be written with those that follow it."""
+        """Queue a frame for the next `flush`."""
 
     def flush(self) -> None:
-        """Write what was put."""
+        """Write the queued frames."""
 
-    def hold(self, is_held: bool) -> None:
-        """Whether it must wait for gateways that are behind with reading its frames."""
+    def pause(self, is_paused: bool) -> None:
+        """Stop or resume reading the engine, which then waits with its next step."""
 
 
 _WORK: Final = frozenset(wire.tag_of(kind) for kind in (Submit, Relay, Embed))
@@ -71,7 +71,7 @@ _TO_ENGINE: Final = frozenset(
 
 
 class EngineState(Enum):
-    """What gateways may expect of the engine."""
+    """The engine's state as gateways see it."""
 
     STARTING = auto()
     READY = auto()
@@ -119,21 +119,21 @@ class FrameRelay:
         self._speed_loss: SpeedLoss | None = None
         self._engine: Engine | None = None
         self._is_held = False
-        # Gateways know of the engine of this epoch, so they must hear of its end.
+        # Gateways know the engine of this epoch, so they must learn of its end.
         self._is_known = False
-        # The last engine, also while it ends: one that is held could not read its shutdown.
-        self._holdable: Engine | None = None
+        # The last engine, also while it ends: a paused engine could not read its shutdown.
+        self._pausable: Engine | None = None
         self._has_put_work = False
 
     # The engine's life.
 
     def engine_starts(self, engine: Engine) -> None:
-        """A new process; gateways are notified once it is ready."""
-        self._engine = self._holdable = engine
-        self.held()
+        """Take a new process. Gateways are notified once it is ready."""
+        self._engine = self._pausable = engine
+        self.update_pause()
 
     def engine_progress(self, phase: str, fraction: float, detail: str) -> None:
-        """How far the start is."""
+        """Report the progress of a start."""
         self.broadcast(Progress(self.epoch, phase, fraction, detail))
 
     def engine_ready(self, facts: EngineFacts, files: ModelFiles) -> None:
@@ -148,8 +148,8 @@ class FrameRelay:
         self.broadcast(self._registration())
 
     def engine_slower(self, figures: tuple[str, ...], num_changes: int) -> None:
-        """It is over 10 % slower than at its last good start, or no longer: notify every gateway,
-        also those that join later.
+        """Report that the engine is over 10 % slower than at its last good start, or no longer, to
+        every gateway, also to those that join later.
         """
         if not figures and self._speed_loss is None:
             return
@@ -179,8 +179,8 @@ class FrameRelay:
         self._is_known = False
 
     def engine_restarts(self) -> None:
-        """The next epoch begins; an engine will follow. What still ran on the one before is lost,
-        also when an engine without a fault is replaced.
+        """Begin the next epoch; an engine follows. The work of the old epoch is lost, also when an
+        engine without a fault is replaced.
         """
         self.epoch += 1
         self.state = EngineState.STARTING
@@ -188,16 +188,16 @@ class FrameRelay:
         self._is_known = False
         self.broadcast(self._registration())
 
-    def hold(self) -> None:
-        """Keep the engine from gateways: they get no other work done, and hear of none that is
-        ready. To them the worker drains, then starts.
+    def begin_hold(self) -> None:
+        """Keep the engine from gateways: they can submit no work, and are not notified of a ready
+        engine. They see a worker that drains, then starts.
         """
         self._is_held = True
         self.state = EngineState.HELD
 
-    def serve(self, *, drops_engine: bool = False) -> None:
-        """Hold no longer: notify every gateway of what the engine is now. `drops_engine`: it is not
-        to serve, and another follows.
+    def end_hold(self, *, drops_engine: bool = False) -> None:
+        """End the hold: notify every gateway of the engine's state. `drops_engine`: this engine
+        must not serve, and another follows.
         """
         self._is_held = False
         if drops_engine:
@@ -209,7 +209,7 @@ class FrameRelay:
             self.broadcast(message)
 
     def reconfigured(self, identity: WorkerIdentity) -> None:
-        """The next engines have another configuration."""
+        """Use the identity of another configuration from the next registration on."""
         self._identity = identity
 
     def engine_stops(self) -> None:
@@ -217,8 +217,8 @@ class FrameRelay:
         self.state = EngineState.STOPPED
 
     def from_engine(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        """Pass (link, payload) pairs on unread, those for one gateway together. Frames for a link
-        that is gone are dropped.
+        """Pass (link, payload) pairs on unread, the frames for one gateway together. Drops frames
+        for a link that is gone.
         """
         by_link: dict[GatewayLink, list[bytes]] = {}
         for number, payload in frames:
@@ -230,12 +230,12 @@ class FrameRelay:
         for link, payloads in by_link.items():
             link.pass_on(payloads)
 
-    def held(self) -> None:
-        """Hold the engine while any gateway is behind, release it otherwise."""
-        if self._holdable is not None:
-            self._holdable.hold(any(link.is_behind for link in self._links.values()))
+    def update_pause(self) -> None:
+        """Pause the engine while any gateway is behind."""
+        if self._pausable is not None:
+            self._pausable.pause(any(link.is_behind for link in self._links.values()))
 
-    def drains(self) -> None:
+    def begin_drain(self) -> None:
         """Refuse new work from now on."""
         self.state = EngineState.DRAINING
 
@@ -251,7 +251,9 @@ class FrameRelay:
         return len(self._links) > 1
 
     def greeting(self) -> tuple[FromWorker, ...]:
-        """The registration; after the last failed start also the fault, of a slow one the loss."""
+        """The first messages to a gateway: the registration, then the fault after the last failed
+        start, or the speed loss of a slow engine.
+        """
         registration = self._registration()
         if self._is_held:
             return (registration,)
@@ -262,8 +264,8 @@ class FrameRelay:
         return (registration, lost) if lost is not None and is_known else (registration,)
 
     def join(self, link: GatewayLink, welcome: Welcome) -> None:
-        """Number the link. Numbers are not reused soon, so that no frame of an earlier life of
-        the link reaches its gateway.
+        """Number the link. Numbers are not reused soon, so that no frame of an earlier life of the
+        link reaches its gateway.
         """
         number = self._last_number % MAX_LINK + 1
         while number in self._links:
@@ -273,7 +275,7 @@ class FrameRelay:
         self._on_siblings(sibling_address(one, link.address) for one in welcome.gateways)
 
     def leave(self, link: GatewayLink) -> None:
-        """Abort what the gateway had running."""
+        """Abort the gateway's sequences."""
         if link.number is None:
             return
         del self._links[link.number]
@@ -283,7 +285,7 @@ class FrameRelay:
         link.number = None
 
     def from_gateway(self, link: GatewayLink, frame: bytes) -> None:
-        """A frame: submissions, aborts and snapshots go on unread, the rest is answered here."""
+        """Pass submissions, aborts and snapshots on unread; answer other frames here."""
         tag = wire.peek_tag(frame)
         if tag in _WORK:
             self._submission(link, frame)

@@ -1,10 +1,10 @@
-"""The link to one gateway: dial, register, listen, notice silence, limit what it leaves unread.
+"""The link to one gateway: dial, register, listen, notice silence, bound the unread bytes.
 
-Owns one socket, whether its gateway counts as present, the account of unread bytes, and what is
-logged while it is absent. Frames go to the relay unread. Must not know the engine.
+Owns one socket, whether its gateway counts as present, the account of unread bytes, and the log
+while the gateway is absent. Frames go to the relay unread. Must not know the engine.
 
-A link that comes back after a loss starts anew: what the gateway had running here was aborted, so
-`Bye` goes before the new `Register`, in case the gateway has not noticed.
+A link that reconnects after a loss starts anew: the gateway's sequences here were aborted, so `Bye`
+precedes the new `Register`, in case the gateway has not noticed the loss.
 """
 
 import math
@@ -38,7 +38,7 @@ MAX_UNREAD_BYTES: Final = 2 * 2**20
 
 @final
 class Credit:
-    """The account of a gateway that has just welcomed this worker."""
+    """The unread bytes of one gateway since it welcomed this worker."""
 
     def __init__(self) -> None:
         self._num_sent = 0
@@ -47,7 +47,7 @@ class Credit:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no more should be sent for now."""
+        """Whether the link must not send more for now."""
         return self._num_sent - self._num_taken > MAX_UNREAD_BYTES
 
     def sent(self, num_bytes: int) -> None:
@@ -55,11 +55,13 @@ class Credit:
         self._num_sent += num_bytes
 
     def ponged(self, nonce: int) -> None:
-        """All that was sent until now precedes the pong of that number."""
+        """Note that the pong `nonce` follows all bytes that were sent until now."""
         self._pongs.append((nonce, self._num_sent))
 
     def taken(self, nonce: int) -> bool:
-        """The gateway has read that pong, and all before it; True if that is new."""
+        """Note that the gateway has read the pong `nonce`, and all bytes before it; True if that is
+        new.
+        """
         num_before = self._num_taken
         while self._pongs and self._pongs[0][0] <= nonce:
             self._num_taken = self._pongs.popleft()[1]
@@ -67,11 +69,13 @@ class Credit:
 
 
 MAX_BUNDLED_BYTES: Final = 2**18
-"""A step of 256 tokens has 13 KB. A larger frame gains nothing by company, and costs a copy."""
+"""A step of 256 tokens has 13 KB. Bundling a larger frame gains nothing, and costs a copy."""
 
 
 def bundled(frames: list[bytes]) -> list[bytes]:
-    """The same messages in the same order; a frame that is alone stays as it is."""
+    """The same messages in the same order, joined into fewer frames. A single frame stays as it
+    is.
+    """
     if len(frames) < 2:
         return frames
     if sum(map(len, frames)) <= MAX_BUNDLED_BYTES:
@@ -95,16 +99,16 @@ def _joined(frames: list[bytes]) -> bytes:
 
 TICK_S: Final = 0.1
 _REGISTER_EVERY_S: Final = 1.0
-"""A gateway answers at once; one that refuses us (our name is taken) may change its mind."""
+"""A gateway answers at once; a gateway that refuses us (our name is taken) may accept us later."""
 
 _UNANSWERED_S: Final = 3.0
-"""A gateway that does not answer for so long is reported, once. One that refuses us answers."""
+"""A gateway that does not answer for this long is reported, once. (A refusal is an answer.)"""
 
 _FLUSH_S: Final = 0.2
 
 
 class FrameSource(Protocol):
-    """What a link calls, synchronously."""
+    """The interface that a link calls, synchronously."""
 
     @property
     def is_shared(self) -> bool:
@@ -114,25 +118,25 @@ class FrameSource(Protocol):
         """The first messages to a gateway."""
 
     def join(self, link: "GatewayLink", welcome: Welcome) -> None:
-        """The gateway has accepted this worker; numbers the link."""
+        """The gateway has accepted this worker; give the link a number."""
 
     def leave(self, link: "GatewayLink") -> None:
-        """The gateway is gone; the link's number too."""
+        """The gateway is gone; take the link's number back."""
 
     def from_gateway(self, link: "GatewayLink", frame: bytes) -> None:
-        """Any frame that is not about the link itself, garbage too."""
+        """Take any frame that is not about the link itself, garbage too."""
 
     def gateway_pauses(self) -> None:
         """All frames that came together have been passed on."""
 
-    def held(self) -> None:
-        """The set of links that are behind has changed."""
+    def update_pause(self) -> None:
+        """Pause or resume the engine: the set of links that are behind has changed."""
 
 
 @final
 class GatewayLink:
-    """One gateway. `number` is set while it has welcomed this worker; otherwise `trouble` is the
-    reason, as far as it is known.
+    """The link to one gateway. `number` is set while the gateway has welcomed this worker;
+    otherwise `trouble` is the reason, as far as it is known.
     """
 
     def __init__(
@@ -181,17 +185,19 @@ class GatewayLink:
         return f"<GatewayLink {self.address} number={self.number} up={self._is_up}>"
 
     def send_frame(self, frame: bytes) -> None:
-        """Hand a frame to the gateway. A link that is full is dropped, never tokens alone."""
+        """Send a frame to the gateway. If the link is full, the whole link is dropped, never single
+        frames.
+        """
         try:
             self._socket.send(frame)
         except LinkError as error:
             self._drop(str(error))
 
     def pass_on(self, frames: list[bytes]) -> None:
-        """Send frames of the engine that came together, and count them."""
+        """Send frames of the engine that came together, and count their bytes."""
         for frame in bundled(frames):
             if self.number is None:
-                return  # full, and dropped with the frame before
+                return  # the link was full, and dropped with an earlier frame
             self._credit.sent(len(frame))
             self.send_frame(frame)
         self._settle()
@@ -209,7 +215,7 @@ class GatewayLink:
                 self._tick(trio.current_time())
 
     def close(self) -> None:
-        """Close after the last frames have gone out."""
+        """Close the link after the last frames have gone out."""
         self._socket.close(linger_s=_FLUSH_S)
 
     def _tick(self, now: float) -> None:
@@ -229,7 +235,7 @@ class GatewayLink:
         elif self.number is None and now >= self._report_at:
             self._report_at = math.inf
             self.trouble = f"it has not answered for {_UNANSWERED_S:g} s"
-            # `herma up` starts the gateway at the same time, and reports its end itself.
+            # `herma up` starts the gateway at the same time, and itself reports the gateway's end.
             write = self._log.info if self._was_joined else self._log.info_unless_shared
             write(f"gateway {self.address} has not answered for {_UNANSWERED_S:g} s; dialling on")
 
@@ -255,7 +261,7 @@ class GatewayLink:
             self.send(message)
 
     def _pause(self) -> None:
-        """Pass frames on first, then update the watch."""
+        """Pass frames on, then update the watch."""
         self._relay.gateway_pauses()
         if self._has_heard:
             self._has_heard = False
@@ -291,7 +297,7 @@ class GatewayLink:
     def _settle(self) -> None:
         if self._credit.is_spent != self.is_behind:
             self.is_behind = self._credit.is_spent
-            self._relay.held()
+            self._relay.update_pause()
 
     def _welcomed(self, welcome: Welcome) -> None:
         if welcome.protocol_version != PROTOCOL_VERSION:
@@ -306,12 +312,12 @@ class GatewayLink:
         self._credit = Credit()
         self._relay.join(self, welcome)
         if self._relay.greeting() != self._greeting:
-            # The engine got ready, or died, while the welcome was on its way.
+            # The engine became ready, or died, while the welcome was on its way.
             self._greet()
         self._log.info_unless_shared(f"gateway {self.address} has welcomed this worker")
 
     def _refused(self, reason: str) -> None:
-        """It answers, but refuses this worker for now: registration is repeated."""
+        """Note a refusal. Registration is repeated."""
         now = trio.current_time()
         self._report_at = now + _UNANSWERED_S
         self._report_trouble(f"it does not take this worker: {reason}", now)
@@ -328,7 +334,7 @@ class GatewayLink:
         self._settle()
 
     def _report_trouble(self, trouble: str, now: float) -> None:
-        """Log once why this worker is not welcomed: its host may have no other log."""
+        """Log once why the gateway has not welcomed this worker: the host may have no other log."""
         self.trouble = trouble
         if self._causes.is_news(trouble, now):
             self._log.info(f"gateway {self.address}: {trouble}; dialling on")

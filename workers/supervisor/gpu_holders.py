@@ -1,11 +1,11 @@
-"""The holders of a GPU's memory: processes by number, name and container.
+"""The processes that hold a GPU's memory: their numbers, names and containers.
 
-Owns the reading of nvidia-smi's table of processes and of /proc (status, cgroup, open devices), and
-the end of a holder where the configuration says that the GPU is the worker's own. Must not know
-when memory is waited for.
+Owns the parsing of nvidia-smi's table of processes and of /proc (status, cgroup, open devices), and
+the end of holders if the configuration reserves the GPU for the worker. Must not know when memory
+is waited for.
 
-nvidia-smi lists the numbers of the host's PID namespace. Within a container they mean nothing or,
-worse, another process: a number counts as ours to see only if that process has a GPU open.
+nvidia-smi lists numbers of the host's PID namespace. Within a container they mean nothing or,
+worse, another process: a number counts as visible only if that process has a GPU open.
 """
 
 import os
@@ -26,9 +26,9 @@ _ROW: Final = re.compile(r"^\s*(\d+)\s*,\s*(.*?)\s*(?:,\s*(\S+)\s*)?$")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process with memory of a GPU; `used_mib` None where the driver does not say. `inner_pid` is
-    its number within its own PID namespace, if that is another. Without `is_visible` it belongs to
-    a PID namespace that cannot be seen from here.
+    """A process that holds memory of a GPU. `used_mib` is None if the driver does not report it.
+    `inner_pid` is the process id within its own PID namespace, if that is another one. Without
+    `is_visible`, the process is in a PID namespace that cannot be seen from here.
     """
 
     pid: int
@@ -52,8 +52,8 @@ class Holder:
 
 
 def parse_holders(table: str) -> tuple[Holder, ...]:
-    """Of `--query-compute-apps=pid,process_name,used_memory`, without header and units; lines of
-    another form are left out. A process with several contexts has one row for each.
+    """The rows of `--query-compute-apps=pid,process_name,used_memory`, without header and units.
+    Lines of another form are left out. A process with several contexts has one row for each.
     """
     found: dict[int, Holder] = {}
     for line in table.splitlines():
@@ -68,8 +68,8 @@ def parse_holders(table: str) -> tuple[Holder, ...]:
 
 
 def parse_nspids(status: str) -> tuple[int, ...]:
-    """The numbers of a process in /proc/PID/status, from this namespace inwards; () if the kernel
-    does not tell.
+    """The process ids of a process in /proc/PID/status, from this namespace inwards; () if the
+    kernel does not list them.
     """
     for line in status.splitlines():
         name, _, values = line.partition(":")
@@ -85,18 +85,18 @@ def parse_container(cgroup: str) -> str | None:
 
 
 def looked_up(holders: Iterable[Holder], proc: Path = _PROC) -> list[Holder]:
-    """The same with what /proc says about each. Blocks."""
+    """The holders with the facts from /proc about each. Blocks."""
     return [_looked_up(one, proc) for one in holders]
 
 
 def end_holders(holders: Iterable[Holder], proc: Path = _PROC) -> list[Holder]:
-    """Kill those that can be seen, but never this process or its parents. Returns those that were
-    sent the signal.
+    """Kill the visible holders, but never this process or its parents. Returns the processes that
+    were sent the signal.
     """
     spared = _ancestors(os.getpid(), proc)
     ended: list[Holder] = []
     for one in holders:
-        # Looked at again: the number may have been given to another process in the meantime.
+        # Check again: the number may belong to another process by now.
         if not _looked_up(one, proc).is_visible or one.pid in spared:
             continue
         with suppress(OSError):

@@ -1,9 +1,8 @@
-"""Waiting until the GPU memory of a dead engine is free again.
+"""Waits until the GPU memory of a dead engine is free again.
 
 Owns the calls of nvidia-smi, the reading of /proc/meminfo, the verdict, and the GPU's signs of life
-in a start. The driver is asked by a
-process of its own, never in ours: a hanging driver call would block the supervisor. Without
-nvidia-smi there is no GPU to wait for.
+in a start. A separate process asks the driver: a hanging driver call would block the supervisor.
+Without nvidia-smi there is no GPU to wait for.
 """
 
 import os
@@ -23,7 +22,7 @@ from workers.supervisor.gpu_holders import end_holders, looked_up, parse_holders
 Verdict = Literal["drained", "wait", "give up"]
 
 SLACK_BYTES: Final = 512 * 2**20
-"""What other programs (a desktop, a context) may have taken since the engine's start."""
+"""Memory that other programs (a desktop, a context) may have taken since the engine's start."""
 
 SETTLED_S: Final = 2.0
 FALLING_BYTES: Final = 64 * 2**20
@@ -43,8 +42,9 @@ class DrainCheck:
     """Judges one reading after another until the verdict is no longer `wait`.
 
     Drained means that usage is back at its level `before` the engine's start, or that it has not
-    fallen for two seconds while no process of ours (`own`) is listed: the rest belongs to others.
-    The limit is 30 s, because an engine that fails reports more than one that never starts.
+    fallen for two seconds while none of our processes (`own`) is listed: the rest belongs to
+    others. The limit is 30 s, because an engine that fails reports more than an engine that never
+    starts.
     """
 
     def __init__(self, before: MemoryReading | None, own: frozenset[int], now: float) -> None:
@@ -55,7 +55,7 @@ class DrainCheck:
         self._fell_at = now
 
     def verdict(self, reading: MemoryReading, now: float) -> Verdict:
-        """What to do after `reading`, taken at `now`."""
+        """The next action after `reading`, taken at `now`."""
         if self._lowest is None or reading.used_bytes <= self._lowest - FALLING_BYTES:
             self._lowest, self._fell_at = reading.used_bytes, now
         before = self._before
@@ -67,8 +67,8 @@ class DrainCheck:
 
 
 def selected_gpus(device: str, environ: Mapping[str, str]) -> str | None:
-    """The `--id` for nvidia-smi: the one GPU of a worker whose `device` is auto, cuda or cuda:N,
-    by index or uuid. None if that is unknown (MIG): then all GPUs count.
+    """The `--id` for nvidia-smi: the one GPU of a worker whose `device` is auto, cuda or cuda:N, by
+    index or uuid. None if it is unknown (MIG): then all GPUs count.
     """
     index = int(device.partition(":")[2] or 0)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
@@ -91,12 +91,12 @@ def parse_used(table: str) -> int | None:
 
 
 def parse_busy(table: str) -> int:
-    """The highest of `--query-gpu=utilization.gpu` in percent; 0 where no GPU tells."""
+    """The highest of `--query-gpu=utilization.gpu` in percent; 0 if no GPU reports it."""
     return max((int(word) for word in table.split() if word.isdigit()), default=0)
 
 
 def parse_pids(table: str) -> frozenset[int]:
-    """Process ids from `--query-compute-apps=pid`; lines of words are none."""
+    """The process ids of `--query-compute-apps=pid`. Lines without a number are skipped."""
     return frozenset(int(word) for word in table.split() if word.isdigit())
 
 
@@ -122,8 +122,8 @@ _MEMINFO: Final = Path("/proc/meminfo")
 
 @final
 class GpuMemory:
-    """The memory of one worker's GPU. `device` is auto, cuda or cuda:N. `is_own`: no other program
-    may hold any of it.
+    """The memory of one worker's GPU. `device` is auto, cuda or cuda:N. `is_own`: the GPU is
+    reserved for the worker.
     """
 
     def __init__(self, device: str, *, is_own: bool = False, meminfo: Path = _MEMINFO) -> None:
@@ -135,13 +135,13 @@ class GpuMemory:
         self._was_busy = 0
 
     async def remember(self) -> None:
-        """Take the reading to which a dead engine's memory must return."""
+        """Take the reading to which usage must return after the engine's death."""
         self.before = await self._read()
         self._was_busy = await self._busy()
 
     async def wait_drained(self, own: frozenset[int], say: Callable[[str], None]) -> None:
-        """Return once the memory is free, or after 30 s with a log line. What still holds some is
-        named, and ended if the GPU is the worker's own.
+        """Return once the memory is free, or after 30 s with a log line. Processes that still hold
+        memory are logged, and ended if the GPU is the worker's own.
         """
         check = DrainCheck(self.before, own, trio.current_time())
         is_named = False
@@ -164,13 +164,13 @@ class GpuMemory:
             return
 
     async def free_own(self, say: Callable[[str], None]) -> None:
-        """Before the first start: end what holds memory of a GPU that is the worker's own."""
+        """Before the first start: end processes that hold memory of a GPU of the worker's own."""
         if self._is_own and (reading := await self._read()) is not None:
             await self._name_holders(reading, say)
 
     async def watch_use(self, on_use: Callable[[str], None]) -> None:
-        """Report that the GPU works, until cancelled: an engine may say nothing for minutes. What
-        was busy before the start says nothing.
+        """Report that the GPU works, until cancelled: an engine may log nothing for minutes. GPUs
+        that were busy before the start are not reported.
         """
         used = 0 if self.before is None else self.before.used_bytes
         while self._program is not None:
@@ -186,7 +186,9 @@ class GpuMemory:
             used = reading.used_bytes
 
     async def _name_holders(self, reading: MemoryReading, say: Callable[[str], None]) -> bool:
-        """Whether some of them were ended, so that memory is worth waiting for again."""
+        """Log the holders, and end them if the GPU is the worker's own. Returns whether some were
+        ended, so that waiting makes sense again.
+        """
         table = await self._query("compute-apps=pid,process_name,used_memory") or ""
         holders = await trio.to_thread.run_sync(looked_up, parse_holders(table))
         if not holders:
@@ -212,7 +214,7 @@ class GpuMemory:
             nursery.start_soon(query, "gpu=memory.used")
             nursery.start_soon(query, "compute-apps=pid")
         if (used_table := tables["gpu=memory.used"]) is None:
-            return None  # no GPU that answers: the engine that needs it reports it
+            return None  # no GPU answers: an engine that needs one reports that
         used = parse_used(used_table)
         if used is None:
             with suppress(OSError):
@@ -234,7 +236,7 @@ class GpuMemory:
 
 
 def _output(argv: list[str]) -> str | None:
-    """What the program prints; None if it fails or takes too long."""
+    """The program's output; None if it fails or takes too long."""
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
             argv,

@@ -1,9 +1,9 @@
-"""A rank's place in its group: the link between the supervisors of several hosts.
+"""The link between the supervisors of a group's hosts.
 
-Owns the sockets, the repetition of states and the call when one changes. The head (rank 0)
-listens, the others dial it. No command line travels: each rank starts what its own file says. Must
-not know processes, nor how an engine is judged (`engine_life.py`); when a run begins and ends is
-decided in `group_state.py`.
+Owns the sockets, the repetition of states and the callbacks when one changes. The head (rank 0)
+listens; the other ranks dial it. No command line travels: each rank starts what its own file says.
+Must not know processes, nor how an engine is judged (`engine_life.py`). `group_state.py` decides
+when a run begins and ends.
 """
 
 import os
@@ -31,12 +31,12 @@ _T = TypeVar("_T")
 
 REPEAT_S: Final = 0.5
 _LOOK_S: Final = 1.0
-"""How often the host is looked at while something keeps a run from starting."""
+"""How often the host is inspected while something keeps a run from starting."""
 
 
 class Run:
-    """What a group does to the engine of a run: `kill` ends it for a reason, `says` is a sign of
-    life from another rank, `serves` tells that the whole group answers.
+    """The group's callbacks to the engine of a run: `kill` ends it for a reason, `says` reports a
+    sign of life of another rank, `serves` reports that the whole group answers.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Run:
 
 
 def _opened(socket: RouterSocket | DealerSocket, open_at: Callable[[str], _T], address: str) -> _T:
-    """What `open_at` gives. Raises its `ConfigError`, with the socket closed."""
+    """The result of `open_at`. Closes the socket if `open_at` raises `ConfigError`."""
     try:
         return open_at(address)
     except ConfigError:
@@ -57,7 +57,7 @@ def _opened(socket: RouterSocket | DealerSocket, open_at: Callable[[str], _T], a
 
 
 async def _carry(socket: RouterSocket | DealerSocket, *acts: Callable[[], None]) -> None:
-    """Carry frames and do `acts` again and again until cancelled."""
+    """Carry frames and repeat `acts` until cancelled."""
     async with trio.open_nursery() as nursery:
         await nursery.start(socket.run)
         while True:
@@ -68,10 +68,10 @@ async def _carry(socket: RouterSocket | DealerSocket, *acts: Callable[[], None])
 
 @final
 class HeadGroup:
-    """Rank 0. Its answers decide the health of all."""
+    """Rank 0. Its answers decide the health of all ranks."""
 
     def __init__(self, config: WorkerConfig, log: Log) -> None:
-        """Listen. Raises `ConfigError`."""
+        """Listen for the ranks. Raises `ConfigError`."""
         assert config.group is not None
         assert config.group_address is not None
         self._config = config
@@ -92,8 +92,8 @@ class HeadGroup:
         await _carry(self._socket, self._judge, self._tell_all)
 
     async def wait_start(self, on_wait: Callable[[str], None]) -> None:
-        """Return once all ranks stand by and nothing on their hosts is in the way: then they start
-        too. `on_wait` gets what it waits for.
+        """Return once all ranks stand by and no host has an obstacle; the ranks start then too.
+        `on_wait` receives what the head waits for.
         """
         while True:
             own = await trio.to_thread.run_sync(host_facts, self._config)
@@ -114,19 +114,19 @@ class HeadGroup:
         self._tell_all()
 
     def began(self, run: Run) -> None:
-        """The own engine of the run is there."""
+        """This host's engine of the run has been spawned."""
         self._own = run
 
     def progress(self, phase: str, fraction: float, detail: str) -> None:
-        """Of the own engine; other ranks need not know."""
+        """Ignore the progress of this host's engine, which other ranks need not know."""
 
     def ready(self) -> None:
-        """The own engine has generated tokens."""
+        """This host's engine has generated tokens."""
         self._head.serves()
         self._tell_all()
 
     def ended(self, cause: str) -> None:
-        """The own engine of the run is gone: all ranks end theirs."""
+        """This host's engine of the run has ended: all ranks end theirs."""
         self._own = None
         self._head.end(cause)
         self._tell_all()
@@ -205,7 +205,7 @@ class RankGroup:
         await _carry(self._socket, self._tell, self._judge)
 
     async def wait_start(self, on_wait: Callable[[str], None]) -> None:
-        """Stand by, clean; return when the head has all ranks start."""
+        """Stand by without an engine; return when the head starts all ranks."""
         while True:
             self._facts = await trio.to_thread.run_sync(host_facts, self._config)
             self._is_clean = True
@@ -221,18 +221,18 @@ class RankGroup:
         self._tell()
 
     def began(self, run: Run) -> None:
-        """The own engine of the run is there."""
+        """This host's engine of the run has been spawned."""
         self._own = run
 
     def progress(self, phase: str, fraction: float, detail: str) -> None:
-        """The own engine's, for the head's table."""
+        """Send the progress of this host's engine to the head, for its table."""
         self._progress = (phase, min(max(fraction, 0.0), 1.0), detail)
 
     def ready(self) -> None:
-        """Only the head's engine answers."""
+        """Do nothing: only the head's engine answers."""
 
     def ended(self, cause: str) -> None:
-        """The own engine of the run is gone."""
+        """This host's engine of the run has ended."""
         self._own, self._cause, self._progress = None, cause or "unknown", ("", 0.0, "")
         self._tell()
 
@@ -284,7 +284,7 @@ class RankGroup:
         try:
             self._socket.send(encode_state(state))
         except LinkError:
-            self._socket.drop_waiting()  # the newest state is worth all before it
+            self._socket.drop_waiting()  # the newest state supersedes those before it
 
 
 Group = HeadGroup | RankGroup

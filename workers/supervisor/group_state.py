@@ -1,11 +1,11 @@
-"""When the ranks of a group start, and when all of them have to end.
+"""Decides when the ranks of a group start, and when all of them must end.
 
 Owns the head's view of its ranks, a rank's view of its head, and the comparison of their hosts
 before a start. `now` is seconds of any monotonic clock. Must not know sockets, processes or files.
 
-A run has a name that nothing else ever has. The head names one when all ranks stand by, clean; a
-rank begins each run once, and only one that its own session belongs to. So neither a repeated nor a
-late message can start a rank alone.
+A run has a unique name. The head names a run when all ranks stand by without an engine. A rank
+begins each run once, and only a run that contains the rank's own session. So neither a repeated nor
+a late message can start a rank alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from typing import Final, final
 from workers.ipc import HeadState, HostFacts, RankState
 
 LOST_S: Final = 5.0
-"""States come every half a second. The loss of a connection is noticed sooner."""
+"""States come every half a second. A lost connection is noticed sooner."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Member:
 
 @final
 class GroupHead:
-    """Rank 0's view of the `num_ranks - 1` others."""
+    """Rank 0's view of the other `num_ranks - 1` ranks."""
 
     def __init__(self, group: str, num_ranks: int) -> None:
         self._group = group
@@ -40,7 +40,7 @@ class GroupHead:
         self._serves = False
 
     def heard(self, peer: bytes, state: RankState, now: float) -> str:
-        """Take a rank's state; a refusal in words, or ""."""
+        """Take a rank's state. Returns a refusal in words, or ""."""
         if state.group != self._group or not 0 < state.rank < self._num_ranks:
             return (
                 f"this is group `{self._group}` of {self._num_ranks} ranks, not rank {state.rank} "
@@ -54,13 +54,13 @@ class GroupHead:
         return ""
 
     def lost(self, peer: bytes) -> None:
-        """The connection of a rank is gone."""
+        """The connection of a rank is lost."""
         for rank, member in list(self._members.items()):
             if member.peer == peer:
                 self._forget(rank, "its connection is gone")
 
     def verdict(self, now: float) -> str | None:
-        """Why the run must end, or None. Also forgets ranks that are silent."""
+        """The reason why the run must end, or None. Also forgets ranks that are silent."""
         for rank, member in list(self._members.items()):
             if now - member.heard_at >= LOST_S:
                 self._forget(rank, f"its host has not answered for {LOST_S:g} s")
@@ -77,7 +77,7 @@ class GroupHead:
         return None
 
     def waits_for(self, own: HostFacts) -> list[str]:
-        """What keeps a run from starting, in words; nothing if it may start."""
+        """The obstacles to a start, in words; empty if the run may start."""
         waits = []
         for rank in range(1, self._num_ranks):
             member = self._members.get(rank)
@@ -88,7 +88,7 @@ class GroupHead:
         return waits or list(host_mistakes(self._hosts(own)))
 
     def warnings(self, own: HostFacts) -> list[str]:
-        """What on the hosts may disturb a run, and need not."""
+        """Findings on the hosts that may disturb a run."""
         return [
             f"{host}: /dev/shm holds {', '.join(facts.segments[:3])}, which no process uses: set "
             'prepare = ["clear-shm"]'
@@ -97,25 +97,25 @@ class GroupHead:
         ]
 
     def begin(self, run: str) -> None:
-        """All ranks start now."""
+        """Begin a run: all ranks start now."""
         self.run, self._reason, self._serves = run, "", False
         self._sessions = {rank: one.state.session for rank, one in self._members.items()}
 
     def end(self, reason: str) -> None:
-        """The run is over; the ranks end theirs."""
+        """End the run; the ranks end their engines."""
         self.run, self._reason, self._serves = "", reason, False
 
     def serves(self) -> None:
-        """The head's engine has generated tokens."""
+        """Note that the head's engine has generated tokens."""
         self._serves = True
 
     def state(self, refusal: str = "") -> HeadState:
-        """What the ranks receive."""
+        """The state that the ranks receive."""
         sessions = tuple(self._sessions.values()) if self.run else ()
         return HeadState(self.run, sessions, self._reason, self._serves, refusal)
 
     def peers(self) -> list[bytes]:
-        """The ranks that are there."""
+        """The connected ranks."""
         return [member.peer for member in self._members.values()]
 
     def _hosts(self, own: HostFacts) -> dict[str, HostFacts]:
@@ -145,12 +145,12 @@ class GroupRank:
         self._head, self._heard_at = head, now
 
     def lost(self) -> None:
-        """The connection to the head is gone."""
+        """The connection to the head is lost."""
         self._head = HeadState(reason="the connection to the head is gone")
 
     @property
     def refusal(self) -> str:
-        """Why the head does not take this rank, or ""."""
+        """The reason why the head does not accept this rank, or ""."""
         return self._head.refusal
 
     @property
@@ -159,18 +159,18 @@ class GroupRank:
         return self._head.serves and self._head.run == self.begun
 
     def run_to_begin(self) -> str | None:
-        """The run that this rank has to begin now."""
+        """The run that this rank must begin now, if any."""
         run = self._head.run
         is_ours = self._session in self._head.sessions
         return run if is_ours and run and run not in self._all_begun else None
 
     def begin(self, run: str) -> None:
-        """The rank begins it now."""
+        """Note that this rank begins the run."""
         self.begun = run
         self._all_begun.add(run)
 
     def verdict(self, now: float) -> str | None:
-        """Why the begun run must end, or None."""
+        """The reason why the begun run must end, or None."""
         if now - self._heard_at >= LOST_S:
             return f"rank 0 is lost: its host has not answered for {LOST_S:g} s"
         if self._head.run == self.begun:
@@ -179,7 +179,7 @@ class GroupRank:
 
 
 def host_mistakes(hosts: Mapping[str, HostFacts]) -> Iterator[str]:
-    """What must not differ between hosts before their ranks start, and what must be free."""
+    """The differences between hosts, and the busy ports and links, that forbid a start."""
     for host, facts in hosts.items():
         for name, link in facts.links.items():
             if not link.is_up:

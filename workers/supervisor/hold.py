@@ -1,7 +1,7 @@
 """Whether a worker is held: kept from gateways while its version changes.
 
-Owns the lease, which ends the hold by itself if what asked for it is gone, and the version that is
-on trial. Times are arguments, in seconds. Must not know engines or gateways.
+Owns the version on trial, and the lease of the hold, which ends by itself if the command that asked
+for it is gone. Times are arguments, in seconds. Must not know engines or gateways.
 """
 
 from typing import Final, final
@@ -14,7 +14,9 @@ CURRENT: Final = ""
 
 @final
 class Hold:
-    """`lease_s`, if it is given: held from the start, by the process that this one has replaced."""
+    """The hold of one worker. With `lease_s` it begins held: the process that this one has replaced
+    was held.
+    """
 
     def __init__(self, now: float, lease_s: float | None = None) -> None:
         self.is_on = lease_s is not None
@@ -23,14 +25,14 @@ class Hold:
         self._lease_s = lease_s or 0.0
 
     def begin(self, now: float, lease_s: float) -> bool:
-        """Hold for `lease_s` from now; whether that is news."""
+        """Hold for `lease_s` from now. Returns whether the worker was not held before."""
         is_news, self.is_on = not self.is_on, True
         self._lease_s = lease_s
         self.renew(now)
         return is_news
 
     def renew(self, now: float) -> None:
-        """What holds the worker is still there."""
+        """Renew the lease: the command that holds the worker is alive."""
         self.until = now + self._lease_s
 
     def check(self, what: str) -> None:
@@ -39,10 +41,10 @@ class Hold:
             raise ConfigError(f"only a worker that is held can {what}; its lease may have ended")
 
     def is_over(self, now: float) -> bool:
-        """Whether the lease has ended without a message."""
+        """Whether the lease has run out."""
         return self.is_on and now >= self.until
 
     def end(self) -> None:
-        """Serve. The version on trial is that of this engine alone: the next has the current."""
+        """End the hold. Later engines start in the current version."""
         self.is_on = False
         self.version = CURRENT

@@ -1,7 +1,7 @@
-"""What a host looks like before a rank of a group starts on it.
+"""The facts of a host before a rank of a group starts on it.
 
-Owns which links and ports an engine will use, read from its command line and environment, and
-their state in /sys and /proc. Must not know other hosts. Looking blocks: call it in a thread.
+Owns which links and ports an engine will use, read from its command line and environment, and their
+state in /sys and /proc. Must not know other hosts. Blocks: call it in a thread.
 """
 
 import errno
@@ -42,8 +42,8 @@ def host_facts(config: WorkerConfig, root: Path = _ROOT) -> HostFacts:
 
 
 def link_names(environ: Mapping[str, str], variables: Sequence[str]) -> list[str]:
-    """The links that the variables name. Excluded ones (`^name`) and ports of a device (`dev:1`)
-    say nothing about a link's name.
+    """The network links that the variables name. Exclusions (`^name`) and ports of a device
+    (`dev:1`) name none.
     """
     found: dict[str, None] = {}
     for variable in variables:
@@ -83,7 +83,7 @@ def _ib_link(root: Path, name: str) -> LinkFacts:
 
 def _is_taken(port: int) -> bool:
     with socket.socket() as probe:
-        # A port whose last connection has just ended is free for a listener.
+        # A listener can take a port whose last connection has just ended.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))

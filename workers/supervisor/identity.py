@@ -1,6 +1,6 @@
-"""What gateways know a worker by, and which keys of its configuration change when.
+"""The identity of a worker towards gateways, and when each key of its configuration can change.
 
-Owns the identity, and the hash that shows whether two workers run the same configuration. Must not
+Owns the identity, and the hash that shows whether two workers have the same configuration. Must not
 know sockets or files.
 """
 
@@ -26,7 +26,7 @@ class WorkerIdentity:
 
 
 def worker_identity(config: WorkerConfig, build: str) -> WorkerIdentity:
-    """The identity of the worker of `config`; secrets are file names there, never values."""
+    """The identity of the worker of `config`. Secrets enter as file names, never as values."""
     encoded = msgspec.json.encode(config, order="deterministic")
     return WorkerIdentity(
         worker=config.name,
@@ -40,11 +40,13 @@ _OF_THE_PROCESS: Final = (
     *("name", "serves", "gateways", "curve_secret_file", "curve_server_key"),
     "drain_s",
 )
-"""Gateways know the worker by these, and its parent waits `drain_s` for its end."""
+"""Gateways know the worker by these keys, and its parent waits `drain_s` for its end."""
 
 
 def changed_keys(old: WorkerConfig, new: WorkerConfig) -> tuple[str, ...]:
-    """The keys that differ. Raises `ConfigError` if one belongs to the process, not the engine."""
+    """The keys that differ. Raises `ConfigError` if one of them needs a new process, not only a new
+    engine.
+    """
     fields = old.__struct_fields__
     changed = tuple(key for key in fields if getattr(old, key) != getattr(new, key))
     if fixed := [key for key in changed if key in _OF_THE_PROCESS]:
@@ -60,8 +62,8 @@ _WHILE_SERVING: Final = ("gateways", "stall_s", "prepare")
 
 
 def take_changes(old: WorkerConfig, new: WorkerConfig) -> tuple[WorkerConfig, Reloaded]:
-    """The configuration of a worker that serves by `old` and reads `new`: with the keys that it can
-    take at once. Addresses of gateways are only added.
+    """Merge `new` into the configuration `old` of a running worker: only the keys that need no
+    restart change. Addresses of gateways are only added.
     """
     added = tuple(address for address in new.gateways if address not in old.gateways)
     has_lost = len(new.gateways) < len(old.gateways) + len(added)

@@ -1,9 +1,9 @@
-"""Kills an engine's process group once its supervisor is gone, however that died.
+"""Kills an engine's process group once its supervisor is gone, however the supervisor died.
 
-Owns nothing but the wait. Run by path as a process of its own, with standard input a pipe that only
-the supervisor writes to: end of file means that the supervisor is dead. The engine itself dies by
-the kernel's parent-death signal; its own children (compilers, ranks, servers) get none, and would
-keep the GPU busy. Imports nothing of ours, so that it starts in 10 ms.
+Runs by path as a process of its own. Standard input is a pipe that only the supervisor writes to:
+end of file means that the supervisor is dead. The engine itself dies by the kernel's parent-death
+signal; its children (compilers, ranks, servers) get none, and would keep the GPU busy. Imports
+nothing of ours, so that it starts in 10 ms.
 """
 
 import os

@@ -1,9 +1,9 @@
 """Log lines on stderr, from the supervisor and its engine.
 
 Owns a bounded queue and the thread that writes it: a full pipe without a reader must not stop the
-supervisor's loop, nor a full disk the thread. Lines over the bound, and those that the stream did
-not take, are dropped and counted. Also owns the memory behind "one line per cause" of a trouble
-that lasts.
+supervisor's loop, nor a full disk the thread. Lines over the bound, and lines that the stream did
+not take, are dropped and counted. Also owns `LogDeduper`, which logs each cause of a lasting
+trouble once.
 """
 
 import queue
@@ -18,10 +18,11 @@ _CLOSE_S: Final = 0.5
 
 @final
 class Log:
-    """`info` never blocks. `close` waits shortly for what is queued.
+    """The log of one worker. `info` never blocks. `close` waits at most half a second for queued
+    lines.
 
-    `beside_gateway`: the gateway writes to the same terminal, so events that both log are left to
-    it. The engine's lines are always written here.
+    `beside_gateway`: the gateway writes to the same terminal, so only the gateway logs events that
+    both see. The engine's lines are always written here.
     """
 
     def __init__(
@@ -36,20 +37,20 @@ class Log:
         self._thread.start()
 
     def info(self, text: str) -> None:
-        """A line of the supervisor."""
+        """Log a line of the supervisor."""
         self._put(f"{_now()} INFO worker {self._name}: {text}")
 
     def info_unless_shared(self, text: str) -> None:
-        """A line about an event that the gateway logs too: left out on its terminal."""
+        """Log a line about an event that the gateway logs too; left out on its terminal."""
         if not self.beside_gateway:
             self.info(text)
 
     def engine_line(self, line: str) -> None:
-        """A line that the engine wrote."""
+        """Log a line that the engine wrote."""
         self._put(f"{_now()} INFO engine {self._name}: {line}")
 
     def close(self) -> None:
-        """Write out what is queued, for at most half a second."""
+        """Write the queued lines, for at most half a second."""
         self._put(None)
         self._thread.join(_CLOSE_S)
 
@@ -73,19 +74,21 @@ class Log:
 
 
 def _now() -> str:
-    """The time as the gateway's log writes it."""
+    """The time in the format of the gateway's log."""
     seconds, millis = divmod(time.time_ns() // 1_000_000, 1000)
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))},{millis:03d}"
 
 
 FORGET_S: Final = 30.0
-"""A cause that did not occur for so long is logged again. Alternating causes both stay silent."""
+"""A cause that did not occur for this long is logged again. Alternating causes are both logged
+once.
+"""
 
 _MAX_CAUSES: Final = 16
 
 
 class LogDeduper:
-    """`now` is seconds of any monotonic clock."""
+    """Remembers logged causes. `now` is seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._met_at: dict[str, float] = {}
@@ -99,5 +102,5 @@ class LogDeduper:
         return met_at is None or now - met_at >= FORGET_S
 
     def clear(self) -> None:
-        """The trouble is over: the next cause is logged."""
+        """Forget all causes: the trouble is over."""
         self._met_at.clear()

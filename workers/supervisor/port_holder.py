@@ -1,6 +1,7 @@
-"""The process that listens on an engine's port: often a rank of an earlier run, in a container.
+"""Finds the process that listens on an engine's port: often a rank of an earlier run, in a
+container.
 
-Owns the reading of the kernel's table of sockets and of /proc. Must not know engines. Blocks: call
+Owns the parsing of the kernel's table of sockets and of /proc. Must not know engines. Blocks: call
 it in a thread.
 """
 
@@ -19,7 +20,7 @@ _SHOWN_ID: Final = 12
 
 
 def listening_inodes(table: str, port: int) -> set[int]:
-    """The sockets that listen on `port` in a /proc/net/tcp or tcp6."""
+    """The inodes of the sockets that listen on `port`, from a /proc/net/tcp or tcp6."""
     found: set[int] = set()
     for line in table.splitlines():
         fields = line.split()
@@ -31,7 +32,7 @@ def listening_inodes(table: str, port: int) -> set[int]:
 
 
 def port_holder(port: int, proc: Path = _PROC) -> str:
-    """The process that listens there, in words; "" if nothing listens."""
+    """A description of the process that listens on the port; "" if nothing listens."""
     tables = (_text(proc / "net" / name) for name in ("tcp", "tcp6"))
     inodes = set[int]().union(*(listening_inodes(table, port) for table in tables))
     if not inodes:

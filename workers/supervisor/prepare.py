@@ -1,11 +1,11 @@
-"""What is cleared before each start of an engine, if the worker's `prepare` says so.
+"""Clears caches and leftovers before each start of an engine, as the worker's `prepare` key says.
 
-Owns the steps (`drop-page-cache`, `clear-shm`), which segments count as left behind, and what is
-said about each step. Must not know when it runs. All of it blocks: call it in a thread.
+Owns the steps (`drop-page-cache`, `clear-shm`), which segments count as leftovers, and the line
+about each step. Must not know when it runs. All of it blocks: call it in a thread.
 
-A segment is removed only if no process has it open or mapped. /proc shows those of this PID
-namespace; a write lease (fcntl(2), F_SETLEASE) is refused while anybody at all has the file open or
-mapped for writing, in whichever namespace.
+A segment is removed only if no process has it open or mapped. /proc shows the processes of this PID
+namespace; the kernel refuses a write lease (fcntl(2), F_SETLEASE) while any process of any
+namespace has the file open or mapped for writing.
 """
 
 import errno
@@ -25,22 +25,24 @@ _LEFT: Final = re.compile(
     r"psm_\w+|sem\.mp-\w+|nccl-\w+|torch_\d+_\d+_\d+|cuda\.shm\.[\w.-]+|vllm[\w.-]+|sglang[\w.-]+"
     r"|__KMP_REGISTERED_LIB_\d+_\d+"
 )
-"""Python's and NCCL's names of shared memory and semaphores, and those of engines."""
+"""Names of shared memory and semaphores of Python, NCCL and engines."""
 
 _SHM: Final = Path("/dev/shm")  # noqa: S108 -- what is left there is removed
 _PROC: Final = Path("/proc")
 _MAP: Final = re.compile(r"^\S+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+)", re.MULTILINE)
 _HARMLESS: Final = signal.SIGURG
-"""Sent when somebody opens the file under our lease; ignored by default, unlike SIGIO."""
+"""The kernel sends it when a process opens the file under our lease; ignored by default, unlike
+SIGIO.
+"""
 
 
 def prepare(steps: Iterable[str], shm: Path = _SHM) -> list[str]:
-    """Carry out the steps; a line about each."""
+    """Carry out the steps; return a line about each."""
     return [drop_page_cache() if step == "drop-page-cache" else clear_shm(shm) for step in steps]
 
 
 def drop_page_cache(proc: Path = _PROC) -> str:
-    """Free the page cache: on unified memory it looks like used GPU memory to an engine."""
+    """Free the page cache: on unified memory an engine takes it for used GPU memory."""
     before = _free_bytes(proc)
     try:
         (proc / "sys/vm/drop_caches").write_text("1\n", encoding="ascii")
@@ -65,7 +67,7 @@ def clear_shm(folder: Path = _SHM, proc: Path = _PROC) -> str:
             case "denied":
                 num_denied += 1
             case "gone":
-                continue  # its owner was faster
+                continue  # its owner removed it first
             case int(num_bytes):
                 num_removed += 1
                 freed += num_bytes
@@ -78,14 +80,14 @@ def clear_shm(folder: Path = _SHM, proc: Path = _PROC) -> str:
 
 
 def left_names(folder: Path = _SHM) -> list[str]:
-    """Names in `folder` as engines leave them, in use or not."""
+    """The names in `folder` that match an engine's, in use or not."""
     with suppress(OSError):
         return sorted(name for name in os.listdir(folder) if _LEFT.fullmatch(name))  # noqa: PTH208
     return []
 
 
 def unused_names(folder: Path = _SHM) -> list[str]:
-    """Those that `clear_shm` would remove."""
+    """The names of the segments that `clear_shm` would remove."""
     names = left_names(folder)
     used = _used_inodes(_PROC) if names else frozenset[tuple[int, int]]()
     return [name for name in names if _is_unused(folder / name, used)]
@@ -101,7 +103,7 @@ def mapped_inodes(maps: str) -> set[tuple[int, int]]:
 
 
 def _used_inodes(proc: Path) -> frozenset[tuple[int, int]]:
-    """(device, inode) of all that the processes which we may look into have mapped or open."""
+    """(device, inode) of all files that the readable processes have mapped or open."""
     used: set[tuple[int, int]] = set()
     for process in proc.iterdir():
         if not process.name.isdecimal():
@@ -120,7 +122,7 @@ def _used_inodes(proc: Path) -> frozenset[tuple[int, int]]:
 def _remove_unused(
     path: Path, used: frozenset[tuple[int, int]]
 ) -> int | Literal["used", "denied", "gone"]:
-    """The bytes that its removal frees, or why it stays."""
+    """Remove the file if it is unused. Returns the freed bytes, or why the file stays."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -155,8 +157,8 @@ def _is_unused(path: Path, used: frozenset[tuple[int, int]]) -> bool:
 
 
 def _lease(file: int) -> bool:
-    """Whether no other process uses the file; until it is closed an opener has to wait. A file
-    system without leases cannot tell, so the file counts as used. Raises `PermissionError`.
+    """Whether no other process uses the file. Until `file` is closed, other openers wait. On a file
+    system without leases the file counts as used. Raises `PermissionError`.
     """
     try:
         fcntl.fcntl(file, fcntl.F_SETSIG, _HARMLESS)
@@ -177,7 +179,7 @@ def _free_bytes(proc: Path) -> int:
 
 
 def _size(num_bytes: int) -> str:
-    """In MiB, or GiB from ten of them."""
+    """The size in MiB, or in GiB from 10 GiB on."""
     mib = num_bytes / 2**20
     return f"{mib:.1f} MiB" if mib < 10 * 1024 else f"{mib / 1024:.1f} GiB"
 

@@ -1,11 +1,11 @@
-"""Judging progress instead of elapsed time.
+"""Watches that judge progress instead of elapsed time.
 
-Owns three watches: an engine that starts, an engine that steps, a gateway that pings. Each records
-signs of life and judges whether the last one is too old; `now` is seconds of any monotonic clock.
-Must not know processes or links.
+Owns three watches: of an engine that starts, of an engine that steps, of a gateway that pings. Each
+records signs of life and judges whether the last one is too old; `now` is seconds of any monotonic
+clock. Must not know processes or links.
 
-If the watch itself runs late (the supervisor was stopped, the machine slept) it has missed signs of
-life, so it starts anew instead of blaming the other side.
+A watch that runs late (the supervisor was stopped, the machine slept) has missed signs of life. So
+it starts anew instead of blaming the other side.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,16 @@ from workers.ipc import Heartbeat
 MIN_HANG_S: Final = 3.0
 STEPS_PER_HANG: Final = 10.0
 GATEWAY_SILENCE_S: Final = 10.0
-"""More than a loop under load may lag. The death of its process or of the path to it does not wait
-for that: the connection's own heartbeats, which need no loop, end it within a second."""
+"""Longer than the lag of a loop under load. The death of the gateway's process, or of the path to
+it, is noticed within a second, by the heartbeats of the connection, which need no loop.
+"""
 STOPPED_S: Final = 0.6
-"""A stopped process (SIGSTOP) that shares the engine with others is not waited for: over networks
-heartbeats end its connection in this time."""
-HOLDING_S: Final = 3.0
-"""How long an engine that serves several gateways waits for one that does not read. Not less: what
-is given up is computed again, which makes an overload worse.
+"""A stopped process (SIGSTOP) that shares the engine with others is given up after this time; over
+networks the connection's heartbeats take as long.
+"""
+MAX_PAUSE_S: Final = 3.0
+"""How long an engine that serves several gateways waits for one that does not read. A shorter time
+would make an overload worse, because work that is given up is computed again.
 """
 LATE_S: Final = 0.5
 
@@ -32,7 +34,7 @@ _HEARTBEATS_TO_SEE_WORK: Final = 2
 
 
 class SilenceTimer:
-    """Time since the last sign of life, without the watcher's own pauses."""
+    """The time since the last sign of life, without the watcher's own pauses."""
 
     def __init__(self, now: float) -> None:
         self._sign_at = now
@@ -43,7 +45,7 @@ class SilenceTimer:
         self._sign_at = now
 
     def silent_s(self, now: float) -> float:
-        """Seconds without a sign; ask at least every `LATE_S`."""
+        """Seconds without a sign. Call it at least every `LATE_S`."""
         if now - self._asked_at > LATE_S:
             self._sign_at = now
         self._asked_at = now
@@ -51,8 +53,8 @@ class SilenceTimer:
 
 
 class GatewayWatch:
-    """A gateway pings every 0.2 s and reads what it is sent. One that does neither for 10 s,
-    although its connection is open, is stuck. The others that share the engine wait less for it.
+    """Judges one gateway. A gateway pings every 0.2 s and reads its messages. A gateway that does
+    neither for 10 s on an open connection is stuck. If the engine is shared, the limit is lower.
     """
 
     def __init__(self, now: float) -> None:
@@ -64,7 +66,7 @@ class GatewayWatch:
         self._receiving.sign(now)
 
     def took(self, now: float) -> None:
-        """It has read some of what was sent, or there was little to read."""
+        """The gateway has read some of its messages, or there were few to read."""
         self._reading.sign(now)
 
     def verdict(
@@ -74,20 +76,22 @@ class GatewayWatch:
         is_shared: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> str | None:
-        """Why the gateway counts as gone, or None. `is_shared`: the engine serves others too."""
+        """The reason why the gateway counts as gone, or None. `is_shared`: the engine serves others
+        too.
+        """
         silent_s = self._receiving.silent_s(now)
         if silent_s >= GATEWAY_SILENCE_S:
             return f"it has sent nothing for {GATEWAY_SILENCE_S:g} s"
         if is_shared and silent_s >= STOPPED_S and is_stopped():
             return "its process is stopped"
-        patience_s = HOLDING_S if is_shared else GATEWAY_SILENCE_S
+        patience_s = MAX_PAUSE_S if is_shared else GATEWAY_SILENCE_S
         if self._reading.silent_s(now) >= patience_s:
             return f"it has read nothing of what was sent for {patience_s:g} s"
         return None
 
 
 class StartWatch:
-    """A start may take any time while it reports something new at least every `stall_s`."""
+    """Judges a start, which may take any time while it reports news at least every `stall_s`."""
 
     def __init__(self, stall_s: float, now: float) -> None:
         self.stall_s = stall_s
@@ -95,7 +99,7 @@ class StartWatch:
         self._last: tuple[str, float, str] = ("start", 0.0, "")
 
     def progress(self, phase: str, fraction: float, detail: str, now: float) -> None:
-        """A report; the same one again is no progress."""
+        """Take a report. A repeated report is no progress."""
         if (phase, fraction, detail) != self._last:
             self._last = (phase, fraction, detail)
             self._silence.sign(now)
@@ -105,7 +109,7 @@ class StartWatch:
         self._silence.sign(now)
 
     def verdict(self, now: float) -> str | None:
-        """Why the start has failed, or None."""
+        """The reason why the start has failed, or None."""
         if self._silence.silent_s(now) < self.stall_s:
             return None
         phase, fraction, _ = self._last
@@ -113,10 +117,11 @@ class StartWatch:
 
 
 class HangWatch:
-    """An engine with work must finish a step within max(3 s, 10 x its longest recent step).
+    """Judges a running engine. With work, it must finish a step within max(3 s, 10 x its longest
+    recent step).
 
-    A step larger than any before may take 10 x its estimate, and a phase declared in a step (a
-    compile) as long as it likes, but neither more than `stall_s`.
+    A step larger than any before may take 10 x its estimate, and a declared phase in a step (a
+    compile) may take longer, but neither more than `stall_s`.
     """
 
     def __init__(self, stall_s: float, now: float) -> None:
@@ -129,14 +134,14 @@ class HangWatch:
         self._limit_s = MIN_HANG_S
 
     def work_sent(self, now: float) -> None:
-        """A submission went to the engine: from now on a step is due."""
+        """A submission went to the engine: a step is due from now on."""
         if not self._pending:
             self._pending = True
             self._silence.sign(now)
         self._heartbeats_due = _HEARTBEATS_TO_SEE_WORK
 
     def heartbeat(self, heartbeat: Heartbeat, now: float) -> None:
-        """A heartbeat of the engine came; only a new step, a new phase or idleness is progress."""
+        """Take a heartbeat. Only a new step, a new phase or idleness is progress."""
         if heartbeat.step != self._step or heartbeat.phase != self._phase or not heartbeat.busy:
             self._silence.sign(now)
         self._heartbeats_due = max(0, self._heartbeats_due - 1)
@@ -148,11 +153,11 @@ class HangWatch:
         )
 
     def not_read(self, now: float) -> None:
-        """The engine is not listened to, so that it cannot be blamed."""
+        """The engine's frames are not being read, so its silence means nothing."""
         self._silence.sign(now)
 
     def verdict(self, now: float) -> str | None:
-        """Why the engine counts as hung, or None."""
+        """The reason why the engine counts as hung, or None."""
         silent_s = self._silence.silent_s(now)
         if not self._pending or silent_s < self._limit_s:
             return None

@@ -1,7 +1,7 @@
-"""When a dead engine is started again.
+"""Decides when a dead engine is started again.
 
-Owns the back-off and the limit of failed starts. Must not know processes or clocks, nor what the
-engine died of: the caller passes the time of death and whether another try could help.
+Owns the back-off and the limit of failed starts. Must not know processes or clocks, nor the cause
+of a death: the caller passes the time of death and whether another try could help.
 """
 
 from typing import Final
@@ -11,16 +11,17 @@ MAX_DELAY_S: Final = 30.0
 HEALTHY_AFTER_S: Final = 60.0
 MAX_FAILED_STARTS: Final = 5
 OUTSIDE_DELAY_S: Final = 10.0
-"""The least delay behind a failed start whose cause may pass by itself: five tries span 90 s, and a
-boot may load a driver or reach a network later than it starts us."""
+"""The least delay after a failed start whose cause may pass by itself. Five tries span 90 s; a boot
+may load a driver or reach a network later than it starts the worker.
+"""
 
 
 class RestartPolicy:
-    """`first_delay_s`, doubling to 30 s; as new after 60 s of health; five failed starts in a row
-    end it, and a permanent cause ends it at once.
+    """The delays begin with `first_delay_s`, double up to 30 s, and begin again after 60 s of
+    health. Five failed starts in a row end the restarts; a permanent cause ends them at once.
 
-    An engine that becomes ready and dies again is restarted without limit, with growing delays; one
-    that never becomes ready is stopped, because each try may leave something behind.
+    An engine that becomes ready and dies again is restarted without limit, with growing delays. An
+    engine that never becomes ready is given up, because each try may leave something behind.
     """
 
     def __init__(self, first_delay_s: float = FIRST_DELAY_S) -> None:
@@ -28,26 +29,26 @@ class RestartPolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Forget failed starts: an operator has asked for a restart."""
+        """Forget failed starts: an operator has requested a restart."""
         self._delay_s = self._first_delay_s
         self._failed_starts = 0
         self._ready_at: float | None = None
 
     @property
     def failed_starts(self) -> int:
-        """Starts in a row that never got ready."""
+        """The number of starts in a row that never became ready."""
         return self._failed_starts
 
     def ready(self, now: float) -> None:
-        """The engine has generated tokens."""
+        """Note that the engine has generated tokens."""
         self._ready_at = now
         self._failed_starts = 0
 
     def exited(
         self, now: float, *, is_permanent: bool = False, is_outside: bool = False
     ) -> float | None:
-        """How many seconds to wait before the next start; None: start no more. `is_outside`: the
-        cause is not the engine's, and may pass.
+        """Seconds to wait before the next start; None: start no more. `is_outside`: the cause lies
+        outside the engine, and may pass.
         """
         if self._ready_at is None:
             self._failed_starts += 1

@@ -1,7 +1,7 @@
-"""Records what each start is made of, and judges those that prove good.
+"""Records the facts of each start, and judges a start that has proved good.
 
-Owns the calls into `workers.starts` around an engine's life, in threads. A record that cannot be
-kept costs the comparison, never the start. Must not know what is compared.
+Owns the calls into `workers.starts` around an engine's life, in threads. If a record cannot be
+kept, the start is not compared; it never fails. Must not know what is compared.
 """
 
 import os
@@ -39,14 +39,14 @@ LOOK_EVERY_S: Final = 10.0
 
 @final
 class StartJournal:
-    """`arguments` are the words of the worker's command."""
+    """The journal of one worker. `arguments` are the words of the worker's command."""
 
     def __init__(self, arguments: Sequence[str], log: Log) -> None:
         self._arguments = arguments
         self._log = log
 
     async def follow(self, life: EngineLife, config: WorkerConfig) -> None:
-        """Record the start of `life`; once it has proved good, compare it with the last good one
+        """Record the start of `life`. Once it has proved good, compare it with the last good start
         and set the warnings of `life`.
         """
         is_native = config.engine not in EXTERNAL_ENGINES
@@ -57,8 +57,8 @@ class StartJournal:
             assert life.loaded is not None
             starts, verdict = await trio.to_thread.run_sync(_proved, path, record, life.loaded)
             if verdict.figures or not is_native:
-                life.is_slower(verdict.figures, verdict.warnings, verdict.num_changes)
-            # An engine on trial may be rejected, and would be the measure of the next.
+                life.report_speed_loss(verdict.figures, verdict.warnings, verdict.num_changes)
+            # An engine on trial may be rejected, so it must not become the measure of later starts.
             await life.accepted.wait()
             await trio.to_thread.run_sync(save_starts, path, starts)
         except ConfigError as error:
@@ -70,12 +70,13 @@ class StartJournal:
             self._log.info(f"the start is recorded as good, with changes: {verdict.changes}")
         elif not verdict.warnings:
             self._log.info_unless_shared("the start is recorded as good")
-        # Other people's engines are measured by the same prompts at each start, natives by steps.
+        # External engines are measured by the same prompts at each start, native engines by their
+        # steps.
         if verdict.is_good and not verdict.warnings and is_native:
             await self._watch(life, path, verdict)
 
     async def _watch(self, life: EngineLife, path: Path, good: Verdict) -> None:
-        """Compare the steps of a good start with those of others, and keep the best."""
+        """Compare the steps of a good start with those of earlier ones, and keep the best."""
         watch = SpeedWatch(good.steps)
         life.on_load = watch.add
         figures, steps = watch.figures, dict(watch.steps)
@@ -87,16 +88,16 @@ class StartJournal:
                 self._warn(life, good.of_steps(figures, path), is_news=is_news)
             if watch.steps != steps:
                 steps = dict(watch.steps)
-                if not figures:  # it may follow an engine that was slower
-                    life.is_slower((), (), 0)
+                if not figures:  # an earlier engine may have been slower
+                    life.report_speed_loss((), (), 0)
                 try:
                     await trio.to_thread.run_sync(_keep_steps, path, steps)
                 except ConfigError as error:
                     self._log.info(f"the speed of steps is not kept: {error}")
 
     def _warn(self, life: EngineLife, verdict: Verdict, *, is_news: bool) -> None:
-        """Other kinds of work are slow now: that is in the status; the log says when it begins."""
-        life.is_slower(verdict.figures, verdict.warnings, verdict.num_changes)
+        """Update the status with the slow kinds of work; log a warning when a loss begins."""
+        life.report_speed_loss(verdict.figures, verdict.warnings, verdict.num_changes)
         for warning in verdict.warnings if is_news else ():
             self._log.info(f"warning: {warning}")
         if not verdict.figures:
@@ -121,8 +122,8 @@ def _keep_steps(path: Path, steps: dict[str, float]) -> None:
 
 
 def _proved(path: Path, record: StartRecord, loaded: EngineReady) -> tuple[Starts, Verdict]:
-    """The starts with one that has generated tokens, and what is said of it. Only the engine knows
-    where the files of a model of the hub are.
+    """The starts with the new one, and the verdict on it. Only the engine knows the files of a
+    model from the hub.
     """
     folder = record.model_dir or loaded.model_dir
     whole = msgspec.structs.replace(

@@ -1,6 +1,6 @@
-"""The command that ends what outlives a launched engine, as a container does.
+"""Runs the command that ends the remains of a launched engine, such as its container.
 
-Owns its run: bounded, its failure said and never fatal. Must not know when it runs.
+Owns the run: bounded; a failure is logged and never fatal. Must not know when it runs.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""This process becomes another version's: the same number, the same options, the same parent.
+"""Replaces this process's program by another version's: the same process id, options and parent.
 
-Owns the words and the environment of that, on both sides. A process manager sees no change, and a
-version that cannot run at all ends with the number that its parent watches: the parent then starts
-what it always starts, which is the version from before. Must not know engines or gateways.
+Owns the arguments and the environment of the replacement, on both sides. A process manager sees no
+change. A version that cannot run at all ends the process that its parent watches; the parent then
+starts what it always starts, the version from before. Must not know engines or gateways.
 """
 
 import os
@@ -18,8 +18,8 @@ from protocol.own_code import CODE_VARIABLES, HELD, own_entry
 
 
 class HeldStart(msgspec.Struct, frozen=True):
-    """How this process was begun by one that it replaced: held for `lease_s`, and the program that
-    serves if it is not accepted meanwhile.
+    """The start of a process that replaced another: it begins held for `lease_s`; `back` is the
+    program that serves if the new one is not accepted in that time.
     """
 
     lease_s: float
@@ -27,7 +27,7 @@ class HeldStart(msgspec.Struct, frozen=True):
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> "HeldStart | None":
-        """That of `environ`, whose variable is removed: children are not held."""
+        """Read it from `environ` and remove its variable, so that children are not held."""
         text = environ.pop(HELD, None)
         return None if text is None else msgspec.json.decode(text, type=cls)
 
@@ -40,9 +40,9 @@ class Successor:
     environ: dict[str, str]
 
     def become(self) -> NoReturn:
-        """Run it in place of this program. Raises `OSError`."""
+        """Run the program in this process. Raises `OSError`."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            # What is ignored stays ignored in the new program.
+            # Ignored signals stay ignored in the new program.
             signal.signal(number, signal.SIG_DFL)
         os.execve(self.argv[0], self.argv, self.environ)  # noqa: S606
 
@@ -52,8 +52,8 @@ def successor_of(
     environ: Mapping[str, str],
     lease_s: float = 0.0,
 ) -> Successor:
-    """`entry` with the options of this process, held for `lease_s`. Raises `ConfigError` if there
-    is no such program.
+    """The program `entry` with the options of this process, held for `lease_s`. Raises
+    `ConfigError` if there is no such program.
     """
     own, words = own_entry()
     if not os.access(entry[0], os.X_OK):

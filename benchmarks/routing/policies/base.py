@@ -99,7 +99,7 @@ class EventFed(Baseline):
             digests = [
                 BlockDigest(packed[at : at + ID_BYTES]) for at in range(0, len(packed), ID_BYTES)
             ]
-            # States are ours to know: peers count blocks.
+            # Peers count blocks; only our policy reads states.
             if isinstance(event, BlocksStored):
                 held.update(digests)
             elif isinstance(event, BlocksDropped):

@@ -167,7 +167,7 @@ def measured_cost(seed: int = 0) -> CostModel:
 
 
 def simulated(scaled: Scaled, name: str, cost: CostModel) -> Figures:
-    """In virtual time."""
+    """The figures in virtual time."""
     spec = WorkerSpec(cost, LIMITS.kv_tokens, LIMITS.max_seqs, LIMITS.token_budget)
     workers = [
         SimWorker(number, spec, BlockCache(LIMITS.kv_tokens // ENGINE_BLOCK), ENGINE_BLOCK)
@@ -182,7 +182,7 @@ def simulated(scaled: Scaled, name: str, cost: CostModel) -> Figures:
 
 
 def real(scaled: Scaled, name: str) -> Figures:
-    """On real workers."""
+    """The figures on real workers."""
     num_workers = [NUM_WORKERS] if name == OURS else [1] * NUM_WORKERS
     with gateways(num_workers, LIMITS) as urls:
         heard = trio.run(_play, scaled, urls, None if name == OURS else _router(name))

@@ -49,7 +49,7 @@ kv_tokens = {kv_tokens}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of each worker."""
+    """The limits of each worker."""
 
     kv_tokens: int
     max_seqs: int

@@ -29,7 +29,7 @@ from workers.engine.memory.budget import host_room
 from workers.engine.memory.host_pool import HostPool
 from workers.engine.models import network
 from workers.engine.runner import Runner
-from workers.engine.step.spans import HostSlots
+from workers.engine.step.states import HostSlots
 from workers.engine.step.swaps import HostRoom
 from workers.scheduler.plan import Chunk, StepPlan
 from workers.scheduler.saving import SavePolicy

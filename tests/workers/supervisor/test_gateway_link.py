@@ -73,7 +73,7 @@ class Restless:
     def gateway_pauses(self) -> None:
         pass
 
-    def held(self) -> None:
+    def update_pause(self) -> None:
         raise AssertionError("nothing was said")
 
 
@@ -244,7 +244,7 @@ class Notes:
     def flush(self) -> None:
         self.done.append("flush")
 
-    def hold(self, is_held: bool) -> None:
+    def pause(self, is_paused: bool) -> None:
         pass
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from workers.ipc.messages import Heartbeat
 from workers.supervisor.progress_watch import (
-    HOLDING_S,
+    MAX_PAUSE_S,
     STOPPED_S,
     GatewayWatch,
     HangWatch,
@@ -160,7 +160,7 @@ def test_the_others_wait_less_for_a_gateway_that_shares_their_engine() -> None:
         deaf.heard(now)
         assert lagging.verdict(now, is_shared=True) is None
         verdict = deaf.verdict(now, is_shared=True)
-        assert (verdict is not None) == (now >= HOLDING_S), now
+        assert (verdict is not None) == (now >= MAX_PAUSE_S), now
         verdict = stopped.verdict(now, is_shared=True, is_stopped=lambda: True)
         assert (verdict == "its process is stopped") == (now >= STOPPED_S), now
     assert stopped.verdict(9.85, is_stopped=lambda: True) is None

@@ -26,7 +26,9 @@ class _Life:
         self.said: list[tuple[str, ...]] = []
         self._steps = 0
 
-    def is_slower(self, figures: tuple[str, ...], warnings: tuple[str, ...], _changes: int) -> None:
+    def report_speed_loss(
+        self, figures: tuple[str, ...], warnings: tuple[str, ...], _changes: int
+    ) -> None:
         assert bool(figures) == bool(warnings)
         self.said.append(figures)
 

@@ -24,7 +24,7 @@ from workers.engine.step.batch import Numbers, aligned, send_into, to_device
 from workers.engine.step.draft_pass import DraftPass, StepRows
 from workers.engine.step.draws import DrawTable, Kind
 from workers.engine.step.shared_prefixes import SharedOrder
-from workers.engine.step.spans import KeptStates, decode_step
+from workers.engine.step.states import KeptStates, decode_step
 from workers.engine.step.tables import SequenceTables
 
 

@@ -46,7 +46,8 @@ from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, following_
 from workers.engine.step.draws import Kind
 from workers.engine.step.sampler import Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
-from workers.engine.step.spans import kept_states, step_on, stops_of
+from workers.engine.step.spans import stops_of
+from workers.engine.step.states import kept_states, step_on
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
 from workers.engine.step.swaps import HostRoom, swapper
 from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow, no_updates

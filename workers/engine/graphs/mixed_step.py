@@ -37,7 +37,8 @@ from workers.engine.step.batch import (
 from workers.engine.step.draft_pass import DraftPass, StepRows
 from workers.engine.step.draws import DrawTable
 from workers.engine.step.sampler import Picked
-from workers.engine.step.spans import KeptStates, SpanRoom, spans_of
+from workers.engine.step.spans import SpanRoom, spans_of
+from workers.engine.step.states import KeptStates
 from workers.engine.step.tables import SequenceTables
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]

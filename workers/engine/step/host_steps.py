@@ -24,7 +24,7 @@ from workers.engine.step.draft_pass import (
     following_ids,
 )
 from workers.engine.step.sampler import Checked, Picked, Sampler
-from workers.engine.step.spans import HostSlots
+from workers.engine.step.states import HostSlots
 from workers.engine.step.steps import Launched
 from workers.engine.step.swaps import HostRoom, swapper
 from workers.scheduler import ON_CARD, Chunk, Moves, SwapRoom
@@ -168,16 +168,16 @@ class HostSteps:
 
     @property
     def used_graph(self) -> bool:
-        """Never: there are none."""
+        """False: a CPU has no graphs."""
         return False
 
     @property
     def has_pending_captures(self) -> bool:
-        """Never: there is nothing to prepare."""
+        """False: there is nothing to prepare."""
         return False
 
     def prepare(self, *, pending_only: bool) -> bool:  # noqa: ARG002 - the seam's
-        """There is nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
         return False
 
     @torch.inference_mode()

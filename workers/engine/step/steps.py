@@ -43,7 +43,7 @@ class Steps(Protocol):
         """New sequences, before the first step that names them."""
 
     def end(self, seqs: Sequence[int]) -> None:
-        """Forget sequences; unknown ones are no fault."""
+        """Forget sequences; unknown ones are ignored."""
 
     def launch(
         self,
@@ -63,7 +63,7 @@ class Steps(Protocol):
 
     @property
     def swap_room(self) -> SwapRoom | None:
-        """The host's memory for preempted sequences, if there is some."""
+        """The host memory for preempted sequences, if any."""
 
     @property
     def state_bytes(self) -> int:
@@ -75,7 +75,7 @@ class Steps(Protocol):
 
     @property
     def has_pending_captures(self) -> bool:
-        """Whether a step has missed something that `prepare` can make."""
+        """Whether a step lacked a graph that `prepare` can capture."""
 
     def prepare(self, *, pending_only: bool) -> bool:
         """Do one piece of work that makes later steps faster; False if there was none to do.
@@ -135,6 +135,6 @@ def fetch(picked: Picked) -> Launched:
 
 
 def _to_host(tensor: Tensor) -> Tensor:
-    """Pinned memory comes from torch's cache, which knows when a copy is done."""
+    """A copy in pinned memory from torch's cache, which knows when the copy is done."""
     target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return target.copy_(tensor, non_blocking=True)

@@ -1,7 +1,7 @@
-"""One engine over HTTP: questions about it, and answers to submissions.
+"""One external engine over HTTP: its facts, its health, and its answers to submissions.
 
-Owns the connections, the key, and what a status or a broken connection means. Must not know links,
-frames or processes.
+Owns the connections, the API key, and the meaning of a status or a broken connection. Must not know
+links, frames or processes.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class EngineGone(HermaError):
 
 
 class _NoAnswer(HttpError):
-    """The engine took the question and was silent."""
+    """The engine accepted the question and did not answer in time."""
 
 
 class EngineRefusal(HermaError):
-    """The engine does not take a submission."""
+    """The engine refuses a submission."""
 
     def __init__(self, reason: RejectReason, detail: str) -> None:
         super().__init__(detail)
@@ -58,8 +58,8 @@ class EngineRefusal(HermaError):
 
 
 @final
-class Exchange:
-    """Speaks to the engine at `url` (http, https, or unix:/PATH) in the terms of `api`."""
+class EngineClient:
+    """The client of the engine at `url` (http, https, or unix:/PATH), which speaks `api`."""
 
     def __init__(
         self, url: str, api: EngineQuestions, *, api_key: str | None, max_connections: int
@@ -67,7 +67,7 @@ class Exchange:
         self.url = url
         self.api = api
         is_local = url.startswith("unix:")
-        self._client = HttpClient(
+        self._http = HttpClient(
             "http://localhost" if is_local else url,
             uds=url.removeprefix("unix:") if is_local else None,
             max_connections=max_connections,
@@ -78,14 +78,16 @@ class Exchange:
 
     def close(self) -> None:
         """Close idle connections."""
-        self._client.close()
+        self._http.close()
 
     async def get(self, target: str) -> tuple[int, bytes]:
-        """Status and body. Raises `HttpError`, also after five seconds without an answer."""
+        """GET `target`: status and body. Raises `HttpError`, also after five seconds without an
+        answer.
+        """
         return await self._ask("GET", target, b"", ASK_S)
 
     async def health(self) -> int:
-        """The status of its health check, or of what it has instead. Raises `HttpError`."""
+        """The status of the first health check that the engine has. Raises `HttpError`."""
         status = (await self.get(self._health_target))[0]
         while status in _ABSENT and self._other_health_targets:
             self._health_target = self._other_health_targets.pop(0)
@@ -93,11 +95,12 @@ class Exchange:
         return status
 
     async def check(self) -> bool:
-        """Whether it answers. Raises `EngineGone` if nothing listens there any more, or what does
-        says it is dead.
+        """Whether the engine answers its health check in time. Raises `EngineGone` if nothing
+        listens, or if the engine reports a server error.
 
-        Silence proves nothing: an engine that computes may be slow to answer. A connection that
-        breaks says little too: a dying process may have taken it just before its end.
+        Silence proves nothing: a busy engine may be slow to answer. One broken connection proves
+        little: a dying process may have accepted it just before its end. So a broken connection is
+        tried again.
         """
         trouble = ""
         for _ in range(_CHECKS):
@@ -118,8 +121,8 @@ class Exchange:
         raise EngineGone(f"the engine at {self.url} is gone: {trouble}")
 
     async def limits(self) -> EngineLimits:
-        """What the engine says about itself. Raises `ConfigError` for one that cannot serve, also
-        if it does not take our key.
+        """The facts that the engine reports. Raises `ConfigError` for an engine that cannot serve,
+        or that refuses our key.
         """
         answers: dict[str, bytes] = {}
         for target in self.api.fact_targets:
@@ -141,10 +144,10 @@ class Exchange:
         body: bytes | AsyncIterable[bytes],
         num_bytes: int,
     ) -> AsyncIterator[HttpResponse]:
-        """The response to a request of `num_bytes` that is sent as it is, with the engine's key.
-        Raises `HttpError`.
+        """The response to a request with `num_bytes` of body, which is sent unchanged, with the
+        engine's key. Raises `HttpError`.
         """
-        async with self._client.exchange(
+        async with self._http.exchange(
             "POST",
             target,
             [*headers, *self._key],
@@ -158,8 +161,8 @@ class Exchange:
     async def answer(
         self, api: EngineApi, answer: Answer, on_event: Callable[[Piece | None], None]
     ) -> None:
-        """Ask until the answer is over. `on_event` gets the new tokens of each event, None for one
-        without.
+        """Run jobs until the answer is over. `on_event` receives the new tokens of each event, or
+        None.
 
         Raises `EngineRefusal`, `EngineError`, or `HttpError` for a connection that breaks.
         """
@@ -168,7 +171,8 @@ class Exchange:
             try:
                 await self._run(api, job, answer, on_event)
             except KeptConnectionClosed:
-                # It was closed while idle, so nothing was computed for us: once more, on another.
+                # The engine closed an idle connection and computed nothing: try again on another
+                # one.
                 await self._run(api, job, answer, on_event)
 
     async def _run(
@@ -182,12 +186,12 @@ class Exchange:
         reader = api.reader(job)
 
         def take(data: bytes) -> bool:
-            """Whether nothing more is wanted."""
+            """Process one event; return whether the caller must stop reading."""
             if (event := reader.read(data)) is not None:
                 on_event(answer.take(event))
             return answer.is_over or answer.has_gap
 
-        async with self._client.exchange(
+        async with self._http.exchange(
             "POST", request.target, self._headers, request.body, connect_s=CONNECT_S
         ) as response:
             if response.status != 200:
@@ -208,7 +212,7 @@ class Exchange:
         self, method: str, target: str, body: bytes, limit_s: float
     ) -> tuple[int, bytes]:
         with trio.move_on_after(limit_s):
-            async with self._client.exchange(
+            async with self._http.exchange(
                 method, target, self._headers, body, connect_s=limit_s, read_s=math.inf
             ) as response:
                 return response.status, await _start_of(response, MAX_ANSWER_BYTES)
@@ -216,7 +220,7 @@ class Exchange:
 
 
 def api_key_of(name: str | None, environ: Mapping[str, str]) -> str | None:
-    """The engine's key. Raises `ConfigError` if the variable is not set."""
+    """The API key in the variable `name`. Raises `ConfigError` if the variable is not set."""
     if name is None:
         return None
     if not (key := environ.get(name, "").strip()):
@@ -225,7 +229,7 @@ def api_key_of(name: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 async def _start_of(response: HttpResponse, max_bytes: int) -> bytes:
-    """The first bytes of a body; the rest is not read."""
+    """The first `max_bytes` of a body; the rest is not read."""
     body = bytearray()
     async for data in response.body:
         body += data

@@ -129,8 +129,9 @@ def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner, on: str) -> 
     """Steps save several on their way through a prompt, while others take rows around it, and one
     ahead of a decode; the next sequence begins at each, in blocks of its own.
     """
-    # A card adds up the products of 9 rows and of 100 in another order.
-    within = 4e-4 if on == "cuda" else 1e-4
+    # A card, and some processors, add up the products of 9 rows and of 100 in another order: 1.9e-4
+    # on an AMD EPYC. A state of another position differs by 0.1 and more.
+    within = 4e-4
     prompt = [2 + 7 * at % 149 for at in range(100)]
     starts = [start_of(seq, GREEDY, prompt) for seq in range(1, 12)]
     whole = Chunk(1, 0, 100, tuple(range(7)), samples=False)

@@ -16,9 +16,19 @@ from torch import Tensor
 from benchmarks.kernels.case import Case, Variant, within
 from benchmarks.kernels.linear import EPS, written
 from kernels.int4 import PER_WORD, Int4Weight, dequantise
-from kernels.linear import check_int4, int4, int4_tiles, linear_add, norm_linear, norm_swiglu
+from kernels.linear import (
+    check_int4,
+    int4,
+    int4_ampere,
+    int4_gemv,
+    int4_skinny,
+    int4_tiles,
+    linear_add,
+    norm_linear,
+    norm_swiglu,
+)
 from kernels.linear.choose import Op
-from kernels.linear.config import Int4Tiles
+from kernels.linear.config import Int4Ampere, Int4Tiles
 from kernels.rms_norm import rms_norm
 
 LAYERS = [
@@ -58,12 +68,15 @@ def case(
     num_rows: int,
     num_weight_rows: int,
     depth: int,
-    configs: Sequence[Int4Tiles | None],
+    configs: Sequence[Int4Tiles | Int4Ampere | None],
     device: torch.device,
     *,
     has_peer: bool = False,
+    has_triton: bool = False,
 ) -> Case:
-    """One operation at one size, by each of `configs` (None: the choice), and in 16 bits."""
+    """One operation at one size, by each of `configs` (None: the choice), with `has_triton` by the
+    kernels that serve where none in CUDA C++ does, and in 16 bits.
+    """
     num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
     # Interpreted `tl.dot` reads bfloat16 as integers.
     dtype = torch.float16 if device.type == "cpu" else torch.bfloat16
@@ -76,6 +89,8 @@ def case(
         return random(num_rows, depth), weight, other, dense
 
     ours = [Variant("chosen" if c is None else written(c), partial(_ours, op, c)) for c in configs]
+    if has_triton:
+        ours.append(Variant("Triton", partial(_by_triton, op)))
     if num_rows >= _WIDENED_ROWS:
         ours.append(Variant("widened", partial(_widened, op)))
     peer = Variant("16 bits", partial(_peer, op), peer=True, checked=False)
@@ -103,7 +118,7 @@ def drawn(num_rows: int, depth: int, dtype: torch.dtype, device: torch.device) -
 
 def _ours(
     op: Op,
-    config: Int4Tiles | None,
+    config: Int4Tiles | Int4Ampere | None,
     x: Tensor,
     weight: Int4Weight,
     other: Tensor,
@@ -114,9 +129,24 @@ def _ours(
         given = {"residual": other}
     if config is None:
         return int4.product(x, weight, **given)
-    if op is not Op.LINEAR_ADD and not int4_tiles.fuses_norm(x, other):
+    fuses_norm = (int4_ampere if isinstance(config, Int4Ampere) else int4_tiles).fuses_norm
+    if op is not Op.LINEAR_ADD and not fuses_norm(x, other):
         x, given["norm"] = rms_norm(x, other, EPS), None
+    if isinstance(config, Int4Ampere):
+        return int4_ampere.product(x, weight, config, **given)
     return int4_tiles.product(x, weight, config, **given)
+
+
+def _by_triton(op: Op, x: Tensor, weight: Int4Weight, other: Tensor, _: Tensor | None) -> Tensor:
+    given: dict[str, Any] = {"swiglu": op is Op.NORM_SWIGLU}
+    if op is Op.LINEAR_ADD:
+        given = {"residual": other}
+    if x.shape[0] <= int4_gemv.MAX_ROWS:
+        norm = {} if op is Op.LINEAR_ADD else {"norm": other, "eps": EPS}
+        return int4_gemv.int4_gemv(x, weight, **norm, **given)
+    if op is not Op.LINEAR_ADD:
+        x = rms_norm(x, other, EPS)
+    return int4_skinny.int4_skinny(x, weight, **given)
 
 
 def _widened(op: Op, x: Tensor, weight: Int4Weight, other: Tensor, _: Tensor | None) -> Tensor:

@@ -123,12 +123,15 @@ def launch(
     maps: Sequence[Any],
     tensors: Sequence[Tensor],
     numbers: Sequence[int],
+    *,
+    is_early: bool = True,
 ) -> None:
     """Launch so many programs: parameters are the maps, then addresses, then 32-bit integers.
 
-    May begin before the kernel ahead of it has ended (`griddepcontrol`). Raises `DriverError`.
+    If `is_early` it may begin before the kernel ahead of it has ended (`griddepcontrol`, since
+    Hopper). Raises `DriverError`.
     """
-    config = _config(grid, function.num_threads, function.shared_bytes, stream)
+    config = _config(grid, function.num_threads, function.shared_bytes, stream, is_early)
     addresses = [ctypes.c_uint64(tensor.data_ptr()) for tensor in tensors]
     integers = [ctypes.c_int32(number) for number in numbers]
     places = [tile.getPtr() for tile in maps]
@@ -139,11 +142,13 @@ def launch(
 
 
 @lru_cache(_KEPT_CONFIGS)
-def _config(grid: int, num_threads: int, shared_bytes: int, stream: int) -> Any:  # noqa: ANN401
+def _config(grid: int, num_threads: int, shared_bytes: int, stream: int, is_early: bool) -> Any:  # noqa: ANN401
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
     config.blockDimX, config.blockDimY, config.blockDimZ = num_threads, 1, 1
     config.sharedMemBytes, config.hStream = shared_bytes, stream
+    if not is_early:
+        return config
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1

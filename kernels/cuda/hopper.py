@@ -28,9 +28,9 @@ E4M3: Final = "k32.f32.e4m3.e4m3"
 _CAPABILITY: Final = (9, 0)
 
 
-def header() -> dict[str, str]:
-    """`hopper.h`, as a source's headers name it."""
-    return {"hopper.h": Path(__file__).with_name("hopper.h").read_text(encoding="utf-8")}
+def header(name: str = "hopper.h") -> dict[str, str]:
+    """A header of this folder, as a source's headers name it."""
+    return {name: Path(__file__).with_name(name).read_text(encoding="utf-8")}
 
 
 @cache

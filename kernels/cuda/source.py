@@ -19,8 +19,12 @@ from triton.runtime.cache import get_cache_manager
 
 from kernels.recorder import RecordedKernel, report
 
-_OPTIONS: Final = ("--gpu-architecture=sm_90a", "-std=c++17")
-"""sm_90a: with the matrix products of a warp group, which only Hopper has."""
+ARCH: Final = "ARCH"
+"""The constant that names another card than Hopper: ten times its compute capability."""
+
+_LANGUAGE: Final = "-std=c++17"
+_HOPPER: Final = "--gpu-architecture=sm_90a"
+"""With the matrix products of a warp group, which only Hopper has."""
 
 Headers = Callable[[Mapping[str, int]], Mapping[str, str]]
 """What the source includes, by name, for these constants."""
@@ -34,7 +38,8 @@ class CompileError(RuntimeError):
 class CudaSource:
     """A kernel `name` of the module `module`, to be found there under that name.
 
-    `constants` of a call are its macros.
+    `constants` of a call are its macros. It is compiled for Hopper, or for the card that the
+    constant `ARCH` names.
     """
 
     arg_names: Final = ()
@@ -42,7 +47,7 @@ class CudaSource:
     def __init__(self, module: str, name: str, path: Path, headers: Headers) -> None:
         self.name = name
         self._module = module
-        self._path = path
+        self.path = path
         self._headers = headers
 
     def record(self, constants: Mapping[str, int]) -> None:
@@ -64,22 +69,27 @@ class CudaSource:
 
     def _compiled(self, constants: Mapping[str, int]) -> bytes:
         macros = [f"-D{name}={value}" for name, value in sorted(constants.items())]
-        options = [*_OPTIONS, *macros]
+        options = [architecture(constants), _LANGUAGE, *macros]
         headers = self._headers(constants)
-        source = self._path.read_text(encoding="utf-8")
+        source = self.path.read_text(encoding="utf-8")
         parts = [compiler_version(), source, *options, *headers, *headers.values()]
         kept = get_cache_manager(sha256("\0".join(parts).encode()).hexdigest())
         file_name = f"{self.name}.cubin"
         begun_at = time.perf_counter()
         found = kept.get_file(file_name)
         if found is None:
-            cubin = _compile(source, self._path.name, options, headers)
+            cubin = _compile(source, self.path.name, options, headers)
             kept.put(cubin, file_name, binary=True)
         else:
             cubin = Path(found).read_bytes()
         seconds = time.perf_counter() - begun_at
         _count(self.name, cache_hit=found is not None, seconds=seconds)
         return cubin
+
+
+def architecture(constants: Mapping[str, int]) -> str:
+    """The compiler's option for the card that `constants` name."""
+    return f"--gpu-architecture=sm_{constants[ARCH]}" if ARCH in constants else _HOPPER
 
 
 class _Times(msgspec.Struct):
@@ -100,7 +110,7 @@ def _count(name: str, *, cache_hit: bool, seconds: float) -> None:
 @cache
 def compiler_version() -> str:
     """The compiler's version. Raises `CompileError` without a working compiler."""
-    return _answer({"options": _OPTIONS}, "no compiler of CUDA C++").decode()
+    return _answer({"options": (_HOPPER, _LANGUAGE)}, "no compiler of CUDA C++").decode()
 
 
 def _compile(source: str, name: str, options: list[str], headers: Mapping[str, str]) -> bytes:

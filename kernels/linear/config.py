@@ -140,4 +140,27 @@ class Int4Tiles(NamedTuple):
         return 16 * self.m_tiles * self.warps_m
 
 
+class Int4Ampere(NamedTuple):
+    """Tiles of 16 `m_tiles` `warps_m` weight rows in 4 bits, by 8 `eights` rows of x.
+
+    - `teams` of `warps_m` warps take steps of `columns` columns in turns. Each has `stages` of its
+      own in shared memory, all but one of them on their way.
+    - `splits` programs share the columns of a tile and add up in a fixed order. It is no constant
+      of the compilation.
+    """
+
+    warps_m: int
+    m_tiles: int
+    teams: int
+    eights: int
+    stages: int
+    columns: int = 128
+    splits: int = 1
+
+    @property
+    def tile(self) -> int:
+        """Weight rows of a program."""
+        return 16 * self.m_tiles * self.warps_m
+
+
 Config = Gemv | Skinny | Wide

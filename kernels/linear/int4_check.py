@@ -1,4 +1,4 @@
-"""Small products that show whether `int4_tiles` computes correctly on a card.
+"""Small products that show whether a kernel in CUDA C++ computes correctly on a card.
 
 Owns the products, their exact results and what counts as wrong. Must not know which card it is, nor
 the consequences of a fault: tensors and a product in, a line out.
@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.int4 import Int4Weight, dequantise, packed
-from kernels.linear import int4_choose, int4_tiles
-from kernels.linear.config import Int4Tiles
+from kernels.linear import int4_choose
+from kernels.linear.config import Int4Ampere, Int4Tiles
 
 Product = Callable[..., Tensor]
-"""As `int4_tiles.product`."""
+"""As `int4_tiles.product` and `int4_ampere.product`."""
 
 EPS: Final = 1e-6
 
@@ -46,7 +46,8 @@ _SPREAD: Final = 4.8
 class CheckedProduct(NamedTuple):
     """One product: rows of x, weight rows, columns, and the columns of a group. With `num_times` so
     many products follow each other without waiting, each with the result of the one before.
-    `config` None: the one that `int4_choose` chooses; others are those of larger products.
+    `config` None: that of `int4_tiles` which `int4_choose` chooses; others are those of larger
+    products. `num_splits` is for `int4_ampere`, whose tiles have none of their own.
     """
 
     num_rows: int
@@ -55,7 +56,8 @@ class CheckedProduct(NamedTuple):
     group: int
     parts: str = ""
     num_times: int = 1
-    config: Int4Tiles | None = None
+    config: Int4Tiles | Int4Ampere | None = None
+    num_splits: int = 1
 
     def has(self, part: str) -> bool:
         """Whether `parts` names it."""
@@ -126,6 +128,38 @@ WGMMA_PRODUCTS: Final = (
 """By warp groups, in bfloat16: where these are wrong, and no others, warps multiply alone."""
 
 
+_AMPERE: Final = {
+    1: (
+        CheckedProduct(1, 200, 2336, 32, "zeros norm"),  # a last step of 32 columns
+        CheckedProduct(5, 136, 4160, 64, "residual", num_splits=3),
+        CheckedProduct(7, 200, 1024, 128, "zeros norm swiglu", num_splits=2),
+        CheckedProduct(4, 1024, 1024, 128, "zeros", num_times=8, num_splits=2),
+    ),
+    2: (
+        CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
+        CheckedProduct(11, 200, 2304, 128, "norm bias", num_splits=2),
+    ),
+    4: (
+        CheckedProduct(30, 200, 2368, 32, "zeros other_scales"),
+        CheckedProduct(17, 264, 4160, 64, "residual", num_splits=3),
+    ),
+    8: (
+        CheckedProduct(64, 264, 4160, 64, "zeros residual", num_splits=2),
+        CheckedProduct(130, 200, 1024, 128, "swiglu gelu"),  # three tiles of rows
+    ),
+}
+"""By eights of rows in a tile of `int4_ampere`."""
+
+
+def ampere_products(configs: Sequence[Int4Ampere]) -> tuple[CheckedProduct, ...]:
+    """Those by `int4_ampere`: each of the tiles multiplies all products of as many rows."""
+    return tuple(
+        case._replace(config=config._replace(splits=case.num_splits))
+        for config in configs
+        for case in _AMPERE[config.eights]
+    )
+
+
 class Inputs(NamedTuple):
     """Of one product, all on one device; x is multiplied as it is, without an order of columns."""
 
@@ -161,10 +195,10 @@ def first_fault(
     return ""
 
 
-def record(dtype: torch.dtype) -> None:
+def record(product: Product, dtype: torch.dtype, cases: Sequence[CheckedProduct]) -> None:
     """Launch all on the pretended device (`kernels.recorder`)."""
-    for case in (*PRODUCTS, *(WGMMA_PRODUCTS if dtype == torch.bfloat16 else ())):
-        launched(case, drawn(case, dtype, torch.device("meta")), int4_tiles.product)
+    for case in cases:
+        launched(case, drawn(case, dtype, torch.device("meta")), product)
 
 
 def launched(case: CheckedProduct, inputs: Inputs, product: Product) -> Tensor:

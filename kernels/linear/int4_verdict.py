@@ -1,7 +1,8 @@
-"""Which devices `int4_tiles` serves: those on which a check in this process found it correct.
+"""Which kernel in CUDA C++ serves a device: its candidate, if a check in this process found it
+correct there.
 
-Owns the verdict of each device, and the mark of a check that did not end. Must not know the
-products of the check. Without a verdict the Triton kernels serve.
+Owns the candidate and the verdict of each device, and the mark of a check that did not end. Must
+not know the products of the check. Without a verdict the Triton kernels serve.
 
 The kernel may also break the device's context, or never end. Then this process can compute nothing
 on that device any more: the check raises `CardBroken` and leaves its mark, a word in a file in
@@ -11,8 +12,9 @@ file is locked during a check, so that processes that start together check one a
 
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from fcntl import LOCK_EX, flock
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,9 +22,10 @@ from typing import Final, NamedTuple
 import torch
 from triton.runtime.cache import get_cache_manager
 
-from kernels.cuda.hopper import header, runs_on
+from kernels.choose import capability, is_card, shared_bytes
+from kernels.cuda import hopper
 from kernels.cuda.source import compiler_version
-from kernels.linear import int4_check, int4_tiles
+from kernels.linear import int4_ampere, int4_check, int4_tiles
 
 _LONGEST_S: Final = 10.0
 """The longest time of a product: a thousand times what one of the check takes."""
@@ -34,9 +37,16 @@ class CardBroken(Exception):
     """The kernel broke the context of its device, or did not end: this process cannot use it."""
 
 
+class Candidate(StrEnum):
+    """A kernel in CUDA C++ for products in 4 bits."""
+
+    TILES = "int4_tiles"
+    AMPERE = "int4_ampere"
+
+
 class Verdict(NamedTuple):
-    """Whether `int4_tiles` serves a device, and a line for operators. `is_fault`: a check failed.
-    `has_wgmma`: its products by warp groups serve too.
+    """Whether the candidate serves a device, and a line for operators. `is_fault`: a check failed.
+    `has_wgmma`: the products of `int4_tiles` by warp groups serve too.
     """
 
     serves: bool
@@ -48,19 +58,41 @@ class Verdict(NamedTuple):
 _verdicts: dict[tuple[torch.device, torch.dtype], Verdict] = {}
 
 
+def candidate(compute_capability: tuple[int, int]) -> Candidate | None:
+    """Which kernel is checked on such a card, and serves where it is right: on Hopper the one that
+    its copy engine feeds, from Ampere on elsewhere the one with asynchronous copies.
+    """
+    if compute_capability == (9, 0):
+        return Candidate.TILES
+    return Candidate.AMPERE if compute_capability >= (8, 0) else None
+
+
+@cache
+def candidate_on(device: torch.device) -> Candidate | None:
+    """That of a device; None without a card or a compiler."""
+    if not is_card(device) or not hopper.has_compiler():
+        return None
+    return candidate(capability(device))
+
+
 def verdict_on(device: torch.device, dtype: torch.dtype) -> Verdict | None:
     """The verdict for rows of that dtype; None before a check."""
     return _verdicts.get((_indexed(device), dtype))
 
 
 def serves(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a check has found the kernel correct. It counts as correct on the pretended device;
-    if it is not, the Triton kernels are compiled when they are first launched.
+    """Whether a check has found the candidate correct. On the pretended device it counts as
+    correct; if it is not, the Triton kernels are compiled when they are first launched.
     """
     if device.type == "meta":
         return True
     verdict = _verdicts.get((device, dtype))
     return verdict is not None and verdict.serves
+
+
+def serving(device: torch.device, dtype: torch.dtype) -> Candidate | None:
+    """The kernel that serves rows of that dtype; see `serves`."""
+    return candidate_on(device) if serves(device, dtype) else None
 
 
 def has_wgmma(device: torch.device, dtype: torch.dtype) -> bool:
@@ -72,7 +104,7 @@ def has_wgmma(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def check(device: torch.device, dtype: torch.dtype) -> Verdict:
-    """Check the kernel, once in a process; call it outside captures. On the pretended device it
+    """Check the candidate, once in a process; call it outside captures. On the pretended device it
     only records the launches of a check. Raises `CardBroken`.
     """
     device = _indexed(device)
@@ -90,17 +122,22 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def _verdict(device: torch.device, dtype: torch.dtype) -> Verdict:
-    if not runs_on(device) or dtype not in int4_tiles.HALVES:
+    kernel = candidate_on(device)
+    if kernel is None or dtype not in int4_tiles.HALVES:
         return Verdict(False, f"4-bit products: Triton's kernels, in {dtype} on {device}")
-    int4_check.record(dtype)  # on a card this waits for what is being compiled ahead
+    has_groups = kernel is Candidate.TILES and dtype == torch.bfloat16
+    product, cases = _checked(kernel, device)
+    others = int4_check.WGMMA_PRODUCTS if has_groups else ()
+    # On a card this waits for what is being compiled ahead.
+    int4_check.record(product, dtype, (*cases, *others))
     if device.type == "meta":
-        return Verdict(True, "4-bit products: int4_tiles, as far as is known ahead")
+        return Verdict(True, f"4-bit products: {kernel}, as far as is known ahead")
     begun_at = time.perf_counter()
     settle = partial(wait_for, device)
-    run = partial(int4_check.first_fault, int4_tiles.product, device, dtype, settle)
+    run = partial(int4_check.first_fault, product, device, dtype, settle)
     mark = mark_of(device)
-    verdict = judge(mark, run)
-    if verdict.serves and dtype == torch.bfloat16:
+    verdict = judge(mark, partial(run, cases), kernel)
+    if verdict.serves and has_groups:
         # A mark of its own: warp groups that never end are left out alone next time.
         own = mark.with_name(f"{mark.name}_wgmma")
         grouped = judge(own, partial(run, int4_check.WGMMA_PRODUCTS))
@@ -108,9 +145,22 @@ def _verdict(device: torch.device, dtype: torch.dtype) -> Verdict:
     return verdict._replace(text=f"{verdict.text} ({time.perf_counter() - begun_at:.1f} s)")
 
 
-def judge(mark: Path, run: Callable[[], str]) -> Verdict:
-    """The verdict by the fault that `run` finds, "" for none. `mark` has a word in it while it
-    runs, and keeps it if `run` raises or the process dies; where it has one, `run` is not called.
+def _checked(
+    kernel: Candidate, device: torch.device
+) -> tuple[int4_check.Product, tuple[int4_check.CheckedProduct, ...]]:
+    """A kernel's launch, and the products that it is checked by."""
+    match kernel:
+        case Candidate.TILES:
+            return int4_tiles.product, int4_check.PRODUCTS
+        case Candidate.AMPERE:
+            configs = int4_ampere.configs_on(shared_bytes(device))
+            return int4_ampere.product, int4_check.ampere_products(configs)
+
+
+def judge(mark: Path, run: Callable[[], str], kernel: Candidate = Candidate.TILES) -> Verdict:
+    """The verdict on a kernel by the fault that `run` finds, "" for none. `mark` has a word in it
+    while it runs, and keeps it if `run` raises or the process dies; where it has one, `run` is not
+    called.
     """
     mark.parent.mkdir(parents=True, exist_ok=True)
     with mark.open("a", encoding="utf-8") as file:
@@ -123,8 +173,8 @@ def judge(mark: Path, run: Callable[[], str]) -> Verdict:
             fault = run()
             file.truncate(0)
     if fault:
-        return Verdict(False, f"4-bit products: Triton's kernels, int4_tiles: {fault}", True)
-    return Verdict(True, "4-bit products: int4_tiles, which was right here")
+        return Verdict(False, f"4-bit products: Triton's kernels, {kernel}: {fault}", True)
+    return Verdict(True, f"4-bit products: {kernel}, which was right here")
 
 
 def with_wgmma(verdict: Verdict, grouped: Verdict) -> Verdict:
@@ -141,8 +191,11 @@ def mark_of(device: torch.device) -> Path:
     from kernels.cuda.driver import version
 
     card = str(torch.cuda.get_device_properties(device))
-    source = Path(int4_tiles.__file__).with_suffix(".cu").read_text(encoding="utf-8")
-    parts = [card, str(version()), compiler_version(), source, *header().values()]
+    is_ampere = candidate_on(device) is Candidate.AMPERE
+    source = (int4_ampere.int4_ampere if is_ampere else int4_tiles.int4_tiles).path
+    headers = hopper.header("ampere.h" if is_ampere else "hopper.h")
+    text = source.read_text(encoding="utf-8")
+    parts = [card, str(version()), compiler_version(), text, *headers.values()]
     key = sha256("\0".join(parts).encode()).hexdigest()
     return Path(get_cache_manager(key).cache_dir) / "int4_check"
 
@@ -155,8 +208,8 @@ def wait_for(device: torch.device) -> None:
         event.record(torch.cuda.current_stream(device))
         while not event.query():
             if time.monotonic() > until:
-                raise CardBroken(f"int4_tiles did not end in {_LONGEST_S:.0f} s; {_NEXT}")
+                raise CardBroken(f"4-bit products did not end in {_LONGEST_S:.0f} s; {_NEXT}")
             time.sleep(_POLL_S)
     except RuntimeError as error:
         why = str(error).partition("\n")[0]
-        raise CardBroken(f"int4_tiles broke the context of {device}: {why}; {_NEXT}") from error
+        raise CardBroken(f"4-bit products broke the context of {device}: {why}; {_NEXT}") from error

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.cuda import hopper
 from kernels.cuda.source import CompileError
 from kernels.int4 import Int4Weight
 from kernels.linear import (
@@ -23,7 +22,7 @@ from kernels.linear import (
 from kernels.linear.config import Int4Tiles
 from kernels.linear.int4 import Kernel
 from kernels.linear.int4_check import PRODUCTS, WGMMA_PRODUCTS, CheckedProduct, Inputs
-from kernels.linear.int4_verdict import CardBroken
+from kernels.linear.int4_verdict import Candidate, CardBroken
 
 CPU = torch.device("cpu")
 HALVES = [torch.bfloat16, torch.float16]
@@ -168,7 +167,7 @@ def test_without_a_check_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> N
     assert not int4_verdict.serves(card, torch.bfloat16)
     assert int4_verdict.verdict_on(card, torch.bfloat16) is None
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
-    monkeypatch.setattr(int4_verdict, "runs_on", lambda _: False)
+    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: None)
     verdict = int4_verdict.check(card, torch.bfloat16)
     assert (verdict.serves, verdict.is_fault) == (False, False)
     assert not int4_verdict.serves(card, torch.bfloat16)
@@ -186,7 +185,7 @@ def test_warp_groups_that_broke_the_device_are_left_out_alone(
             raise CardBroken("gone")
         return double()(x, weight, config, **given)
 
-    monkeypatch.setattr(int4_verdict, "runs_on", lambda _: True)
+    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: Candidate.TILES)
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
     monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
     monkeypatch.setattr(int4_tiles, "product", product)
@@ -210,7 +209,7 @@ def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -
         return kernels[x.dtype](x, *arguments, **given)
 
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
-    monkeypatch.setattr(int4_verdict, "runs_on", lambda _: True)
+    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: Candidate.TILES)
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
     monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
     monkeypatch.setattr(int4_tiles, "product", product)
@@ -238,7 +237,7 @@ def test_wrong_warp_groups_are_left_out_alone(monkeypatch: pytest.MonkeyPatch, m
         )
 
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
-    monkeypatch.setattr(int4_verdict, "runs_on", lambda _: True)
+    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: Candidate.TILES)
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
     monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
     monkeypatch.setattr(int4_tiles, "product", product)
@@ -278,38 +277,46 @@ def test_a_card_that_breaks_or_hangs_is_given_up(
     assert ("illegal" if error else "did not end") in str(found.value)
 
 
+TILES, AMPERE = Candidate.TILES, Candidate.AMPERE
+MANY = int4_skinny.MAX_ROWS + 1
 CHOICES = [
-    (0, True, False, False, Kernel.WIDENED),
-    (1, True, True, True, Kernel.TILES),
-    (int4_skinny.MAX_ROWS, True, False, False, Kernel.TILES),
-    (int4_skinny.MAX_ROWS + 1, True, False, False, Kernel.WIDENED),
-    (int4_skinny.MAX_ROWS + 1, True, False, True, Kernel.TILES),
-    (int4_gemv.MAX_ROWS, False, False, False, Kernel.GEMV),
-    (1, False, True, False, Kernel.SKINNY),
-    (1, False, False, True, Kernel.SKINNY),
-    (int4_gemv.MAX_ROWS + 1, False, False, False, Kernel.SKINNY),
-    (int4_skinny.MAX_ROWS + 1, False, False, False, Kernel.WIDENED),
-    (int4_skinny.MAX_ROWS + 1, False, False, True, Kernel.SKINNY),
+    (0, TILES, False, False, Kernel.WIDENED),
+    (1, TILES, True, True, Kernel.TILES),
+    (MANY - 1, TILES, False, False, Kernel.TILES),
+    (MANY, TILES, False, False, Kernel.WIDENED),
+    (MANY, TILES, False, True, Kernel.TILES),
+    (0, AMPERE, False, False, Kernel.WIDENED),
+    (1, AMPERE, True, True, Kernel.AMPERE),
+    (MANY - 1, AMPERE, False, False, Kernel.AMPERE),
+    (MANY, AMPERE, False, False, Kernel.WIDENED),
+    (MANY, AMPERE, False, True, Kernel.AMPERE),
+    (int4_gemv.MAX_ROWS, None, False, False, Kernel.GEMV),
+    (1, None, True, False, Kernel.SKINNY),
+    (1, None, False, True, Kernel.SKINNY),
+    (int4_gemv.MAX_ROWS + 1, None, False, False, Kernel.SKINNY),
+    (MANY, None, False, False, Kernel.WIDENED),
+    (MANY, None, False, True, Kernel.SKINNY),
 ]
 
 
-@pytest.mark.parametrize(("num_rows", "has_tiles", "has_order", "invariant", "kernel"), CHOICES)
+@pytest.mark.parametrize(("num_rows", "serving", "has_order", "invariant", "kernel"), CHOICES)
 def test_the_choice(
-    num_rows: int, has_tiles: bool, has_order: bool, invariant: bool, kernel: Kernel
+    num_rows: int, serving: Candidate | None, has_order: bool, invariant: bool, kernel: Kernel
 ) -> None:
     """Without a good verdict it is the one that every other card has."""
     assert kernel is int4.choose(
-        num_rows, has_tiles=has_tiles, has_order=has_order, invariant=invariant
-    )
+        num_rows, has_tiles=serving is TILES, has_ampere=serving is AMPERE, has_order=has_order,
+        invariant=invariant,
+    )  # fmt: skip
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("dtype", HALVES)
 def test_it_is_right_on_this_card(dtype: torch.dtype) -> None:
-    """On Hopper; others are not asked."""
+    """The kernel that is this card's candidate."""
     card = torch.device("cuda:0")
     verdict = int4_verdict.check(card, dtype)
     print(verdict.text)
     assert not verdict.is_fault
-    assert verdict.serves == hopper.runs_on(card)
+    assert verdict.serves == (int4_verdict.candidate_on(card) is not None)

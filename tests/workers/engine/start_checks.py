@@ -35,9 +35,11 @@ from config import WorkerConfig  # noqa: E402
 from kernels.attention import ExtendSegment, extend_attention, library  # noqa: E402
 from kernels.cuda import hopper  # noqa: E402
 from kernels.linear import (  # noqa: E402
+    int4_ampere,
     int4_gemv,
     int4_skinny,
     int4_tiles,
+    int4_verdict,
     linear_add,
     norm_linear,
     norm_swiglu,
@@ -238,17 +240,30 @@ def _check_products(*, invariant: bool) -> None:
 
 def check_products_in_4_bits() -> None:
     """Those of the kernel in CUDA C++ with its check, which comes first; of many rows widened."""
+    _check_products_in_4_bits(H200, int4_tiles.__name__, len(PRODUCTS))
+
+
+def check_products_in_4_bits_elsewhere() -> None:
+    """The same by the kernel of other cards."""
+    for module in (choose, hopper, int4_ampere, int4_verdict):
+        module.capability = lambda _: (8, 6)
+    num_tiles = len(int4_ampere.configs_on(99 * 1024))
+    _check_products_in_4_bits(86, int4_ampere.__name__, num_tiles)
+
+
+def _check_products_in_4_bits(arch: int, module: str, least_checked: int) -> None:
     hopper.has_compiler = lambda: True
-    pretend_device(H200)
+    pretend_device(arch)
     worker = _worker(LARGE, token_budget=2048, quantization="int4")
     first, *later = dry_run(worker, LARGE)
-    checked = [kernel.module == int4_tiles.__name__ for kernel in first[: len(PRODUCTS)]]
-    assert all(checked), first[: len(PRODUCTS)]
+    checked = [kernel.module == module for kernel in first[:least_checked]]
+    assert all(checked), first[:least_checked]
     known = {kernel.id for kernels in (first, *later) for kernel in kernels}
     for num_rows in (1, 2, 5, 9, 16, 17, 33, 64, 65, 200, 256, 300, 385, 512, 513):
         with record_launches() as recorded:
             _multiply(num_rows, invariant=False, change=quartered)
         modules = {kernel.module for kernel in recorded.values()}
+        assert (module in modules) == (num_rows <= int4_skinny.MAX_ROWS)
         assert not {int4_gemv.__name__, int4_skinny.__name__} & modules
         missing = [kernel for kernel in recorded.values() if kernel.id not in known]
         assert not missing, (num_rows, missing)

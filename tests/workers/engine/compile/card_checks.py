@@ -1,4 +1,4 @@
-"""Compiles all Triton kernels of a worker for a card that is not there: with an `arch` such as 120.
+"""Compiles all kernels of a worker for a card that is not there: with an `arch` such as 120.
 
 Run as a program, without the interpreter: `card_checks ARCH MODEL [KEY=VALUE ...]`. Prints one JSON
 object: how many were compiled, the most shared memory of one in bytes, and the errors.
@@ -25,7 +25,8 @@ def compiled(kernel: RecordedKernel) -> tuple[str, int, str]:
         found = function.preload(kernel.specialisation)
     except Exception as error:  # noqa: BLE001 - whatever Triton raises is reported
         return kernel.name, 0, f"{kernel.name}: {type(error).__name__}: {error}"[:300]
-    return kernel.name, int(found.metadata.shared), ""
+    # Shared memory of a kernel in CUDA C++ is given at its launch.
+    return kernel.name, 0 if found is None else int(found.metadata.shared), ""
 
 
 def main() -> None:

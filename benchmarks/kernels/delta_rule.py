@@ -4,8 +4,9 @@ Owns the sizes and their floors. It is what lies between the layer's products: c
 rule and norm.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ DECODES = (1, 8, 64, 256)
 PROMPTS = ((2048, 1), (8192, 1), (16_384, 1), (2048, 4), (1024, 8), (300, 1), (32, 1))
 """Rows of a sequence, sequences."""
 
-VERIFIED = ((1, 1), (3, 1), (4, 1), (8, 1), (4, 8), (1, 64), (3, 64))
+VERIFIED = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (3, 8), (4, 8), (1, 64), (3, 64))
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -49,7 +50,7 @@ def cases(device: torch.device) -> Iterator[Case]:
     if device.type == "cpu":
         yield mixed("decode 2", [1] * 2, SMALL, device)
         yield mixed("prompt 70", [70], SMALL, device)
-        yield _verified(3, 2, SMALL, device)
+        yield verified(3, 2, SMALL, device)
         return
     for num in DECODES:
         yield mixed(f"decode {num}", [1] * num, SIZES, device)
@@ -58,7 +59,7 @@ def cases(device: torch.device) -> Iterator[Case]:
     yield mixed("prompt 1 x 8192, half the heads", [8192], HALF, device)
     yield mixed("decode 64 + prompt 448", [*[1] * 64, 448], SIZES, device)
     for num_rows, num in VERIFIED:
-        yield _verified(num_rows, num, SIZES, device)
+        yield verified(num_rows, num, SIZES, device)
 
 
 class Layer(NamedTuple):
@@ -102,9 +103,15 @@ def mixed(name: str, lengths: Sequence[int], sizes: DeltaSizes, device: torch.de
     return _case(name, lengths, sizes, lambda: _inputs(lengths, sizes, device), run, expected, 0)
 
 
-def _verified(num_rows: int, num: int, sizes: DeltaSizes, device: torch.device) -> Case:
-    """Rows behind as many before, of which all but the last were kept: so many are folded as may
-    be taken back. Of one row they are decodes of an engine that verifies.
+def verified(
+    num_rows: int,
+    num: int,
+    sizes: DeltaSizes,
+    device: torch.device,
+    variants: Mapping[str, Callable[..., Tensor]] | None = None,
+) -> Case:
+    """Rows behind as many before, of whose drafts all but one were kept: those are folded. Of one
+    row they are decodes of an engine that verifies. `variants` are called as `verify` is.
     """
     lengths, most = [num_rows] * num, num_rows - 1
     given = cache(lambda: drawn_layer(lengths, sizes, device))
@@ -112,13 +119,15 @@ def _verified(num_rows: int, num: int, sizes: DeltaSizes, device: torch.device) 
     taken, plan = plan_verified(spans, device), plan_spans(spans, device)
 
     def make() -> tuple[Tensor, ...]:
-        ring = _drawn(device, num, max(1, most), sizes.columns)
-        gates = _drawn(device, num, max(1, most), 2 * sizes.num_value_heads)
+        ring = drawn(device, num, max(1, most), sizes.columns)
+        gates = drawn(device, num, max(1, most), 2 * sizes.num_value_heads)
         return *_inputs(lengths, sizes, device), ring, gates
 
-    def run(rows: Tensor, gates: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+    def run(
+        call: Callable[..., Tensor], rows: Tensor, gates: Tensor, *kept: Tensor
+    ) -> tuple[Tensor, ...]:
         state, ring = DeltaState(*kept[:2]), DeltaRing(*kept[2:])
-        out = verify(rows, gates, given().weights, EPS, state, ring, taken, plan)
+        out = call(rows, gates, given().weights, EPS, state, ring, taken, plan)
         return out, *state
 
     def expected(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -128,8 +137,10 @@ def _verified(num_rows: int, num: int, sizes: DeltaSizes, device: torch.device) 
         return out, *state
 
     ring_bytes = 2 * num * (2 * most - 1 if most else 0) * sizes.columns
-    name = f"verify {num} x {num_rows}"
-    return _case(name, lengths, sizes, make, run, expected, ring_bytes)
+    name, calls = f"verify {num} x {num_rows}", variants or {"entry": verify}
+    runs = [Variant(each, partial(run, call)) for each, call in calls.items()]
+    case = _case(name, lengths, sizes, make, runs[0].run, expected, ring_bytes)
+    return replace(case, variants=runs)
 
 
 def _case(
@@ -169,12 +180,12 @@ def _inputs(lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> 
     """Rows, gates, states and tails."""
     num, num_rows, heads = len(lengths), sum(lengths), sizes.num_value_heads
     return (
-        _drawn(device, num_rows, sizes.columns + sizes.value_columns),
-        _drawn(device, num_rows, 2 * heads),
+        drawn(device, num_rows, sizes.columns + sizes.value_columns),
+        drawn(device, num_rows, 2 * heads),
         torch.randn(num, heads, sizes.key_dim, sizes.value_dim, device=device).div_(4),
-        _drawn(device, num, WIDTH - 1, sizes.columns),
+        drawn(device, num, WIDTH - 1, sizes.columns),
     )
 
 
-def _drawn(device: torch.device, *shape: int) -> Tensor:
+def drawn(device: torch.device, *shape: int) -> Tensor:
     return torch.randn(shape, device=device).to(torch.bfloat16)

@@ -1,22 +1,31 @@
 """Finds the best tiles of `kernels.delta_rule` at the 27B's sizes: one at a time differs.
 
 `python -m benchmarks.kernels delta_sweep --jobs 16 --parts`: the best of each case by kernel, too;
-`--json FILE` has the times of all, `--case decode` the decodes only. "usual" are the tiles of two
-kernels, and of prompts; "fused" one kernel's warps, registers, columns, values and streaming;
-"streamed" another's warps, registers, values and stages.
+`--json FILE` has the times of all, `--case decode` the decodes only, `--case verify` the rows that
+may be taken back. "usual" are the tiles of two kernels, and of prompts; "fused" one kernel's warps,
+registers, columns, values and streaming; "streamed" another's warps, registers, values and stages;
+"whole" the kernel that verified before, all others of a verification differ from `RowTiles()`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import Case, Variant
-from benchmarks.kernels.delta_rule import EPS, SIZES, drawn_layer, mixed
+from benchmarks.kernels.delta_rule import EPS, SIZES, drawn_layer, mixed, verified
+from benchmarks.kernels.delta_whole import whole
 from benchmarks.kernels.linear import case as linear_case
-from kernels.delta_rule import DeltaState, GateProduct
+from kernels.delta_rule import (
+    DeltaPlan,
+    DeltaRing,
+    DeltaState,
+    DeltaWeights,
+    GateProduct,
+    VerifyPlan,
+)
 from kernels.delta_rule.device import (
     FEW_TILES,
     MANY_TILES,
@@ -27,7 +36,9 @@ from kernels.delta_rule.device import (
 )
 from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.prompts import TILES, Tiles, prompts
+from kernels.delta_rule.row_steps import Places, RowTiles
 from kernels.delta_rule.streamed import StreamTiles
+from kernels.delta_rule.verified import prepare, verify
 from kernels.linear import norm_linear
 from kernels.linear.choose import Op
 from kernels.linear.config import Skinny
@@ -61,6 +72,19 @@ _STEP_TILES = (
     FusedTiles(8, 128, 128),
     FusedTiles(8, 255, 16),
 )
+_VERIFIED = ((3, 64), (1, 64), (3, 8), (1, 1), (3, 1), (4, 1), (8, 1), (16, 1))
+"""Rows of a sequence, sequences."""
+
+_ROW_TILES = (
+    *[RowTiles(norms_apart=apart, group=group) for apart in (False, True) for group in (4, 16)],
+    *[RowTiles(norms_apart=True, stages=stages) for stages in (2, 4)],
+    RowTiles(norms_apart=True, streams=True),
+    RowTiles(4, 255, norms_apart=True),
+    RowTiles(4, 255, norms_apart=True, streams=True),
+    RowTiles(4, 255, group=16),
+    RowTiles(16, 80, norms_apart=True),
+    *[RowTiles(16, registers, group=16) for registers in (80, 128)],
+)
 _PRODUCTS = (STEP_TILES, FEW_TILES, FusedTiles(8, 255, 16))
 _WIDTH = 5120
 """Of the 27B's rows."""
@@ -88,11 +112,36 @@ def cases(device: torch.device) -> Iterator[Case]:
     for num in _DECODES:
         case = mixed(f"decode {num}", [1] * num, SIZES, device)
         yield replace(case, variants=[_variant([1] * num, tiles, device) for tiles in _STEP_TILES])
+    calls = {_name(tiles): _verify(tiles) for tiles in _ROW_TILES} | {"whole": _by_whole_heads}
+    for num_rows, num in _VERIFIED:
+        yield verified(num_rows, num, SIZES, device, calls)
     for num in (1, 2):
         yield _with_product(num, device)
     for num in (32, 64, 192):
         given = Op.NORM_LINEAR, num, 2 * SIZES.num_value_heads, _WIDTH
         yield linear_case(*given, _GATES, device)
+
+
+def _verify(tiles: RowTiles) -> Callable[..., Tensor]:
+    return partial(verify, sizes=SIZES, tiles=tiles)
+
+
+def _by_whole_heads(
+    rows: Tensor,
+    gates: Tensor,
+    weights: DeltaWeights,
+    eps: float,
+    state: DeltaState,
+    ring: DeltaRing,
+    taken: VerifyPlan,
+    plan: DeltaPlan,
+) -> Tensor:
+    """As it was: whole heads, and four rows prepared at once."""
+    out = rows.new_empty(len(rows), SIZES.value_columns)
+    places = Places(taken.starts, taken.folds, taken.firsts, plan.slots, plan.offsets)
+    prepared = prepare(rows, gates, weights, state, ring, taken, places, SIZES, RowTiles())
+    whole(prepared, rows, weights.norm, eps, state.matrices, places, SIZES, out)
+    return out
 
 
 def _with_product(num: int, device: torch.device) -> Case:
@@ -155,13 +204,13 @@ def _variant(
     return Variant(_name(tiles), run)
 
 
-def _name(tiles: Tiles | StepTiles | FusedTiles | StreamTiles) -> str:
+def _name(tiles: Tiles | StepTiles | FusedTiles | StreamTiles | RowTiles) -> str:
     """What differs."""
     if isinstance(tiles, FusedTiles):
         return f"fused {' '.join(str(int(value)) for value in tiles)}"
     if isinstance(tiles, StreamTiles):
         return f"streamed {' '.join(str(value) for value in tiles)}"
-    usual: Tiles | StepTiles = TILES if isinstance(tiles, Tiles) else STEP_TILES
+    usual = next(each for each in (TILES, STEP_TILES, RowTiles()) if type(each) is type(tiles))
     fields: Sequence[str] = tiles._fields
     values = zip(fields, tiles, usual, strict=True)
     return " ".join(f"{name}={value}" for name, value, was in values if value != was) or "usual"

@@ -293,7 +293,7 @@ def fused(
         (
             *(rows, gates, hidden, input_norm, weight, weights.conv, weights.decay),
             *(weights.dt_bias, weights.norm, state.matrices, state.tails, plan.starts, plan.slots),
-            *(_counts(device, num_counts.bit_length()), scratch(device, out.numel()), out),
+            *(counts(device, num_counts.bit_length()), scratch(device, out.numel()), out),
         ),
     )
 
@@ -332,6 +332,8 @@ def _launch(
 
 
 @cache
-def _counts(device: torch.device, bits: int) -> Tensor:
-    """int32, all 0 between launches. One stream per device: none runs beside another."""
+def counts(device: torch.device, bits: int) -> Tensor:
+    """int32 [1 << bits], all 0 between launches. One stream per device: none runs beside another,
+    so all kernels share them.
+    """
     return torch.zeros(1 << bits, dtype=torch.int32, device=device)

@@ -1,15 +1,13 @@
-"""Triton kernels of rows that may be taken back: two launches for all spans of a step.
+"""Triton kernels of rows that may be taken back, for all spans of a step at once.
 
-Owns both launches and the tensors between them. Every size is read on the card, so a captured step
-serves any spans. A step of single rows uses the same kernels, with the same results to the bit.
+Owns the first kernel, its launch and the tensors between it and those of `row_steps.py`, which take
+states through the rows. Every size is read on the card, so a captured step serves any spans. A step
+of single rows uses the same kernels, with the same results to the bit.
 
 `_prepare_kernel` has a program for each span and head. It computes convolution and gates of the
 folded and of the new rows, a few rows at once, because these rows do not depend on each other. Then
-it moves tails and rings on: no other program reads these columns.
-
-`_advance_kernel` has a program for each span and value head. It holds the [K, V] state in registers
-and takes rows one by one. The state is read once, while rows are prepared, and written once, behind
-the first new row.
+it moves tails and rings on: no other program reads these columns. States are read once, while rows
+are prepared, and written once, behind the first new row.
 """
 
 from functools import cache
@@ -20,17 +18,12 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
-from kernels.delta_rule.pieces import gated, log_kept, sigmoid, unit_rows
+from kernels.delta_rule.pieces import log_kept, sigmoid, unit_rows
 from kernels.delta_rule.plan import DeltaPlan, VerifyPlan
 from kernels.delta_rule.prompts import prompts
+from kernels.delta_rule.row_steps import Places, Prepared, RowTiles, advance, row_tiles
 from kernels.delta_rule.shapes import DeltaRing, DeltaSizes, DeltaState, DeltaWeights
 from kernels.launch import Launch
-
-_GROUP = 4
-"""How many rows are prepared at once: with one to three drafts usually all of a span."""
-
-_REGISTERS = 128
-"""Registers of a thread: two programs of 256 threads then share a multiprocessor."""
 
 
 @triton.jit
@@ -168,60 +161,6 @@ def _prepare_kernel(
             )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["num_rows"])
-def _advance_kernel(
-    mixed_ptr, scales_ptr, rows_ptr, norm_ptr, state_ptr, starts_ptr, folds_ptr, firsts_ptr,
-    slots_ptr, offsets_ptr, out_ptr, num_rows, eps,
-    C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
-    K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    ROUNDS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    head, span = tl.program_id(0), tl.program_id(1)
-    start = tl.load(starts_ptr + span)
-    if start >= 0:
-        num_folds = tl.load(folds_ptr + span)
-        first = tl.load(offsets_ptr + span)
-        total = num_folds + tl.load(offsets_ptr + span + 1) - first
-        folded, new = num_rows + tl.load(firsts_ptr + span), first - num_folds
-        keys, values = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
-        has_key, has_value = keys < K, values < V
-        state_at = state_ptr + tl.load(slots_ptr + span).to(tl.int64) * STATE + head * K * V
-        state_at += keys[:, None] * V + values[None, :]
-        inside = has_key[:, None] & has_value[None, :]
-        held = tl.load(state_at, inside & (start > 0), 0.0)
-        weight = tl.load(norm_ptr + values, has_value, 0.0).to(tl.float32)
-        query_at = mixed_ptr + head // (HV // HK) * K + keys
-        value_at = mixed_ptr + 2 * HK * K + head * V + values
-        dtype: tl.constexpr = out_ptr.dtype.element_ty
-        if PDL:  # the state is on its way while rows are prepared
-            tl.extra.cuda.gdc_wait()
-        for at in range(total):
-            is_new = at >= num_folds
-            row = tl.where(is_new, new + at, folded + at).to(tl.int64)
-            z_at = rows_ptr + tl.where(is_new, row, 0) * ROW + C + head * V + values
-            z = tl.load(z_at, has_value & is_new, 0.0).to(tl.float32)
-            # All at once: behind the update each would be another way to the L2 cache.
-            key = tl.load(query_at + row * C + HK * K, has_key, 0.0)
-            query = tl.load(query_at + row * C, has_key & is_new, 0.0)
-            value = tl.load(value_at + row * C, has_value, 0.0)
-            scale_at = scales_ptr + row * 2 * HV + head
-            beta, kept = tl.load(scale_at), tl.load(scale_at + HV)
-            held *= kept
-            update = beta * (value - tl.sum(held * key[:, None], 0))
-            held += key[:, None] * update[None, :]
-            if at == num_folds:
-                # The slot again: addresses that wait for the store would take registers, and two
-                # programs fit a multiprocessor with 128.
-                slot = tl.load(slots_ptr + span, volatile=True).to(tl.int64)
-                own_at = state_ptr + slot * STATE + head * K * V
-                tl.store(own_at + keys[:, None] * V + values[None, :], held, inside)
-            if is_new:
-                read = tl.sum(held * query[:, None], 0)
-                out = gated(read[None, :], z[None, :], weight[None, :], eps, V, ROUNDS, dtype)
-                out_at = out_ptr + row * HV * V + head * V + values
-                tl.store(out_at[None, :], out, has_value[None, :])
-
-
 def verify(
     rows: Tensor,
     gates: Tensor,
@@ -232,62 +171,60 @@ def verify(
     taken: VerifyPlan,
     plan: DeltaPlan,
     sizes: DeltaSizes,
+    tiles: RowTiles | None = None,
 ) -> Tensor:
     """See `kernels.delta_rule.verify`."""
-    num_rows, num_spans = len(rows), len(plan.slots)
-    out = rows.new_empty(num_rows, sizes.value_columns)
+    out = rows.new_empty(len(rows), sizes.value_columns)
     if len(plan.chunks):
         prompts(rows, gates, weights, eps, state, plan, sizes, out)
+    tiles = tiles or row_tiles(len(plan.slots))
+    places = Places(taken.starts, taken.folds, taken.firsts, plan.slots, plan.offsets)
+    prepared = prepare(rows, gates, weights, state, ring, taken, places, sizes, tiles)
+    advance(prepared, rows, weights.norm, eps, state.matrices, places, sizes, out, tiles)
+    return out
+
+
+def prepare(
+    rows: Tensor,
+    gates: Tensor,
+    weights: DeltaWeights,
+    state: DeltaState,
+    ring: DeltaRing,
+    taken: VerifyPlan,
+    places: Places,
+    sizes: DeltaSizes,
+    tiles: RowTiles,
+) -> Prepared:
+    """New and folded rows behind the convolution; moves tails and rings on, not the matrices."""
+    num_rows, device = len(rows), rows.device
     size = num_rows + taken.most_folds
-    mixed = torch.empty(size, sizes.columns, dtype=torch.float32, device=rows.device)
-    scales = torch.empty(size, 2 * sizes.num_value_heads, dtype=torch.float32, device=rows.device)
-    held = state.tails, state.matrices, *ring
-    strides = rows.stride(0), *[part.stride(0) for part in held]
-    rounds = weights.norm.dtype == rows.dtype
-    prepare, advance = _launches(rows.device, sizes, strides, weights.conv.shape[1], eps, rounds)
-    places = taken.starts, taken.folds, taken.firsts, plan.slots, plan.offsets
+    mixed = torch.empty(size, sizes.columns, dtype=torch.float32, device=device)
+    scales = torch.empty(size, 2 * sizes.num_value_heads, dtype=torch.float32, device=device)
+    strides = rows.stride(0), *[part.stride(0) for part in (state.tails, *ring)]
     num_parts = 2 * sizes.num_key_heads + sizes.num_value_heads + 1
-    prepare(
-        (num_spans, num_parts, 1),
+    _launch(device, sizes, strides, weights.conv.shape[1], tiles.group)(
+        (len(places.slots), num_parts, 1),
         (
             *(rows, gates, weights.conv, weights.decay, weights.dt_bias),
             *(state.tails, *ring, *places, mixed, scales),
         ),
         (num_rows,),
     )
-    advance(
-        (sizes.num_value_heads, num_spans, 1),  # heads of a slot, which lie side by side
-        (mixed, scales, rows, weights.norm, state.matrices, *places, out),
-        (num_rows,),
-    )
-    return out
+    return Prepared(mixed, scales)
 
 
 @cache
-def _launches(
-    device: torch.device,
-    sizes: DeltaSizes,
-    strides: tuple[int, ...],
-    width: int,
-    eps: float,
-    rounds: bool,
-) -> tuple[Launch, Launch]:
-    row, tail, matrix, ring, ring_gates = strides
-    pdl = has_pdl(device)
+def _launch(
+    device: torch.device, sizes: DeltaSizes, strides: tuple[int, ...], width: int, group: int
+) -> Launch:
+    row, tail, ring, ring_gates = strides
+    group = max(group, triton.next_power_of_2(width - 1))
     keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
-    heads = {
+    constants = {
         "C": sizes.columns, "ROW": row, "HK": sizes.num_key_heads, "HV": sizes.num_value_heads,
-        "K": sizes.key_dim, "V": sizes.value_dim, "PDL": pdl,
-    }  # fmt: skip
-    prepare = heads | {
+        "K": sizes.key_dim, "V": sizes.value_dim, "PDL": has_pdl(device),
         "TAIL": tail, "RING": ring, "RING_GATES": ring_gates, "WIDTH": width,
         "BLOCK": max(keys, values), "BLOCK_H": triton.next_power_of_2(sizes.num_value_heads),
-        "GROUP": max(_GROUP, triton.next_power_of_2(width - 1)),
+        "GROUP": group,
     }  # fmt: skip
-    advance = heads | {
-        "eps": eps, "STATE": matrix, "BLOCK_K": keys, "BLOCK_V": values, "ROUNDS": rounds
-    }  # fmt: skip
-    num_warps = max(1, min(8, keys * values // 2048))
-    return Launch(_prepare_kernel, prepare, num_warps=2), Launch(
-        _advance_kernel, advance, num_warps=num_warps, maxnreg=_REGISTERS, launch_pdl=pdl
-    )
+    return Launch(_prepare_kernel, constants, num_warps=max(1, group // 2))

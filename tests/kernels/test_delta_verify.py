@@ -18,12 +18,17 @@ from kernels.delta_rule import (
     plan_verified,
 )
 from kernels.delta_rule import layer as plain
+from kernels.delta_rule.row_steps import FEW_ROW_TILES, MANY_ROW_TILES, RowTiles
 from kernels.delta_rule.verified import verify
 from tests.kernels.delta_cases import EPS, SIZES, Layer, drawn_rows, layer
 
 CPU: Final = torch.device("cpu")
 WIDE: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=40, value_dim=72)
 REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
+TILES: Final = [FEW_ROW_TILES, MANY_ROW_TILES]
+OTHER_TILES: Final = [RowTiles(4, 255, 2), RowTiles(16, streams=True, group=8)]
+DTYPES: Final = [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
+TILE_IDS: Final = ["few", "many", "four lanes", "sixteen lanes"]
 MOST: Final = 7
 NUM_SLOTS: Final = 8
 STEPS: Final = {
@@ -58,12 +63,17 @@ def planned(spans: list[Span], device: torch.device) -> tuple[VerifyPlan, DeltaP
 
 
 def verified(
-    of: Layer, rows: tuple[Tensor, Tensor], spans: list[Span], sizes: DeltaSizes = SIZES
+    of: Layer,
+    rows: tuple[Tensor, Tensor],
+    spans: list[Span],
+    sizes: DeltaSizes = SIZES,
+    tiles: RowTiles | None = None,
 ) -> Tensor:
     """By the kernels; the layer moves on."""
     device = of.state.matrices.device
     given = [part.to(device) for part in rows]
-    return verify(*given, of.weights, EPS, of.state, of.ring, *planned(spans, device), sizes)
+    plans = planned(spans, device)
+    return verify(*given, of.weights, EPS, of.state, of.ring, *plans, sizes, tiles)
 
 
 def own_rows(spans: list[Span]) -> list[int]:
@@ -82,8 +92,9 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("sizes", [SIZES, WIDE], ids=["small", "wide"])
+@pytest.mark.parametrize("tiles", TILES, ids=TILE_IDS[:2])
 def test_steps_are_those_of_the_reference(
-    name: str, sizes: DeltaSizes, device: torch.device
+    tiles: RowTiles, name: str, sizes: DeltaSizes, device: torch.device
 ) -> None:
     """Out, matrices, tails and rings; slots and rows of no span keep their content."""
     spans = STEPS[name]
@@ -91,7 +102,7 @@ def test_steps_are_those_of_the_reference(
     of = begun(layer(NUM_SLOTS, sizes=sizes, most_rows=MOST))
     found = moved(begun(layer(NUM_SLOTS, sizes=sizes, most_rows=MOST)), device)
     expected = plain.verify(*rows, of.weights, EPS, of.state, of.ring, *planned(spans, CPU), sizes)
-    out = verified(found, rows, spans, sizes)
+    out = verified(found, rows, spans, sizes, tiles)
     own = own_rows(spans)
     assert distance(out[own], expected[own]) < 1e-5
     for part, wanted in zip((*found.state, *found.ring), (*of.state, *of.ring), strict=True):
@@ -99,10 +110,11 @@ def test_steps_are_those_of_the_reference(
         torch.testing.assert_close(part.cpu(), wanted, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
-)
-def test_a_state_does_not_know_what_was_guessed(dtype: torch.dtype, device: torch.device) -> None:
+@pytest.mark.parametrize("tiles", [*TILES, *OTHER_TILES], ids=TILE_IDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_state_does_not_know_what_was_guessed(
+    dtype: torch.dtype, tiles: RowTiles, device: torch.device
+) -> None:
     """Rounds of drafts, some of which are kept, and the same rows one by one: not a bit differs,
     beside other sequences or alone.
     """
@@ -114,11 +126,11 @@ def test_a_state_does_not_know_what_was_guessed(dtype: torch.dtype, device: torc
         rows = drawn_rows(count + 3, at, dtype=dtype)
         others = [Span(0, 1, 5, 0), Span(9, 2, 2, 0)]
         spans = [others[0], Span(at, count, 1, kept), others[1]]
-        out = verified(guessed, rows, spans)
+        out = verified(guessed, rows, spans, SIZES, tiles)
         kept = min(wanted, count - 1)
         for row in range(1, 2 + kept):
             part = rows[0][row : row + 1], rows[1][row : row + 1]
-            expected = verified(single, part, [Span(at, 1, 1, 0)])
+            expected = verified(single, part, [Span(at, 1, 1, 0)], SIZES, tiles)
             assert torch.equal(out[row : row + 1], expected)
             if row == 1:
                 for found, wanted_part in zip(guessed.state, single.state, strict=True):
@@ -126,9 +138,31 @@ def test_a_state_does_not_know_what_was_guessed(dtype: torch.dtype, device: torc
             at += 1
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [SIZES, REAL], ids=["small", "27b"])
+def test_no_tiles_change_a_state(
+    sizes: DeltaSizes, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Steps of few and of many sequences have others: the same bits, but for other lanes."""
+    if sizes is REAL and device.type == "cpu":
+        pytest.skip("the interpreter takes minutes")
+    spans = STEPS["all there is"]
+    rows = drawn_rows(sum(span.length for span in spans), 5, sizes=sizes, dtype=dtype)
+    states = []
+    for tiles in (*TILES, RowTiles(stages=2, streams=True, group=8)):
+        of = layer(NUM_SLOTS, sizes=sizes, most_rows=MOST, dtype=dtype)
+        found = moved(begun(of), device)
+        verified(found, rows, spans, sizes, tiles)
+        states.append(found.state.matrices[:4])
+    assert states[0].isfinite().all()
+    for state in states[1:]:
+        assert torch.equal(state, states[0])
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_the_sizes_of_a_27b_in_a_graph() -> None:
+@pytest.mark.parametrize("tiles", [*TILES, *OTHER_TILES], ids=TILE_IDS)
+def test_the_sizes_of_a_27b_in_a_graph(tiles: RowTiles) -> None:
     """In bfloat16, within what that rounds; replayed with other spans than it was captured with."""
     cuda, dtype, most_rows = torch.device("cuda"), torch.bfloat16, 12
     of = begun(layer(NUM_SLOTS, sizes=REAL, most_rows=MOST))
@@ -142,7 +176,7 @@ def test_the_sizes_of_a_27b_in_a_graph() -> None:
     saved = [part.clone() for part in (*found.state, *found.ring)]
 
     def run() -> Tensor:
-        return verify(*given, found.weights, EPS, found.state, found.ring, taken, plan, REAL)
+        return verify(*given, found.weights, EPS, found.state, found.ring, taken, plan, REAL, tiles)
 
     run()
     graph = torch.cuda.CUDAGraph()

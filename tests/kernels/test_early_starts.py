@@ -15,6 +15,7 @@ from benchmarks.drive import Drive, fresh_runner
 from config import SpeculationConfig
 from kernels.delta_rule import Span, plan_spans, verified
 from kernels.delta_rule import device as delta
+from kernels.delta_rule.row_steps import FEW_ROW_TILES, MANY_ROW_TILES, RowTiles
 from kernels.launch import Launch
 from protocol.sampling import SamplingParams
 from tests.fakes.drafts import CardDrafts
@@ -104,16 +105,18 @@ def test_what_relies_on_too_much_is_found(
 
 
 @pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")  # of padding
+@pytest.mark.parametrize("tiles", [FEW_ROW_TILES, MANY_ROW_TILES], ids=["few", "many"])
 @pytest.mark.parametrize("name", ["padding", "beside prompts"])
-def test_verified_rows_wait(name: str, watch: Watch) -> None:
+def test_verified_rows_wait(name: str, tiles: RowTiles, watch: Watch) -> None:
     """Two layers, one behind the other."""
     spans = STEPS[name]
     rows = drawn_rows(sum(span.length for span in spans), 5)
     of = begun(layer(NUM_SLOTS, most_rows=7))
     for _ in range(2):
         given = of.weights, EPS, of.state, of.ring, *planned(spans, CPU)
-        verified.verify(*rows, *given, SIZES)
+        verified.verify(*rows, *given, SIZES, tiles)
     assert "_advance_kernel" in watch.early
+    assert "_norm_kernel" in watch.early or not tiles.norms_apart
     assert watch.faults == []
 
 

@@ -1,0 +1,287 @@
+"""Triton kernels that take states through rows one by one: rows that were prepared, some of which
+may be taken back.
+
+Owns the kernels behind `verified.py`'s first, their tiles and their launches. Must not know how
+rows are prepared.
+
+A program of `_advance_kernel` is one warp and has some of the [K, V] state's columns, all K rows of
+them, in registers. A thread has 4 columns by K / `lanes` rows. So a sum over K is K / `lanes` fused
+multiplications and additions of a thread and a few exchanges within the warp: nothing waits for
+other warps. What is read for a row is the decayed state's product with the query plus the update's
+share: it is summed beside the product with the key, so a row has one round of exchanges. The next
+rows' keys, queries and values are copied to shared memory meanwhile.
+
+The norm across V is left for the end: what was read replaces the row's values among the prepared
+rows, and the last program of a head, found by a count, norms all rows; or a kernel of its own does.
+
+In what order numbers of a state are added up depends on `lanes` alone, not on rows or folds.
+"""
+
+from functools import cache
+from typing import Final, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.choose import has_pdl
+from kernels.delta_rule.fused import counts
+from kernels.delta_rule.pieces import gated
+from kernels.delta_rule.shapes import DeltaSizes
+from kernels.launch import Launch
+
+_GROUP: Final = 4
+"""How many rows are normed at once."""
+
+
+class RowTiles(NamedTuple):
+    """How a step's rows are cut.
+
+    `lanes` threads of a program share columns of a head's state, of which a program has 128 /
+    `lanes`: 4, 16 bytes, for each thread. Registers of a thread; `stages` - 1 rows are on their
+    way. `norms_apart`: a kernel of its own norms rows. `streams`: states leave the card's cache
+    first. `group`: so many rows of a span are prepared at once, by half as many warps.
+    """
+
+    lanes: int = 8
+    registers: int = 128
+    stages: int = 3
+    norms_apart: bool = False
+    streams: bool = False
+    group: int = 4
+
+
+FEW_ROW_TILES: Final = RowTiles(group=16)
+MANY_ROW_TILES: Final = RowTiles(norms_apart=True)
+"""For more than `_FEW` spans: programs of many sequences would wait for their stores before they
+count themselves. Both by count only: `python -m benchmarks.kernels delta_sweep --case verify`."""
+
+_FEW: Final = 8
+
+
+def row_tiles(num_spans: int) -> RowTiles:
+    """The tiles for so many spans; states come out the same to the bit."""
+    return FEW_ROW_TILES if num_spans <= _FEW else MANY_ROW_TILES
+
+
+class Prepared(NamedTuple):
+    """What the rows of a step are, float32: behind T rows of spans the folded ones.
+
+    `mixed` [.., C]: queries and keys of length 1 (queries scaled) and values, behind the
+    convolution; `scales` [.., 2 HV]: betas, then which share of the state is kept.
+    """
+
+    mixed: Tensor
+    scales: Tensor
+
+
+class Places(NamedTuple):
+    """Where spans lie, int32: `VerifyPlan` and `DeltaPlan` say how."""
+
+    starts: Tensor
+    folds: Tensor
+    firsts: Tensor
+    slots: Tensor
+    offsets: Tensor
+
+
+@triton.jit
+def _norm_rows(
+    mixed_ptr, rows_ptr, norm_ptr, out_ptr, head, first, num_new, eps,
+    C: tl.constexpr, ROW: tl.constexpr, HV: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr,
+    GROUP: tl.constexpr, ROUNDS: tl.constexpr,
+):  # fmt: skip
+    """What was read of a head for a span's new rows, from where values were, to `out_ptr`."""
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    values = tl.arange(0, BLOCK)
+    has_value = values < V
+    weight = tl.load(norm_ptr + values, has_value, 0.0).to(tl.float32)
+    own = head * V + values
+    for begin in range(0, num_new, GROUP):
+        at = begin + tl.arange(0, GROUP)
+        inside = (at < num_new)[:, None] & has_value[None, :]
+        row = (first + at).to(tl.int64)[:, None]
+        # Other programs wrote it: past the multiprocessor's own cache.
+        read_at = mixed_ptr + row * C + (C - HV * V + own)[None, :]
+        read = tl.load(read_at, inside, 0.0, cache_modifier=".cg")
+        z = tl.load(rows_ptr + row * ROW + (C + own)[None, :], inside, 0.0).to(tl.float32)
+        out = gated(read, z, weight[None, :], eps, V, ROUNDS, dtype)
+        tl.store(out_ptr + row * HV * V + own[None, :], out, inside)
+
+
+@triton.jit
+def _norm_last(
+    count_at, given, C: tl.constexpr, ROW: tl.constexpr, HV: tl.constexpr, V: tl.constexpr,
+    SHARES: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, ROUNDS: tl.constexpr,
+):  # fmt: skip
+    """A head's rows, by the last of its programs."""
+    tl.debug_barrier()
+    if SHARES == 1:
+        _norm_rows(*given, C, ROW, HV, V, BLOCK, GROUP, ROUNDS)
+    elif tl.atomic_add(count_at, 1, sem="acq_rel") == SHARES - 1:
+        _norm_rows(*given, C, ROW, HV, V, BLOCK, GROUP, ROUNDS)
+        tl.store(count_at, 0)
+
+
+@triton.jit
+def _dealt(x, LANES: tl.constexpr, NEAR: tl.constexpr):
+    """Numbers by key, [K], in the order in which a state's rows are dealt to the threads that share
+    columns: one each, in turns. A thread gets `NEAR` numbers that lie side by side, then its
+    neighbour the next ones: so it reads 16 bytes at once.
+    """
+    far: tl.constexpr = x.shape[0] // (LANES * NEAR)
+    x = tl.permute(tl.reshape(x, [far, LANES, NEAR]), (0, 2, 1))
+    return tl.reshape(x, [far * NEAR * LANES])
+
+
+@triton.jit
+def _state_at(state_ptr, slots_ptr, span, within, STATE: tl.constexpr):
+    """Where a program's part of a state lies. Volatile: the slot is asked for beside all else, and
+    again for the store, because addresses that wait for it would take registers.
+    """
+    return state_ptr + tl.load(slots_ptr + span, volatile=True).to(tl.int64) * STATE + within
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _advance_kernel(
+    mixed_ptr, scales_ptr, rows_ptr, norm_ptr, state_ptr, starts_ptr, folds_ptr, firsts_ptr,
+    slots_ptr, offsets_ptr, counts_ptr, out_ptr, num_rows, eps,
+    C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    SHARES: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
+    NORMS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, ROUNDS: tl.constexpr,
+    POLICY: tl.constexpr, IS_EVEN: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    head, span = tl.program_id(0) // SHARES, tl.program_id(1)
+    # All at once: one behind the other each would be another way to the L2 cache.
+    own_ptr = _state_at(state_ptr, slots_ptr, span, head * K * V, STATE)
+    start, num_folds = tl.load(starts_ptr + span), tl.load(folds_ptr + span)
+    first, behind = tl.load(offsets_ptr + span), tl.load(offsets_ptr + span + 1)
+    folded, new = num_rows + tl.load(firsts_ptr + span), first - num_folds
+    if start >= 0:
+        near: tl.constexpr = min(4, BLOCK_K // LANES)
+        in_order = tl.arange(0, BLOCK_K)
+        turn, lane = in_order // LANES, in_order % LANES
+        keys = turn // near * (LANES * near) + lane * near + turn % near
+        values = tl.program_id(0) % SHARES * BLOCK_V + tl.arange(0, BLOCK_V)
+        has_value = values < V
+        inside = (keys < K)[:, None] & has_value[None, :]
+        within = keys[:, None] * V + values[None, :]
+        is_begun = start > 0 if IS_EVEN else inside & (start > 0)
+        held = tl.load(own_ptr + within, is_begun, 0.0, eviction_policy=POLICY)
+        query_at, value_at = head // (HV // HK) * K + in_order, 2 * HK * K + head * V + values
+        if PDL:  # the state is on its way while rows are prepared
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
+        for at in tl.range(num_folds + behind - first, num_stages=STAGES):
+            is_new = at >= num_folds
+            row = tl.where(is_new, new + at, folded + at).to(tl.int64)
+            mixed_at, scale_at = mixed_ptr + row * C, scales_ptr + row * 2 * HV + head
+            key = tl.load(mixed_at + HK * K + query_at, in_order < K, 0.0)
+            query = tl.load(mixed_at + query_at, in_order < K, 0.0)
+            value = tl.load(mixed_at + value_at, has_value, 0.0)
+            beta, kept = tl.load(scale_at), tl.load(scale_at + HV)
+            key, query = _dealt(key, LANES, near), _dealt(query, LANES, near)
+            both = tl.sum(query * key, 0)
+            known, read = tl.sum(held * key[:, None], 0), tl.sum(held * query[:, None], 0)
+            update = beta * (value - kept * known)
+            # Not left to the compiler: each row's rounding must be the same.
+            held = tl.fma(key[:, None], update[None, :], held * kept)
+            if at == num_folds:
+                own_ptr = _state_at(state_ptr, slots_ptr, span, head * K * V, STATE)
+                tl.store(
+                    own_ptr + within, held, None if IS_EVEN else inside, eviction_policy=POLICY
+                )
+            if is_new:
+                # The value's place: no other program reads it, and this one has.
+                tl.store(mixed_at + value_at, tl.fma(update, both, kept * read), has_value)
+        if NORMS:
+            given = mixed_ptr, rows_ptr, norm_ptr, out_ptr, head, first, behind - first, eps
+            count_at = counts_ptr + span * HV + head
+            _norm_last(count_at, given, C, ROW, HV, V, SHARES, BLOCK, GROUP, ROUNDS)
+
+
+@triton.jit
+def _norm_kernel(
+    mixed_ptr, rows_ptr, norm_ptr, starts_ptr, offsets_ptr, out_ptr, eps,
+    C: tl.constexpr, ROW: tl.constexpr, HV: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr,
+    GROUP: tl.constexpr, ROUNDS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    head, span = tl.program_id(0), tl.program_id(1)
+    start, first = tl.load(starts_ptr + span), tl.load(offsets_ptr + span)
+    num_new = tl.load(offsets_ptr + span + 1) - first
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    if start >= 0:
+        given = mixed_ptr, rows_ptr, norm_ptr, out_ptr, head, first, num_new, eps
+        _norm_rows(*given, C, ROW, HV, V, BLOCK, GROUP, ROUNDS)
+
+
+def advance(
+    prepared: Prepared,
+    rows: Tensor,
+    norm: Tensor,
+    eps: float,
+    matrices: Tensor,
+    places: Places,
+    sizes: DeltaSizes,
+    out: Tensor,
+    tiles: RowTiles,
+) -> None:
+    """Fold rows into the states of all spans that start at 0 or above, and with them the first new
+    row; compute all new rows into `out` [T, HV V]. What was prepared is used up. `rows` are the
+    step's, for their z, `norm` [V] its weights, `matrices` the layer's states.
+    """
+    num_spans, num_heads = len(places.slots), sizes.num_value_heads
+    strides, rounds = (rows.stride(0), matrices.stride(0)), norm.dtype == rows.dtype
+    step, normed, shares = _launches(rows.device, sizes, strides, eps, rounds, tiles)
+    held = counts(rows.device, (num_spans * num_heads).bit_length())
+    step(
+        (num_heads * shares, num_spans, 1),  # parts of a slot, which lie side by side
+        (*prepared, rows, norm, matrices, *places, held, out),
+        (len(rows),),
+    )
+    if normed is not None:
+        given = prepared.mixed, rows, norm, places.starts, places.offsets, out
+        normed((num_heads, num_spans, 1), given)
+
+
+@cache
+def _launches(
+    device: torch.device,
+    sizes: DeltaSizes,
+    strides: tuple[int, int],
+    eps: float,
+    rounds: bool,
+    tiles: RowTiles,
+) -> tuple[Launch, Launch | None, int]:
+    """The launches, and how many programs share a head."""
+    row, matrix = strides
+    pdl = has_pdl(device)
+    keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
+    lanes, block = min(tiles.lanes, keys), min(4 * 32 // tiles.lanes, values)
+    shares = triton.cdiv(sizes.value_dim, block)
+    norms = {
+        "eps": eps, "C": sizes.columns, "ROW": row, "HV": sizes.num_value_heads,
+        "V": sizes.value_dim, "BLOCK": values, "GROUP": _GROUP, "ROUNDS": rounds, "PDL": pdl,
+    }  # fmt: skip
+    step = norms | {
+        "STATE": matrix, "HK": sizes.num_key_heads, "K": sizes.key_dim, "BLOCK_K": keys,
+        "BLOCK_V": block, "SHARES": shares, "LANES": lanes,
+        "STAGES": tiles.stages, "NORMS": not tiles.norms_apart,
+        "POLICY": "evict_first" if tiles.streams else "",
+        "IS_EVEN": keys == sizes.key_dim and shares * block == sizes.value_dim,
+    }  # fmt: skip
+    return (
+        Launch(
+            _advance_kernel,
+            step,
+            num_warps=1,
+            maxnreg=tiles.registers,
+            launch_pdl=pdl,
+        ),
+        Launch(_norm_kernel, norms, num_warps=1, launch_pdl=pdl) if tiles.norms_apart else None,
+        shares,
+    )

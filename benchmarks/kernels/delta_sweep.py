@@ -3,8 +3,9 @@
 `python -m benchmarks.kernels delta_sweep --jobs 16 --parts`: the best of each case by kernel, too;
 `--json FILE` has the times of all, `--case decode` the decodes only, `--case verify` the rows that
 may be taken back. "usual" are the tiles of two kernels, and of prompts; "fused" one kernel's warps,
-registers, columns, values and streaming; "streamed" another's warps, registers, values and stages;
-"whole" the kernel that verified before, all others of a verification differ from `RowTiles()`.
+registers, columns, values, streaming and `lanes_first`; "streamed" another's warps, registers,
+values and stages; "whole" the kernel that verified before, all others of a verification differ from
+`RowTiles()`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +65,11 @@ _STEP_TILES = (
     MANY_TILES._replace(registers=128),
     SOME_TILES,
     SOME_TILES._replace(streams=True),
+    SOME_TILES._replace(lanes_first=not SOME_TILES.lanes_first),
     SOME_TILES._replace(columns=8),
+    FusedTiles(1, 255, 32, 32),
+    FusedTiles(4, 128, 16, 128),
+    FusedTiles(8, 128, 16, 128),
     FusedTiles(2, 128, 16, 32),
     FusedTiles(4, 128, 16, 64),
     FusedTiles(4, 120, 32, 32),
@@ -85,7 +90,13 @@ _ROW_TILES = (
     RowTiles(16, 80, norms_apart=True),
     *[RowTiles(16, registers, group=16) for registers in (80, 128)],
 )
-_PRODUCTS = (STEP_TILES, FEW_TILES, FusedTiles(8, 255, 16))
+_PRODUCTS = (
+    STEP_TILES,
+    FEW_TILES,
+    FEW_TILES._replace(lanes_first=not FEW_TILES.lanes_first),
+    FusedTiles(8, 255, 16),
+    FusedTiles(8, 128, 16),
+)
 _WIDTH = 5120
 """Of the 27B's rows."""
 

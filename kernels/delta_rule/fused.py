@@ -28,11 +28,19 @@ _PART: Final = 1024
 """How many columns of the gates' product are added up at once."""
 
 
+_LANES_FIRST: Final = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7)
+"""How Triton deals a tile to threads when, as in a state's, only the last dimension's numbers lie
+side by side: up to 3.6 from its first dimension on, since 3.7 from its last but one."""
+
+
 class FusedTiles(NamedTuple):
     """Warps of a program, and registers of a thread. A warp has `columns` of the state's columns,
     in 16 bytes for each thread: with fewer than all of them sums stay within the warp, otherwise
     all warps add up together. A program has `values` columns of a head; if these are not all, the
     last of the head's programs norms. `streams`: states leave the card's cache first.
+    `lanes_first`: the keys that threads share are a tile's first dimension, not its last but one.
+    The other way than Triton deals tiles, a sum over keys has 7 times as many exchanges, and
+    registers are spilled.
     """
 
     num_warps: int
@@ -40,6 +48,7 @@ class FusedTiles(NamedTuple):
     columns: int
     values: int = 128
     streams: bool = False
+    lanes_first: bool = _LANES_FIRST
 
 
 @triton.jit
@@ -134,18 +143,33 @@ def _window(olds, row_at, columns, inside, taps, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _stepped(held, query, key, value, beta, kept, dtype: tl.constexpr):
-    """The rule: the state [K / LANES, V / COLUMNS, LANES, COLUMNS], and what is read of it, rounded
-    to `dtype`.
+def _spread(x, FIRST: tl.constexpr):
+    """Something of each key, [K / LANES, LANES], as a state's tile has it."""
+    if FIRST:
+        x = tl.trans(x)
+    return x[:, None, :, None]
+
+
+@triton.jit
+def _summed(x, FIRST: tl.constexpr):
+    """Over keys: within a thread, then across those that share columns."""
+    return tl.sum(tl.sum(x, 2 if FIRST else 0), 0 if FIRST else 1)
+
+
+@triton.jit
+def _stepped(held, query, key, value, beta, kept, FIRST: tl.constexpr, dtype: tl.constexpr):
+    """The rule: the state [K / LANES, V / COLUMNS, LANES, COLUMNS], or with LANES `FIRST` and K /
+    LANES third, and what is read of it, rounded to `dtype`.
     """
     both = tl.sum(tl.sum(query * key, 1), 0)
     held *= kept
-    known = tl.sum(tl.sum(held * key[:, None, :, None], 0), 1)
+    query, key = _spread(query, FIRST), _spread(key, FIRST)
+    known = _summed(held * key, FIRST)
     # S^T q before the update, which adds u (k . q).
-    read = tl.sum(tl.sum(held * query[:, None, :, None], 0), 1)
+    read = _summed(held * query, FIRST)
     update = beta * (value - known)
     read = (read + update * both).to(dtype).to(tl.float32)
-    return held + key[:, None, :, None] * update[None, :, None, :], read
+    return held + key * update[None, :, None, :], read
 
 
 @triton.jit
@@ -173,15 +197,16 @@ def _advance(
     input_eps,
     C: tl.constexpr, WIDTH: tl.constexpr, TAPS: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
     K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    SHARES: tl.constexpr, LANES: tl.constexpr, COLUMNS: tl.constexpr, HIDDEN: tl.constexpr,
-    PART: tl.constexpr, ROUNDS: tl.constexpr, POLICY: tl.constexpr, PDL: tl.constexpr,
+    SHARES: tl.constexpr, LANES: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
+    HIDDEN: tl.constexpr, PART: tl.constexpr, ROUNDS: tl.constexpr, POLICY: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """The values from `first` on of a head; rows, gates, out and so on are those of its span."""
     dtype: tl.constexpr = out_at.dtype.element_ty
     keys, values = _blocked(BLOCK_K, LANES), _blocked(BLOCK_V, COLUMNS) + first
     has_value = values < V
-    state_at += keys[:, None, :, None] * V + values[None, :, None, :]
-    inside = (keys < K)[:, None, :, None] & has_value[None, :, None, :]
+    state_at += _spread(keys, FIRST) * V + values[None, :, None, :]
+    inside = _spread(keys < K, FIRST) & has_value[None, :, None, :]
     # All that no kernel just ahead writes is asked for at once.
     held = tl.load(state_at, inside & (start > 0), 0.0, eviction_policy=POLICY)
     taps = tl.arange(0, TAPS)[:, None]
@@ -214,7 +239,8 @@ def _advance(
     arrived = tl.atomic_add(key_count_at, 1, sem="acq_rel")
     moves = (taps > 0) & (taps < WIDTH)  # to the place of the row before
     tl.store(tails_at - C + value_at, valued, has_values & moves)
-    held, read = _stepped(held, query, key, value, sigmoid(b), tl.exp(log_kept(a, *decays)), dtype)
+    beta, kept = sigmoid(b), tl.exp(log_kept(a, *decays))
+    held, read = _stepped(held, query, key, value, beta, kept, FIRST, dtype)
     tl.store(state_at, held, inside, eviction_policy=POLICY)
     if SHARES == 1:
         out = _normed(read, z, weight, eps, V, ROUNDS, dtype)
@@ -237,8 +263,8 @@ def _fused_kernel(
     C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, TAIL: tl.constexpr,
     WIDTH: tl.constexpr, TAPS: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, K: tl.constexpr,
     V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, SHARES: tl.constexpr,
-    LANES: tl.constexpr, COLUMNS: tl.constexpr, HIDDEN: tl.constexpr, PART: tl.constexpr,
-    ROUNDS: tl.constexpr, STREAMS: tl.constexpr, PDL: tl.constexpr,
+    LANES: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr, HIDDEN: tl.constexpr,
+    PART: tl.constexpr, ROUNDS: tl.constexpr, STREAMS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     span, head = tl.program_id(0).to(tl.int64), tl.program_id(1) // SHARES
     first = tl.program_id(1) % SHARES * BLOCK_V
@@ -259,7 +285,7 @@ def _fused_kernel(
             dt_bias_ptr, norm_ptr, state_ptr + slot * STATE + head * K * V,
             tails_ptr + slot * TAIL, counts_ptr + span * (HK + HV), reads_ptr + span * HV * V,
             out_at, eps, input_eps, C, WIDTH, TAPS, HK, HV, K, V, BLOCK_K, BLOCK_V, SHARES, LANES,
-            COLUMNS, HIDDEN, PART, ROUNDS, policy, PDL,
+            COLUMNS, FIRST, HIDDEN, PART, ROUNDS, policy, PDL,
         )  # fmt: skip
 
 
@@ -322,7 +348,8 @@ def _launch(
         "TAIL": tail, "WIDTH": conv_width, "TAPS": triton.next_power_of_2(conv_width),
         "HK": sizes.num_key_heads, "HV": sizes.num_value_heads, "K": sizes.key_dim,
         "V": sizes.value_dim, "BLOCK_K": keys, "BLOCK_V": block, "SHARES": values // block,
-        "LANES": max(1, min(keys, 128 // columns)), "COLUMNS": columns, "HIDDEN": hidden_width,
+        "LANES": max(1, min(keys, 128 // columns)), "COLUMNS": columns,
+        "FIRST": tiles.lanes_first, "HIDDEN": hidden_width,
         "PART": _PART, "ROUNDS": rounds, "STREAMS": tiles.streams, "PDL": pdl,
     }  # fmt: skip
     launch = Launch(

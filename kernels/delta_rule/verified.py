@@ -137,17 +137,17 @@ def _prepare_kernel(
     K: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_H: tl.constexpr,
     GROUP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
     span, part = tl.program_id(0), tl.program_id(1)
-    start = tl.load(starts_ptr + span)
+    start, num_folds = tl.load(starts_ptr + span), tl.load(folds_ptr + span)
+    first = tl.load(offsets_ptr + span).to(tl.int64)
+    total = num_folds + (tl.load(offsets_ptr + span + 1) - first).to(tl.int32)
+    slot = tl.load(slots_ptr + span).to(tl.int64)
+    # Where the folded rows and the new ones lie among what is prepared.
+    folded, new = num_rows + tl.load(firsts_ptr + span), first - num_folds
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     if start >= 0:
-        num_folds = tl.load(folds_ptr + span)
-        first = tl.load(offsets_ptr + span).to(tl.int64)
-        total = num_folds + (tl.load(offsets_ptr + span + 1) - first).to(tl.int32)
-        slot = tl.load(slots_ptr + span).to(tl.int64)
-        # Where the folded rows and the new ones lie among what is prepared.
-        folded, new = num_rows + tl.load(firsts_ptr + span), first - num_folds
         if part < 2 * HK + HV:
             _prepare_head(
                 part, rows_ptr + first * ROW, conv_ptr, tails_ptr + slot * TAIL,
@@ -218,13 +218,14 @@ def _launch(
     device: torch.device, sizes: DeltaSizes, strides: tuple[int, ...], width: int, group: int
 ) -> Launch:
     row, tail, ring, ring_gates = strides
+    pdl = has_pdl(device)
     group = max(group, triton.next_power_of_2(width - 1))
     keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
     constants = {
         "C": sizes.columns, "ROW": row, "HK": sizes.num_key_heads, "HV": sizes.num_value_heads,
-        "K": sizes.key_dim, "V": sizes.value_dim, "PDL": has_pdl(device),
+        "K": sizes.key_dim, "V": sizes.value_dim, "PDL": pdl,
         "TAIL": tail, "RING": ring, "RING_GATES": ring_gates, "WIDTH": width,
         "BLOCK": max(keys, values), "BLOCK_H": triton.next_power_of_2(sizes.num_value_heads),
         "GROUP": group,
     }  # fmt: skip
-    return Launch(_prepare_kernel, constants, num_warps=max(1, group // 2))
+    return Launch(_prepare_kernel, constants, num_warps=max(1, group // 2), launch_pdl=pdl)

@@ -35,6 +35,7 @@ TILES: Final = {
     "two kernels": STEP_TILES,
     "few": FEW_TILES,
     "some": SOME_TILES,
+    "the other dimension": SOME_TILES._replace(lanes_first=not SOME_TILES.lanes_first),
     "shared heads": FusedTiles(2, 128, 16, 32),
     "a warp a program": FusedTiles(1, 128, 8, 16, streams=True),
     "whole rows": FusedTiles(8, 128, 128),

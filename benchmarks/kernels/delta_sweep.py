@@ -82,11 +82,14 @@ _VERIFIED = ((3, 64), (1, 64), (3, 8), (1, 1), (3, 1), (4, 1), (8, 1), (16, 1))
 
 _ROW_TILES = (
     *[RowTiles(norms_apart=apart, group=group) for apart in (False, True) for group in (4, 16)],
-    *[RowTiles(norms_apart=True, stages=stages) for stages in (2, 4)],
-    RowTiles(norms_apart=True, streams=True),
+    *[RowTiles(norms_apart=True, stages=stages, num_warps=2) for stages in (2, 3, 4)],
+    RowTiles(norms_apart=True, streams=True, num_warps=2),
+    RowTiles(norms_apart=True, num_warps=4),
     RowTiles(4, 255, norms_apart=True),
     RowTiles(4, 255, norms_apart=True, streams=True),
     RowTiles(4, 255, group=16),
+    *[RowTiles(num_warps=8, streams=streams) for streams in (False, True)],
+    RowTiles(4, 255, num_warps=4),
     RowTiles(16, 80, norms_apart=True),
     *[RowTiles(16, registers, group=16) for registers in (80, 128)],
 )

@@ -19,18 +19,13 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
-from kernels.delta_rule.pieces import log_kept, sigmoid, unit_rows
+from kernels.delta_rule.pieces import LANES_FIRST, log_kept, sigmoid, spread, summed, unit_rows
 from kernels.delta_rule.plan import DeltaPlan
 from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights, GateProduct
 from kernels.launch import Launch, scratch
 
 _PART: Final = 1024
 """How many columns of the gates' product are added up at once."""
-
-
-_LANES_FIRST: Final = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7)
-"""How Triton deals a tile to threads when, as in a state's, only the last dimension's numbers lie
-side by side: up to 3.6 from its first dimension on, since 3.7 from its last but one."""
 
 
 class FusedTiles(NamedTuple):
@@ -48,7 +43,7 @@ class FusedTiles(NamedTuple):
     columns: int
     values: int = 128
     streams: bool = False
-    lanes_first: bool = _LANES_FIRST
+    lanes_first: bool = LANES_FIRST
 
 
 @triton.jit
@@ -143,30 +138,16 @@ def _window(olds, row_at, columns, inside, taps, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _spread(x, FIRST: tl.constexpr):
-    """Something of each key, [K / LANES, LANES], as a state's tile has it."""
-    if FIRST:
-        x = tl.trans(x)
-    return x[:, None, :, None]
-
-
-@triton.jit
-def _summed(x, FIRST: tl.constexpr):
-    """Over keys: within a thread, then across those that share columns."""
-    return tl.sum(tl.sum(x, 2 if FIRST else 0), 0 if FIRST else 1)
-
-
-@triton.jit
 def _stepped(held, query, key, value, beta, kept, FIRST: tl.constexpr, dtype: tl.constexpr):
     """The rule: the state [K / LANES, V / COLUMNS, LANES, COLUMNS], or with LANES `FIRST` and K /
     LANES third, and what is read of it, rounded to `dtype`.
     """
     both = tl.sum(tl.sum(query * key, 1), 0)
     held *= kept
-    query, key = _spread(query, FIRST), _spread(key, FIRST)
-    known = _summed(held * key, FIRST)
+    query, key = spread(query, FIRST), spread(key, FIRST)
+    known = summed(held * key, FIRST)
     # S^T q before the update, which adds u (k . q).
-    read = _summed(held * query, FIRST)
+    read = summed(held * query, FIRST)
     update = beta * (value - known)
     read = (read + update * both).to(dtype).to(tl.float32)
     return held + key * update[None, :, None, :], read
@@ -204,16 +185,14 @@ def _advance(
     """The values from `first` on of a head; rows, gates, out and so on are those of its span."""
     dtype: tl.constexpr = out_at.dtype.element_ty
     keys, values = _blocked(BLOCK_K, LANES), _blocked(BLOCK_V, COLUMNS) + first
-    has_value = values < V
-    state_at += _spread(keys, FIRST) * V + values[None, :, None, :]
-    inside = _spread(keys < K, FIRST) & has_value[None, :, None, :]
+    has_value, taps = values < V, tl.arange(0, TAPS)[:, None]
+    state_at += spread(keys, FIRST) * V + values[None, :, None, :]
+    inside = spread(keys < K, FIRST) & has_value[None, :, None, :]
     # All that no kernel just ahead writes is asked for at once.
     held = tl.load(state_at, inside & (start > 0), 0.0, eviction_policy=POLICY)
-    taps = tl.arange(0, TAPS)[:, None]
     query_at, has_keys = _columns(head // (HV // HK), 0, taps, WIDTH, K, BLOCK_K)
     value_at, has_values = _columns(head, first, taps, WIDTH, V, BLOCK_V)
-    key_at, value_at = query_at + HK * K, value_at + 2 * HK * K
-    tails_at += taps * C
+    key_at, value_at, tails_at = query_at + HK * K, value_at + 2 * HK * K, tails_at + taps * C
     queries = _olds(tails_at, query_at, has_keys & (start > 0), taps, WIDTH)
     keyed = _olds(tails_at, key_at, has_keys & (start > 0), taps, WIDTH)
     valued = _olds(tails_at, value_at, has_values & (start > 0), taps, WIDTH)

@@ -1,10 +1,35 @@
-"""Triton pieces that the kernels of the delta rule share: gates, unit vectors, the gated norm.
+"""Triton pieces that the kernels of the delta rule share: gates, unit vectors, the gated norm, and
+the tile of a state whose sums over keys stay within a warp.
 
 Owns how a number is computed where decodes and prompts must agree. Must not know launches.
+
+Such a tile is [K / LANES, V / COLUMNS, LANES, COLUMNS]: LANES threads of a warp share columns.
 """
+
+from typing import Final
 
 import triton
 import triton.language as tl
+
+LANES_FIRST: Final = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7)
+"""Whether LANES are the tile's first dimension and K / LANES its third. Triton deals a tile whose
+numbers lie side by side only in the last dimension to threads from the first dimension on, up to
+3.6, and from the last but one, since 3.7. The other way sums would be exchanges of whole tiles.
+"""
+
+
+@triton.jit
+def spread(x, FIRST: tl.constexpr):
+    """Something of each key, [K / LANES, LANES], along a state's tile."""
+    if FIRST:
+        x = tl.trans(x)
+    return x[:, None, :, None]
+
+
+@triton.jit
+def summed(x, FIRST: tl.constexpr):
+    """A tile's sums over keys, [V / COLUMNS, COLUMNS]: within a thread, then across LANES."""
+    return tl.sum(tl.sum(x, 2 if FIRST else 0), 0 if FIRST else 1)
 
 
 @triton.jit

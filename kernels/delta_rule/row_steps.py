@@ -4,12 +4,12 @@ may be taken back.
 Owns the kernels behind `verified.py`'s first, their tiles and their launches. Must not know how
 rows are prepared.
 
-A program of `_advance_kernel` is one warp and has some of the [K, V] state's columns, all K rows of
-them, in registers. A thread has 4 columns by K / `lanes` rows. So a sum over K is K / `lanes` fused
-multiplications and additions of a thread and a few exchanges within the warp: nothing waits for
-other warps. What is read for a row is the decayed state's product with the query plus the update's
-share: it is summed beside the product with the key, so a row has one round of exchanges. The next
-rows' keys, queries and values are copied to shared memory meanwhile.
+A warp of `_advance_kernel` has some of the [K, V] state's columns, all K rows of them, in
+registers, and a program has one warp or more. A thread has 4 columns by K / `lanes` rows. So a sum
+over K is K / `lanes` fused multiplications and additions of a thread and a few exchanges within its
+warp. What is read for a row is the decayed state's product with the query plus the update's share:
+it is summed beside the product with the key, so a row has one round of exchanges. The next rows'
+keys, queries and values are copied to shared memory meanwhile.
 
 The norm across V is left for the end: what was read replaces the row's values among the prepared
 rows, and the last program of a head, found by a count, norms all rows; or a kernel of its own does.
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from kernels.choose import has_pdl
 from kernels.delta_rule.fused import counts
-from kernels.delta_rule.pieces import gated
+from kernels.delta_rule.pieces import LANES_FIRST, gated, spread, summed
 from kernels.delta_rule.shapes import DeltaSizes
 from kernels.launch import Launch
 
@@ -38,10 +38,11 @@ _GROUP: Final = 4
 class RowTiles(NamedTuple):
     """How a step's rows are cut.
 
-    `lanes` threads of a program share columns of a head's state, of which a program has 128 /
-    `lanes`: 4, 16 bytes, for each thread. Registers of a thread; `stages` - 1 rows are on their
-    way. `norms_apart`: a kernel of its own norms rows. `streams`: states leave the card's cache
-    first. `group`: so many rows of a span are prepared at once, by half as many warps.
+    `lanes` threads of a warp share columns of a head's state, of which a warp has 128 / `lanes`: 4,
+    16 bytes, for each thread. Registers of a thread; `stages` - 1 rows are on their way.
+    `norms_apart`: a kernel of its own norms rows. `streams`: states leave the card's cache first.
+    `group`: so many rows of a span are prepared at once, by half as many warps. Warps of a program
+    that advances states, at most as many as a head has columns for.
     """
 
     lanes: int = 8
@@ -50,12 +51,14 @@ class RowTiles(NamedTuple):
     norms_apart: bool = False
     streams: bool = False
     group: int = 4
+    num_warps: int = 1
 
 
 FEW_ROW_TILES: Final = RowTiles(group=16)
-MANY_ROW_TILES: Final = RowTiles(norms_apart=True)
+MANY_ROW_TILES: Final = RowTiles(norms_apart=True, num_warps=2)
 """For more than `_FEW` spans: programs of many sequences would wait for their stores before they
-count themselves. Both by count only: `python -m benchmarks.kernels delta_sweep --case verify`."""
+count themselves, and two warps read whole lines of 128 bytes. All tiles are by count only:
+`python -m benchmarks.kernels delta_sweep --case verify`."""
 
 _FEW: Final = 8
 
@@ -125,14 +128,20 @@ def _norm_last(
 
 
 @triton.jit
-def _dealt(x, LANES: tl.constexpr, NEAR: tl.constexpr):
-    """Numbers by key, [K], in the order in which a state's rows are dealt to the threads that share
-    columns: one each, in turns. A thread gets `NEAR` numbers that lie side by side, then its
-    neighbour the next ones: so it reads 16 bytes at once.
+def _own_keys(BLOCK_K: tl.constexpr, LANES: tl.constexpr, NEAR: tl.constexpr):
+    """The keys of each thread that shares columns, [K / LANES, LANES]. `NEAR` of them lie side by
+    side, then come its neighbour's: so a thread reads 16 bytes of a key at once.
     """
+    own = tl.arange(0, BLOCK_K // LANES)[:, None]
+    return own // NEAR * (LANES * NEAR) + tl.arange(0, LANES)[None, :] * NEAR + own % NEAR
+
+
+@triton.jit
+def _dealt(x, LANES: tl.constexpr, NEAR: tl.constexpr):
+    """Numbers by key, [K], in the order of `_own_keys`."""
     far: tl.constexpr = x.shape[0] // (LANES * NEAR)
     x = tl.permute(tl.reshape(x, [far, LANES, NEAR]), (0, 2, 1))
-    return tl.reshape(x, [far * NEAR * LANES])
+    return tl.reshape(x, [far * NEAR, LANES])
 
 
 @triton.jit
@@ -149,9 +158,9 @@ def _advance_kernel(
     slots_ptr, offsets_ptr, counts_ptr, out_ptr, num_rows, eps,
     C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
     K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    SHARES: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
-    NORMS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, ROUNDS: tl.constexpr,
-    POLICY: tl.constexpr, IS_EVEN: tl.constexpr, PDL: tl.constexpr,
+    SHARES: tl.constexpr, LANES: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
+    STAGES: tl.constexpr, NORMS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+    ROUNDS: tl.constexpr, POLICY: tl.constexpr, IS_EVEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     head, span = tl.program_id(0) // SHARES, tl.program_id(1)
     # All at once: one behind the other each would be another way to the L2 cache.
@@ -161,13 +170,12 @@ def _advance_kernel(
     folded, new = num_rows + tl.load(firsts_ptr + span), first - num_folds
     if start >= 0:
         near: tl.constexpr = min(4, BLOCK_K // LANES)
-        in_order = tl.arange(0, BLOCK_K)
-        turn, lane = in_order // LANES, in_order % LANES
-        keys = turn // near * (LANES * near) + lane * near + turn % near
-        values = tl.program_id(0) % SHARES * BLOCK_V + tl.arange(0, BLOCK_V)
+        in_order, keys = tl.arange(0, BLOCK_K), _own_keys(BLOCK_K, LANES, near)
+        values = tl.arange(0, BLOCK_V // COLUMNS)[:, None] * COLUMNS
+        values += tl.program_id(0) % SHARES * BLOCK_V + tl.arange(0, COLUMNS)[None, :]
         has_value = values < V
-        inside = (keys < K)[:, None] & has_value[None, :]
-        within = keys[:, None] * V + values[None, :]
+        inside = spread(keys < K, FIRST) & has_value[None, :, None, :]
+        within = spread(keys * V, FIRST) + values[None, :, None, :]
         is_begun = start > 0 if IS_EVEN else inside & (start > 0)
         held = tl.load(own_ptr + within, is_begun, 0.0, eviction_policy=POLICY)
         query_at, value_at = head // (HV // HK) * K + in_order, 2 * HK * K + head * V + values
@@ -182,12 +190,13 @@ def _advance_kernel(
             query = tl.load(mixed_at + query_at, in_order < K, 0.0)
             value = tl.load(mixed_at + value_at, has_value, 0.0)
             beta, kept = tl.load(scale_at), tl.load(scale_at + HV)
-            key, query = _dealt(key, LANES, near), _dealt(query, LANES, near)
             both = tl.sum(query * key, 0)
-            known, read = tl.sum(held * key[:, None], 0), tl.sum(held * query[:, None], 0)
+            key = spread(_dealt(key, LANES, near), FIRST)
+            query = spread(_dealt(query, LANES, near), FIRST)
+            known, read = summed(held * key, FIRST), summed(held * query, FIRST)
             update = beta * (value - kept * known)
             # Not left to the compiler: each row's rounding must be the same.
-            held = tl.fma(key[:, None], update[None, :], held * kept)
+            held = tl.fma(key, update[None, :, None, :], held * kept)
             if at == num_folds:
                 own_ptr = _state_at(state_ptr, slots_ptr, span, head * K * V, STATE)
                 tl.store(
@@ -261,7 +270,8 @@ def _launches(
     row, matrix = strides
     pdl = has_pdl(device)
     keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
-    lanes, block = min(tiles.lanes, keys), min(4 * 32 // tiles.lanes, values)
+    lanes, columns = min(tiles.lanes, keys), min(4 * 32 // tiles.lanes, values)
+    block = min(tiles.num_warps * columns, values)
     shares = triton.cdiv(sizes.value_dim, block)
     norms = {
         "eps": eps, "C": sizes.columns, "ROW": row, "HV": sizes.num_value_heads,
@@ -269,8 +279,8 @@ def _launches(
     }  # fmt: skip
     step = norms | {
         "STATE": matrix, "HK": sizes.num_key_heads, "K": sizes.key_dim, "BLOCK_K": keys,
-        "BLOCK_V": block, "SHARES": shares, "LANES": lanes,
-        "STAGES": tiles.stages, "NORMS": not tiles.norms_apart,
+        "BLOCK_V": block, "SHARES": shares, "LANES": lanes, "COLUMNS": columns,
+        "FIRST": LANES_FIRST, "STAGES": tiles.stages, "NORMS": not tiles.norms_apart,
         "POLICY": "evict_first" if tiles.streams else "",
         "IS_EVEN": keys == sizes.key_dim and shares * block == sizes.value_dim,
     }  # fmt: skip
@@ -278,7 +288,7 @@ def _launches(
         Launch(
             _advance_kernel,
             step,
-            num_warps=1,
+            num_warps=block // columns,
             maxnreg=tiles.registers,
             launch_pdl=pdl,
         ),

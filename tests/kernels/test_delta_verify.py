@@ -26,7 +26,7 @@ CPU: Final = torch.device("cpu")
 WIDE: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=40, value_dim=72)
 REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
 TILES: Final = [FEW_ROW_TILES, MANY_ROW_TILES]
-OTHER_TILES: Final = [RowTiles(4, 255, 2), RowTiles(16, streams=True, group=8)]
+OTHER_TILES: Final = [RowTiles(4, 255, 2), RowTiles(16, streams=True, group=8, num_warps=8)]
 DTYPES: Final = [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
 TILE_IDS: Final = ["few", "many", "four lanes", "sixteen lanes"]
 MOST: Final = 7
@@ -149,7 +149,7 @@ def test_no_tiles_change_a_state(
     spans = STEPS["all there is"]
     rows = drawn_rows(sum(span.length for span in spans), 5, sizes=sizes, dtype=dtype)
     states = []
-    for tiles in (*TILES, RowTiles(stages=2, streams=True, group=8)):
+    for tiles in (*TILES, RowTiles(stages=2, group=8, num_warps=2), RowTiles(num_warps=8)):
         of = layer(NUM_SLOTS, sizes=sizes, most_rows=MOST, dtype=dtype)
         found = moved(begun(of), device)
         verified(found, rows, spans, sizes, tiles)

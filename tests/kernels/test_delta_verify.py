@@ -24,6 +24,7 @@ from tests.kernels.delta_cases import EPS, SIZES, Layer, drawn_rows, layer
 
 CPU: Final = torch.device("cpu")
 WIDE: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=40, value_dim=72)
+EVEN: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=32, value_dim=32)
 REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
 TILES: Final = [FEW_ROW_TILES, MANY_ROW_TILES]
 OTHER_TILES: Final = [RowTiles(4, 255, 2), RowTiles(16, streams=True, group=8, num_warps=8)]
@@ -91,7 +92,7 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("sizes", [SIZES, WIDE], ids=["small", "wide"])
+@pytest.mark.parametrize("sizes", [SIZES, WIDE, EVEN], ids=["small", "wide", "even"])
 @pytest.mark.parametrize("tiles", TILES, ids=TILE_IDS[:2])
 def test_steps_are_those_of_the_reference(
     tiles: RowTiles, name: str, sizes: DeltaSizes, device: torch.device
@@ -139,7 +140,7 @@ def test_a_state_does_not_know_what_was_guessed(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", [SIZES, REAL], ids=["small", "27b"])
+@pytest.mark.parametrize("sizes", [EVEN, REAL], ids=["even", "27b"])
 def test_no_tiles_change_a_state(
     sizes: DeltaSizes, dtype: torch.dtype, device: torch.device
 ) -> None:

@@ -61,7 +61,7 @@ _TILES = (
 _STEP_TILES = (
     STEP_TILES,
     MANY_TILES,
-    *[MANY_TILES._replace(stages=stages) for stages in (2, 4)],
+    *[MANY_TILES._replace(stages=stages) for stages in (3, 4)],
     MANY_TILES._replace(registers=128),
     SOME_TILES,
     SOME_TILES._replace(streams=True),

@@ -28,12 +28,15 @@ def _write(path: Path, **changes: Any) -> Path:
     """A dense model with a head beside its tensors."""
     write_tiny_model(path, num_hidden_layers=5, mtp_num_hidden_layers=1, **changes)
     own = load_file(path / "model.safetensors")
-    wide = MTP | {
-        "intermediate_size": json.loads((path / "config.json").read_text())["intermediate_size"]
-    }
-    head = random_drafter(mtp_shapes(wide))
+    head = random_drafter(mtp_shapes(_wide(path)))
     save_file({**own, **head}, path / "model.safetensors", metadata={"format": "pt"})
     return path
+
+
+def _wide(path: Path) -> dict[str, Any]:
+    """The head's sizes, of a layer like the model's."""
+    size = json.loads((path / "config.json").read_text())["intermediate_size"]
+    return MTP | {"intermediate_size": size}
 
 
 def _config(path: Path) -> WorkerConfig:
@@ -59,6 +62,16 @@ def test_the_head_of_a_hybrid_drafts_and_changes_no_text(tmp_path: Path) -> None
     assert serve(Drive(runner, proposer=speculation), asked) == expected
     assert speculation.counters.num_drafts > 0
     assert record is not None
+
+
+def test_a_head_shares_the_embedding_and_the_output_head(tmp_path: Path) -> None:
+    """Which lie in the same file: a second output head of a 27B would take 2.4 GiB."""
+    path = _write(tmp_path / "model", tie_word_embeddings=False)
+    assert "lm_head.weight" in load_file(path / "model.safetensors")
+    runner = load_tiny(path, speculation="auto", **SIZES)
+    assert runner.drafter is not None
+    sizes = [tensor.nbytes for tensor in random_drafter(mtp_shapes(_wide(path))).values()]
+    assert runner.drafter.num_bytes < sum(sizes) + runner.model.weights.head.nbytes // 2
 
 
 def test_a_model_without_a_head_drafts_from_earlier_text(

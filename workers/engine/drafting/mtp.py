@@ -43,8 +43,8 @@ def read_mtp(path: Path, shape: MtpShape, target: Network) -> MtpWeights:
     hidden = shape.network.hidden_size
     with reading(path, shape.network, target, PREFIX) as reader:
         return MtpWeights(
-            model=reader.model(PREFIX, shape.network.vocab_size),
-            fc=reader.tensor(f"{PREFIX}fc.weight", hidden, 2 * hidden),
+            model=reader.beside_target(PREFIX),
+            fc=reader.wide(f"{PREFIX}fc", hidden, 2 * hidden),
             embedding_norm=reader.norm(f"{PREFIX}pre_fc_norm_embedding", hidden),
             state_norm=reader.norm(f"{PREFIX}pre_fc_norm_hidden", hidden),
         )

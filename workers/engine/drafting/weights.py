@@ -49,6 +49,10 @@ class DrafterReader(WeightReader):
         """Read a tensor, in the target's dtype unless another is given."""
         return self._take(name, *shape, dtype=dtype)
 
+    def wide(self, name: str, num_rows: int, depth: int) -> Tensor:
+        """Read the matrix of the module `name` in the target's dtype, whatever its format."""
+        return self._wide(depth, (name, num_rows))
+
     def norm(self, name: str, size: int) -> Tensor:
         """Read the norm weights of the module `name`, plus the family's offset."""
         return self._norm(name, size)
@@ -71,6 +75,14 @@ class DrafterReader(WeightReader):
     def prefix(self, probe: str) -> str:
         """What stands before the names of tensors; `probe` is one of them."""
         return next((each for each in _PREFIXES if each + probe in self._checkpoint.names), "")
+
+    def beside_target(self, prefix: str) -> ModelWeights:
+        """The weights of a model whose layers' names begin with `prefix`, with the embedding and
+        the head that the target has in memory: beside them lie the target's own in the file.
+        """
+        shared = self._target.weights
+        norm = self.norm(f"{prefix}norm", self._config.hidden_size)
+        return ModelWeights(shared.embedding, self.layers(prefix), norm, shared.head)
 
     def model(self, prefix: str, vocab_size: int) -> ModelWeights:
         """The weights of a model whose layers' names begin with `prefix`; see `around`."""

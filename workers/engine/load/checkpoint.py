@@ -21,6 +21,7 @@ from workers.model_dir import read_json
 SINGLE_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"
 _REMEDY: Final = "fetch the model again"
+_QUANTISED_ENDS: Final = (".qweight", ".weight_packed")
 _DTYPES: Final = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -135,7 +136,7 @@ class Checkpoint:
 
     def _check(self, name: str, shape: tuple[int, ...]) -> Path:
         if name not in self._where:
-            raise ConfigError(f"{self._dir} has no tensor {name}: {_REMEDY}")
+            raise self._missing(name)
         path = self._dir / self._where[name]
         try:
             found = tuple(self._files[self._where[name]].get_slice(name).get_shape())
@@ -147,6 +148,16 @@ class Checkpoint:
                 f"{list(shape)}: {_REMEDY}"
             )
         return path
+
+    def _missing(self, name: str) -> ConfigError:
+        module = name.removesuffix(".weight")
+        found = [end for end in _QUANTISED_ENDS if module + end in self._where]
+        if not found:
+            return ConfigError(f"{self._dir} has no tensor {name}: {_REMEDY}")
+        return ConfigError(
+            f"{self._dir} has {module}{found[0]} instead of {name}, so it is quantised in another "
+            "way than its config.json says: take the quantization_config of its makers"
+        )
 
     def _open_shards(self, weight_map: dict[str, str]) -> None:
         for shard in sorted(set(weight_map.values())):

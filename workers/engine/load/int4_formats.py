@@ -7,7 +7,11 @@ models or files: `read` gives a tensor by name and shape.
     AWQ     qweight int32 [K, N / 8], columns of a word in the order 0 2 4 6 1 3 5 7; qzeros alike
     GPTQ    qweight int32 [K / 8, N], rows of a word in order; qzeros [K / g, N / 8], less one
             unless the format is gptq_v2; g_idx [K] where columns were sorted
-    packed  weight_packed int32 [N, K / 8]; weight_zero_point [N / 8, K / g] unless symmetric
+    packed  weight_packed int32 [N, K / 8]; weight_zero_point [N / 8, K / g] unless symmetric;
+            weight_g_idx [K] where columns were sorted
+
+Published mixtures have modules of 8 bits among those of 4: in GPTQ and packed they have four
+numbers in a word instead of eight. They are widened, as all that no 4-bit product can take.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
-from kernels.int4 import GROUPS, MIDDLE, PER_WORD, Int4Weight, packed
+from kernels.int4 import GROUPS, MIDDLE, PER_WORD, Int4Weight, in_order, packed
 from protocol.errors import ConfigError
 
 _AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -42,7 +46,13 @@ class Files(Protocol):
         ...
 
 
-Format = Callable[["Module"], Int4Weight]
+Read = Int4Weight | Tensor
+"""A module in 4 bits, or one of 8 bits as numbers in float32."""
+
+Format = Callable[["Module"], Read]
+
+_WORD_BITS: Final = 32
+_BITS: Final = (4, 8)
 
 
 class Module:
@@ -63,12 +73,27 @@ class Module:
     def has(self, suffix: str) -> bool:
         return f"{self.name}.{suffix}" in self._files.names
 
-    def num_groups(self, suffix: str, dim: int) -> int:
+    def bits(self, suffix: str, dim: int) -> int:
+        """Of a number, by how many words hold the columns. Raises `ConfigError` for other widths
+        than those that can be read.
+        """
+        shape = self._files.shape_of(f"{self.name}.{suffix}")
+        count = shape[dim] if len(shape) == 2 else 0
+        for bits in _BITS:
+            if count * _WORD_BITS == bits * self.depth:
+                return bits
+        raise ConfigError(
+            f"{self.name} has {count} words of 32 bits for {self.depth} columns, which is neither "
+            "4 nor 8 bits: take another quantised model, or the bf16 one with quantization = 'int4'"
+        )
+
+    def num_groups(self, suffix: str, dim: int, bits: int = 4) -> int:
         """Of columns, by the scales. Raises `ConfigError` for groups that no kernel has."""
         shape = self._files.shape_of(f"{self.name}.{suffix}")
         count = shape[dim] if len(shape) == 2 else 0
         size = self.depth // count if count else 0
-        if not count or size * count != self.depth or (size not in GROUPS and size % GROUPS[0]):
+        is_known = bits != 4 or size in GROUPS or size % GROUPS[0] == 0
+        if not count or size * count != self.depth or not is_known:
             raise ConfigError(
                 f"{self.name} has {count} groups of {self.depth} columns; groups of "
                 f"{', '.join(map(str, GROUPS))} or multiples of {GROUPS[0]} columns are supported"
@@ -76,71 +101,90 @@ class Module:
         return count
 
 
-def read_awq(module: Module) -> Int4Weight:
+def read_awq(module: Module) -> Read:
     """Raises `ConfigError`."""
     rows, depth = module.num_rows, module.depth
     groups = module.num_groups("scales", 0)
     words = module.take("qweight", depth, rows // PER_WORD)
-    values = _nibbles(words)[..., list(_AWQ_ORDER)].reshape(depth, rows).t()
-    zeros = _nibbles(module.take("qzeros", groups, rows // PER_WORD))[..., list(_AWQ_ORDER)]
+    values = _numbers(words)[..., list(_AWQ_ORDER)].reshape(depth, rows).t()
+    zeros = _numbers(module.take("qzeros", groups, rows // PER_WORD))[..., list(_AWQ_ORDER)]
     scales = module.take("scales", groups, rows)
     return _weight(module, values, scales.t(), zeros.reshape(groups, rows).t())
 
 
-def read_gptq(module: Module, *, is_v2: bool = False) -> Int4Weight:
+def read_gptq(module: Module, *, is_v2: bool = False) -> Read:
     """`is_v2`: zero points as they are. Raises `ConfigError`."""
     rows, depth = module.num_rows, module.depth
-    groups = module.num_groups("scales", 0)
-    words = module.take("qweight", depth // PER_WORD, rows)
-    values = _nibbles(words.t().contiguous()).reshape(rows, depth)
-    zeros = _nibbles(module.take("qzeros", groups, rows // PER_WORD)).reshape(groups, rows).t()
-    if not is_v2:
-        zeros = (zeros + 1) & 15
+    bits = module.bits("qweight", 0)
+    groups, middle = module.num_groups("scales", 0, bits), 1 << (bits - 1)
+    words = module.take("qweight", depth * bits // _WORD_BITS, rows)
+    values = _numbers(words.t().contiguous(), bits).reshape(rows, depth)
+    zeros = _numbers(module.take("qzeros", groups, rows * bits // _WORD_BITS), bits)
+    zeros = zeros.reshape(groups, rows).t()
+    # AutoRound has also written symmetric weights with the one subtracted under the name of the
+    # format without. Of zero points that were chosen one by one, not all are alike.
+    if not is_v2 or bool((zeros == middle - 1).all()):
+        zeros = (zeros + 1) & (2 * middle - 1)
     scales = module.take("scales", groups, rows).t()
-    order = None
-    if module.has("g_idx"):
-        group_of = module.take("g_idx", depth).long()
-        usual = torch.arange(depth) // (depth // groups)
-        if not torch.equal(group_of, usual):
-            order = torch.argsort(group_of, stable=True)
-            if not torch.equal(group_of[order], usual):
-                raise ConfigError(f"{module.name}.g_idx has groups of unequal sizes")
-            values = values[:, order]
-    return _weight(module, values, scales, zeros, order)
+    order = _order(module, "g_idx", groups)
+    return _weight(module, values, scales, zeros, order, bits)
 
 
-def read_packed(module: Module) -> Int4Weight:
+def read_packed(module: Module) -> Read:
     """Raises `ConfigError`."""
     rows, depth = module.num_rows, module.depth
-    groups = module.num_groups("weight_scale", 1)
-    values = _nibbles(module.take("weight_packed", rows, depth // PER_WORD)).reshape(rows, depth)
+    bits = module.bits("weight_packed", 1)
+    groups = module.num_groups("weight_scale", 1, bits)
+    words = module.take("weight_packed", rows, depth * bits // _WORD_BITS)
+    values = _numbers(words, bits).reshape(rows, depth)
     scales, zeros = module.take("weight_scale", rows, groups), None
     if module.has("weight_shape"):
         module.take("weight_shape", 2)
-    if module.has("weight_g_idx"):
-        raise ConfigError(f"{module.name} has a weight_g_idx: act order of this format is missing")
     if module.has("weight_zero_point"):
-        words = module.take("weight_zero_point", rows // PER_WORD, groups)
-        zeros = _nibbles(words.t().contiguous()).reshape(groups, rows).t()
-    return _weight(module, values, scales, zeros)
+        words = module.take("weight_zero_point", rows * bits // _WORD_BITS, groups)
+        zeros = _numbers(words.t().contiguous(), bits).reshape(groups, rows).t()
+    return _weight(module, values, scales, zeros, _order(module, "weight_g_idx", groups), bits)
 
 
-def joined(weights: list[Int4Weight], names: list[str]) -> Int4Weight:
-    """The rows of all, one matrix after the other. Raises `ConfigError` where they do not fit."""
+def _order(module: Module, suffix: str, groups: int) -> Tensor | None:
+    """The columns by group, stable; None if they are so already, which -1 says too. Raises
+    `ConfigError` for groups of unequal sizes.
+    """
+    if not module.has(suffix):
+        return None
+    group_of = module.take(suffix, module.depth).long()
+    usual = torch.arange(module.depth) // (module.depth // groups)
+    if torch.equal(group_of, usual) or bool((group_of < 0).any()):
+        return None
+    order = torch.argsort(group_of, stable=True)
+    if not torch.equal(group_of[order], usual):
+        raise ConfigError(f"{module.name}.{suffix} has groups of unequal sizes")
+    return order
+
+
+def joined(weights: list[Int4Weight]) -> Int4Weight | None:
+    """The rows of all, one matrix after the other; None where their groups, or the orders of their
+    columns, are not alike.
+    """
     first = weights[0]
-    for other, name in zip(weights[1:], names[1:], strict=True):
+    for other in weights[1:]:
         is_same = (other.order is None) == (first.order is None)
         if is_same and first.order is not None and other.order is not None:
             is_same = torch.equal(other.order, first.order)
         if not is_same or other.group != first.group:
-            raise ConfigError(
-                f"{name} is quantised in other groups, or another order of columns, than {names[0]}"
-            )
+            return None
     zeros = None
     if any(one.zeros is not None for one in weights):
         zeros = torch.cat([_with_zeros(one) for one in weights])
     words, scales = (torch.cat([getattr(one, n) for one in weights]) for n in ("words", "scales"))
     return Int4Weight(words, scales, zeros, first.order)
+
+
+def widened(weight: Read, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The numbers [N, K] on `device`, each rounded once to `dtype`."""
+    if isinstance(weight, Tensor):
+        return weight.to(device, dtype)
+    return in_order(weight.to(device), dtype)
 
 
 def _with_zeros(weight: Int4Weight) -> Tensor:
@@ -149,10 +193,15 @@ def _with_zeros(weight: Int4Weight) -> Tensor:
     return torch.full(weight.scales.shape, MIDDLE, dtype=torch.uint8, device=weight.words.device)
 
 
-def _nibbles(words: Tensor) -> Tensor:
-    """The eight numbers of each word, lowest bits first: [..., 8]."""
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32)
-    return (words.to(torch.int32).unsqueeze(-1) >> shifts) & 15
+def _numbers(words: Tensor, bits: int = 4) -> Tensor:
+    """The numbers of each word, lowest bits first: uint8 [..., 32 / bits]. One number of all words
+    at a time, because an output head has 1.3e9, of which int32 would take 5 GB.
+    """
+    count = _WORD_BITS // bits
+    out = torch.empty(*words.shape, count, dtype=torch.uint8)
+    for at in range(count):
+        out[..., at] = (words >> (bits * at)) & ((1 << bits) - 1)
+    return out
 
 
 def _weight(
@@ -161,9 +210,14 @@ def _weight(
     scales: Tensor,
     zeros: Tensor | None,
     order: Tensor | None = None,
-) -> Int4Weight:
+    bits: int = 4,
+) -> Read:
     """Large groups become several of the largest that kernels have, with one scale."""
     size = module.depth // scales.shape[1]
+    if bits != _BITS[0]:
+        return _wide(values, scales, zeros, order)
+    if order is not None:
+        values = values[:, order]
     if size not in GROUPS:
         times = size // GROUPS[0]
         size = GROUPS[0]
@@ -174,14 +228,29 @@ def _weight(
     return Int4Weight(packed(values.contiguous(), size), scales.contiguous(), zeros, order)
 
 
+def _wide(values: Tensor, scales: Tensor, zeros: Tensor | None, order: Tensor | None) -> Tensor:
+    """Numbers of 8 bits times their scales, float32 [N, K]; groups are columns in this `order`."""
+    depth = values.shape[1]
+    size = depth // scales.shape[1]
+    place = torch.arange(depth) if order is None else order.argsort()
+    column = place // size
+    zero = 128.0 if zeros is None else zeros.to(torch.float32)[:, column]
+    return (values.to(torch.float32) - zero) * scales.to(torch.float32)[:, column]
+
+
 def int4_fault(stated: dict[str, Any]) -> str | None:
     """What a 4-bit `quantization_config` asks for that is missing, if anything."""
     method, bits = stated.get("quant_method"), stated.get("bits", stated.get("w_bit", 4))
     if bits != 4:
         return f"{bits} bits; 4 are supported"
-    if method == "awq" and stated.get("version", "gemm") != "gemm":
-        return f"AWQ's version {stated['version']}; gemm is supported"
-    known = ("gptq", "gptq_v2", "", None)
-    if method == "gptq" and stated.get("checkpoint_format") not in known:
-        return f"GPTQ's checkpoint_format {stated['checkpoint_format']}"
+    version = str(stated.get("version", "gemm"))
+    if method == "awq" and version.lower() != "gemm":
+        return f"AWQ's version {version}; gemm is supported"
+    if method == "gptq" and gptq_format(stated) not in {"gptq", "gptq_v2"}:
+        return f"GPTQ's checkpoint_format {gptq_format(stated)}"
     return None
+
+
+def gptq_format(stated: dict[str, Any]) -> str:
+    """By `checkpoint_format`, or by `format`, as GPTQModel spells it in newer files."""
+    return str(stated.get("checkpoint_format") or stated.get("format") or "gptq").lower()

@@ -5,11 +5,20 @@ Owns the meaning of a `quantization_config`. Must not know files, nor how a prod
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kernels.fp8 import BLOCK
 from protocol.errors import ConfigError
-from workers.engine.load.int4_formats import int4_fault
+from workers.engine.load.int4_formats import gptq_format, int4_fault
+
+_PACKED: Final = "pack-quantized"
+_PACKED_BITS: Final = (4, 8)
+
+_SIDE_FILES: Final = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+"""Of AutoGPTQ, AutoAWQ and ModelOpt in older versions."""
+
+_KIND_KEYS: Final = ("quant_method", "quant_algo", "format", "packing_format", "data_type")
+_MLX_KEYS: Final = {"group_size", "bits", "mode"}
 
 
 class Stored(StrEnum):
@@ -41,6 +50,7 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
     """The format by the `quantization_config` of config.json. Raises `ConfigError`."""
     stated = raw.get("quantization_config")
     if not stated:
+        _check_unsaid(path)
         return Stored.DENSE
     if isinstance(stated, dict):
         if _is_by_block(stated):
@@ -51,13 +61,44 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
             if (fault := int4_fault(stated)) is not None:
                 raise ConfigError(f"{path}: its quantization_config asks for {fault}")
             return found
-    method = stated.get("quant_method") if isinstance(stated, dict) else stated
     raise ConfigError(
-        f"{path}: quantised weights of this kind ({method}) are not supported: take 4 bits by AWQ, "
-        "GPTQ or compressed-tensors (pack-quantized), e4m3 weights with scales by "
+        f"{path}: quantised weights of this kind ({_kind(stated)}) are not supported: take 4 bits "
+        "by AWQ, GPTQ or compressed-tensors (pack-quantized), e4m3 weights with scales by "
         f"{BLOCK} x {BLOCK} block (quant_method fp8) or by channel (compressed-tensors) and "
         "dynamic activations, or the bf16 model with quantization = 'fp8' or 'int4'"
     )
+
+
+def _check_unsaid(path: Path) -> None:
+    """Refuse a model that says only beside its config.json how its weights are quantised."""
+    for name in _SIDE_FILES:
+        if (path.parent / name).is_file():
+            raise ConfigError(
+                f"{path} has no quantization_config, but {name} beside it says that the weights "
+                "are quantised: write its object, with a quant_method, into config.json as "
+                "quantization_config, or take another quantised model"
+            )
+
+
+def _kind(stated: Any) -> str:  # noqa: ANN401 - JSON
+    """The words by which its makers call a format."""
+    if not isinstance(stated, dict):
+        return str(stated)
+    if not stated.get("quant_method"):
+        return "MLX" if stated.keys() <= _MLX_KEYS else "no quant_method is named"
+    words = [stated.get(key) for key in _KIND_KEYS]
+    if stated.get("kv_cache_scheme"):
+        words.append("keys and values in 8 bits with scales")
+    groups = stated.get("config_groups")
+    if isinstance(groups, dict):
+        words += [_group_words(one) for one in groups.values() if isinstance(one, dict)]
+    return ", ".join(dict.fromkeys(str(word) for word in words if word))
+
+
+def _group_words(group: dict[str, Any]) -> str:
+    weights, rows = group.get("weights") or {}, group.get("input_activations")
+    words = f"weights of {weights.get('num_bits')} bits {weights.get('type')}"
+    return words if not rows else f"{words} and activations of {rows.get('num_bits')}"
 
 
 def _int4(stated: dict[str, Any]) -> Stored | None:
@@ -66,34 +107,40 @@ def _int4(stated: dict[str, Any]) -> Stored | None:
         case "awq":
             return Stored.INT4_AWQ
         case "gptq":
-            is_v2 = stated.get("checkpoint_format") == "gptq_v2"
+            is_v2 = gptq_format(stated) == "gptq_v2"
             return Stored.INT4_GPTQ_V2 if is_v2 else Stored.INT4_GPTQ
         case "auto-round" | "intel/auto-round":
-            packing = str(stated.get("packing_format", ""))
-            if "awq" in packing:
-                return Stored.INT4_AWQ
-            return Stored.INT4_GPTQ if "gptq" in packing else None
+            return _auto_round(str(stated.get("packing_format") or stated.get("backend")))
         case "compressed-tensors":
-            groups = stated.get("config_groups")
-            is_packed = stated.get("format") == "pack-quantized" and isinstance(groups, dict)
-            return Stored.INT4_PACKED if is_packed and _all_int4(groups) else None
+            return Stored.INT4_PACKED if _is_packed(stated) else None
         case _:
             return None
 
 
-def _all_int4(groups: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether every group of layers has integers of 4 bits, and rows as they are."""
-    weights = [group.get("weights") or {} for group in groups.values() if isinstance(group, dict)]
-    plain = all(
-        isinstance(group, dict) and not group.get("input_activations") for group in groups.values()
-    )
+def _auto_round(packing: str) -> Stored | None:
+    """By AutoRound's name of the packing. Only that of AutoGPTQ stores zero points less one."""
+    if "awq" in packing:
+        return Stored.INT4_AWQ
+    if "gptqmodel" in packing or packing == "auto_round":
+        return Stored.INT4_GPTQ_V2
+    return Stored.INT4_GPTQ if "gptq" in packing else None
+
+
+def _is_packed(stated: dict[str, Any]) -> bool:
+    """Whether some groups of layers have packed integers of 4 bits, all others of 8, and rows of x
+    stay as they are.
+    """
+    groups = stated.get("config_groups")
+    if not isinstance(groups, dict) or not all(isinstance(one, dict) for one in groups.values()):
+        return False
+    formats = {one.get("format") or stated.get("format") for one in groups.values()}
+    weights = [one.get("weights") or {} for one in groups.values()]
     return (
-        plain
-        and len(weights) == len(groups) > 0
-        and all(one.get("num_bits") == 4 and one.get("type") == "int" for one in weights)
-        and all(
-            not one.get("actorder") or one["actorder"] in {"static", "weight"} for one in weights
-        )
+        formats == {_PACKED}
+        and not stated.get("kv_cache_scheme")
+        and not any(one.get("input_activations") for one in groups.values())
+        and all(one.get("type") == "int" and one.get("num_bits") in _PACKED_BITS for one in weights)
+        and any(one.get("num_bits") == _PACKED_BITS[0] for one in weights)
     )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels.delta_rule import DeltaWeights
 from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, dequantise, quantize_weight
-from kernels.int4 import GROUPS, Int4Weight, quantize
+from kernels.int4 import GROUPS, Int4Weight, in_order, quantize
 from kernels.linear import Weight
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import Checkpoint, Report
@@ -25,10 +25,12 @@ from workers.engine.load.file_stream import FileStream
 from workers.engine.load.int4_formats import (
     Format,
     Module,
+    Read,
     joined,
     read_awq,
     read_gptq,
     read_packed,
+    widened,
 )
 from workers.engine.load.quantize import Stored
 from workers.engine.models.angles import turned_order
@@ -221,17 +223,18 @@ class WeightReader:
         self._report = report
         self._taken: set[str] = set()
         self._reported_percent = -1
+        self._num_widened = 0
 
     def all(self) -> ModelWeights:
         config, names = self._config, self._config.names
-        vocabulary = (config.vocab_size, config.hidden_size)
-        prefix = self._prefix()
-        embedding = self._matrix(f"{prefix}embed_tokens.weight", *vocabulary)
+        hidden, prefix = config.hidden_size, self._prefix()
+        embedding = self._matrix(f"{prefix}embed_tokens.weight", config.vocab_size, hidden)
         layers = self.layers(prefix)
-        norm = self._norm(f"{prefix}norm", config.hidden_size)
+        norm = self._norm(f"{prefix}norm", hidden)
         is_tied = config.tied or (config.embeds and not self._has_head())
-        head = embedding if is_tied else self._matrix(f"{names.head}.weight", *vocabulary)
+        head = embedding if is_tied else self._wide(hidden, (names.head, config.vocab_size))
         self.settle()
+        self._report_widened()
         return ModelWeights(embedding, layers, norm, head)
 
     def layers(self, prefix: str) -> tuple[LayerWeights, ...]:
@@ -259,9 +262,9 @@ class WeightReader:
         wrongly.
         """
         config = self._config
-        ignored = {f"{config.names.head}.weight"} if config.tied else set()
-        for name in sorted(self._checkpoint.names - self._taken - ignored):
-            is_skipped = name.startswith(config.names.skipped) or not name.startswith(only)
+        skipped = config.names.skipped + ((f"{config.names.head}.",) if config.tied else ())
+        for name in sorted(self._checkpoint.names - self._taken):
+            is_skipped = name.startswith(skipped) or not name.startswith(only)
             if not is_skipped and not self._is_idle(name):
                 raise ConfigError(
                     f"{model_dir} has a tensor {name} that its config.json does not explain: "
@@ -277,7 +280,8 @@ class WeightReader:
         return not self._checkpoint.read(name, self._checkpoint.shape_of(name)).any()
 
     def _has_head(self) -> bool:
-        return f"{self._config.names.head}.weight" in self._checkpoint.names
+        start = f"{self._config.names.head}."
+        return any(name.startswith(start) for name in self._checkpoint.names)
 
     def _prefix(self) -> str:
         """That of the checkpoint's names; the first where none fits, for the error behind it."""
@@ -327,14 +331,14 @@ class WeightReader:
         columns, heads, values = sizes.columns, sizes.num_value_heads, sizes.value_columns
         wide = torch.float32
         products = (f"{at}in_proj_qkv", columns), (f"{at}in_proj_z", values)
-        gates = (f"{at}in_proj_{name}.weight" for name in "ba")
+        gates = ((f"{at}in_proj_{name}", heads) for name in "ba")
         return {
             "qkv": self._product(hidden, *products),
             "qkv_bias": None,
             "qk_norm": None,
             "out": self._product(values, (f"{at}out_proj", hidden)),
             "out_bias": None,
-            "gate": self._merge(*((name, (heads, hidden)) for name in gates)),
+            "gate": self._wide(hidden, *gates),
             "delta": DeltaWeights(
                 conv=self._take(f"{at}conv1d.weight", columns, 1, mixer.conv_width).squeeze(1),
                 decay=self._take(f"{at}A_log", heads, dtype=wide),
@@ -383,18 +387,36 @@ class WeightReader:
     def _int4_product(
         self, depth: int, modules: tuple[tuple[str, int], ...], suffix: str, read: Format
     ) -> Weight:
-        """As `_product`, of a checkpoint in 4 bits; modules that it leaves in 16 stay so."""
-        missing = [name for name, _ in modules if name + suffix not in self._checkpoint.names]
-        if len(missing) == len(modules):
+        """As `_product`, of a checkpoint in 4 bits. Modules that it leaves in 16 bits stay so.
+        Where those of one matrix are not alike, all become 16 bits.
+        """
+        quantised = {name for name, _ in modules if name + suffix in self._checkpoint.names}
+        if not quantised:
             return self._merge(*((f"{name}.weight", (rows, depth)) for name, rows in modules))
-        if missing:
-            raise ConfigError(f"{missing[0]} is not in 4 bits, but its neighbours are")
-        weights = []
+        parts: list[Read] = []
         for name, num_rows in modules:
+            if name not in quantised:
+                parts.append(self._take(f"{name}.weight", num_rows, depth))
+                continue
             module = Module(self._checkpoint, name, num_rows, depth)
-            weights.append(read(module))
+            parts.append(read(module))
             self._taken |= module.taken
-        return joined(weights, [name for name, _ in modules]).to(self._device)
+        small = [part for part in parts if isinstance(part, Int4Weight)]
+        alike = joined(small) if len(small) == len(parts) else None
+        if alike is not None:
+            return alike.to(self._device)
+        self._num_widened += 1
+        return torch.cat([widened(part, self._device, self._dtype) for part in parts])
+
+    def _wide(self, depth: int, *modules: tuple[str, int]) -> Tensor:
+        """The rows of all modules, [rows, depth], in 16 bits whatever the checkpoint holds."""
+        stored = self._config.stored
+        suffix = _INT4[stored][0] if stored in _INT4 else stored.scale_suffix
+        if not any(name + suffix in self._checkpoint.names for name, _ in modules):
+            return self._merge(*((f"{name}.weight", (rows, depth)) for name, rows in modules))
+        parts = [self._product(depth, module) for module in modules]
+        self.settle()
+        return torch.cat([_dense(part, self._dtype) for part in parts])
 
     def _check_fp8(self, name: str, num_rows: int, *, is_last: bool) -> None:
         """Check a module that has scales, or whose neighbours in a merged matrix have some."""
@@ -433,6 +455,12 @@ class WeightReader:
         if (percent := 100 * done // total) > self._reported_percent:
             self._reported_percent = percent
             self._report("load", done / total, f"{done / 2**30:.1f} of {total / 2**30:.1f} GiB")
+
+    def _report_widened(self) -> None:
+        """Say what takes more memory than the checkpoint's format promises."""
+        if self._num_widened:
+            text = "matrices are in 16 bits, because the checkpoint holds their parts differently"
+            self._report("load", 1.0, f"{self._num_widened} {text}")
 
     def _take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         tensor = self._checkpoint.read(name, shape)
@@ -480,6 +508,15 @@ def _rows_of(weight: Weight, rows: Tensor, dtype: torch.dtype) -> Weight:
         return dequantise(weight, dtype)[rows]
     values = weight.values.view(torch.uint8)[rows].view(weight.values.dtype)
     return Fp8Weight(values, weight.scales[rows])
+
+
+def _dense(weight: Weight, dtype: torch.dtype) -> Tensor:
+    """The matrix in `dtype`, its columns in the checkpoint's order."""
+    if isinstance(weight, Int4Weight):
+        return in_order(weight, dtype)
+    if isinstance(weight, DualWeight):
+        raise TypeError("weights are widened before they are doubled")
+    return dequantise(weight, dtype) if isinstance(weight, Fp8Weight) else weight
 
 
 def _scales_shape(stored: Stored, num_rows: int, depth: int) -> tuple[int, int]:

@@ -36,6 +36,13 @@ TOKENIZER_NAME: Final = "tokenizer.json"
 POOLING_NAME: Final = "1_Pooling/config.json"
 """Of models that are made for embeddings, as sentence-transformers writes it."""
 
+_ADAPTER_NAME: Final = "adapter_config.json"
+_POINTER: Final = b"version https://git-lfs"
+_OTHER_WEIGHTS: Final = {
+    "pytorch_model*.bin": "PyTorch's pickles, which can run code",
+    "consolidated*": "Mistral's or Meta's own form",
+}
+
 MODEL_FILES: Final = (
     "chat_template.jinja",
     CONFIG_NAME,
@@ -100,7 +107,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist: give a complete model directory") from None
+        why = other_form(path.parent) or f"{path} does not exist: give a complete model directory"
+        raise ConfigError(why) from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
@@ -108,6 +116,51 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds no JSON object: fetch it again")
     return value
+
+
+def other_form(model_dir: Path) -> str | None:
+    """What a directory without the safetensors files of a model holds instead, and what to do, in
+    one line; None if that is nothing known.
+    """
+    if any(model_dir.glob("*.gguf")):
+        return (
+            f'{model_dir} holds GGUF files and no safetensors: serve it with engine = "llama-cpp", '
+            "or take the safetensors files of the model"
+        )
+    if (model_dir / _ADAPTER_NAME).is_file():
+        base = read_json(model_dir / _ADAPTER_NAME).get("base_model_name_or_path", "its base model")
+        return f"{model_dir} holds an adapter for {base}, not a model: merge both, and take that"
+    for pattern, maker in _OTHER_WEIGHTS.items():
+        if any(model_dir.glob(pattern)):
+            return (
+                f"{model_dir} holds {pattern} ({maker}) and no model.safetensors: take the "
+                "safetensors files that transformers writes"
+            )
+    inner = sorted(path.parent for path in model_dir.glob(f"*/{CONFIG_NAME}"))
+    if len(inner) == 1 and not (model_dir / CONFIG_NAME).exists():
+        return f"{model_dir} has no {CONFIG_NAME}, but {inner[0].name} in it has: give {inner[0]}"
+    return None
+
+
+def check_text_files(config: WorkerConfig) -> None:
+    """Raise `ConfigError` for a local model of a native engine without a tokenizer, which gateways
+    need: it must not be loaded first. What a hub has is not asked for.
+    """
+    if config.engine != "native" or config.model.startswith(DUMMY_PREFIX):
+        return
+    model_dir = local_dir(config.model)
+    if model_dir is None or not model_dir.is_dir():
+        return
+    read_json(model_dir / CONFIG_NAME)
+    path = model_dir / TOKENIZER_NAME
+    if not path.exists():
+        raise ConfigError(
+            f"{model_dir} has no {TOKENIZER_NAME}, without which gateways cannot tokenise for it: "
+            "copy it from the model's source, or write it with AutoTokenizer.save_pretrained"
+        )
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise ConfigError(f"{path} is a pointer of git-lfs, not the file: run git lfs pull")
 
 
 def read_vocab_size(model_dir: Path) -> int | None:

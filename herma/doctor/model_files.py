@@ -25,10 +25,14 @@ def check_models(host: Host, config: Config) -> Iterator[Finding]:
         if not host.exists(name):
             continue  # a missing directory is an error of the start; a hub id has none
         folder = Path(name)
+        is_native = "config.json" in files
+        if is_native and (found := _other_form(host, folder)) is not None:
+            yield found  # what else is missing belongs to another form
+            continue
         for file in files:
             if not host.exists(folder / file):
                 yield _broken(folder / file, "does not exist", "copy it beside the weights")
-        if "config.json" in files:
+        if is_native:
             yield from _check_weights(host, folder)
 
 
@@ -46,6 +50,24 @@ def _folders(config: Config) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def _other_form(host: Host, folder: Path) -> Finding | None:
+    """A directory of files that the native engine does not read."""
+    names = {Path(name).name for name in host.names(folder, "*")}
+    is_adapter = "adapter_config.json" in names and "config.json" not in names
+    if not is_adapter and any(name.endswith(".safetensors") for name in names):
+        return None
+    if any(name.endswith(".gguf") for name in names):
+        remedy = 'serve it with engine = "llama-cpp", or take the safetensors files of the model'
+        return _broken(folder, "holds GGUF files and no safetensors", remedy)
+    if is_adapter:
+        return _broken(folder, "holds an adapter, not a model", "merge it into its base model")
+    if any(name.startswith("pytorch_model") for name in names):
+        return _broken(
+            folder, "holds PyTorch's pickles and no safetensors", "take the model's safetensors"
+        )
+    return None
+
+
 def _check_weights(host: Host, folder: Path) -> Iterator[Finding]:
     index = folder / "model.safetensors.index.json"
     if host.exists(index):
@@ -58,9 +80,6 @@ def _check_weights(host: Host, folder: Path) -> Iterator[Finding]:
             if not host.exists(folder / name):
                 yield _broken(folder / name, "is missing, but the index names it", "download it")
     names = list(host.names(folder, "*.safetensors"))
-    if not names and any(host.names(folder, "*.gguf")):
-        remedy = 'serve it with engine = "llama-cpp", or take the safetensors files of the model'
-        yield _broken(folder, "holds GGUF files and no safetensors", remedy)
     for name in names:
         try:
             fault = _fault_of(host.path(name))

@@ -48,7 +48,7 @@ from workers.loop import (
     start_heartbeats,
     start_table,
 )
-from workers.model_dir import TOKENIZER_NAME, read_vocab_size
+from workers.model_dir import TOKENIZER_NAME, check_text_files, read_vocab_size
 from workers.scheduler import Proposer, SwapRoom, largest_id
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ def _load(
             scripted = load_scripted(config, report, epoch=epoch)
             return scripted, PacedChannel(channel, scripted.rest_s), largest_id, None, None
         case "native":
+            check_text_files(config)
             report("import", 0.0, "torch")
             ahead = start_compiling(config)
             from workers.engine import runner

@@ -299,7 +299,7 @@ def _of_verdict(verdict: str) -> Diagnosis:
 def _of_report(ending: Ending, reported: str) -> Diagnosis:
     sign = _find(reported)
     # A GPU or a port may be back at the next try; a wrong name stays wrong.
-    is_fixed = sign is None or sign.kind == "file_not_found"
+    is_fixed = sign is None or sign.kind in ("file_not_found", "configuration")
     if ending.is_config and is_fixed and ending.phase not in LOADING_PHASES:
         return Diagnosis("configuration", reported, "", is_permanent=True)
     if sign is None:

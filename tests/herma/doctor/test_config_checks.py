@@ -104,6 +104,23 @@ def test_a_model_of_another_format(machine: Machine) -> None:
     plant_model(machine)
     (machine.root / "models/m/model.safetensors").rename(machine.root / "models/m/m.gguf")
     assert "llama-cpp" in only(machine).remedy
+    (machine.root / "models/m/tokenizer.json").unlink()
+    assert "llama-cpp" in only(machine).remedy
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("adapter_config.json", "holds an adapter, not a model"),
+        ("pytorch_model.bin", "holds PyTorch's pickles and no safetensors"),
+    ],
+)
+def test_what_is_no_model_is_one_finding(machine: Machine, file: str, what: str) -> None:
+    """What else such a directory lacks would not make it one."""
+    machine.write(f"/models/m/{file}", "{}")
+    if "adapter" in file:
+        machine.write("/models/m/adapter_model.safetensors", whole())
+    assert only(machine).what == f"/models/m {what}"
 
 
 def test_a_container_smaller_than_the_weights(machine: Machine) -> None:

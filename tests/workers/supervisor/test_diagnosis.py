@@ -138,6 +138,7 @@ def test_old_lines_do_not_explain_a_kill() -> None:
     [
         ("model 'x' is neither a directory nor a hub id", "import", True, "configuration", True),
         ("config.json does not exist", "start", True, "configuration", True),
+        ("m is no safetensors file (header too large)", "load", True, "configuration", True),
         ("device = 'cuda', but torch finds 0 CUDA devices", "import", True, "driver", False),
         ("model 'x' cannot be fetched (timeout)", "download", True, "configuration", False),
         ("x does not fit into the memory of cuda:0", "memory", True, "gpu_memory", False),

@@ -27,6 +27,6 @@ def read_model_config(model_dir: Path) -> ModelConfig:
         shown = ", ".join(map(str, unknown or architectures or [raw.get("model_type")]))
         raise ConfigError(
             f"{path}: architecture {shown} is not supported: choose one of "
-            f"{', '.join(ARCHITECTURES)}"
+            f'{", ".join(ARCHITECTURES)}, or serve it with another engine, as engine = "vllm"'
         )
     return describe(ConfigFile(path, raw))

@@ -1,0 +1,83 @@
+"""Directories that hold something else than a model's safetensors: one line, before any weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from config import WorkerConfig
+from protocol.errors import ConfigError
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from workers.engine.models.model_config import read_model_config
+from workers.model_dir import check_text_files, read_json
+
+
+def _config(model_dir: Path) -> WorkerConfig:
+    return WorkerConfig("w", str(model_dir), "m", (), token_budget=256)
+
+
+def _adapter(folder: Path) -> None:
+    base = {"base_model_name_or_path": "Qwen/Qwen3-8B", "peft_type": "LORA"}
+    (folder / "adapter_config.json").write_text(json.dumps(base))
+    (folder / "adapter_model.safetensors").touch()
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("model-Q4_K_M.gguf", 'holds GGUF files and no safetensors: serve it with engine = "llama'),
+        ("pytorch_model-00001-of-00002.bin", "holds pytorch_model*.bin (PyTorch's pickles"),
+        ("consolidated.safetensors", "holds consolidated* (Mistral's or Meta's own form)"),
+        ("part/config.json", "has no config.json, but part in it has: give "),
+    ],
+)
+def test_what_lies_there_is_named(tmp_path: Path, file: str, words: str) -> None:
+    """Whether the first file that is missed is config.json or the weights."""
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    with pytest.raises(ConfigError) as caught:
+        read_model_config(tmp_path)
+    assert words in str(caught.value)
+    if "config" in file:
+        return
+    write_tiny_model(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ConfigError) as caught:
+        load_tiny(tmp_path)
+    assert words in str(caught.value)
+
+
+def test_an_adapter_is_named_with_its_base(tmp_path: Path) -> None:
+    """Not the first file that it lacks."""
+    _adapter(tmp_path)
+    with pytest.raises(ConfigError, match="holds an adapter for Qwen/Qwen3-8B, not a model"):
+        read_json(tmp_path / "config.json")
+
+
+def test_a_model_with_other_files_beside_loads(tmp_path: Path) -> None:
+    """As published ones have them."""
+    write_tiny_model(tmp_path)
+    for name in ("consolidated.safetensors", "pytorch_model.bin", "a.gguf", "adapter_config.json"):
+        (tmp_path / name).touch()
+    assert load_tiny(tmp_path).facts.dtype == "float32"
+
+
+def test_a_tokenizer_is_missed_before_weights_are_read(tmp_path: Path) -> None:
+    """The gateway would miss it when all is loaded, after every one of five starts."""
+    write_tiny_model(tmp_path)
+    with pytest.raises(ConfigError, match=r"has no tokenizer.json, .* AutoTokenizer"):
+        check_text_files(_config(tmp_path))
+    path = tmp_path / "tokenizer.json"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\n")
+    with pytest.raises(ConfigError, match="pointer of git-lfs"):
+        check_text_files(_config(tmp_path))
+    path.write_text("{}")
+    check_text_files(_config(tmp_path))
+    check_text_files(_config(Path("dummy:qwen3-8b")))
+
+
+def test_another_engine_is_offered_for_another_architecture(tmp_path: Path) -> None:
+    """Herma's gateway serves it all the same."""
+    write_tiny_model(tmp_path, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe")
+    with pytest.raises(ConfigError, match=r'Qwen3MoeForCausalLM is not .* as engine = "vllm"'):
+        read_model_config(tmp_path)

@@ -231,6 +231,12 @@ def _add_plan(commands: Commands) -> None:
         metavar="N",
         help="tokens of prompt and answer; default: as many as the profile allows",
     )
+    plan.add_argument(
+        "--speculation",
+        default="off",
+        metavar="DRAFTER",
+        help="auto, suffix, or a drafter's directory or hub id, as on a worker; default: off",
+    )
 
 
 def _add_diff(commands: Commands) -> None:

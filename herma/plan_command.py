@@ -1,24 +1,35 @@
 """`herma plan MODEL`: what a model takes on a card, and what fits beside it, before it is loaded.
 
-Owns the table. Reads config.json alone, which it fetches from the hub if need be: no weights. Of
-this host's card it reads the memory, where no other card is named.
+Owns the table. Reads config.json alone, the model's and its drafter's, which it fetches from the
+hub if need be: no weights. Of this host's card it reads the memory, where no other card is named.
 """
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from config import builtin_config, profiles
+from config import INDEX_DRAFTERS, WorkerConfig, builtin_config, profiles
 from herma.doctor import Host, this_host
 from herma.preflight import known_model
 from protocol.errors import ConfigError
+from workers.engine.drafting.demand import draft_demand
+from workers.engine.drafting.description import names_head, read_drafter
+from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules, read_kept
 from workers.engine.load.quantize import Stored
-from workers.engine.memory.forecast import CONTEXT_BYTES, Choice, Forecast, forecast
+from workers.engine.memory.forecast import (
+    CONTEXT_BYTES,
+    NO_DRAFTS,
+    Choice,
+    DraftDemand,
+    Forecast,
+    forecast,
+)
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.model_config import read_model_config
 from workers.loop import aligned, bytes_text
-from workers.model_dir import local_dir
+from workers.model_dir import CONFIG_NAME, drafter_dir, local_dir, read_json
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(gb|gib|)", re.IGNORECASE)
 _UNITS: Final = {"gb": 10**9, "gib": 2**30, "": 10**9}
@@ -35,17 +46,78 @@ _HEAD: Final = (
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table. Returns 1 if nothing fits, else 0. Raises `ConfigError`."""
-    model, _ = known_model(arguments.model)
-    directory = local_dir(model)
+    name, _ = known_model(arguments.model)
+    directory = _directory(name, local_dir)
+    config = read_model_config(directory)
+    chosen = _drafts(_drafter_of(name, arguments.speculation), directory, config)
+    card = this_card(this_host()) if arguments.card is None else Card(card_bytes(arguments.card))
+    lines, fits = report(Model(config, _kept(directory), chosen), card, arguments.window)
+    print("\n".join(lines))
+    return 0 if fits else 1
+
+
+class Drafting(NamedTuple):
+    """What drafts, in words, and what it takes on cards with 8-bit floats and on others."""
+
+    source: str
+    wide: DraftDemand = NO_DRAFTS
+    fp8: DraftDemand = NO_DRAFTS
+
+    @property
+    def larger(self) -> DraftDemand:
+        """The card is known by its size alone."""
+        return max(self.wide, self.fp8, key=lambda each: each.weights_bytes)
+
+
+class Model(NamedTuple):
+    """A model, its modules in 16 bits, and what drafts for it."""
+
+    config: ModelConfig
+    kept: KeptModules = NOTHING_KEPT
+    drafting: Drafting = Drafting("")
+
+
+def _directory(name: str, find: Callable[[str], Path | None]) -> Path:
+    """Of a model or a drafter; of one of the hub with its configuration alone."""
+    directory = find(name)
     if directory is None:
         from workers.engine.load.hub import fetch_config
 
-        directory = fetch_config(model)
-    config = read_model_config(directory)
-    card = this_card(this_host()) if arguments.card is None else Card(card_bytes(arguments.card))
-    lines, fits = report(config, card, arguments.window)
-    print("\n".join(lines))
-    return 0 if fits else 1
+        directory = fetch_config(name)
+    return directory
+
+
+def _drafter_of(model: str, speculation: str) -> str:
+    """The drafter that comes with a built-in model, for "auto"; else `speculation`."""
+    if speculation != "auto":
+        return speculation
+    chosen = WorkerConfig("plan", model, "plan", (), token_budget=1, speculation="auto").drafting
+    is_shipped = chosen is not None and chosen.drafter not in INDEX_DRAFTERS
+    return chosen.drafter if chosen is not None and is_shipped else speculation
+
+
+def _drafts(speculation: str, directory: Path, config: ModelConfig) -> Drafting:
+    """As a worker with this `speculation` would choose. Raises `ConfigError`."""
+    has_head = names_head(directory)
+    if speculation == "off":
+        return Drafting("none; --speculation auto adds the checkpoint's MTP head" * has_head)
+    if speculation in INDEX_DRAFTERS or (speculation == "auto" and not has_head):
+        demand = draft_demand(None, config, fp8=False)
+        return Drafting("earlier text, on the host", demand, demand)
+    path = directory if speculation == "auto" else _directory(speculation, drafter_dir)
+    shape = read_drafter(path, config)
+    source = "the checkpoint's MTP head" if path == directory else path.name
+    demands = [draft_demand(shape, config, fp8=fp8) for fp8 in (False, True)]
+    return Drafting(source, *demands)
+
+
+def _kept(directory: Path) -> KeptModules:
+    raw = read_json(directory / CONFIG_NAME)
+    text = raw.get("text_config")
+    stated = raw.get("quantization_config") or (
+        text.get("quantization_config") if isinstance(text, dict) else None
+    )
+    return read_kept(stated) if isinstance(stated, dict) else NOTHING_KEPT
 
 
 class Card(NamedTuple):
@@ -69,29 +141,28 @@ def this_card(host: Host) -> Card:
 def card_bytes(text: str) -> int:
     """24GB as the makers of cards count, or 22.4GiB. Raises `ConfigError`."""
     match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    if match is None or not float(match[1]):
         raise ConfigError(f"--card {text!r} is no size: write 24GB or 22.4GiB")
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def report(config: ModelConfig, card: Card, window: int | None) -> tuple[list[str], bool]:
+def report(model: Model, card: Card, window: int | None) -> tuple[list[str], bool]:
     """The lines, and whether anything fits. Raises `ConfigError` for a window over the model's."""
-    if window is not None and window > config.max_position_embeddings:
-        raise ConfigError(
-            f"--window {window} is over the model's: at most {config.max_position_embeddings}"
-        )
-    plans = list(_plans(config, card.num_bytes, window))
-    lines = [*_facts(config, card, plans), "", *_table(plans)]
+    longest = model.config.max_position_embeddings
+    if window is not None and window > longest:
+        raise ConfigError(f"--window {window} is over the model's: at most {longest}")
+    plans = list(_plans(model, card.num_bytes, window))
+    lines = [*_facts(model, card, plans), "", *_table(plans)]
     return lines, any(found.whole_windows for _, _, found in plans)
 
 
-def _plans(
-    config: ModelConfig, card: int, window: int | None
-) -> Iterator[tuple[str, Choice, Forecast]]:
+def _plans(model: Model, card: int, window: int | None) -> Iterator[tuple[str, Choice, Forecast]]:
+    config, drafts = model.config, model.drafting.larger
     for name, profile in profiles().items():
         for weights, fp8_kv in _forms(config.stored):
             choice = Choice(weights, fp8_kv, profile.token_budget, profile.max_context, window)
-            yield name, choice, forecast(config, card, choice, _BLOCK_SIZE)
+            found = forecast(config, card, choice, _BLOCK_SIZE, kept=model.kept, drafts=drafts)
+            yield name, choice, found
 
 
 def _forms(stored: Stored) -> tuple[tuple[str, bool], ...]:
@@ -104,7 +175,8 @@ def _forms(stored: Stored) -> tuple[tuple[str, bool], ...]:
     return ("bfloat16", False), *in_8_bits, ("int4", False), ("int4", True)
 
 
-def _facts(config: ModelConfig, card: Card, plans: list[tuple[str, Choice, Forecast]]) -> list[str]:
+def _facts(model: Model, card: Card, plans: list[tuple[str, Choice, Forecast]]) -> list[str]:
+    config = model.config
     mixer = config.attention
     heads = f"{mixer.num_heads} heads on {mixer.num_kv_heads} of {mixer.head_dim}"
     shape = f"{config.family}: {config.num_layers} layers of {config.hidden_size}, {heads}"
@@ -119,6 +191,7 @@ def _facts(config: ModelConfig, card: Card, plans: list[tuple[str, Choice, Forec
         ("weights", _by(weights)),
         ("keys, values", f"{_by(tokens)} a token{_windows(config)}"),
         *_states(config, first),
+        *_drafter(model.drafting),
         ("graphs", f"about {bytes_text(first.graphs_bytes)}"),
         ("largest step", f"about {_by(steps)}"),
     ]
@@ -141,6 +214,21 @@ def _states(config: ModelConfig, found: Forecast) -> list[tuple[str, str]]:
         ("states", f"{each} a sequence, in {layers} recurrent layers"),
         ("snapshots", f"{each} a prefix that a later prompt can go on from"),
     ]
+
+
+def _drafter(drafting: Drafting) -> list[tuple[str, str]]:
+    """No row for a model that nothing drafts for."""
+    if not drafting.source:
+        return []
+    wide, fp8 = drafting.wide, drafting.fp8
+    parts = []
+    if wide.weights_bytes:
+        sizes = {"on cards with 8-bit floats": fp8, "else": wide}
+        parts.append(_by({name: each.weights_bytes for name, each in sizes.items()}))
+        parts.append(f"{bytes_text(wide.token_bytes)} a token")
+    if wide.ring_bytes:
+        parts.append(f"{bytes_text(wide.ring_bytes)} a sequence")
+    return [("drafts", ", ".join([drafting.source, *parts]))]
 
 
 def _by(found: dict[str, int]) -> str:

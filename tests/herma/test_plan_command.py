@@ -1,24 +1,48 @@
 """`herma plan`: what a model takes on a card, from its config.json alone."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from config import SpeculationConfig
 from herma.cli import main
 from herma.plan_command import Card, this_card
+from tests.fakes.int4_files import FORMATS, SHAPE, drawn, stored
 from tests.fakes.model_hub import model_hub
+from tests.fakes.tiny_drafters import (
+    DFLASH,
+    EAGLE3,
+    add_gated_head,
+    dflash_shapes,
+    drafted_ids,
+    eagle3_shapes,
+    random_drafter,
+    write_drafter,
+)
 from tests.fakes.tiny_families import FAMILIES, write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.herma.doctor.machine import Machine
+from workers.engine.drafting.demand import draft_demand
+from workers.engine.drafting.description import read_drafter
+from workers.engine.load.kept_modules import read_kept
 from workers.engine.memory.forecast import Choice, forecast, kv_token_bytes, weights_bytes
 from workers.engine.models.model_config import read_model_config
+from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.model_dir import dummy_dir
 
 PLAIN = Choice(weights="bfloat16", fp8_kv=False, token_budget=4096, max_context=131_072)
 GB = 10**9
+HEAD_ROW = (
+    "the checkpoint's MTP head, 1.63 GiB (on cards with 8-bit floats), 810.0 MiB (else), "
+    "4 KiB a token, 14.2 MiB a sequence"
+)
 ASSUMED = Card(24 * GB, " (24GB assumed: no card was found here, --card names one)")
 
 
@@ -69,6 +93,80 @@ def test_a_built_in_model_needs_no_prefix(capsys: pytest.CaptureFixture[str]) ->
     assert "built in: builtin:herma-tiny" in _printed(capsys, "herma-tinny")[2]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "row"),
+    [
+        (("dummy:qwen3.6-27b",), "none; --speculation auto adds the checkpoint's MTP head"),
+        (
+            ("dummy:qwen3.6-27b", "--speculation", "auto"),
+            HEAD_ROW,
+        ),
+        (
+            ("dummy:qwen3.6-27b", "--speculation", "suffix"),
+            "earlier text, on the host, 14.2 MiB a sequence",
+        ),
+        (("dummy:qwen3-8b", "--speculation", "auto"), "earlier text, on the host"),
+        (
+            ("herma-tiny", "--speculation", "auto"),
+            "mtp, 2.0 MiB (on cards with 8-bit floats), 1.8 MiB (else), 512 B a token",
+        ),
+        (("dummy:qwen3-8b",), None),
+    ],
+)
+def test_drafts_have_a_row(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], row: str | None
+) -> None:
+    """A model whose checkpoint has a head is told of it."""
+    _, out, _ = _printed(capsys, *arguments, "--card", "48GB")
+    found = [line.split(maxsplit=1)[1] for line in out.splitlines() if line.startswith("drafts ")]
+    assert found == ([] if row is None else [row])
+
+
+def _with_its_drafter(kind: str, path: Path) -> tuple[Path, Path]:
+    """A model, and the directory of its drafter."""
+    if kind == "mtp":
+        write_family(path, "qwen3_5")
+        add_gated_head(path)
+        return path, path
+    model = write_tiny_model(path / "model", num_hidden_layers=5)
+    tensors = random_drafter(dflash_shapes(DFLASH) if kind == "dflash" else eagle3_shapes(EAGLE3))
+    config = DFLASH if kind == "dflash" else EAGLE3
+    if kind == "eagle3":
+        tensors |= drafted_ids(config)
+    return model, write_drafter(path / "drafter", config, tensors)
+
+
+@pytest.mark.parametrize("kind", ["mtp", "dflash", "eagle3"])
+def test_drafters_take_what_a_start_takes(kind: str, tmp_path: Path) -> None:
+    """But for norms, and for what an EAGLE-3 knows of its tokens."""
+    path, drafter = _with_its_drafter(kind, tmp_path)
+    speculation = SpeculationConfig(str(drafter))
+    runner = load_tiny(path, kv_tokens=1024, context_length=512, speculation=speculation)
+    assert runner.drafter is not None
+    config = read_model_config(path)
+    shape = read_drafter(drafter, config)
+    demand = draft_demand(shape, config, fp8=False)
+    assert demand.token_bytes == runner.drafter.token_bytes / 2  # float32
+    taken = runner.drafter.num_bytes / 2
+    assert 0.93 * taken < demand.weights_bytes <= taken
+    rings = 0 if not config.delta_rules else demand.ring_bytes
+    assert rings == config.ring_bytes(2, MOST_TAKEN_BACK)
+
+
+def test_drafts_leave_less_for_keys_and_values() -> None:
+    """A head's weights, its keys and values, and the rows that may be taken back."""
+    config = read_model_config(dummy_dir("dummy:qwen3.6-27b"))
+    shape = read_drafter(dummy_dir("dummy:qwen3.6-27b"), config)
+    choice = replace(PLAIN, weights="int4")
+    plain, without = (
+        forecast(config, 32 * GB, choice, 32, drafts=draft_demand(each, config, fp8=True))
+        for each in (None, shape)
+    )
+    bare = forecast(config, 32 * GB, choice, 32)
+    assert without.kv_tokens < plain.kv_tokens < bare.kv_tokens
+    assert without.weights_bytes == bare.weights_bytes
+
+
 def test_what_does_not_fit_says_how_much_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     """And the command fails if nothing fits."""
     status, out, _ = _printed(capsys, "dummy:qwen3-32b", "--card", "16GB", "--window", "4096")
@@ -81,6 +179,9 @@ def test_what_does_not_fit_says_how_much_is_missing(capsys: pytest.CaptureFixtur
     ("arguments", "named"),
     [
         (("dummy:qwen3-8b", "--card", "large"), "24GB"),
+        (("dummy:qwen3-8b", "--card", "0"), "is no size"),
+        (("dummy:qwen3-8b", "--speculation", "/none/at/all"), "/none/at/all"),
+        (("dummy:qwen3-8b", "--speculation", str(dummy_dir("dummy:qwen3-4b"))), "no drafter that"),
         (("dummy:qwen3-8b", "--window", "99999"), "at most 40960"),
         (("dummy:none",), "dummy:none"),
     ],
@@ -142,7 +243,7 @@ def test_a_hybrid_keeps_states_beside_keys_and_values(capsys: pytest.CaptureFixt
     assert status == 0
     assert "states        146.8 MiB a sequence, in 48 recurrent layers" in out
     assert "64 KiB (bfloat16), 32 KiB (fp8) a token" in out
-    table = out.splitlines()[9:]
+    table = out.splitlines()[10:]
     assert table[0].split()[-2:] == ["max_seqs", "snapshots"]
     assert table[1].split()[-2:] == ["70", "70"]
     config = read_model_config(dummy_dir("dummy:qwen3.6-27b"))
@@ -161,3 +262,38 @@ def test_more_memory_holds_more_and_longer_windows_fewer() -> None:
     tight = forecast(config, 11 * GB, PLAIN, 32)
     assert 0 < tight.window == tight.kv_tokens < config.max_position_embeddings
     assert tight.missing_bytes > 0
+
+
+LISTS: dict[str, dict[str, Any]] = {
+    "awq": {"modules_to_not_convert": ["visual", "linear_attn", "lm_head"]},
+    "gptq": {"dynamic": {"-:.*linear_attn.*": {}, "+:.*mtp.*": {"bits": 8}}},
+    "auto-round": {
+        "block_name_to_quantize": "model.layers",
+        "extra_config": {".*linear_attn\\.(in|out)_.*": {"bits": 16, "data_type": "float"}},
+    },
+    "packed symmetric": {"ignore": ["lm_head", "re:.*linear_attn.*", "re:.*visual.*"]},
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_modules_that_a_checkpoint_leaves_in_16_bits_are_counted(name: str, tmp_path: Path) -> None:
+    """A hybrid whose recurrent layers are not quantised takes half as much again."""
+    sizes = {**SHAPE, "linear_num_key_heads": 4, "linear_key_head_dim": 16}
+    sizes |= {"linear_num_value_heads": 8, "linear_value_head_dim": 16, "num_key_value_heads": 2}
+    path = write_family(tmp_path, "qwen3_5", **sizes)
+    stated = FORMATS[name] | LISTS[name]
+    tensors = load_file(path / "model.safetensors")
+    for at, key in enumerate(sorted(tensors)):
+        if key.endswith("_proj.weight") and "linear_attn" not in key:
+            rows, depth = tensors.pop(key).shape
+            matrix = drawn((rows, depth), name, at)
+            tensors |= dict(stored(matrix, key.removesuffix(".weight"), name))
+    save_file(tensors, path / "model.safetensors")
+    config = json.loads((path / "config.json").read_text())
+    changed = config | {"quantization_config": stated, "dtype": "bfloat16"}
+    (path / "config.json").write_text(json.dumps(changed))
+    runner = load_tiny(path, kv_tokens=1024, context_length=512, dtype="bfloat16")
+    taken = runner.model.weights.num_bytes()
+    described, kept = read_model_config(path), read_kept(stated)
+    assert 0.93 * taken < weights_bytes(described, "int4", kept) < 1.05 * taken
+    assert weights_bytes(described, "int4") < 0.8 * taken

@@ -17,6 +17,7 @@ from kernels.linear import check_int4
 from protocol.errors import ConfigError
 from workers.engine.compile.compile_ahead import CompileAhead
 from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cache
+from workers.engine.drafting.demand import ROWS_OF_A_PASS
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import has_own_head, load_drafter
 from workers.engine.load.checkpoint import Report
@@ -50,11 +51,6 @@ from workers.model_dir import drafter_dir, local_dir
 _SMALL_BYTES: Final = 64 * 2**20
 """A smaller model runs in one thread by default: its layers fit into a processor's cache, so
 threads gain nothing, and spinning threads of several workers cost each most of its speed.
-"""
-
-_DRAFT_ROWS: Final = 8
-"""The number of tensors of the size of a step's hidden states that a drafter's pass holds at
-once.
 """
 
 
@@ -271,7 +267,7 @@ def _draft_bytes(config: WorkerConfig, model: Network, drafter: Drafter) -> int:
     and values.
     """
     row = model.config.hidden_size * model.weights.embedding.itemsize
-    return config.token_budget * row * (len(drafter.taps) + _DRAFT_ROWS)
+    return config.token_budget * row * (len(drafter.taps) + ROWS_OF_A_PASS)
 
 
 @contextmanager

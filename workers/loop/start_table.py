@@ -98,7 +98,9 @@ def _seconds(seconds: Sequence[tuple[str, float]]) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """As 1.25 GiB, 3.1 MiB or 144 KiB."""
+    """As 1.25 GiB, 3.1 MiB, 144 KiB or 512 B."""
+    if 0 < count < _KIB:
+        return f"{count} B"
     if count < _MIB:
         return f"{count / _KIB:.0f} KiB"
     if count < _GIB:

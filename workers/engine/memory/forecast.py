@@ -2,16 +2,19 @@
 
 Owns the sums, over plain numbers, and what of them is an estimate. Weights, keys and values are
 exact; the largest step and the graphs are measured at a start (`peak_probe.py`), and here bounded
-by what their tensors take. Must not know files, devices nor how it is shown.
+by what their tensors take. Must not know files, devices, drafters nor how it is shown.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from kernels.int4 import GROUPS
+from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules
+from workers.engine.load.quantize import Stored
 from workers.engine.memory.kv_size import CARD_SHARE
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
-from workers.engine.models.description import DeltaRule, ModelConfig
+from workers.engine.models.description import DeltaRule, Layer, ModelConfig
 from workers.scheduler import CARD_SEQS, most_sequences
 
 CONTEXT_BYTES: Final = 600 * 2**20
@@ -46,6 +49,21 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftDemand:
+    """What drafts take: a drafter's weights, its keys and values of a token, what a row of a step
+    takes for it, and the rows of a sequence's recurrent layers that may be taken back.
+    """
+
+    weights_bytes: int = 0
+    token_bytes: int = 0
+    row_bytes: int = 0
+    ring_bytes: int = 0
+
+
+NO_DRAFTS: Final = DraftDemand()
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """Bytes, and what fits into the rest of the card: tokens of keys and values, the window, and
     how many sequences of a whole window at once. `missing_bytes`: what one window lacks.
@@ -65,18 +83,25 @@ class Forecast:
     missing_bytes: int
 
 
-def forecast(config: ModelConfig, card_bytes: int, choice: Choice, block_size: int) -> Forecast:
-    """What an engine on a card of `card_bytes` would find."""
-    weights, token = weights_bytes(config, choice.weights), kv_token_bytes(config, choice)
+def forecast(
+    config: ModelConfig,
+    card_bytes: int,
+    choice: Choice,
+    block_size: int,
+    *,
+    kept: KeptModules = NOTHING_KEPT,
+    drafts: DraftDemand = NO_DRAFTS,
+) -> Forecast:
+    """What an engine on a card of `card_bytes` would find; `kept` are modules in 16 bits."""
+    weights, token = weights_bytes(config, choice.weights, kept), kv_token_bytes(config, choice)
     step, graphs = step_bytes(config, choice.token_budget), graphs_bytes(config)
-    room = card_bytes - CONTEXT_BYTES - weights
+    room = card_bytes - CONTEXT_BYTES - weights - drafts.weights_bytes
     state, states = config.state_bytes(_HALF), StateMemory(0, 0, 0)
     if state:
-        states = choose_states(
-            max(0, room), StateDemand(state, None, None, CARD_SEQS), is_card=True
-        )
-    room -= step + states.num_bytes
-    block = token * block_size
+        demand = StateDemand(state, None, None, CARD_SEQS, ring_bytes=drafts.ring_bytes)
+        states = choose_states(max(0, room), demand, is_card=True)
+    room -= step + states.num_bytes + choice.token_budget * drafts.row_bytes
+    block = (token + drafts.token_bytes) * block_size
     # A start keeps a share of the rest for graphs and the driver; they may need more.
     usable = min(int(CARD_SHARE * room), room - graphs)
     num_blocks = max(0, usable // block)
@@ -99,22 +124,54 @@ def forecast(config: ModelConfig, card_bytes: int, choice: Choice, block_size: i
     )
 
 
-def weights_bytes(config: ModelConfig, form: str) -> int:
+def weights_bytes(config: ModelConfig, form: str, kept: KeptModules = NOTHING_KEPT) -> int:
     """All weights in 16 bits; or the layers' products in 8 bits with a scale for each row, or in 4
-    with a scale of 16 bits and a zero point of 8 for each group; what gates a recurrent layer stays
-    in 16.
+    with a scale of 16 bits and a zero point of 8 for each group. What gates a recurrent layer stays
+    in 16, as does a product of which `kept` has a part.
     """
     vocabulary = config.vocab_size * config.hidden_size * (1 if config.tied else 2)
     if form == "bfloat16":
         return _HALF * (config.layer_weights + vocabulary)
-    row_bytes = _fp8_row if form == "fp8" else _int4_row
-    total = _HALF * vocabulary
-    for layer in config.layers:
-        *products, (rows, columns) = config.matrices(layer)
-        is_wide = isinstance(layer.mixer, DeltaRule)
-        total += rows * (_HALF * columns if is_wide else row_bytes(columns))
-        total += sum(rows * row_bytes(columns) for rows, columns in products)
-    return total
+    return _HALF * vocabulary + sum(
+        layer_bytes(config, layer, form, kept, at) for at, layer in enumerate(config.layers)
+    )
+
+
+def layer_bytes(config: ModelConfig, layer: Layer, form: str, kept: KeptModules, at: int) -> int:
+    """The products of layer number `at`."""
+    row_bytes = {"fp8": _fp8_row, "int4": _int4_row}.get(form, _wide_row)
+    return sum(
+        rows * (_wide_row if is_wide else row_bytes)(columns)
+        for (rows, columns), is_wide in zip(
+            config.matrices(layer), _are_wide(config, layer, kept, at), strict=True
+        )
+    )
+
+
+def _are_wide(config: ModelConfig, layer: Layer, kept: KeptModules, at: int) -> Iterator[bool]:
+    """Which of a layer's merged products are in 16 bits, in the order of `matrices`."""
+
+    def has_kept(modules: tuple[str, ...]) -> bool:
+        names = [[f"{each}layers.{at}.{name}" for each in prefixes] for name in modules]
+        return any(kept.has(spellings) for spellings in names)
+
+    names, prefixes, mixer = config.names, config.names.prefixes, layer.mixer
+    if isinstance(mixer, DeltaRule):
+        inputs: tuple[str, ...] = f"{names.delta}.in_proj_qkv", f"{names.delta}.in_proj_z"
+        out, is_moved = f"{names.delta}.out_proj", False
+    else:
+        inputs, out = names.qkv, names.out
+        # Scales by block do not move with the rows, so the loader widens these.
+        is_moved = config.stored is Stored.FP8_BLOCKS and (mixer.is_partial or mixer.out_gate)
+    reads_wide = is_moved or has_kept(inputs)
+    yield reads_wide
+    yield from (has_kept(each) for each in ((out,), names.gate_up, (names.down,)))
+    # Attention's output gates are rows of the queries.
+    yield reads_wide or isinstance(mixer, DeltaRule)
+
+
+def _wide_row(columns: int) -> int:
+    return _HALF * columns
 
 
 def _fp8_row(columns: int) -> int:

@@ -202,8 +202,8 @@ class ModelConfig(_Table, frozen=True):
     """`[[models]]`: a public name, its aliases, and its providers for when no worker can serve it.
     An alias that ends in `*` stands for all names that begin with the text before it.
     `alias_params` rewrites the requests that name an alias. `context_length` is only used until a
-    worker reports the model's. `max_gap_ms` replaces that of the profile for the model's workers.
-    `owned_by` appears in lists of models: opencode reads context lengths only of "vllm".
+    worker reports the model's. `max_gap_ms` replaces the profile's for its workers. `owned_by`
+    is in lists of models. `pictures`: those of tools and earlier messages.
     """
 
     name: Name
@@ -217,6 +217,7 @@ class ModelConfig(_Table, frozen=True):
     tool_parser: ToolParserName = "auto"
     reasoning_parser: ReasoningParserName = "auto"
     owned_by: Name = "herma"
+    pictures: Literal["replace", "refuse"] = "replace"
 
 
 def wildcard_of(name: str, aliases: Iterable[str]) -> str | None:

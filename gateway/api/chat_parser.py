@@ -57,6 +57,9 @@ _JSON_ONLY: Final = "Answer with one JSON object and with nothing else."
 
 _ANY_OBJECT: Final = {"type": "object"}
 
+_LEFT_OUT: Final = "[A {} was here. It was left out, because this model reads only text.]"
+_WORDS: Final = {"image_url": "picture", "input_audio": "sound recording", "file": "file"}
+
 _encode = msgspec.json.Encoder().encode
 
 # What the checks below require beyond the types, for the description of the API.
@@ -182,7 +185,7 @@ def chat_request(
         logprobs=bool(typed.logprobs),
         top_logprobs=typed.top_logprobs or 0,
         template_kwargs=_NONE if _KWARGS.isdisjoint(raw) else _template_kwargs(typed, raw),
-        other_part=others[0] if others else None,
+        other_part=_first(others),
         grammar=grammar,
         fingerprint=fingerprint,
         num_bytes=num_bytes,
@@ -229,13 +232,32 @@ def _messages(bodies: list[MessageBody], others: list[OtherPart]) -> tuple[Messa
             if type(body.content) is str
             and body.role in _ROLES
             and (not body.tool_calls or body.role == "assistant")
-            else _message(body, at, others)
+            else _message(body, at, others, is_past=_is_past(bodies, at))
             for at, body in enumerate(bodies)
         ]
     )
 
 
-def _message(body: MessageBody, at: int, others: list[OtherPart]) -> Message:
+def _is_past(bodies: list[MessageBody], at: int) -> bool:
+    """Whether a message may lose a picture without the client asking about just that: a result of
+    a tool, what follows one (clients pass a tool's pictures on as the user's), and all messages
+    before the last one. The assistant's own at the end is the beginning of an answer.
+    """
+    role = bodies[at].role
+    if role == "tool" or (at > 0 and bodies[at - 1].role == "tool"):
+        return True
+    last = len(bodies) - 1 - (bodies[-1].role == "assistant")
+    return at < last and role in ("user", "assistant")
+
+
+def _first(others: list[OtherPart]) -> OtherPart | None:
+    if not others:
+        return None
+    is_past = all(other.is_past for other in others)
+    return msgspec.structs.replace(others[0], is_past=is_past)
+
+
+def _message(body: MessageBody, at: int, others: list[OtherPart], *, is_past: bool) -> Message:
     where = f"messages[{at}]"
     role = _ROLES.get(body.role)
     if role is None:
@@ -249,7 +271,7 @@ def _message(body: MessageBody, at: int, others: list[OtherPart]) -> Message:
     reasoning = body.reasoning if body.reasoning_content is None else body.reasoning_content
     return Message(
         role=role,
-        content=_text(body.content, f"{where}.content", others),
+        content=_text(body.content, f"{where}.content", others, is_past=is_past),
         name=body.name,
         tool_calls=calls,
         tool_call_id=body.tool_call_id,
@@ -257,20 +279,24 @@ def _message(body: MessageBody, at: int, others: list[OtherPart]) -> Message:
     )
 
 
-def _text(content: str | list[Part] | None, where: str, others: list[OtherPart]) -> str | None:
+def _text(
+    content: str | list[Part] | None, where: str, others: list[OtherPart], *, is_past: bool
+) -> str | None:
     if not isinstance(content, list):
         return content
-    texts = [_part_text(part, f"{where}[{i}]", others) for i, part in enumerate(content)]
+    texts = [
+        _part_text(part, f"{where}[{i}]", others, is_past=is_past) for i, part in enumerate(content)
+    ]
     return "\n".join(text for text in texts if text is not None)
 
 
-def _part_text(part: Part, where: str, others: list[OtherPart]) -> str | None:
+def _part_text(part: Part, where: str, others: list[OtherPart], *, is_past: bool) -> str | None:
     kind = part.get("type")
     if not isinstance(kind, str):
         raise invalid(f"{where}.type", f"'{where}.type' must be a string.")
     if kind not in _TEXT_PARTS:
-        others.append(OtherPart(where, kind))
-        return None
+        others.append(OtherPart(where, kind, is_past))
+        return _LEFT_OUT.format(_WORDS.get(kind, "part")) if is_past else None
     text = part.get(kind)
     if not isinstance(text, str):
         raise invalid(f"{where}.{kind}", f"'{where}.{kind}' must be a string.")

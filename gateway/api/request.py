@@ -148,10 +148,14 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class OtherPart(msgspec.Struct, frozen=True):
-    """A content part that is not text, which only a provider can read."""
+    """The first content part that is not text, which only a provider can read. `is_past`: this and
+    all others are in results of tools, or in messages before the last one; their places in
+    `Message.content` say that something was left out, so a model of text can go on.
+    """
 
     where: str
     kind: str
+    is_past: bool = False
 
     def refusal(self, translated_from: str = "") -> ApiError:
         """The error for the client if no provider may answer. The place is one in a chat, so it

@@ -93,7 +93,8 @@ def _encoding(
 
 
 def _encoding_of_chat(text: ModelText, request: ChatRequest) -> Callable[[], "array[int]"]:
-    if (refusal := request.refused_locally) is not None:
+    is_past = request.other_part is not None and request.other_part.is_past
+    if not is_past and (refusal := request.refused_locally) is not None:
         raise refusal
     now = datetime.now(tz=UTC).astimezone()
     given = request.messages, request.tools, request.template_kwargs, now

@@ -169,6 +169,18 @@ async def prepare(
     )
 
 
+def readable(services: Services, request: ChatRequest, view: ModelView) -> ChatRequest:
+    """The request for workers where no provider may answer: without the pictures that a model of
+    text can do without, unless its configuration refuses them.
+    """
+    part = request.other_part
+    if part is None or not part.is_past:
+        return request
+    if any(one.name == view.name and one.pictures == "refuse" for one in services.config.models):
+        return request
+    return msgspec.structs.replace(request, other_part=None)
+
+
 def _check_served(request: ChatRequest, view: ModelView) -> None:
     """Raise `ApiError` if the known workers of the model cannot serve the request."""
     if (refusal := request.refused_locally) is not None:

@@ -9,7 +9,7 @@ from typing import Final
 from gateway.api import ChatRequest, model_not_found, unavailable
 from gateway.routing import ModelView, RoutePreview, RouteRequest
 from gateway.turn.caller import Caller
-from gateway.turn.preparation import prepare
+from gateway.turn.preparation import prepare, readable
 from gateway.turn.relay_job import chat_job
 from gateway.turn.services import Services
 
@@ -34,6 +34,8 @@ async def _question(
 ) -> RouteRequest:
     if view.relays:
         return chat_job(request, caller, view).route_request(_NO_TICKET, cloud=True)
+    if not (view.fallback and view.cloud and caller.cloud):
+        request = readable(services, request, view)
     job = await prepare(services, request, caller, view)
     if job is None:
         raise unavailable(f"No worker of {view.name} was ready yet: its prompts are unknown.", 5)

@@ -9,6 +9,7 @@ from functools import partial
 
 import trio
 
+from config import FallbackConfig
 from gateway.api import (
     COUNTED,
     ApiError,
@@ -23,7 +24,14 @@ from gateway.routing import ModelView, RouteRequest, UseProvider
 from gateway.turn.caller import Caller
 from gateway.turn.fallback_chain import answer_by_chain
 from gateway.turn.open_turns import Claim, Emit
-from gateway.turn.preparation import UNSUPPORTED, Job, guess_prompt_tokens, is_auxiliary, prepare
+from gateway.turn.preparation import (
+    UNSUPPORTED,
+    Job,
+    guess_prompt_tokens,
+    is_auxiliary,
+    prepare,
+    readable,
+)
 from gateway.turn.relay_job import RelayJob, chat_job
 from gateway.turn.relayed_chat import answer_by_relay
 from gateway.turn.sequence_run import SequenceRun
@@ -133,22 +141,28 @@ class Turn:
             view = self._view()
             if view.relays:
                 return chat_job(self._request, self._caller, view)
+            chain = view.fallback if cloud and view.cloud and self._caller.cloud else ()
+            request = self._request
+            if not chain:
+                request = readable(self._services, request, view)
             try:
-                job = await prepare(self._services, self._request, self._caller, view)
+                job = await prepare(self._services, request, self._caller, view)
             except ApiError as error:
-                return self._divert(view, error, cloud=cloud)
+                return self._divert(view, error, chain)
             if job is not None:
                 return job
             provider = await self._await_model(view, cloud=cloud)
             if provider is not None:
                 return provider
 
-    def _divert(self, view: ModelView, error: ApiError, *, cloud: bool) -> UseProvider:
+    def _divert(
+        self, view: ModelView, error: ApiError, chain: tuple[FallbackConfig, ...]
+    ) -> UseProvider:
         """The providers for content that the model cannot take; raises `error` if there is none."""
-        chain = view.fallback if cloud and view.cloud and self._caller.cloud else ()
         if error.code not in UNSUPPORTED or not chain:
             raise error
-        self._is_unsupported = True
+        part = self._request.other_part
+        self._is_unsupported = part is None or not part.is_past
         reason = f"{view.name} cannot take this request ({error.code})"
         return UseProvider(self._services.dispatcher.next_ticket(), chain, reason)
 

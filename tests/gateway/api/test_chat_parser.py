@@ -221,6 +221,38 @@ def test_of_several_parts_that_are_no_text_the_first_is_named() -> None:
     assert request.other_part == OtherPart("messages[1].content[0]", "input_audio")
 
 
+SEEN = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}
+SAID = {"role": "assistant", "content": "a"}
+RESULT = {"role": "tool", "tool_call_id": "c", "content": [{"type": "file", "file": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("messages", "is_past"),
+    [
+        ([SEEN], False),
+        ([SEEN, SAID], False),  # the assistant's is the beginning of an answer
+        ([SEEN, SAID, SEEN], False),
+        ([{**SEEN, "role": "system"}, {"role": "user", "content": "u"}], False),
+        ([SEEN, {"role": "user", "content": "u"}], True),
+        ([SEEN, SAID, {"role": "user", "content": "u"}], True),
+        ([SAID, RESULT], True),
+        ([SAID, RESULT, SEEN], True),
+        ([SAID, RESULT, SAID, SEEN], False),
+    ],
+)
+def test_a_picture_that_is_asked_about_is_told_from_the_history(
+    messages: list[dict[str, Any]], is_past: bool
+) -> None:
+    """What is past has a line in its place, whose text depends on the kind."""
+    request = parse(messages=messages)
+    assert request.other_part is not None
+    assert request.other_part.is_past == is_past
+    text = "\n".join(message.content or "" for message in request.messages)
+    if is_past:
+        assert "was here. It was left out, because this model reads only text.]" in text
+    assert ("[A file was here." in text) == (RESULT in messages)
+
+
 @pytest.mark.parametrize("part", [{}, {"type": 7}, {"type": "text"}, {"type": "text", "text": 1}])
 def test_a_part_that_is_nothing_is_refused(part: dict[str, Any]) -> None:
     """A part has a type, and a text part its text."""

@@ -158,7 +158,7 @@ def _expected(
 def _sliced(rows: Tensor) -> Tensor:
     """A small kernel between two products."""
     width = _SIZES["27B"][2]
-    return sigmoid_mul(rows[:, :width], rows[:, width : 2 * width])
+    return sigmoid_mul(rows[:, :width].contiguous(), rows[:, width : 2 * width].contiguous())
 
 
 def _attention(num_rows: int, device: torch.device) -> tuple[Mix, Mix]:

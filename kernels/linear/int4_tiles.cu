@@ -44,6 +44,7 @@ constexpr int PARTS = WARPS_K * TURNS;
 static_assert(STAGES % TURNS == 0, "a stage is always the same group's");
 static_assert(!WGMMA || (EARLY && !HALF && !NORM && MT == 1 && WARPS_M % 4 == 0 && TURNS == 1 &&
                          WARPS_K <= 2 && WIDE == 1), "what a warp group multiplies");
+static_assert(COLUMNS / WARPS_K >= 64, "what a warp takes of a stage");
 static_assert(!LONE || (NT == 1 && !EARLY), "one row");
 static_assert((WIDE == 1 && !LONE) || DEPTH % COLUMNS == 0, "every stage is full");
 constexpr int WEIGHT_BYTES = TILE * COLUMNS / 2;

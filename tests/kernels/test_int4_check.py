@@ -12,6 +12,7 @@ from kernels.cuda.source import CompileError
 from kernels.int4 import Int4Weight
 from kernels.linear import (
     int4,
+    int4_ampere,
     int4_check,
     int4_choose,
     int4_gemv,
@@ -19,7 +20,7 @@ from kernels.linear import (
     int4_tiles,
     int4_verdict,
 )
-from kernels.linear.config import Int4Tiles
+from kernels.linear.config import Int4Ampere, Int4Tiles
 from kernels.linear.int4 import Kernel
 from kernels.linear.int4_check import PRODUCTS, WGMMA_PRODUCTS, CheckedProduct, Inputs
 from kernels.linear.int4_verdict import Candidate, CardBroken
@@ -33,7 +34,9 @@ Spoil = Callable[[Tensor], Tensor]
 def double(spoil: Spoil = lambda out: out) -> Callable[..., Tensor]:
     """The product as a card has it, rounded once, then spoilt."""
 
-    def product(x: Tensor, weight: Int4Weight, config: Int4Tiles, **given: Any) -> Tensor:
+    def product(
+        x: Tensor, weight: Int4Weight, config: Int4Tiles | Int4Ampere, **given: Any
+    ) -> Tensor:
         parts = "swiglu" if given.get("swiglu") else ""
         case = CheckedProduct(*x.shape, 0, 0, parts)
         return spoil(int4_check.exact(case, Inputs(x, weight, given)).to(x.dtype))
@@ -245,6 +248,34 @@ def test_wrong_warp_groups_are_left_out_alone(monkeypatch: pytest.MonkeyPatch, m
     assert (verdict.serves, verdict.is_fault, verdict.has_wgmma) == (True, True, False)
     assert "without warp groups, which are wrong here: 64 rows, 392 x 2304" in verdict.text
     assert not int4_verdict.has_wgmma(CPU, torch.bfloat16)
+
+
+@pytest.mark.parametrize("spoil", [lambda out: out, torch.zeros_like])
+def test_other_cards_are_checked_by_their_own_kernel(
+    spoil: Spoil, monkeypatch: pytest.MonkeyPatch, mark: Path
+) -> None:
+    """By each of its tiles; it serves where it is right, and no warp groups are asked."""
+    tiles: set[object] = set()
+
+    def product(x: Tensor, weight: Int4Weight, config: Int4Ampere, **given: Any) -> Tensor:
+        if x.is_meta:
+            return x
+        tiles.add(config._replace(splits=1))
+        return double(spoil)(x, weight, config, **given)
+
+    monkeypatch.setattr(int4_verdict, "_verdicts", {})
+    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: Candidate.AMPERE)
+    monkeypatch.setattr(int4_verdict, "shared_bytes", lambda _: 99 * 1024)
+    monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
+    monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
+    monkeypatch.setattr(int4_ampere, "product", product)
+    verdict = int4_verdict.check(CPU, torch.bfloat16)
+    is_right = spoil is not torch.zeros_like
+    assert (verdict.serves, verdict.is_fault, verdict.has_wgmma) == (is_right, not is_right, False)
+    assert "int4_ampere" in verdict.text
+    serving = int4_verdict.serving(CPU, torch.bfloat16)
+    assert serving is (Candidate.AMPERE if is_right else None)
+    assert not is_right or tiles == set(int4_ampere.configs_on(99 * 1024))
 
 
 class Event:

@@ -185,7 +185,7 @@ def chat_request(
         logprobs=bool(typed.logprobs),
         top_logprobs=typed.top_logprobs or 0,
         template_kwargs=_NONE if _KWARGS.isdisjoint(raw) else _template_kwargs(typed, raw),
-        other_part=_first(others),
+        other_part=_first(others) if others else None,
         grammar=grammar,
         fingerprint=fingerprint,
         num_bytes=num_bytes,
@@ -250,9 +250,7 @@ def _is_past(bodies: list[MessageBody], at: int) -> bool:
     return at < last and role in ("user", "assistant")
 
 
-def _first(others: list[OtherPart]) -> OtherPart | None:
-    if not others:
-        return None
+def _first(others: list[OtherPart]) -> OtherPart:
     is_past = all(other.is_past for other in others)
     return msgspec.structs.replace(others[0], is_past=is_past)
 

@@ -143,7 +143,7 @@ class Turn:
                 return chat_job(self._request, self._caller, view)
             chain = view.fallback if cloud and view.cloud and self._caller.cloud else ()
             request = self._request
-            if not chain:
+            if request.other_part is not None and not chain:
                 request = readable(self._services, request, view)
             try:
                 job = await prepare(self._services, request, self._caller, view)

@@ -4,9 +4,9 @@ Owns the tables. Must not know tensors. They follow `python -m benchmarks.kernel
 
 Programs of a cluster find their places less easily than single ones: where two of them fill every
 multiprocessor, some clusters wait for others to end (12,288 columns by 4 programs took as long as
-by 2 of twice the work). So few rows of x take single programs, as many as run at once: tiles of few
-weight rows, whose columns several groups of warps take in turns. A step of 256 columns takes about
-0.3 us of a multiprocessor, however few weight rows it has: deep weights are shared by clusters.
+by 2 of twice the work). So few rows of x take single programs, or pairs of deep weights, as many as
+run at once. A stage of 256 columns takes about 0.3 us of a program, however few weight rows it has:
+tiles of few weight rows have stages of 512 or 1,024.
 """
 
 from functools import cache
@@ -22,17 +22,11 @@ _LEAST_STEPS: Final = 4
 _MAX_SPLITS: Final = 8
 """Programs of a cluster."""
 
-_SMALL: Final = Int4Tiles(1, 4, 2, 1, 1, 9, 2, turns=3)
-"""Up to 8 rows, up to two programs on a multiprocessor: tiles of 32 weight rows."""
-
-_DEEP: Final = Int4Tiles(2, 2, 2, 1, 1, 6, 2, turns=2)
 _DEEP_COLUMNS: Final = 8192
-"""Beyond it the steps of one program take too long, one after the other: clusters share them."""
-
-_PAIRED: Final = Int4Tiles(2, 2, 2, 1, 1, 6, 2)
-"""Up to 8 rows, two programs of 64 weight rows on a multiprocessor."""
+"""Beyond it the steps of one program take too long, one after the other: two share them."""
 
 _ALONE: Final = Int4Tiles(1, 4, 2, 1, 1, 4, 2, wide=4, lone=True)
+_FEW_ALONE: Final = Int4Tiles(1, 4, 2, 1, 1, 6, 2, turns=2, wide=2)
 _BY_TWO: Final = (
     Int4Tiles(1, 4, 2, 1, 2, 8, 2, turns=2, wide=2, lone=True),
     Int4Tiles(1, 4, 3, 1, 2, 6, 2, turns=2, wide=2, lone=True),
@@ -41,8 +35,9 @@ _ONE_OF_TWO: Final = Int4Tiles(2, 4, 2, 1, 1, 4, 2, wide=2, lone=True)
 _ONE_OF_THREE: Final = (
     Int4Tiles(2, 2, 2, 1, 1, 6, 3, lone=True), Int4Tiles(2, 4, 3, 1, 1, 4, 3, lone=True)
 )  # fmt: skip
-"""For one row of x, which lies whole in shared memory: tiles of 32 weight rows, of 32 or 48 whose
-columns two programs share, of 64 by two programs on a multiprocessor, and of 64 or 96 by three.
+"""Up to 8 rows of x: tiles of 32 weight rows for one row and for more, of 32 or 48 whose columns
+two programs share, of 64 by two programs on a multiprocessor, and for one row of 64 or 96 by three.
+One row lies whole in shared memory.
 """
 
 _LEAST_SHARE: Final = 0.75
@@ -52,7 +47,7 @@ _LEAST_ALONE: Final = 0.7
 """Of the multiprocessors, where each shall have one program of 9 to 16 rows."""
 
 _MANY_TILES: Final = (Int4Tiles(2, 2, 2, 1, 1, 4, 3), Int4Tiles(2, 2, 3, 1, 1, 3, 3))
-"""Up to 8 rows, three programs on a multiprocessor: the one whose last round is fuller."""
+"""2 to 8 rows, three programs on a multiprocessor: the one whose last round is fuller."""
 
 _TILES: Final = {
     1: (Int4Tiles(2, 2, 2, 1, 1, 6, 2), 2), 4: (Int4Tiles(2, 2, 2, 4, 1, 4, 2), 2),
@@ -145,10 +140,8 @@ def chosen(
         }
         if costs:
             return min(costs, key=lambda config: costs[config])
-    if num_rows == 1 and (one := _one(num_weight_rows, depth)) is not None:
-        return one
-    if eights == 1 and (single := _single(num_weight_rows, depth)) is not None:
-        return single
+    if eights == 1 and (few := _few(num_rows, num_weight_rows, depth)) is not None:
+        return few
     if eights == 2:
         return _sixteen(num_weight_rows, depth)
     config, at_once = _TILES[eights]
@@ -167,33 +160,21 @@ def _measured(num_rows: int, num_weight_rows: int, depth: int, group: int) -> In
     return None
 
 
-def _one(num_weight_rows: int, depth: int) -> Int4Tiles | None:
-    """A single row of x; None where programs would be too few."""
+def _few(num_rows: int, num_weight_rows: int, depth: int) -> Int4Tiles | None:
+    """Up to 8 rows of x; None where programs would be too few."""
     most, programs = 2 * _MULTIPROCESSORS, _programs(_ALONE, num_weight_rows)
     if programs <= _LEAST_SHARE * _MULTIPROCESSORS:
         return None
+    is_one = num_rows == 1
     if programs > most:
-        is_for_two = _programs(_ONE_OF_TWO, num_weight_rows) <= most
-        return _ONE_OF_TWO if is_for_two else _fuller(_ONE_OF_THREE, num_weight_rows)
+        if _programs(_ONE_OF_TWO, num_weight_rows) <= most:
+            return _ONE_OF_TWO
+        return _fuller(_ONE_OF_THREE if is_one else _MANY_TILES, num_weight_rows)
     for config in _BY_TWO:
-        is_deep = config == _BY_TWO[0] or depth > _DEEP_COLUMNS
-        if is_deep and config.splits * _programs(config, num_weight_rows) <= most:
+        is_shared = depth > _DEEP_COLUMNS or (is_one and config == _BY_TWO[0])
+        if is_shared and config.splits * _programs(config, num_weight_rows) <= most:
             return config
-    return _ALONE
-
-
-def _single(num_weight_rows: int, depth: int) -> Int4Tiles | None:
-    """Up to 8 rows of x, by as many programs as run at once; None where they would be too few."""
-    programs = _programs(_SMALL, num_weight_rows)
-    if programs <= _LEAST_SHARE * _MULTIPROCESSORS:
-        return None
-    if programs <= 2 * _MULTIPROCESSORS:
-        if depth <= _DEEP_COLUMNS:
-            return _SMALL
-        return _shared(_DEEP, _programs(_DEEP, num_weight_rows), 2 * _MULTIPROCESSORS, depth)
-    if _programs(_PAIRED, num_weight_rows) <= 2 * _MULTIPROCESSORS:
-        return _PAIRED
-    return _fuller(_MANY_TILES, num_weight_rows)
+    return _ALONE if is_one else _FEW_ALONE
 
 
 def _fuller(tiles: tuple[Int4Tiles, ...], num_weight_rows: int) -> Int4Tiles:

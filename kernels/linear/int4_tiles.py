@@ -176,8 +176,8 @@ def constants_of(
     """
     if COLUMNS % group:
         raise ValueError(f"groups of {group} columns")
-    # A last stage that is not full is filled with zeros, but for a row that lies whole. A warp takes
-    # 64 columns of a stage at least.
+    # A last stage that is not full is filled with zeros, but for a row that lies whole. A warp
+    # takes 64 columns of a stage at least.
     wide = config.wide if depth % (COLUMNS * config.wide) == 0 else 1
     config = config._replace(wide=wide, warps_k=min(config.warps_k, wide * COLUMNS // _BLOCK))
     is_lone = is_lone and config.lone and depth % (COLUMNS * wide) == 0

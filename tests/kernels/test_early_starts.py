@@ -150,11 +150,14 @@ def _slow(*values: Any) -> Any:
 def test_all_kernels_of_a_step_wait(
     tmp_path: Path, family: str, changes: dict[str, Any], early: set[str]
 ) -> None:
-    """Prompts, decodes and both, and what is drawn; in float16, which the interpreter computes."""
+    """Prompts, decodes and both, and what is drawn. In float16, which the interpreter computes; a
+    hybrid in float32, because half-precision rounds differently on processors of different makes.
+    """
     sizes = {"kv_tokens": 512, "block_size": 16, "token_budget": 128, **changes}
     if family == "qwen3_5":
         sizes["snapshots"] = 4
-    host = load_tiny(write_family(tmp_path, family), dtype="float16", **sizes)
+    dtype = "float32" if family == "qwen3_5" and not changes else "float16"
+    host = load_tiny(write_family(tmp_path, family), dtype=dtype, **sizes)
     answers = []
     for on_card in (False, True):
         if on_card:

@@ -11,10 +11,10 @@ import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.server.connection import Connections, Readers, Service
+from gateway.http.server.exchange import WriteBatch
 from gateway.http.server.parser import Limits
 from gateway.http.server.read_deadlines import Deadlines
 from gateway.http.server.response import HttpDate
-from gateway.http.server.send_buffer import WriteBatch
 
 SILENT_PEER_S = 30.0
 LONGEST_S = 1_000.0

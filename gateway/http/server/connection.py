@@ -22,10 +22,9 @@ from starlette.types import ASGIApp
 
 from gateway.api import ApiError
 from gateway.http.responses import ClientGone, error_of, send_error
-from gateway.http.server.exchange import Exchange
+from gateway.http.server.exchange import Exchange, SendBuffer, WriteBatch
 from gateway.http.server.parser import Limits, Request, RequestParser
 from gateway.http.server.read_deadlines import Deadlines, ReadDeadlines
-from gateway.http.server.send_buffer import SendBuffer, WriteBatch
 from gateway.runtime import Wakeup, coalesced_tick
 
 _RECEIVE_BYTES: Final = 2**16

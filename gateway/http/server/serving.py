@@ -17,10 +17,10 @@ from starlette.types import ASGIApp
 
 from gateway.http.responses import error_of
 from gateway.http.server.connection import Connections, Readers, Service
+from gateway.http.server.exchange import write_batch
 from gateway.http.server.parser import Limits
 from gateway.http.server.read_deadlines import Deadlines
 from gateway.http.server.response import HttpDate
-from gateway.http.server.send_buffer import write_batch
 from gateway.http.server.tls import Certificates, serve_tls
 from protocol.errors import ConfigError
 from protocol.process_start import BACKLOG

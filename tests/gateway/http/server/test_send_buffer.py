@@ -8,7 +8,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.server.send_buffer import SendBuffer, WriteBatch
+from gateway.http.server.exchange import SendBuffer, WriteBatch
 
 SIZES = st.sampled_from([1, 300, 5_000, 100_000])
 PARTS = st.tuples(SIZES, st.sampled_from([SendBuffer.write, SendBuffer.write_all]))

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from benchmarks.engine.vocabulary import write_vocabulary
 from config.model import DUMMY_PREFIX
 from workers.engine.models.description import Attention, DeltaRule, ModelConfig
 from workers.engine.models.dummy import draw_weights
@@ -24,13 +25,15 @@ LAYERS_PER_FILE: Final = 8
 
 
 def write_checkpoint(shape: str, directory: Path, device: torch.device, dtype: torch.dtype) -> int:
-    """Write config.json, safetensors files and their index. Returns the bytes of all tensors.
+    """Write config.json, tokenizer.json, safetensors files and their index. Returns the bytes of all
+    tensors.
 
     `shape` is the name of an installed shape or a directory with config.json. Raises `ConfigError`.
     """
     home = dummy_dir(f"{DUMMY_PREFIX}{shape}")
     shutil.copy(home / CONFIG_NAME, directory / CONFIG_NAME)
     config = read_model_config(home)
+    write_vocabulary(directory, config.vocab_size, config.vocab_size - 1)
     weights = draw_weights(config, device, dtype)
     prefix = config.names.prefixes[0]
     norm = _stored(config, weights.norm)

@@ -23,9 +23,10 @@ MAX_BLOCKED_ROWS: Final = 512
 rows and multiplies at the rate of 16 bits; the library first costs 5 bytes of traffic per weight.
 """
 
-TUNED_ROWS: Final = (1, 2, 4, 16, 32, 64, 128, 160, 208, 256)
+TUNED_ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 160, 208, 256)
 """The numbers of rows that are measured. Others use the configuration of the next larger one, which
-has the same padding up to 128 rows. 160 and 208 are sizes of decode graphs."""
+has the same padding up to 128 rows. 160 and 208 are sizes of decode graphs. Of 5 to 16 rows, which
+all are multiplied as 16, large products are measured with 8."""
 
 TUNED_ROWS_FP8: Final = (1, 2, 4, 16, 32, 64, 128, 192, 256)
 """The same for weights in 8 bits."""
@@ -50,6 +51,7 @@ _ROWS_AT_ONCE: Final = 16
 """The fewest rows that tensor cores multiply."""
 
 _PADDED_ROWS: Final = range(5, 17)
+_FEW_ROWS: Final = 8
 _PADDED_WEIGHTS: Final = 2**24
 """So many rows, which are multiplied as 16, go to the wide kernel if the product has at least so
 many weights, as those of Qwen3-8B. A decode of 8 sequences took 4.28 ms with all products of a
@@ -63,6 +65,12 @@ time for 8 rows than 8 stages, except for the tiles of gates and ups (`python -m
 rows_sweep --case T=8`, H200)."""
 
 _FEW_OF_MANY: Final = Wide(3, 1, reads_once=True)
+
+_PROGRAMS_AT_ONCE: Final = {1: 132, 2: 132, 3: 114, 4: 120}
+"""How many programs an H200 runs at once, by how many of them are a cluster, which lies within one
+of its parts of 16 or 18 multiprocessors. 43 clusters of 3 took as long as two rounds: 8,192 weight
+rows of a 27B 25.4 us, where 64 clusters of 2 take 20.8 (`python -m benchmarks.kernels
+wide_27b_sweep`)."""
 
 _WIDE_WEIGHTS: Final = 2**23
 """The fewest weights of a product by the wide kernel without a measurement: one of 3 million is
@@ -123,10 +131,13 @@ def choose(
         return None
     if scale_block > 1:
         return _choose_blocked(op, num_rows, num_weight_rows, depth, scale_block)
-    is_large = num_weight_rows * depth >= _PADDED_WEIGHTS and num_weight_rows <= _HEAD_ROWS
     is_fp8 = scale_block == 1
-    if has_wide and not is_fp8 and is_large and num_rows in _PADDED_ROWS:
-        return of_few_rows(op, num_weight_rows)
+    if has_wide and not is_fp8 and num_rows in _PADDED_ROWS:
+        known = TUNED.get((op.value, _FEW_ROWS, num_weight_rows, depth), _UNKNOWN)
+        if known is not _UNKNOWN:
+            return known
+        if num_weight_rows * depth >= _PADDED_WEIGHTS and num_weight_rows <= _HEAD_ROWS:
+            return of_few_rows(op, num_weight_rows)
     if num_rows > TUNED_ROWS[-1]:
         is_long = has_wide and _suits_long(op, num_rows, depth)
         return (_LONG_FP8 if is_fp8 else _LONG) if is_long else None
@@ -144,9 +155,9 @@ def _choose(
 ) -> Config | None:
     rows = _tuned_rows(num_rows, is_fp8=is_fp8)
     table = TUNED_FP8 if is_fp8 else TUNED
-    # Two and four rows that were not measured are padded to 16.
-    padded = max(rows, _ROWS_AT_ONCE) if rows > 1 else 1
-    keys = [(op.value, size, num_weight_rows, depth) for size in (rows, padded)]
+    # Two to eight rows that were not measured are padded to 16.
+    padded = (_FEW_ROWS, _ROWS_AT_ONCE) if 1 < rows < _ROWS_AT_ONCE else ()
+    keys = [(op.value, size, num_weight_rows, depth) for size in (rows, *padded)]
     found = next((table[key] for key in keys if key in table), _UNKNOWN)
     if found is _UNKNOWN or (isinstance(found, Wide) and not has_wide):
         # In 8 bits the wide kernel serves only what was measured.
@@ -189,19 +200,22 @@ def _choose_blocked(
 
 @cache
 def of_few_rows(op: Op, num_weight_rows: int) -> Wide:
-    """The tiles with the most programs that still run at once, or the largest tiles if none do. A
-    SwiGLU is not cut along its columns.
+    """`_at_once`, or the largest tiles."""
+    return _at_once(op, num_weight_rows) or _FEW_OF_MANY
+
+
+def _at_once(op: Op, num_weight_rows: int) -> Wide | None:
+    """The tiles with the most programs that still run at once; None if none do. A SwiGLU is not cut
+    along its columns.
     """
-    splits = (1,) if op is Op.NORM_SWIGLU else (1, 2, 3)
-    found = {
-        _FEW._replace(groups=groups, splits=split): split * -(-num_weight_rows // (64 * groups))
-        for split in splits
+    fitting = {
+        _FEW._replace(groups=groups, splits=splits): programs
+        for splits, most in _PROGRAMS_AT_ONCE.items()
         for groups in (1, 2, 3)
+        if (programs := splits * -(-num_weight_rows // (64 * groups))) <= most
+        and (splits == 1 or op is not Op.NORM_SWIGLU)
     }
-    fitting = {config: programs for config, programs in found.items() if programs <= _SMS}
-    if not fitting:
-        return _FEW_OF_MANY
-    return max(fitting, key=lambda config: fitting[config])
+    return max(fitting, key=lambda config: fitting[config]) if fitting else None
 
 
 def _suits_long(op: Op, num_rows: int, depth: int) -> bool:
@@ -246,12 +260,14 @@ def rule(
 
 
 def _wide(op: Op, num_weight_rows: int) -> Wide | None:
-    """The best configuration, or nearly, for all of Qwen3-8B's products at 64 to 256 rows."""
+    """The best configuration, or nearly, for all of Qwen3-8B's and a 27B's products at 64 to 256
+    rows.
+    """
     if op is Op.NORM_SWIGLU:
         return Wide(3, 1)
-    if op is Op.LINEAR_ADD:
-        return Wide(1, 2, reads_once=True)
-    return None if num_weight_rows > _HEAD_ROWS else Wide(2, 2, reads_once=True)
+    if num_weight_rows > _HEAD_ROWS:
+        return Wide(1, 2, reads_once=True) if op is Op.LINEAR_ADD else None
+    return _at_once(op, num_weight_rows) or Wide(2, 2, reads_once=True)
 
 
 def _gemv(op: Op, num_weight_rows: int, depth: int, *, is_fp8: bool) -> Gemv:

@@ -116,4 +116,29 @@ TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {
     ("linear_add", 208, 4096, 12288): Wide(1, 2, True),  # 36.2 us
     ("norm_linear", 160, 151936, 4096): None,  # 327.5 us
     ("norm_linear", 208, 151936, 4096): None,  # 370.9 us
+    ("norm_linear", 64, 16384, 5120): Wide(1, 1, True, 0, 0, 20, 128, 2),  # 42.0 us
+    ("linear_add", 64, 5120, 6144): Wide(3, 4, True, 0, 0, 20),  # 17.8 us
+    ("norm_swiglu", 64, 34816, 5120): Wide(3, 1, True, 0, 0, 20, 128, 2),  # 89.3 us
+    ("linear_add", 64, 5120, 17408): Wide(3, 4, True, 0, 0, 20),  # 44.9 us
+    ("norm_linear", 64, 8192, 5120): Wide(1, 2, True, 0, 0, 20, 128, 2),  # 23.0 us
+    ("norm_linear", 64, 6144, 5120): Wide(1, 2, True, 0, 0, 20, 128, 2),  # 19.0 us
+    ("norm_linear", 8, 16384, 5120): Wide(2, 1, True, 0, 0, 20),  # 39.5 us
+    ("linear_add", 8, 5120, 6144): Wide(1, 4, True, 0, 0, 20, 128, 3),  # 15.5 us
+    ("norm_swiglu", 8, 34816, 5120): Skinny(64, 128, 1, 4, 3, False),  # 90.9 us
+    ("linear_add", 8, 5120, 17408): Wide(3, 4, True, 0, 0, 20),  # 42.5 us
+    ("norm_linear", 8, 8192, 5120): Wide(1, 2, True, 0, 0, 20, 128, 2),  # 20.7 us
+    ("norm_linear", 8, 6144, 5120): Wide(1, 2, True, 0, 0, 20, 128, 2),  # 16.5 us
+    ("norm_linear", 32, 16384, 5120): Wide(2, 1, True, 0, 0, 20),  # 40.5 us
+    ("linear_add", 32, 5120, 6144): Wide(1, 4, True, 0, 0, 20, 128, 3),  # 16.2 us
+    ("norm_swiglu", 32, 34816, 5120): Wide(2, 1, True, 0, 0, 20, 128, 3),  # 85.9 us
+    ("linear_add", 32, 5120, 17408): Wide(3, 4, True, 0, 0, 20),  # 43.0 us
+    ("norm_linear", 32, 8192, 5120): Wide(1, 2, True, 0, 0, 20, 128, 2),  # 21.4 us
+    ("norm_linear", 32, 6144, 5120): Wide(1, 2, True, 0, 0, 20, 128, 2),  # 17.6 us
+    ("norm_linear", 128, 16384, 5120): Wide(2, 1, True, 0, 0, 20),  # 44.0 us
+    ("linear_add", 128, 5120, 6144): None,  # 19.8 us
+    ("norm_swiglu", 128, 34816, 5120): None,  # 100.2 us
+    ("linear_add", 128, 5120, 17408): Wide(3, 4, True, 0, 0, 20),  # 48.0 us
+    ("norm_linear", 128, 8192, 5120): Wide(1, 1, True, 0, 0, 20),  # 25.5 us
+    ("norm_linear", 128, 6144, 5120): Wide(1, 1, True, 0, 0, 20),  # 21.1 us
+    ("norm_linear", 64, 248320, 5120): Wide(3, 1),  # 593.7 us
 }

@@ -25,8 +25,8 @@ LAYERS_PER_FILE: Final = 8
 
 
 def write_checkpoint(shape: str, directory: Path, device: torch.device, dtype: torch.dtype) -> int:
-    """Write config.json, tokenizer.json, safetensors files and their index. Returns the bytes of all
-    tensors.
+    """Write config.json, tokenizer.json, safetensors files and their index. Returns the bytes of
+    all tensors.
 
     `shape` is the name of an installed shape or a directory with config.json. Raises `ConfigError`.
     """

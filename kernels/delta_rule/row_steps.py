@@ -54,11 +54,12 @@ class RowTiles(NamedTuple):
     num_warps: int = 1
 
 
-FEW_ROW_TILES: Final = RowTiles(group=16)
-MANY_ROW_TILES: Final = RowTiles(norms_apart=True, num_warps=2)
-"""For more than `_FEW` spans: programs of many sequences would wait for their stores before they
-count themselves, and two warps read whole lines of 128 bytes. All tiles are by count only:
-`python -m benchmarks.kernels delta_sweep --case verify`."""
+FEW_ROW_TILES: Final = RowTiles(norms_apart=True, streams=True, num_warps=2)
+MANY_ROW_TILES: Final = RowTiles(norms_apart=True, num_warps=4)
+"""For more than `_FEW` spans. On an H200 64 spans of 3 rows take 134 us of a layer of the 27B, 8
+23.9, and one span of 1, 4 and 16 rows 5.8, 9.1 and 26.4: the best of the sweep or within 4 % of it
+(`python -m benchmarks.kernels delta_sweep --case verify`). Both have the same `lanes`: otherwise a
+state would depend on how many sequences are in its step."""
 
 _FEW: Final = 8
 

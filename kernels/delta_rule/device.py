@@ -38,20 +38,19 @@ class StepTiles(NamedTuple):
 
 STEP_TILES: Final = StepTiles()
 """Of the two kernels here. Two programs share a multiprocessor: while one adds up, the other loads.
-With these tiles and with `SOME_TILES` a layer of the 27B took an H200 8.3 and 6.6 us for one
-sequence, 27.5 and 25.5 for 8, 141 and 178 for 64 (`python -m benchmarks.kernels delta_sweep`)."""
+With these tiles a layer of the 27B takes an H200 8.3 us for one sequence, 27.4 for 8, and 45.7,
+78.6 and 141 for 16, 32 and 64 (`python -m benchmarks.kernels delta_sweep --case decode`)."""
 
-MANY_TILES: Final = StreamTiles()
-"""For more than `_SOME` sequences. A copy of the states of 64 would take 97 us; `STEP_TILES` take
-141, because their programs load, add up and store by turns."""
+MANY_TILES: Final = StreamTiles(stages=4)
+"""For more than `_SOME` sequences: 33.0, 62.9, 121 and 459 us for 16, 32, 64 and 256. A copy of the
+states would take 24.3, 48.5, 97 and 388. With three stages they take 46, 81, 142 and 530."""
 
-SOME_TILES: Final = FusedTiles(1, 128, 16, 16)
-"""For up to `_SOME` sequences: a program for every 16 values of a head, so that there are enough
-programs."""
+SOME_TILES: Final = FusedTiles(4, 255, 32)
+"""For up to `_SOME` sequences: 4.5 us for one, 19.0 for 8."""
 
-FEW_TILES: Final = FusedTiles(16, 128, 8)
-"""For up to `_FEW` sequences, with the product of their gates: 8.5 us for one sequence and 9.7 for
-two, where the product and two kernels take 10.1 and 14.8."""
+FEW_TILES: Final = FusedTiles(8, 255, 16)
+"""For up to `_FEW` sequences, with the product of their gates: 7.0 us for two, where the product
+and two kernels take 14.8."""
 
 _FEW: Final = 2
 _SOME: Final = 8

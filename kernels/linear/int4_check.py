@@ -103,6 +103,9 @@ PRODUCTS: Final = (
     CheckedProduct(
         1, 500, 3072, 128, "zeros norm swiglu", config=_lone(1, 4, 3, 1, 6, turns=2, wide=2)
     ),  # one row in shared memory, a last tile of 24 gates that is not full
+    CheckedProduct(
+        1, 200, 4096, 128, "zeros residual", config=_lone(1, 2, 1, 1, 12, turns=4, wide=2)
+    ),
     CheckedProduct(1, 1024, 1024, 64, "zeros", num_times=8, config=_lone(2, 2, 2, 1, 6)),
     CheckedProduct(1, 200, 5120, 128, "residual norm", config=_lone(1, 8, 2, 4, 2, wide=4)),
     CheckedProduct(

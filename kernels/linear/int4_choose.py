@@ -26,6 +26,7 @@ _DEEP_COLUMNS: Final = 8192
 """Beyond it the steps of one program take too long, one after the other: two share them."""
 
 _ALONE: Final = Int4Tiles(1, 4, 2, 1, 1, 4, 2, wide=4, lone=True)
+_DEEP_ALONE: Final = Int4Tiles(1, 2, 1, 1, 1, 12, 2, turns=4, wide=2, lone=True)
 _FEW_ALONE: Final = Int4Tiles(1, 4, 2, 1, 1, 6, 2, turns=2, wide=2)
 _BY_TWO: Final = (
     Int4Tiles(1, 4, 2, 1, 2, 8, 2, turns=2, wide=2, lone=True),
@@ -35,9 +36,9 @@ _ONE_OF_TWO: Final = Int4Tiles(2, 4, 2, 1, 1, 4, 2, wide=2, lone=True)
 _ONE_OF_THREE: Final = (
     Int4Tiles(2, 2, 2, 1, 1, 6, 3, lone=True), Int4Tiles(2, 4, 3, 1, 1, 4, 3, lone=True)
 )  # fmt: skip
-"""Up to 8 rows of x: tiles of 32 weight rows for one row and for more, of 32 or 48 whose columns
-two programs share, of 64 by two programs on a multiprocessor, and for one row of 64 or 96 by three.
-One row lies whole in shared memory.
+"""Up to 8 rows of x: tiles of 32 weight rows for one row, of 16 of a deep weight, of 32 for more
+rows, of 32 or 48 whose columns two programs share, of 64 by two programs on a multiprocessor, and
+for one row of 64 or 96 by three. One row lies whole in shared memory.
 """
 
 _LEAST_SHARE: Final = 0.75
@@ -170,6 +171,8 @@ def _few(num_rows: int, num_weight_rows: int, depth: int) -> Int4Tiles | None:
         if _programs(_ONE_OF_TWO, num_weight_rows) <= most:
             return _ONE_OF_TWO
         return _fuller(_ONE_OF_THREE if is_one else _MANY_TILES, num_weight_rows)
+    if is_one and depth > _DEEP_COLUMNS and _programs(_DEEP_ALONE, num_weight_rows) <= most:
+        return _DEEP_ALONE
     for config in _BY_TWO:
         is_shared = depth > _DEEP_COLUMNS or (is_one and config == _BY_TWO[0])
         if is_shared and config.splits * _programs(config, num_weight_rows) <= most:

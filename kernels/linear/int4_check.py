@@ -89,28 +89,21 @@ PRODUCTS: Final = (
     CheckedProduct(4, 136, 1088, 64, "residual"),  # a last step of 64 columns
     CheckedProduct(4, 1024, 1024, 128, "zeros", num_times=8),
     CheckedProduct(
-        1, 500, 2304, 128, "zeros norm", config=Int4Tiles(1, 4, 2, 1, 1, 12, 2, turns=4)
+        8, 200, 3072, 64, "residual", config=Int4Tiles(1, 4, 2, 1, 1, 6, 2, turns=2, wide=2)
     ),
-    CheckedProduct(
-        8, 200, 3136, 64, "residual", config=Int4Tiles(1, 4, 3, 1, 1, 9, 2, turns=3)
-    ),  # a last tile of columns that is half full, by three groups of warps
-    CheckedProduct(
-        4, 1024, 1024, 128, "zeros", num_times=8, config=Int4Tiles(2, 2, 2, 1, 1, 6, 2, turns=2)
-    ),
-    CheckedProduct(
-        1, 200, 4352, 128, "zeros residual", config=Int4Tiles(2, 2, 2, 1, 4, 6, 2, turns=2)
-    ),  # clusters whose programs have an odd number of steps
+    CheckedProduct(7, 1024, 1024, 128, "zeros", num_times=8, config=_lone(2, 4, 2, 1, 4, wide=2)),
     CheckedProduct(
         1, 500, 3072, 128, "zeros norm swiglu", config=_lone(1, 4, 3, 1, 6, turns=2, wide=2)
     ),  # one row in shared memory, a last tile of 24 gates that is not full
     CheckedProduct(
+        1, 200, 4608, 128, "zeros residual", config=_lone(1, 4, 2, 2, 8, turns=2, wide=2)
+    ),  # clusters whose programs have an odd number of stages
+    CheckedProduct(
         1, 200, 4096, 128, "zeros residual", config=_lone(1, 2, 1, 1, 12, turns=4, wide=2)
     ),
     CheckedProduct(1, 1024, 1024, 64, "zeros", num_times=8, config=_lone(2, 2, 2, 1, 6)),
-    CheckedProduct(1, 200, 5120, 128, "residual norm", config=_lone(1, 8, 2, 4, 2, wide=4)),
-    CheckedProduct(
-        7, 200, 3072, 128, "zeros swiglu", config=Int4Tiles(2, 4, 2, 1, 1, 3, 2, wide=2)
-    ),
+    CheckedProduct(1, 200, 3072, 128, "zeros norm", config=_lone(1, 4, 2, 1, 4, wide=4)),
+    CheckedProduct(1, 200, 2304, 128, "norm swiglu", config=_lone(2, 4, 3, 1, 4)),
     CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
     CheckedProduct(
         16, 136, 2304, 128, "zeros norm", config=Int4Tiles(2, 2, 2, 2, 1, 6, 1, turns=3)

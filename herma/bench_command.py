@@ -68,6 +68,9 @@ def add_bench(commands: Commands) -> None:
     engine.add_argument(
         "--runs", type=int, default=0, metavar="N", help="runs of each test; default: 3"
     )
+    engine.add_argument(
+        "--requests", type=int, default=0, metavar="N", help="of the workload; default: 256"
+    )
     engine.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     engine.add_argument("--seconds", type=float, default=480.0, help="length of the soak")
     engine.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it")

@@ -31,6 +31,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         batches=_numbers(arguments.batches),
         lengths=_numbers(arguments.lengths),
         runs=arguments.runs,
+        requests=arguments.requests,
     )
     if "smoke" in options.tests:
         tests = (*ALL, "soak")

@@ -90,6 +90,7 @@ class Options:
     batches: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
     runs: int = 0
+    requests: int = 0
 
     @property
     def scale(self) -> Scale:
@@ -97,7 +98,12 @@ class Options:
         scale = SMOKE if self.is_smoke else CARD
         if self.batches:
             scale = replace(scale, batches=self.batches, max_seqs=max(self.batches))
-        return replace(scale, firsts=self.lengths or scale.firsts, runs=self.runs or scale.runs)
+        return replace(
+            scale,
+            firsts=self.lengths or scale.firsts,
+            runs=self.runs or scale.runs,
+            workload_requests=self.requests or scale.workload_requests,
+        )
 
     @property
     def name(self) -> str:

@@ -105,14 +105,15 @@ def test_a_hybrid_goes_on_behind_its_states(
     """Not behind every block: of 383 tokens 320, where the prompt's state lies. Chosen sizes."""
     model, result = write_family(tmp_path / "model", "qwen3_5"), tmp_path / "hybrid.json"
     options = Options(
-        str(model), tests=("decode", "first-token"), device="cpu", is_smoke=True,
-        batches=(1, 2), lengths=(384,), runs=1,
+        str(model), tests=("decode", "first-token", "workload"), device="cpu", is_smoke=True,
+        batches=(1, 2), lengths=(384,), runs=1, requests=3,
     )  # fmt: skip
     assert run(options, Report(result)), capsys.readouterr().out
     report = json.loads(result.read_text())
     keys = [figure["key"] for figure in report["figures"]]
-    assert keys == ["decode-1", "decode-2", "first-384-cold", "first-384-cached"]
-    assert [len(figure["values"]) for figure in report["figures"]] == [1] * 4
+    assert keys == ["decode-1", "decode-2", "first-384-cold", "first-384-cached", "workload"]
+    assert [len(figure["values"]) for figure in report["figures"]] == [1] * 5
+    assert report["figures"][-1]["name"].startswith("3 requests,")
     assert report["engine"]["max_seqs"] == 2
     assert reusable_tokens(384, SavePolicy()) == 384
     assert reusable_tokens(385, SavePolicy()) == 384

@@ -66,6 +66,8 @@ rows_sweep --case T=8`, H200)."""
 
 _FEW_OF_MANY: Final = Wide(3, 1, reads_once=True)
 
+_NEARLY: Final = 0.95
+
 _PROGRAMS_AT_ONCE: Final = {1: 132, 2: 132, 3: 114, 4: 120}
 """How many programs an H200 runs at once, by how many of them are a cluster, which lies within one
 of its parts of 16 or 18 multiprocessors. 43 clusters of 3 took as long as two rounds: 8,192 weight
@@ -205,8 +207,8 @@ def of_few_rows(op: Op, num_weight_rows: int) -> Wide:
 
 
 def _at_once(op: Op, num_weight_rows: int) -> Wide | None:
-    """The tiles with the most programs that still run at once; None if none do. A SwiGLU is not cut
-    along its columns.
+    """The tiles with the most programs that still run at once, or nearly so many by fewer splits;
+    None if none do. A SwiGLU is not cut along its columns.
     """
     fitting = {
         _FEW._replace(groups=groups, splits=splits): programs
@@ -215,7 +217,9 @@ def _at_once(op: Op, num_weight_rows: int) -> Wide | None:
         if (programs := splits * -(-num_weight_rows // (64 * groups))) <= most
         and (splits == 1 or op is not Op.NORM_SWIGLU)
     }
-    return max(fitting, key=lambda config: fitting[config]) if fitting else None
+    most = max(fitting.values(), default=0)
+    nearly = (config for config, programs in fitting.items() if programs >= _NEARLY * most)
+    return next(nearly, None)
 
 
 def _suits_long(op: Op, num_rows: int, depth: int) -> bool:

@@ -5,7 +5,7 @@ not, because it looks at the tensors. Must not know files or sizes.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -17,19 +17,19 @@ _REGEX_SIGNS: Final = frozenset("*^$|[]()\\+?")
 
 
 class KeptModules(msgspec.Struct, frozen=True):
-    """Patterns over the full names of modules. A module is kept in 16 bits if one of `kept` is
-    found in its name, or if there are patterns `only` and none is.
+    """Patterns over the full names of modules. A module is kept in 16 bits if a pattern of `kept` is
+    found in its name, or if one of the lists in `only` has no pattern that is.
     """
 
     kept: tuple[re.Pattern[str], ...] = ()
-    only: tuple[re.Pattern[str], ...] = ()
+    only: tuple[tuple[re.Pattern[str], ...], ...] = ()
 
     def has(self, names: Iterable[str]) -> bool:
         """Whether a module is kept that is called by one of these names."""
         spellings = list(names)
-        if any(_finds(self.kept, name) for name in spellings):
+        if _finds(self.kept, spellings):
             return True
-        return bool(self.only) and not any(_finds(self.only, name) for name in spellings)
+        return not all(_finds(patterns, spellings) for patterns in self.only)
 
 
 NOTHING_KEPT: Final = KeptModules()
@@ -37,36 +37,42 @@ NOTHING_KEPT: Final = KeptModules()
 
 def read_kept(stated: Mapping[str, Any]) -> KeptModules:
     """By a `quantization_config`. Raises `ConfigError` for a pattern that is none."""
-    kept, only = [], []
+    kept: list[str] = []
     for key in ("modules_to_not_convert", "ignored_layers"):
         kept += [_part(name) for name in _names(stated.get(key))]
     kept += [_compressed(name) for name in _names(stated.get("ignore"))]
     for key, value in _table(stated.get("dynamic")).items():
-        sign, _, pattern = key.rpartition(":")
         bits = value.get("bits", _QUANTISED_BITS) if isinstance(value, dict) else None
-        if sign == "-" or bits != _QUANTISED_BITS:
-            kept.append(f"^(?:{pattern})")
+        if key.startswith("-:") or bits != _QUANTISED_BITS:
+            kept.append(f"^(?:{key.removeprefix('-:').removeprefix('+:')})")
     for key, value in _table(stated.get("extra_config")).items():
         if isinstance(value, dict) and value.get("bits", _QUANTISED_BITS) != _QUANTISED_BITS:
             kept.append(f"^(?:{key})" if _is_regex(key) else f"^{re.escape(key)}$")
-    blocks = stated.get("block_name_to_quantize")
-    names = blocks.split(",") if isinstance(blocks, str) else _names(blocks)
-    only += [f"^{re.escape(name.strip())}\\." for name in names]
-    only += [_part(name) for group in _lists(stated) for name in _names(group)]
     groups = _table(stated.get("config_groups")).values()
     found = [group for group in groups if isinstance(group, dict)]
-    targets = [name for group in found for name in _names(group.get("targets"))]
-    if targets and all(name.startswith("re:") for name in targets):
-        only += [_compressed(name) for name in targets]
     for group in found:
         bits = (group.get("weights") or {}).get("num_bits", _QUANTISED_BITS)
         if len(found) > 1 and bits != _QUANTISED_BITS:
             kept += [_compressed(name) for name in _names(group.get("targets"))]
-    return KeptModules(_compiled(kept), _compiled(only))
+    only = [_compiled(patterns) for patterns in _only(stated, found)]
+    return KeptModules(_compiled(kept), tuple(each for each in only if each))
 
 
-def _finds(patterns: tuple[re.Pattern[str], ...], name: str) -> bool:
-    return any(pattern.search(name) for pattern in patterns)
+def _only(stated: Mapping[str, Any], groups: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """Lists of which each must name a module that is quantised: blocks, modules within them,
+    targets.
+    """
+    blocks = stated.get("block_name_to_quantize")
+    names = blocks.split(",") if isinstance(blocks, str) else _names(blocks)
+    yield [f"^{re.escape(name.strip())}\\." for name in names]
+    yield [_part(name) for group in _lists(stated) for name in _names(group)]
+    targets = [name for group in groups for name in _names(group.get("targets"))]
+    if all(name.startswith("re:") for name in targets):
+        yield [_compressed(name) for name in targets]
+
+
+def _finds(patterns: tuple[re.Pattern[str], ...], names: list[str]) -> bool:
+    return any(pattern.search(name) for pattern in patterns for name in names)
 
 
 def _part(name: str) -> str:

@@ -161,8 +161,8 @@ class Turn:
         """The providers for content that the model cannot take; raises `error` if there is none."""
         if error.code not in UNSUPPORTED or not chain:
             raise error
-        part = self._request.other_part
-        self._is_unsupported = part is None or not part.is_past
+        without = readable(self._services, self._request, view)
+        self._is_unsupported = without is self._request or without.refused_locally is not None
         reason = f"{view.name} cannot take this request ({error.code})"
         return UseProvider(self._services.dispatcher.next_ticket(), chain, reason)
 

@@ -4,6 +4,7 @@ from array import array
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 
 from config import ModelConfig
@@ -87,3 +88,20 @@ async def test_a_provider_sees_the_pictures_of_the_history() -> None:
             failed = await gateway.ask(messages=messages)
             assert failed.error is None
             assert len(worker.all_of(Submit)) == 2
+
+
+async def test_a_refused_picture_leaves_the_error_of_the_provider() -> None:
+    """Where no worker may stand in, the request is not the fault."""
+    async with open_provider() as fake:
+        chain, tables = chain_of({"p0": fake})
+        model = replace(chain, pictures="refuse")
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address),
+        ):
+            await gateway.wait_state("ready")
+            fake.status = 500
+            asked = await gateway.ask(messages=PAST["an earlier turn"])
+            assert asked.error is not None
+            assert asked.error.code != "unsupported_content_part"
+            assert asked.error.status >= 500

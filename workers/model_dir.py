@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import xxhash
 
@@ -107,8 +107,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
-        why = other_form(path.parent) or f"{path} does not exist: give a complete model directory"
-        raise ConfigError(why) from None
+        if (other := other_form(path.parent)) is not None:
+            raise ConfigError(other.error(path.parent)) from None
+        raise ConfigError(f"{path} does not exist: give a complete model directory") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
@@ -118,27 +119,42 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def other_form(model_dir: Path) -> str | None:
-    """What a directory without the safetensors files of a model holds instead, and what to do, in
-    one line; None if that is nothing known.
+class OtherForm(NamedTuple):
+    """What a directory holds instead of a model's safetensors files, and what to do about it."""
+
+    what: str
+    remedy: str
+
+    def error(self, model_dir: Path) -> str:
+        """Both in one line."""
+        return f"{model_dir} {self.what}: {self.remedy}"
+
+
+def other_form(model_dir: Path) -> OtherForm | None:
+    """That of a directory; None if nothing known is in it, or if it has a model's safetensors.
+    Raises `ConfigError` for an adapter's configuration that is not readable.
     """
+    if any(model_dir.glob("model*.safetensors")):
+        return None
     if any(model_dir.glob("*.gguf")):
-        return (
-            f'{model_dir} holds GGUF files and no safetensors: serve it with engine = "llama-cpp", '
-            "or take the safetensors files of the model"
+        return OtherForm(
+            "holds GGUF files and no safetensors",
+            'serve it with engine = "llama-cpp", or take the safetensors files of the model',
         )
     if (model_dir / _ADAPTER_NAME).is_file():
         base = read_json(model_dir / _ADAPTER_NAME).get("base_model_name_or_path", "its base model")
-        return f"{model_dir} holds an adapter for {base}, not a model: merge both, and take that"
+        what = f"holds an adapter for {base}, not a model"
+        return OtherForm(what, "merge both, and take that")
     for pattern, maker in _OTHER_WEIGHTS.items():
         if any(model_dir.glob(pattern)):
-            return (
-                f"{model_dir} holds {pattern} ({maker}) and no model.safetensors: take the "
-                "safetensors files that transformers writes"
+            return OtherForm(
+                f"holds {pattern} ({maker}) and no model.safetensors",
+                "take the safetensors files that transformers writes",
             )
     inner = sorted(path.parent for path in model_dir.glob(f"*/{CONFIG_NAME}"))
     if len(inner) == 1 and not (model_dir / CONFIG_NAME).exists():
-        return f"{model_dir} has no {CONFIG_NAME}, but {inner[0].name} in it has: give {inner[0]}"
+        what = f"has no {CONFIG_NAME}, but {inner[0].name} in it has"
+        return OtherForm(what, f"give {inner[0]}")
     return None
 
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 from config import INDEX_DRAFTERS, Config, builtin_drafters, builtin_models
 from herma.doctor.finding import Finding
 from herma.doctor.host import Host
+from protocol.errors import ConfigError
+from workers.model_dir import other_form
 
 CHECK: Final = "model files"
 
@@ -52,20 +54,11 @@ def _folders(config: Config) -> dict[str, tuple[str, ...]]:
 
 def _other_form(host: Host, folder: Path) -> Finding | None:
     """A directory of files that the native engine does not read."""
-    names = {Path(name).name for name in host.names(folder, "*")}
-    is_adapter = "adapter_config.json" in names and "config.json" not in names
-    if not is_adapter and any(name.endswith(".safetensors") for name in names):
-        return None
-    if any(name.endswith(".gguf") for name in names):
-        remedy = 'serve it with engine = "llama-cpp", or take the safetensors files of the model'
-        return _broken(folder, "holds GGUF files and no safetensors", remedy)
-    if is_adapter:
-        return _broken(folder, "holds an adapter, not a model", "merge it into its base model")
-    if any(name.startswith("pytorch_model") for name in names):
-        return _broken(
-            folder, "holds PyTorch's pickles and no safetensors", "take the model's safetensors"
-        )
-    return None
+    try:
+        other = other_form(host.path(folder))
+    except ConfigError as error:
+        return _broken(folder, "holds an adapter that is not readable", str(error))
+    return None if other is None else _broken(folder, other.what, other.remedy)
 
 
 def _check_weights(host: Host, folder: Path) -> Iterator[Finding]:

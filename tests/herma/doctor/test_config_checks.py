@@ -111,8 +111,10 @@ def test_a_model_of_another_format(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("file", "what"),
     [
-        ("adapter_config.json", "holds an adapter, not a model"),
-        ("pytorch_model.bin", "holds PyTorch's pickles and no safetensors"),
+        ("adapter_config.json", "holds an adapter for its base model, not a model"),
+        ("pytorch_model.bin", "holds pytorch_model*.bin (PyTorch's pickles, which can run code)"),
+        ("consolidated.safetensors", "holds consolidated* (Mistral's or Meta's own form)"),
+        ("whole/config.json", "has no config.json, but whole in it has"),
     ],
 )
 def test_what_is_no_model_is_one_finding(machine: Machine, file: str, what: str) -> None:
@@ -120,7 +122,15 @@ def test_what_is_no_model_is_one_finding(machine: Machine, file: str, what: str)
     machine.write(f"/models/m/{file}", "{}")
     if "adapter" in file:
         machine.write("/models/m/adapter_model.safetensors", whole())
-    assert only(machine).what == f"/models/m {what}"
+    assert only(machine).what.removesuffix(" and no model.safetensors") == f"/models/m {what}"
+
+
+def test_an_adapter_that_is_not_readable(machine: Machine) -> None:
+    """Is a finding like any other."""
+    machine.write("/models/m/adapter_config.json", "{")
+    found = only(machine)
+    assert "not readable" in found.what
+    assert "fetch it again" in found.remedy
 
 
 def test_a_container_smaller_than_the_weights(machine: Machine) -> None:

@@ -152,8 +152,9 @@ class Checkpoint:
 
     def _check_form(self) -> None:
         """Refuse a directory whose weights are in another form."""
-        if not (self._dir / SINGLE_NAME).exists() and (why := other_form(self._dir)) is not None:
-            raise ConfigError(why)
+        other = None if (self._dir / SINGLE_NAME).exists() else other_form(self._dir)
+        if other is not None:
+            raise ConfigError(other.error(self._dir))
 
     def _missing(self, name: str) -> ConfigError:
         module = name.removesuffix(".weight")

@@ -17,8 +17,8 @@ _REGEX_SIGNS: Final = frozenset("*^$|[]()\\+?")
 
 
 class KeptModules(msgspec.Struct, frozen=True):
-    """Patterns over the full names of modules. A module is kept in 16 bits if a pattern of `kept` is
-    found in its name, or if one of the lists in `only` has no pattern that is.
+    """Patterns over the full names of modules. A module is kept in 16 bits if a pattern of `kept`
+    is found in its name, or if one of the lists in `only` has no pattern that is.
     """
 
     kept: tuple[re.Pattern[str], ...] = ()

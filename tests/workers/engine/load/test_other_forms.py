@@ -62,6 +62,17 @@ def test_a_model_with_other_files_beside_loads(tmp_path: Path) -> None:
     assert load_tiny(tmp_path).facts.dtype == "float32"
 
 
+def test_a_missing_config_beside_weights_is_what_is_missing(tmp_path: Path) -> None:
+    """Published models have files of other forms beside theirs."""
+    write_tiny_model(tmp_path)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00001.safetensors")
+    (tmp_path / "consolidated.safetensors").touch()
+    (tmp_path / "model-Q4_K_M.gguf").touch()
+    with pytest.raises(ConfigError, match=r"config.json does not exist: give a complete"):
+        read_model_config(tmp_path)
+
+
 def test_a_tokenizer_is_missed_before_weights_are_read(tmp_path: Path) -> None:
     """The gateway would miss it when all is loaded, after every one of five starts."""
     write_tiny_model(tmp_path)

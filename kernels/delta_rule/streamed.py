@@ -10,24 +10,30 @@ have bytes on their way, which they would not if each loaded, added up and store
 """
 
 from functools import cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.choose import has_pdl
+from kernels.choose import has_pdl, is_card, shared_bytes
 from kernels.delta_rule.pieces import log_kept, sigmoid
 from kernels.delta_rule.plan import DeltaPlan
 from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights
 from kernels.launch import Launch
 from kernels.linear.parts import prefetch
 
+_OTHER_BYTES: Final = 4096
+"""Of shared memory, for sums across warps; Triton 3.7 took 1.5 KiB."""
+_STAGE_BYTES: Final = 2048
+"""Of a stage, beside its tile: values, their tails and what they are multiplied with; 1.6 KiB."""
+
 
 class StreamTiles(NamedTuple):
     """Warps of a program, registers of a thread, columns of a tile (all of a head or half of them),
-    and `stages`: one tile is added up while `stages` - 1 others are on their way.
+    and `stages`: one tile is added up while `stages` - 1 others are on their way, as far as a
+    card's shared memory holds them.
     """
 
     num_warps: int = 4
@@ -271,10 +277,24 @@ def _launch(
         "eps": eps, "C": sizes.columns, "ROW": row, "STATE": matrix, "TAIL": tail,
         "WIDTH": conv_width, "HK": sizes.num_key_heads, "HV": sizes.num_value_heads,
         "K": sizes.key_dim, "V": sizes.value_dim, "BLOCK_K": keys, "BLOCK_V": block,
-        "SHARES": values // block, "ROUNDS": rounds, "STAGES": tiles.stages,
+        "SHARES": values // block, "ROUNDS": rounds,
+        "STAGES": _stages(device, 4 * keys * block, tiles.stages),
         "IS_EVEN": (keys, values) == (sizes.key_dim, sizes.value_dim), "PDL": pdl,
     }  # fmt: skip
     num_warps = max(1, min(tiles.num_warps, keys * block // 512))
     return Launch(
         _streamed_kernel, constants, num_warps=num_warps, launch_pdl=pdl, maxnreg=tiles.registers
     )
+
+
+def _stages(device: torch.device, tile_bytes: int, most: int) -> int:
+    """As many as the card's shared memory has room for."""
+    if not is_card(device):
+        return most
+    return fitting_stages(shared_bytes(device), tile_bytes, most)
+
+
+def fitting_stages(card_bytes: int, tile_bytes: int, most: int) -> int:
+    """At most `most`, of which all but one hold a tile of `tile_bytes`; at least 1."""
+    held = (card_bytes - _OTHER_BYTES) // (tile_bytes + _STAGE_BYTES)
+    return max(1, min(most, 1 + held))

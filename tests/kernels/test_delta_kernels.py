@@ -21,10 +21,16 @@ from kernels.delta_rule import (
 from kernels.delta_rule import (
     layer as plain,
 )
-from kernels.delta_rule.device import FEW_TILES, SOME_TILES, STEP_TILES, StepTiles
+from kernels.delta_rule.device import (
+    FEW_TILES,
+    MANY_TILES,
+    SOME_TILES,
+    STEP_TILES,
+    StepTiles,
+)
 from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.shapes import GateProduct, sizes_of
-from kernels.delta_rule.streamed import StreamTiles
+from kernels.delta_rule.streamed import StreamTiles, fitting_stages
 from kernels.rms_norm import rms_norm
 from tests.kernels.delta_cases import EPS, SIZES, Layer, drawn_rows, layer
 
@@ -39,7 +45,7 @@ TILES: Final = {
     "shared heads": FusedTiles(2, 128, 16, 32),
     "a warp a program": FusedTiles(1, 128, 8, 16, streams=True),
     "whole rows": FusedTiles(8, 128, 128),
-    "streamed": StreamTiles(),
+    "streamed": MANY_TILES,
     "streamed heads": StreamTiles(8, 168, 128, 2),
 }
 STEPS: Final = {
@@ -297,3 +303,10 @@ def test_the_sizes_of_a_27b(lengths: tuple[int, ...]) -> None:
         rounded = rounded._replace(state=state)
         assert distance(out, wanted) < 3e-2
         assert distance(state.matrices, exact.state.matrices) < 3e-2
+
+
+@pytest.mark.parametrize(("card_kib", "stages"), [(227, 4), (163, 4), (99, 3), (48, 2), (16, 1)])
+def test_stages_of_states_fit_a_card(card_kib: int, stages: int) -> None:
+    """A 27B's tile of a state has 32 KiB; compiled, four stages of it take 102.4 KiB."""
+    tile_bytes = 4 * REAL.key_dim * MANY_TILES.values
+    assert fitting_stages(card_kib * 1024, tile_bytes, MANY_TILES.stages) == stages

@@ -22,6 +22,7 @@ CASES = [
     *((arch, "dummy:gemma-3-12b", ()) for arch in SHARED_KIB),
     (86, "dummy:llama-3.1-8b", ()),
     *((arch, "dummy:qwen3.6-27b", ("speculation=auto",)) for arch in (80, 120)),
+    (86, "dummy:qwen3.6-27b", ()),
     *((arch, "dummy:qwen3-8b", IN_8_BITS if arch >= 89 else ()) for arch in SHARED_KIB),
     *((arch, "dummy:qwen3-8b", ("quantization=int4",)) for arch in (80, 86, 120)),
 ]

@@ -66,7 +66,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _names() -> list[str]:
-    tools = {"__main__", "case", "delta_whole", "sweep", "timing"}
+    tools = {"__main__", "case", "sweep", "timing"}
     return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name not in tools)
 
 

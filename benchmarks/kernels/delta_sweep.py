@@ -4,8 +4,7 @@
 `--json FILE` has the times of all, `--case decode` the decodes only, `--case verify` the rows that
 may be taken back. "usual" are the tiles of two kernels, and of prompts; "fused" one kernel's warps,
 registers, columns, values, streaming and `lanes_first`; "streamed" another's warps, registers,
-values and stages; "whole" the kernel that verified before, all others of a verification differ from
-`RowTiles()`.
+values and stages. The tiles of a verification differ from `RowTiles()`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +16,8 @@ from torch import Tensor
 
 from benchmarks.kernels.case import Case, Variant
 from benchmarks.kernels.delta_rule import EPS, SIZES, drawn_layer, mixed, verified
-from benchmarks.kernels.delta_whole import whole
 from benchmarks.kernels.linear import case as linear_case
-from kernels.delta_rule import (
-    DeltaPlan,
-    DeltaRing,
-    DeltaState,
-    DeltaWeights,
-    GateProduct,
-    VerifyPlan,
-)
+from kernels.delta_rule import DeltaState, GateProduct
 from kernels.delta_rule.device import (
     FEW_TILES,
     MANY_TILES,
@@ -37,9 +28,9 @@ from kernels.delta_rule.device import (
 )
 from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.prompts import TILES, Tiles, prompts
-from kernels.delta_rule.row_steps import Places, RowTiles
+from kernels.delta_rule.row_steps import FEW_ROW_TILES, MANY_ROW_TILES, RowTiles
 from kernels.delta_rule.streamed import StreamTiles
-from kernels.delta_rule.verified import prepare, verify
+from kernels.delta_rule.verified import verify
 from kernels.linear import norm_linear
 from kernels.linear.choose import Op
 from kernels.linear.config import Skinny
@@ -61,7 +52,7 @@ _TILES = (
 _STEP_TILES = (
     STEP_TILES,
     MANY_TILES,
-    *[MANY_TILES._replace(stages=stages) for stages in (3, 4)],
+    *[MANY_TILES._replace(stages=stages) for stages in (2, 3)],
     MANY_TILES._replace(registers=128),
     SOME_TILES,
     SOME_TILES._replace(streams=True),
@@ -73,7 +64,6 @@ _STEP_TILES = (
     FusedTiles(2, 128, 16, 32),
     FusedTiles(4, 128, 16, 64),
     FusedTiles(4, 120, 32, 32),
-    FusedTiles(4, 255, 32),
     FusedTiles(8, 128, 128),
     FusedTiles(8, 255, 16),
 )
@@ -83,8 +73,8 @@ _VERIFIED = ((3, 64), (1, 64), (3, 8), (1, 1), (3, 1), (4, 1), (8, 1), (16, 1))
 _ROW_TILES = (
     *[RowTiles(norms_apart=apart, group=group) for apart in (False, True) for group in (4, 16)],
     *[RowTiles(norms_apart=True, stages=stages, num_warps=2) for stages in (2, 3, 4)],
-    RowTiles(norms_apart=True, streams=True, num_warps=2),
-    RowTiles(norms_apart=True, num_warps=4),
+    FEW_ROW_TILES,
+    MANY_ROW_TILES,
     RowTiles(4, 255, norms_apart=True),
     RowTiles(4, 255, norms_apart=True, streams=True),
     RowTiles(4, 255, group=16),
@@ -97,7 +87,6 @@ _PRODUCTS = (
     STEP_TILES,
     FEW_TILES,
     FEW_TILES._replace(lanes_first=not FEW_TILES.lanes_first),
-    FusedTiles(8, 255, 16),
     FusedTiles(8, 128, 16),
 )
 _WIDTH = 5120
@@ -126,7 +115,7 @@ def cases(device: torch.device) -> Iterator[Case]:
     for num in _DECODES:
         case = mixed(f"decode {num}", [1] * num, SIZES, device)
         yield replace(case, variants=[_variant([1] * num, tiles, device) for tiles in _STEP_TILES])
-    calls = {_name(tiles): _verify(tiles) for tiles in _ROW_TILES} | {"whole": _by_whole_heads}
+    calls = {_name(tiles): _verify(tiles) for tiles in _ROW_TILES}
     for num_rows, num in _VERIFIED:
         yield verified(num_rows, num, SIZES, device, calls)
     for num in (1, 2):
@@ -138,24 +127,6 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 def _verify(tiles: RowTiles) -> Callable[..., Tensor]:
     return partial(verify, sizes=SIZES, tiles=tiles)
-
-
-def _by_whole_heads(
-    rows: Tensor,
-    gates: Tensor,
-    weights: DeltaWeights,
-    eps: float,
-    state: DeltaState,
-    ring: DeltaRing,
-    taken: VerifyPlan,
-    plan: DeltaPlan,
-) -> Tensor:
-    """As it was: whole heads, and four rows prepared at once."""
-    out = rows.new_empty(len(rows), SIZES.value_columns)
-    places = Places(taken.starts, taken.folds, taken.firsts, plan.slots, plan.offsets)
-    prepared = prepare(rows, gates, weights, state, ring, taken, places, SIZES, RowTiles())
-    whole(prepared, rows, weights.norm, eps, state.matrices, places, SIZES, out)
-    return out
 
 
 def _with_product(num: int, device: torch.device) -> Case:

@@ -44,7 +44,9 @@ _OTHER_WEIGHTS: Final = {
 }
 
 MODEL_FILES: Final = (
+    "additional_chat_templates/tool_use.jinja",
     "chat_template.jinja",
+    "chat_template.json",
     CONFIG_NAME,
     GENERATION_NAME,
     "special_tokens_map.json",

@@ -197,6 +197,16 @@ class _Choice:
         return TextChoice(index, "".join(self._texts), logprobs, self.reason)
 
 
+def _by_text(entry: TokenLogprob) -> dict[str, float]:
+    """The likeliest tokens by their text. Parts of a character have the same text: of these the
+    likeliest counts, and before it the token itself.
+    """
+    found = {entry.token: entry.logprob}
+    for top in entry.top_logprobs:
+        found.setdefault(top.token, top.logprob)
+    return found
+
+
 def _logprobs(entries: Sequence[TokenLogprob], offset: int) -> TextLogprobs:
     """Four lists, one entry per token; the text of the first one begins at `offset`."""
     offsets = []
@@ -206,9 +216,6 @@ def _logprobs(entries: Sequence[TokenLogprob], offset: int) -> TextLogprobs:
     return TextLogprobs(
         tokens=[entry.token for entry in entries],
         token_logprobs=[entry.logprob for entry in entries],
-        top_logprobs=[
-            {entry.token: entry.logprob, **{top.token: top.logprob for top in entry.top_logprobs}}
-            for entry in entries
-        ],
+        top_logprobs=[_by_text(entry) for entry in entries],
         text_offset=offsets,
     )

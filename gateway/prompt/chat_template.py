@@ -123,6 +123,7 @@ class ChatTemplate:
     ) -> dict[str, Any]:
         """The variables that come from the client, without marks."""
         given = without_mark(dict(template_kwargs)) if template_kwargs else {}
+        called = {call.id: call.name for message in messages for call in message.tool_calls}
         given["messages"] = [
             {"role": message.role, "content": message.content}
             # Nearly all messages: 0.3 us each; a call and a look at every field takes 3 us.
@@ -131,7 +132,7 @@ class ChatTemplate:
             and not message.tool_calls
             and message.name is message.tool_call_id is message.reasoning_content is None
             and message.role != "developer"
-            else self._message(message)
+            else self._message(message, called)
             for message in messages
         ]
         given["tools"] = tools_without_mark(map(shown_tool, tools)) if tools else None
@@ -139,13 +140,17 @@ class ChatTemplate:
             given["messages"] = _with_tools(given["messages"], given["tools"])
         return given
 
-    def _message(self, message: Message) -> dict[str, Any]:
+    def _message(self, message: Message, called: Mapping[str, str]) -> dict[str, Any]:
+        """`called` are the names of functions by the ids of their calls: some templates show them
+        with the results, where no API has them.
+        """
         role: str = message.role
         if role == "developer" and not self._knows_developer:
             role = "system"
         plain: dict[str, Any] = {"role": role, "content": message.content or ""}
-        if message.name is not None:
-            plain["name"] = message.name
+        name = message.name or called.get(message.tool_call_id or "")
+        if name is not None:
+            plain["name"] = name
         if message.tool_call_id is not None:
             plain["tool_call_id"] = message.tool_call_id
         if message.reasoning_content is not None:
@@ -159,7 +164,8 @@ class ChatTemplate:
                 }
                 for call in message.tool_calls
             ]
-        return without_mark(plain) if _may_be_marked(message) else plain
+        is_marked = _may_be_marked(message) or MARK in (name or "")
+        return without_mark(plain) if is_marked else plain
 
     def _has_unmarked_tokens(self) -> bool:
         """Whether the template builds control tokens from parts: a harmless conversation shows

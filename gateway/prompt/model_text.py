@@ -43,6 +43,16 @@ _TOKEN_VARIABLES: Final = (
     "mask_token",
 )
 
+_DEFAULT: Final = "default"
+_WITH_TOOLS: Final = "tool_use"
+"""transformers' names of the template for all requests, and of the one for those with tools."""
+
+_TEMPLATE_FILES: Final = {
+    _DEFAULT: "chat_template.jinja",
+    _WITH_TOOLS: "additional_chat_templates/tool_use.jinja",
+}
+_PROCESSORS_FILE: Final = "chat_template.json"
+
 _MISSHAPEN: Final = (
     TypeError,
     ValueError,
@@ -60,7 +70,8 @@ class ModelText:
 
     `eos_ids` end an answer. `sampling_defaults` are the model authors' advice, used where a client
     sets nothing (`ChatRequest.sampling` takes them). `tells_time`: the template may read the time.
-    Raises `ConfigError` naming the file that is missing or broken.
+    `chat_template` is the source of the template; behind it that of the one for requests with
+    tools, if the model has two. Raises `ConfigError` naming the file that is missing or broken.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
@@ -69,14 +80,16 @@ class ModelText:
         config = _json(files, "tokenizer_config.json")
         generation = _json(files, "generation_config.json")
         self.encoder = Encoder(files["tokenizer.json"], config.get("added_tokens_decoder"))
-        self.chat_template = _template_source(files, config)
+        sources = _template_sources(files, config)
+        self.chat_template = "\n".join(sources.values()) or None
         self.eos_ids = self._find_eos_ids(generation, _json(files, "config.json"), config)
         self.sampling_defaults = _sampling_defaults(generation)
         self._control = ControlTokens(self.encoder.control)
         self.prompts = PromptEncoder(self.encoder, self._control)
         self._forms: dict[tuple[str, str], AnswerFormat] = {}
         self.tells_time = "strftime_now" in (self.chat_template or "")
-        self._template = self._compile({**_json(files, "special_tokens_map.json"), **config})
+        names = {**_json(files, "special_tokens_map.json"), **config}
+        self._templates = self._compile(sources, names)
         tokenizer = self.encoder.tokenizer
         is_bytes = is_byte_level(files["tokenizer.json"])
         self._tables: dict[frozenset[str], ByteTable] | None = {} if is_bytes else None
@@ -113,10 +126,13 @@ class ModelText:
         control tokens; elsewhere they are text. Raises `ApiError` 400 if the template refuses, or
         if the model has none.
         """
-        if self._template is None:
+        template = self._templates.get(_DEFAULT)
+        if tools:
+            template = self._templates.get(_WITH_TOOLS, template)
+        if template is None:
             text = "The model has no chat template, so it cannot answer chat messages."
             raise invalid("model", text, code="no_chat_template")
-        return self._template.render(messages, tools, now, template_kwargs=template_kwargs)
+        return template.render(messages, tools, now, template_kwargs=template_kwargs)
 
     def encode_opening(self, opening: Opening) -> "array[int]":
         """The ids of the beginning of a call, for the end of a prompt. Control tokens in the tool's
@@ -155,15 +171,19 @@ class ModelText:
             self._tables[shown] = ByteTable(self.encoder.tokenizer, shown)
         return ByteDetokenizer(self._tables[shown])
 
-    def _compile(self, names: Mapping[str, Any]) -> "ChatTemplate | None":
-        if self.chat_template is None:
-            return None
+    def _compile(
+        self, sources: Mapping[str, str], names: Mapping[str, Any]
+    ) -> "dict[str, ChatTemplate]":
+        if not sources:
+            return {}
         # Importing Jinja takes a tenth of the gateway's start, and only models need it.
         from gateway.prompt.chat_template import ChatTemplate  # noqa: PLC0415
 
         tokens = {name: _token_text(names.get(name)) for name in _TOKEN_VARIABLES}
         variables = {name: text for name, text in tokens.items() if text is not None}
-        return ChatTemplate(self.chat_template, self._control, variables)
+        return {
+            name: ChatTemplate(source, self._control, variables) for name, source in sources.items()
+        }
 
     def _find_eos_ids(
         self, generation: dict[str, Any], model: dict[str, Any], tokenizer: dict[str, Any]
@@ -241,18 +261,29 @@ def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
         raise ConfigError(f"the model's {name} is not a JSON object: {error}") from error
 
 
-def _template_source(files: Mapping[str, bytes], config: dict[str, Any]) -> str | None:
-    """chat_template.jinja, else the template or the list of named templates in the config."""
-    if "chat_template.jinja" in files:
-        try:
-            return files["chat_template.jinja"].decode()
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"the model's chat_template.jinja is not UTF-8: {error}") from error
-    source = config.get("chat_template")
-    if isinstance(source, list):
-        named = {entry["name"]: entry["template"] for entry in source}
-        source = named.get("default")
-    return source if isinstance(source, str) else None
+def _template_sources(files: Mapping[str, bytes], config: dict[str, Any]) -> dict[str, str]:
+    """The templates by name, as transformers chooses them: files of their own go before the
+    template, or the list of named ones, in the tokenizer's config. What a processor has instead of
+    these counts last, since transformers' tokenizers do not read it.
+    """
+    own = {name: _text(files, path) for name, path in _TEMPLATE_FILES.items() if path in files}
+    if _DEFAULT not in own:
+        stated = config.get("chat_template")
+        if stated is None:
+            stated = _json(files, _PROCESSORS_FILE).get("chat_template")
+        if isinstance(stated, list):
+            stated = {entry["name"]: entry["template"] for entry in stated}
+        elif not isinstance(stated, dict):
+            stated = {_DEFAULT: stated}
+        own = {**stated, **own}
+    return {name: own[name] for name in (_DEFAULT, _WITH_TOOLS) if isinstance(own.get(name), str)}
+
+
+def _text(files: Mapping[str, bytes], name: str) -> str:
+    try:
+        return files[name].decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the model's {name} is not UTF-8: {error}") from error
 
 
 def _token_text(value: object) -> str | None:

@@ -196,6 +196,20 @@ def test_what_cannot_be_planned_is_one_line(
     assert error.count("\n") == 1
 
 
+def test_weights_of_another_form_are_not_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would not start. A shape may be planned, and a model that is not there yet."""
+    write_tiny_model(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-Q4_K_M.gguf")
+    status, _, error = _printed(capsys, str(tmp_path), "--card", "24GB")
+    assert status == 2
+    assert "holds GGUF files and no safetensors" in error
+    assert _printed(capsys, f"dummy:{tmp_path}", "--card", "24GB")[0] == 0
+    (tmp_path / "model-Q4_K_M.gguf").unlink()
+    assert _printed(capsys, str(tmp_path), "--card", "24GB")[0] == 0
+
+
 def test_of_a_model_of_the_hub_only_the_configuration_is_fetched(tmp_path: Path) -> None:
     """The library reads its environment when it is imported, so it gets a process of its own."""
     write_tiny_model(tmp_path / "repos/owner/whole")

@@ -81,6 +81,19 @@ def test_deltas_and_the_whole_are_the_same_answer() -> None:
     assert first["logprobs"]["top_logprobs"][0] == {"Hel": -0.5, "x": -2.0}
 
 
+def test_of_tokens_with_one_text_the_likeliest_counts() -> None:
+    """Parts of characters are all spelled U+FFFD; the token itself counts before all."""
+    part, other = "\ufffd", TopLogprob("x", -1.0, [120])
+    tops = (TopLogprob(part, -0.5, [0xE2]), other, TopLogprob(part, -9.0, [0xE3]))
+    whole = completions_format().whole(HEAD)
+    scored = (TokenLogprob("x", -1.0, [120], tops), TokenLogprob(part, -9.0, [0xE3], tops))
+    for event in (TextDelta(0, "x", scored), Finished(0, "stop")):
+        whole.add(event)
+    started = Started("worker", "gpu0", 3, "because", "alpha")
+    (choice,) = json.loads(whole.body(started, Usage(5, 3, 4)))["choices"]
+    assert choice["logprobs"]["top_logprobs"] == [{"x": -1.0, part: -0.5}, {part: -9.0, "x": -1.0}]
+
+
 def test_no_choice_opens_with_anything_unasked() -> None:
     """Without echo there is no role or other opening chunk; a keep-alive says nothing."""
     stream = completions_format().streamed(HEAD)

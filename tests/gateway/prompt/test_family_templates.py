@@ -91,6 +91,13 @@ def test_the_call_of_the_history_is_read_back(name: str) -> None:
     assert joined(events_of(form.name, [answer[:end]])) == [("f", ARGUMENTS)]
 
 
+def test_a_result_has_the_name_of_its_function() -> None:
+    """FunctionGemma's template shows it; neither OpenAI's results nor others have one."""
+    text = ModelText(family_files("function_gemma"))
+    nameless = [*SECOND[:3], {key: SECOND[3][key] for key in ("role", "content", "tool_call_id")}]
+    assert _ours(text, nameless, TOOLS) == _ours(text, SECOND, TOOLS)
+
+
 def test_gemma_refuses_what_its_template_cannot_show() -> None:
     """Turns of a tool, in one line."""
     with pytest.raises(ApiError) as caught:

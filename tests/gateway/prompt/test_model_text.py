@@ -21,6 +21,7 @@ from gateway.prompt.control_tokens import MARK
 from gateway.prompt.model_text import ModelText, read_model_text
 from protocol.errors import ConfigError
 from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files, make_tokenizer
+from workers.model_dir import read_model_files
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 TEXT = ModelText(make_text_files())
@@ -222,11 +223,71 @@ def test_a_template_may_stand_in_the_tokenizer_config() -> None:
     """Older models keep the template, or a list of named ones, in the config."""
     files = make_text_files()
     del files["chat_template.jinja"]
-    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": CHAT_TEMPLATE}]
+    named = [{"name": "rag", "template": "t"}, {"name": "default", "template": CHAT_TEMPLATE}]
     for template in (CHAT_TEMPLATE, named):
         config = json.dumps({"chat_template": template, "eos_token": {"content": "<|im_end|>"}})
         text = ModelText({**files, "tokenizer_config.json": config.encode()})
         assert text.chat_template == CHAT_TEMPLATE
+
+
+PLAIN, WITH_TOOLS = ("plain: {{ messages[0].content }}", "tools: {{ tools[0].function.name }}")
+NAMED = [{"name": "tool_use", "template": WITH_TOOLS}, {"name": "default", "template": PLAIN}]
+OTHER = "other: {{ messages[0].content }}"
+
+
+@pytest.mark.parametrize("has_tools", [False, True])
+@pytest.mark.parametrize(
+    ("template_files", "in_config"),
+    [
+        ({}, NAMED),
+        ({"chat_template.jinja": OTHER}, NAMED),
+        (
+            {"chat_template.jinja": PLAIN, "additional_chat_templates/tool_use.jinja": WITH_TOOLS},
+            "",
+        ),
+        ({"chat_template.json": json.dumps({"chat_template": OTHER})}, PLAIN),
+    ],
+)
+def test_of_several_templates_transformers_one_is_used(
+    template_files: dict[str, str], in_config: object, has_tools: bool, tmp_path: Path
+) -> None:
+    """A template named tool_use is for requests with tools; files go before the config."""
+    files = make_text_files()
+    del files["chat_template.jinja"]
+    config = json.loads(files["tokenizer_config.json"]) | {"chat_template": in_config or None}
+    files["tokenizer_config.json"] = json.dumps(config).encode()
+    files |= {name: source.encode() for name, source in template_files.items()}
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    messages, tools = [{"role": "user", "content": "hello"}], TOOLS if has_tools else []
+    expected = PreTrainedTokenizerFast.from_pretrained(tmp_path).apply_chat_template(
+        messages, tools=tools or None, add_generation_prompt=True, tokenize=False
+    )
+    text = ModelText(read_model_files(tmp_path).files)
+    assert "".join(text.render_chat([Message("user", "hello")], tools, {}, NOW)) == expected
+
+
+def test_a_processors_template_is_used_where_the_tokenizer_has_none() -> None:
+    """Models with an image tower have it in chat_template.json, some of them only there."""
+    files = make_text_files()
+    del files["chat_template.jinja"]
+    files["chat_template.json"] = json.dumps({"chat_template": PLAIN}).encode()
+    text = ModelText(files)
+    assert text.render_chat([Message("user", "hello")], [], {}, NOW) == ["plain: hello"]
+
+
+def test_calls_are_written_as_the_template_with_tools_shows() -> None:
+    """The default one of a model with two mostly says nothing of calls."""
+    shows = [{"name": "default", "template": PLAIN}, {"name": "tool_use", "template": "<arg_key>"}]
+    files = make_text_files()
+    del files["chat_template.jinja"]
+    text = ModelText(
+        {**files, "tokenizer_config.json": json.dumps({"chat_template": shows}).encode()}
+    )
+    tools = text.answer_format().tools
+    assert tools is not None
+    assert tools.name == "glm"
 
 
 def test_a_model_without_template_refuses_chat() -> None:

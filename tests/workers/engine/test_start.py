@@ -89,6 +89,19 @@ def test_every_spelling_of_the_rope_base_is_read(tmp_path: Path, rope: dict[str,
     assert read_model_config(write_tiny_model(tmp_path, **rope)).attention.rope.theta == 5e5
 
 
+def test_a_tied_model_may_have_a_head_of_its_own(tmp_path: Path) -> None:
+    """transformers uses it too; a copy of the embedding takes no memory."""
+    model_dir = write_tiny_model(tmp_path, tie_word_embeddings=True)
+    path = model_dir / "model.safetensors"
+    tensors = load_file(path)
+    embedding = tensors["model.embed_tokens.weight"]
+    for head, is_own in ((embedding.clone(), False), (embedding * 2, True)):
+        save_file(tensors | {"lm_head.weight": head}, path)
+        weights = load_tiny(model_dir).model.weights
+        assert (weights.head is not weights.embedding) == is_own
+        assert torch.equal(weights.head, head)
+
+
 def test_generation_config_decides_what_ends_a_turn(tmp_path: Path) -> None:
     """Its ids, one or several, go before those of config.json."""
     model_dir = write_tiny_model(tmp_path)

@@ -14,6 +14,9 @@ from workers.engine.models.description import Rope, RopeKind
 
 _DEFAULT_THETA: Final = 10_000.0
 
+_LASTING: Final = ("rope_theta", "partial_rotary_factor")
+"""What scaling does not change."""
+
 _SPELLINGS: Final = {"su": RopeKind.LONG, **{kind.value: kind for kind in RopeKind}}
 
 
@@ -27,7 +30,7 @@ def read_rope(
     """The rotation of heads of `head_dim` dimensions. `parameters` None are the file's own, `theta`
     is the base where none is stated. Raises `ConfigError`.
     """
-    stated = parameters or file.table("rope_parameters", "rope_scaling")
+    stated = parameters or stated_rotation(file)
     kind = _kind(stated)
     base = stated if stated.raw.get("rope_theta") else file
     share = stated if stated.raw.get("partial_rotary_factor") else file
@@ -36,6 +39,17 @@ def read_rope(
         raise file.lacks(f"a rotation of {dim} of {head_dim} dimensions")
     rope = Rope(dim=dim, theta=base.number("rope_theta", theta), kind=kind)
     return _READERS[kind](file, stated, rope)
+
+
+def stated_rotation(file: ConfigFile) -> ConfigFile:
+    """The keys of the file's rotation. A `rope_scaling` beside `rope_parameters` was added for a
+    longer window: it counts, as in transformers; the base and the share of the others stay.
+    """
+    parameters, scaling = file.table("rope_parameters"), file.table("rope_scaling")
+    if not scaling.raw:
+        return parameters
+    kept = {key: parameters.raw[key] for key in _LASTING if key in parameters.raw}
+    return ConfigFile(file.path, {**kept, **scaling.raw})
 
 
 def scaled_window(file: ConfigFile, rope: Rope) -> int:

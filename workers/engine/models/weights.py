@@ -226,13 +226,12 @@ class WeightReader:
         self._num_widened = 0
 
     def all(self) -> ModelWeights:
-        config, names = self._config, self._config.names
+        config = self._config
         hidden, prefix = config.hidden_size, self._prefix()
         embedding = self._matrix(f"{prefix}embed_tokens.weight", config.vocab_size, hidden)
         layers = self.layers(prefix)
         norm = self._norm(f"{prefix}norm", hidden)
-        is_tied = config.tied or (config.embeds and not self._has_head())
-        head = embedding if is_tied else self._wide(hidden, (names.head, config.vocab_size))
+        head = self._head(embedding)
         self.settle()
         self._report_widened()
         return ModelWeights(embedding, layers, norm, head)
@@ -279,9 +278,18 @@ class WeightReader:
             return False
         return not self._checkpoint.read(name, self._checkpoint.shape_of(name)).any()
 
-    def _has_head(self) -> bool:
-        start = f"{self._config.names.head}."
-        return any(name.startswith(start) for name in self._checkpoint.names)
+    def _head(self, embedding: Tensor) -> Tensor:
+        """The embedding, if the model ties them. As in transformers, a head that such a model has
+        nevertheless counts unless it is a copy: it was trained apart, or its config is wrong.
+        """
+        config, name = self._config, self._config.names.head
+        start = f"{name}.weight" if config.tied else f"{name}."
+        is_stored = any(each.startswith(start) for each in self._checkpoint.names)
+        if not is_stored and (config.tied or config.embeds):
+            return embedding
+        head = self._wide(config.hidden_size, (name, config.vocab_size))
+        self.settle()
+        return embedding if config.tied and torch.equal(head, embedding) else head
 
     def _prefix(self) -> str:
         """That of the checkpoint's names; the first where none fits, for the error behind it."""

@@ -59,6 +59,22 @@ def test_a_model_with_a_tower_is_its_text_model(tmp_path: Path, text: Path) -> N
         load_tiny(_with_tower(tmp_path, text, {"model.audio.weight": torch.zeros(3)}))
 
 
+@pytest.mark.parametrize("outer", [True, False, None])
+def test_either_table_ties_the_head(tmp_path: Path, text: Path, outer: bool | None) -> None:
+    """transformers writes the default of the text model, false, beside the outer table's true."""
+    path = _with_tower(tmp_path, text, {})
+    raw = json.loads((path / "config.json").read_bytes())
+    tied, inner = "tie_word_embeddings", raw["text_config"]
+    raw |= {} if outer is None else {tied: outer}
+    raw["text_config"] = inner | {tied: not outer}
+    (path / "config.json").write_text(json.dumps(raw))
+    tensors = load_file(path / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, path / "model.safetensors")
+    weights = load_tiny(path).model.weights
+    assert weights.head is weights.embedding
+
+
 def test_every_fourth_layer_attends_unless_the_file_says_else(tmp_path: Path, text: Path) -> None:
     """Of 64 layers 16; the tiny model's every third."""
     large = read_model_config(dummy_dir("dummy:qwen3.6-27b"))

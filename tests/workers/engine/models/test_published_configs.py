@@ -14,7 +14,7 @@ from protocol.errors import ConfigError
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, tiny_config
 from workers.engine.models.angles import cos_sin
-from workers.engine.models.description import Attention, ModelConfig
+from workers.engine.models.description import Attention, ModelConfig, RopeKind
 from workers.engine.models.model_config import read_model_config
 from workers.model_dir import dummy_dir
 
@@ -53,6 +53,23 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "sliding_window": 4096,
     },
     "qwen3.6": json.loads((dummy_dir("dummy:qwen3.6-27b") / "config.json").read_bytes()),
+    "qwen3-scaled-later": {
+        "rope_theta": None,
+        "max_position_embeddings": 512,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "rope_theta": 1e6},
+    },
+    "gemma-3-scaled-later": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_theta": None,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
     "phi-4": json.loads((dummy_dir("dummy:phi-4-14b") / "config.json").read_bytes()),
 }
 
@@ -125,6 +142,16 @@ def test_yarn_stretches_the_window(tmp_path: Path) -> None:
     """Published files state the original one."""
     ours, _ = _read(tmp_path, "qwen2.5-yarn")
     assert ours.max_position_embeddings == 2048
+
+
+def test_scaling_that_was_added_keeps_the_base(tmp_path: Path) -> None:
+    """transformers falls back to 10,000, the base of no model that has another."""
+    parameters = {"rope_type": "default", "rope_theta": 1e6}
+    scaling = {"rope_type": "yarn", "factor": 4.0}
+    raw = tiny_config(rope_theta=None, rope_parameters=parameters, rope_scaling=scaling)
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    rope = read_model_config(tmp_path).attention.rope
+    assert (rope.kind, rope.theta, rope.factor) == (RopeKind.YARN, 1e6, 4.0)
 
 
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])

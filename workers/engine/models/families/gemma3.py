@@ -7,9 +7,17 @@ left out. Must not know tensors.
 from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, dense, layer_windows
+from workers.engine.models.decoder import (
+    FULL,
+    SLIDING,
+    attention,
+    decoder,
+    dense,
+    layer_windows,
+    tied_by,
+)
 from workers.engine.models.description import Gate, Layer, ModelConfig, Names, Rope
-from workers.engine.models.rope import read_rope
+from workers.engine.models.rope import read_rope, stated_rotation
 
 MODEL_TYPES: Final = ("gemma3_text", "gemma3")
 ARCHITECTURES: Final = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
@@ -53,7 +61,8 @@ def describe(file: ConfigFile) -> ModelConfig:
     """See `families`."""
     text = file.table("text_config") if file.raw.get("model_type") == "gemma3" else file
     outer = {key: file.raw[key] for key in _OUTER if key in file.raw}
-    text = ConfigFile(file.path, {**_DEFAULTS, **outer, **_present(text)})
+    outer |= _present(text) | tied_by(file, text)
+    text = ConfigFile(file.path, {**_DEFAULTS, **outer})
     text.refuse(
         "attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention",
         "attention_bias",
@@ -88,7 +97,9 @@ def _rotations(text: ConfigFile) -> tuple[Rope, Rope]:
     head_dim = text.count("head_dim")
     by_kind = text.table("rope_parameters")
     if FULL in by_kind.raw or SLIDING in by_kind.raw:
-        full = read_rope(text, head_dim, parameters=by_kind.table(FULL), theta=_THETA)
+        kind = {"rope_parameters": by_kind.table(FULL).raw}
+        scaled = stated_rotation(ConfigFile(text.path, {**text.raw, **kind}))
+        full = read_rope(text, head_dim, parameters=scaled, theta=_THETA)
         local = read_rope(text, head_dim, parameters=by_kind.table(SLIDING), theta=_LOCAL_THETA)
         return full, local
     theta = text.number("rope_local_base_freq", _LOCAL_THETA)

@@ -8,6 +8,7 @@ from typing import Final
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import SLIDING, attention, decoder, dense, layer_windows
 from workers.engine.models.description import Layer, ModelConfig, Names, RopeKind
+from workers.engine.models.rope import stated_rotation
 
 MODEL_TYPES: Final = ("phi3",)
 ARCHITECTURES: Final = ("Phi3ForCausalLM",)
@@ -32,8 +33,9 @@ def describe(file: ConfigFile) -> ModelConfig:
 
 def _renamed(file: ConfigFile) -> dict[str, object]:
     """The rotation's parameters with the kind that they mean."""
-    stated = file.table("rope_parameters", "rope_scaling").raw
+    stated = stated_rotation(file).raw
     kind = stated.get("rope_type") or stated.get("type")
     if kind != RopeKind.YARN.value:
         return {}
-    return {"rope_parameters": {**stated, "rope_type": RopeKind.LONG.value}}
+    renamed = {**stated, "rope_type": RopeKind.LONG.value}
+    return {"rope_parameters": renamed, "rope_scaling": None}

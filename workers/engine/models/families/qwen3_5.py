@@ -7,7 +7,7 @@ out, as are the layers that guess further tokens. Must not know tensors.
 from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import FULL, attention, decoder, dense
+from workers.engine.models.decoder import FULL, attention, decoder, dense, tied_by
 from workers.engine.models.description import DeltaRule, Layer, ModelConfig, Names
 from workers.engine.models.rope import read_rope
 
@@ -50,7 +50,7 @@ def describe(file: ConfigFile) -> ModelConfig:
     text = file.table("text_config") if file.raw["model_type"] == "qwen3_5" else file
     outer = {key: file.raw[key] for key in _OUTER if key in file.raw}
     stated = {key: value for key, value in text.raw.items() if value is not None}
-    text = ConfigFile(file.path, {**_DEFAULTS, **outer, **stated})
+    text = ConfigFile(file.path, {**_DEFAULTS, **outer, **stated, **tied_by(file, text)})
     text.refuse("attention_bias", "num_experts")
     for key, known in _KNOWN.items():
         if text.raw.get(key, known[0]) not in known:

@@ -25,6 +25,9 @@ _MAX_SPLITS: Final = 8
 _DEEP_COLUMNS: Final = 8192
 """Beyond it the steps of one program take too long, one after the other: two share them."""
 
+_MOST_LONE_COLUMNS: Final = 20480
+"""A longer row, whole in shared memory, leaves too little of it for stages."""
+
 _ALONE: Final = Int4Tiles(1, 4, 2, 1, 1, 4, 2, wide=4, lone=True)
 _DEEP_ALONE: Final = Int4Tiles(1, 2, 1, 1, 1, 12, 2, turns=4, wide=2, lone=True)
 _FEW_ALONE: Final = Int4Tiles(1, 4, 2, 1, 1, 6, 2, turns=2, wide=2)
@@ -167,6 +170,9 @@ def _few(num_rows: int, num_weight_rows: int, depth: int) -> Int4Tiles | None:
     if programs <= _LEAST_SHARE * _MULTIPROCESSORS:
         return None
     is_one = num_rows == 1
+    if is_one and depth > _MOST_LONE_COLUMNS:
+        found = _few(2, num_weight_rows, depth)
+        return found and found._replace(lone=False)
     if programs > most:
         if _programs(_ONE_OF_TWO, num_weight_rows) <= most:
             return _ONE_OF_TWO

@@ -176,10 +176,8 @@ def constants_of(
     """
     if COLUMNS % group:
         raise ValueError(f"groups of {group} columns")
-    # A last stage that is not full is filled with zeros, but for a row that lies whole. A warp
-    # takes 64 columns of a stage at least.
-    wide = config.wide if depth % (COLUMNS * config.wide) == 0 else 1
-    config = config._replace(wide=wide, warps_k=min(config.warps_k, wide * COLUMNS // _BLOCK))
+    config = _fitted(config, depth)
+    wide = config.wide
     is_lone = is_lone and config.lone and depth % (COLUMNS * wide) == 0
     # Elsewhere a scale would be rounded as well.
     is_early = config.early and is_half == is_scale_half
@@ -210,6 +208,20 @@ def constants_of(
     steps = -(-depth // (COLUMNS * wide * config.splits))
     stages = min(most, config.stages, steps) // turns * turns
     return {**constants, "STAGES": max(least, stages)}
+
+
+def _fitted(config: Int4Tiles, depth: int) -> Int4Tiles:
+    """Stages of as many columns as divide the depth: a last one that is not full is filled with
+    zeros only if it has 256, and no row lies whole. A warp takes 64 columns of a stage at least.
+    """
+    wide = config.wide
+    while wide > 1 and depth % (COLUMNS * wide):
+        wide //= 2
+    return config._replace(
+        wide=wide,
+        warps_k=min(config.warps_k, wide * COLUMNS // _BLOCK),
+        stages=config.stages * config.wide // wide,
+    )
 
 
 @cache

@@ -116,7 +116,7 @@ def test_a_built_in_model_needs_no_prefix(capsys: pytest.CaptureFixture[str]) ->
 def test_drafts_have_a_row(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], row: str | None
 ) -> None:
-    """A model whose checkpoint has a head is told of it."""
+    """The plan of a checkpoint with an MTP head names the head."""
     _, out, _ = _printed(capsys, *arguments, "--card", "48GB")
     found = [line.split(maxsplit=1)[1] for line in out.splitlines() if line.startswith("drafts ")]
     assert found == ([] if row is None else [row])

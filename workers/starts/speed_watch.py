@@ -1,7 +1,7 @@
 """Detects that an engine's steps are slower than those of its good starts.
 
 Owns the comparison of equal work: steps with equally many sequences and held blocks. Must not know
-where the reports of load come from, nor who reads the result.
+where the reports of load come from, nor the readers of the result.
 
 A report has a moving average of step times, which prompts raise. So of `WINDOW` reports of equal
 work the tenth fastest counts: it contains hardly any prompt. A loss counts when it shows twice in a

@@ -16,7 +16,7 @@ from herma.preflight import known_model
 from protocol.errors import ConfigError
 from workers.engine.drafting.demand import draft_demand
 from workers.engine.drafting.description import names_head, read_drafter
-from workers.engine.load.checkpoint import INDEX_NAME, SINGLE_NAME
+from workers.engine.load.checkpoint import INDEX_NAME
 from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules, read_kept
 from workers.engine.load.quantize import Stored
 from workers.engine.memory.forecast import (
@@ -30,7 +30,7 @@ from workers.engine.memory.forecast import (
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.model_config import read_model_config
 from workers.loop import aligned, bytes_text
-from workers.model_dir import CONFIG_NAME, drafter_dir, local_dir, other_form, read_json
+from workers.model_dir import CONFIG_NAME, check_form, drafter_dir, local_dir, read_json
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(gb|gib|)", re.IGNORECASE)
 _UNITS: Final = {"gb": 10**9, "gib": 2**30, "": 10**9}
@@ -49,8 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table. Returns 1 if nothing fits, else 0. Raises `ConfigError`."""
     name, _ = known_model(arguments.model)
     directory = _directory(name, local_dir)
-    if local_dir(name) is not None and not name.startswith(DUMMY_PREFIX):
-        _check_form(directory)
+    is_here = local_dir(name) is not None and not name.startswith(DUMMY_PREFIX)
+    if is_here and not (directory / INDEX_NAME).exists():
+        check_form(directory)  # as a start does; without any weights the model is still to come
     config = read_model_config(directory)
     chosen = _drafts(_drafter_of(name, arguments.speculation), directory, config)
     card = this_card(this_host()) if arguments.card is None else Card(card_bytes(arguments.card))
@@ -88,16 +89,6 @@ def _directory(name: str, find: Callable[[str], Path | None]) -> Path:
 
         directory = fetch_config(name)
     return directory
-
-
-def _check_form(directory: Path) -> None:
-    """Raise `ConfigError`, as a start would, for weights in a form that native engines do not read.
-    Without any weights the plan is for a model that is not there yet.
-    """
-    if any((directory / name).exists() for name in (INDEX_NAME, SINGLE_NAME)):
-        return
-    if (why := other_form(directory)) is not None:
-        raise ConfigError(why)
 
 
 def _drafter_of(model: str, speculation: str) -> str:

@@ -160,6 +160,12 @@ def other_form(model_dir: Path) -> OtherForm | None:
     return None
 
 
+def check_form(model_dir: Path) -> None:
+    """Raise `ConfigError` for a directory whose weights are in another form."""
+    if (other := other_form(model_dir)) is not None:
+        raise ConfigError(other.error(model_dir))
+
+
 def check_text_files(config: WorkerConfig) -> None:
     """Raise `ConfigError` for a local model of a native engine without a tokenizer, which gateways
     need: it must not be loaded first. What a hub has is not asked for.

@@ -204,7 +204,7 @@ def test_weights_of_another_form_are_not_planned(
     (tmp_path / "model.safetensors").rename(tmp_path / "model-Q4_K_M.gguf")
     status, _, error = _printed(capsys, str(tmp_path), "--card", "24GB")
     assert status == 2
-    assert "holds GGUF files and no safetensors" in error
+    assert f"herma: {tmp_path} holds GGUF files and no safetensors: serve it" in error
     assert _printed(capsys, f"dummy:{tmp_path}", "--card", "24GB")[0] == 0
     (tmp_path / "model-Q4_K_M.gguf").unlink()
     assert _printed(capsys, str(tmp_path), "--card", "24GB")[0] == 0

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from protocol.errors import ConfigError
 from workers.engine.load.file_stream import FileStream
-from workers.model_dir import other_form, read_json
+from workers.model_dir import check_form, read_json
 
 SINGLE_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"
@@ -70,7 +70,7 @@ class Checkpoint:
         if (model_dir / INDEX_NAME).exists():
             self._open_shards(_weight_map(model_dir / INDEX_NAME))
         else:
-            self._check_form()
+            check_form(model_dir)
             names = self._open(SINGLE_NAME).keys()
             self._where = dict.fromkeys(names, SINGLE_NAME)
 
@@ -149,12 +149,6 @@ class Checkpoint:
                 f"{list(shape)}: {_REMEDY}"
             )
         return path
-
-    def _check_form(self) -> None:
-        """Refuse a directory whose weights are in another form."""
-        other = None if (self._dir / SINGLE_NAME).exists() else other_form(self._dir)
-        if other is not None:
-            raise ConfigError(other.error(self._dir))
 
     def _missing(self, name: str) -> ConfigError:
         module = name.removesuffix(".weight")

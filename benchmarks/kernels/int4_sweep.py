@@ -147,7 +147,7 @@ def _candidates(num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Int
         if _FEWEST <= tiles <= _MOST and int4_tiles.fits(tile, depth, _GROUP):
             yield tile
         splits = _MULTIPROCESSORS * min(2, tile.blocks) // tiles
-        if (num_rows > 1 or tile.stages == 6 or tile.wide == 2) and 2 <= splits <= depth // (
-            4 * int4_tiles.COLUMNS
-        ):
+        is_tried = num_rows > 1 or tile.stages == 6 or tile.wide == 2
+        most = depth // (4 * int4_tiles.COLUMNS)
+        if is_tried and 2 <= splits <= most:
             yield tile._replace(splits=splits)

@@ -41,7 +41,7 @@ STEP_TILES: Final = StepTiles()
 With these tiles a layer of the 27B takes an H200 8.3 us for one sequence, 27.4 for 8, and 45.7,
 78.6 and 141 for 16, 32 and 64 (`python -m benchmarks.kernels delta_sweep --case decode`)."""
 
-MANY_TILES: Final = StreamTiles(stages=4)
+MANY_TILES: Final = StreamTiles()
 """For more than `_SOME` sequences: 33.0, 62.9, 121 and 459 us for 16, 32, 64 and 256. A copy of the
 states would take 24.3, 48.5, 97 and 388. With three stages they take 46, 81, 142 and 530."""
 

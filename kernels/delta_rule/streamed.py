@@ -39,7 +39,7 @@ class StreamTiles(NamedTuple):
     num_warps: int = 4
     registers: int = 168
     values: int = 64
-    stages: int = 2
+    stages: int = 4
 
 
 @triton.jit

@@ -42,7 +42,7 @@ class Settings:
     old mistake. `partial`: SGLang sends new ids only. `skips`: llama-server's streams leave out
     every third token. `enforced`: what any grammar lets through. `slow_upload`: it takes its time
     with bodies. `no_done`: no `[DONE]` ends its streams. `start_s` passes before it is healthy,
-    with a line each 0.1 s.
+    with a line each 0.1 s. `hold_after`: a stream stops behind so many events until this is None.
     """
 
     kind: str = "vllm"
@@ -54,6 +54,7 @@ class Settings:
     die_after: int | None = None
     cut_after: int | None = None
     half_after: int | None = None
+    hold_after: int | None = None
     fails: bool = False
     refuses: bool = False
     dead: bool = False
@@ -210,6 +211,8 @@ class Handler(BaseHTTPRequestHandler):
                 return
             if number == settings.die_after:
                 os.kill(os.getpid(), signal.SIGKILL)
+            while settings.hold_after is not None and number >= settings.hold_after:
+                time.sleep(0.01)
             self._chunk(f"data: {data}\n\n".encode())
             # On a grid, so that late wake-ups do not add up.
             due_at = max(due_at, time.monotonic() - settings.token_ms / 1e3)

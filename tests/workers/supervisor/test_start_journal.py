@@ -38,9 +38,13 @@ class _Life:
             self.on_load(Load(1, 1, 0, 98, 100, self._steps, 0, step_ms, 0.0))
 
 
-async def _until(is_so: Callable[[], bool]) -> None:
-    """Threads run in real time, whatever the clock says."""
+async def _look_until(clock: MockClock, is_so: Callable[[], bool]) -> None:
+    """Looks become due until `is_so`: one that is due while a thread keeps the last is lost.
+    Threads run in real time, whatever the clock says.
+    """
     for _ in range(6_000):
+        clock.jump(LOOK_EVERY_S)
+        await trio.testing.wait_all_tasks_blocked()
         if is_so():
             return
         await trio.to_thread.run_sync(time.sleep, 0.01)
@@ -70,9 +74,10 @@ async def test_steps_are_compared_and_kept(mock_clock: MockClock, tmp_path: Path
             (9.5, 3, {"1/2": 9.5}),
         ):
             life.work(step_ms)
-            mock_clock.jump(LOOK_EVERY_S)
-            await _until(lambda: len(life.said) >= said and _kept(path) == kept)  # noqa: B023
-            await trio.testing.wait_all_tasks_blocked()
+            await _look_until(
+                mock_clock,
+                lambda: len(life.said) >= said and _kept(path) == kept,  # noqa: B023
+            )
         nursery.cancel_scope.cancel()
     log.close()
     assert len(life.said[0]) == 1

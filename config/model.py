@@ -396,7 +396,7 @@ class SpeculationConfig(_Table, frozen=True):
 
 _NATIVE_KEYS: Final = {
     "invariant": False, "prefill": "auto", "speculation": "off", "quantization": "auto",
-    "kv_dtype": "auto", "snapshots": None, "host_bytes": 0,
+    "kv_dtype": "auto", "head": "auto", "embedding": "auto", "snapshots": None, "host_bytes": 0,
 }  # fmt: skip
 
 AlertForm = Literal["json", "ntfy", "slack"]
@@ -453,18 +453,18 @@ class WorkerConfig(_Table, frozen=True):
     answer) and `max_context` come from the model's profile unless set here. The context length is
     the model's, but at most `max_context`; or exactly `context_length`, and then it is an error if
     memory cannot hold it. `kv_tokens` is by default what memory allows, `max_seqs` as many
-    sequences as these keys and values suffice for: at most 256 on a card, 16 on a CPU. For a model
-    with recurrent layers, `snapshots` states are kept for prefixes, by default what an eighth of
-    the memory holds. `host_bytes` of page-locked host memory hold more states, and preempted
-    sequences.
+    sequences as these keys and values suffice for: at most 256 on a card, 16 on a CPU. A model with
+    recurrent layers keeps `snapshots` states for prefixes, by default what an eighth of the memory
+    holds. `host_bytes` of page-locked host memory hold more states, and preempted sequences.
 
-    Numbers. `quantization` "fp8" or "int4" keeps the layers' weights in 8 or 4 bits; `kv_dtype`
-    "fp8" keeps keys and values in 8 bits; "auto" is as in the checkpoint. `prefill` "fp8" computes
-    steps of 257 rows and more in 8 bits, with a second form of a 16-bit checkpoint's weights, which
-    takes half as much memory again. With `invariant` a sequence's tokens depend only on its prompt,
-    parameters and seed, on every worker with that kind of device. `speculation` "auto" drafts where
-    that pays, by the MTP head in the checkpoint or of a built-in model, else from earlier text; it
-    does not change the sampling.
+    Numbers. `quantization` "fp8" or "int4" keeps the layers' weights in 8 or 4 bits, `head` those
+    of the output head; `kv_dtype` "fp8" keeps keys and values in 8 bits; "auto" is as in the
+    checkpoint. `embedding` "host" keeps the embedding in page-locked host memory. `prefill` "fp8"
+    computes steps of 257 rows and more in 8 bits, with a second form of a 16-bit checkpoint's
+    weights, which takes half as much memory again. With `invariant` a sequence's tokens depend only
+    on its prompt, parameters and seed, on every worker with that kind of device. `speculation`
+    "auto" drafts where that pays, by the MTP head in the checkpoint or of a built-in model, else
+    from earlier text; it does not change the sampling.
 
     Starts. A start without progress for `stall_s` has failed. `prepare` lists what is cleared
     before each start: the page cache, and segments in /dev/shm that no process uses. With
@@ -472,8 +472,7 @@ class WorkerConfig(_Table, frozen=True):
 
     Groups. Workers of one `group` on several hosts are the `ranks` of one engine, each started by
     its own `launch`. Rank 0 has the API and listens for the others at `group_address`. Unless that
-    is loopback, `group_keys` has the public keys of the other ranks by name, and `group_server_key`
-    is that of rank 0.
+    is loopback, `group_keys` has the other ranks' public keys by name, `group_server_key` its own.
 
     Other engines. "synthetic" generates a token every `step_ms` without weights, for load tests;
     "scripted" gives the answers in the file `script`, for tests of clients. "vllm", "sglang" and
@@ -481,9 +480,8 @@ class WorkerConfig(_Table, frozen=True):
     memory of the card `device`) or by others. `model` is then the directory with the tokenizer
     files, `max_seqs` the number of sequences that the engine may get at once, `api_key_env` the
     environment variable with its key, and `probe_context` the length of the prompt that it must
-    answer before it counts as ready (0: none). "openai" is any other server with OpenAI's API: it
-    gets text, `model` is its own name of the model, and `refused_fields` are request fields that it
-    does not accept and therefore does not get.
+    answer before it is ready (0: none). "openai" is any other server with OpenAI's API: it gets
+    text, `model` is its own name of the model, and it does not get the fields `refused_fields`.
     """
 
     name: Name
@@ -497,6 +495,8 @@ class WorkerConfig(_Table, frozen=True):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["auto", "fp8", "int4"] = "auto"
     kv_dtype: Literal["auto", "fp8"] = "auto"
+    head: Literal["auto", "fp8", "int4"] = "auto"
+    embedding: Literal["auto", "host"] = "auto"
     prefill: Literal["auto", "fp8"] = "auto"
     invariant: bool = False
     speculation: Literal["auto", "off"] | SpeculationConfig = "off"

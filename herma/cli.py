@@ -237,6 +237,18 @@ def _add_plan(commands: Commands) -> None:
         metavar="DRAFTER",
         help="auto, suffix, or a drafter's directory or hub id, as on a worker; default: off",
     )
+    plan.add_argument(
+        "--head",
+        choices=("auto", "fp8", "int4"),
+        default="auto",
+        help="bits of the output head, as on a worker; default: as in the checkpoint",
+    )
+    plan.add_argument(
+        "--embedding",
+        choices=("auto", "host"),
+        default="auto",
+        help="host: in the host's memory, as on a worker; default: on the card",
+    )
 
 
 def _add_diff(commands: Commands) -> None:

@@ -26,9 +26,12 @@ from workers.engine.memory.forecast import (
     DraftDemand,
     Forecast,
     forecast,
+    vocabulary_bytes,
 )
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.model_config import read_model_config
+from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
+from workers.engine.settings import vocabulary_form
 from workers.loop import aligned, bytes_text
 from workers.model_dir import CONFIG_NAME, check_form, drafter_dir, local_dir, read_json
 
@@ -53,9 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
     if is_here and not (directory / INDEX_NAME).exists():
         check_form(directory)  # as a start does; without any weights the model is still to come
     config = read_model_config(directory)
-    chosen = _drafts(_drafter_of(name, arguments.speculation), directory, config)
+    asked = WorkerConfig(
+        *("plan", name, "plan", ()), 1, head=arguments.head, embedding=arguments.embedding
+    )
+    form = vocabulary_form(asked, config)
+    chosen = _drafts(_drafter_of(name, arguments.speculation), directory, config, form)
     card = this_card(this_host()) if arguments.card is None else Card(card_bytes(arguments.card))
-    lines, fits = report(Model(config, _kept(directory), chosen), card, arguments.window)
+    lines, fits = report(Model(config, _kept(directory), chosen, form), card, arguments.window)
     print("\n".join(lines))
     return 0 if fits else 1
 
@@ -74,11 +81,12 @@ class Drafting(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A model, its modules in 16 bits, and what drafts for it."""
+    """A model, its modules in 16 bits, what drafts for it, and how embedding and head are kept."""
 
     config: ModelConfig
     kept: KeptModules = NOTHING_KEPT
     drafting: Drafting = Drafting("")
+    vocabulary: VocabularyForm = AS_STORED
 
 
 def _directory(name: str, find: Callable[[str], Path | None]) -> Path:
@@ -100,7 +108,9 @@ def _drafter_of(model: str, speculation: str) -> str:
     return chosen.drafter if chosen is not None and is_shipped else speculation
 
 
-def _drafts(speculation: str, directory: Path, config: ModelConfig) -> Drafting:
+def _drafts(
+    speculation: str, directory: Path, config: ModelConfig, form: VocabularyForm
+) -> Drafting:
     """As a worker with this `speculation` would choose. Raises `ConfigError`."""
     has_head = names_head(directory)
     if speculation == "off":
@@ -111,7 +121,10 @@ def _drafts(speculation: str, directory: Path, config: ModelConfig) -> Drafting:
     path = directory if speculation == "auto" else _directory(speculation, drafter_dir)
     shape = read_drafter(path, config)
     source = "the checkpoint's MTP head" if path == directory else path.name
-    demands = [draft_demand(shape, config, fp8=fp8) for fp8 in (False, True)]
+    narrow = form.head != "auto"
+    demands = [
+        draft_demand(shape, config, fp8=fp8, has_narrow_head=narrow) for fp8 in (False, True)
+    ]
     return Drafting(source, *demands)
 
 
@@ -164,7 +177,8 @@ def _plans(model: Model, card: int, window: int | None) -> Iterator[tuple[str, C
     config, drafts = model.config, model.drafting.larger
     for name, profile in profiles().items():
         for weights, fp8_kv in _forms(config.stored):
-            choice = Choice(weights, fp8_kv, profile.token_budget, profile.max_context, window)
+            limits = profile.token_budget, profile.max_context, window
+            choice = Choice(weights, fp8_kv, *limits, model.vocabulary)
             found = forecast(config, card, choice, _BLOCK_SIZE, kept=model.kept, drafts=drafts)
             yield name, choice, found
 
@@ -193,6 +207,7 @@ def _facts(model: Model, card: Card, plans: list[tuple[str, Choice, Forecast]]) 
         ("model", f"{shape}, window {config.max_position_embeddings:,}"),
         ("card", f"{size}, {bytes_text(CONTEXT_BYTES)} of them for CUDA"),
         ("weights", _by(weights)),
+        ("head", _head(config, model.vocabulary)),
         ("keys, values", f"{_by(tokens)} a token{_windows(config)}"),
         *_states(config, first),
         *_drafter(model.drafting),
@@ -200,6 +215,18 @@ def _facts(model: Model, card: Card, plans: list[tuple[str, Choice, Forecast]]) 
         ("largest step", f"about {_by(steps)}"),
     ]
     return aligned(rows)
+
+
+def _head(config: ModelConfig, form: VocabularyForm) -> str:
+    """What the two matrices with a row for each token take of the card, and what would be less."""
+    embedding, head = map(bytes_text, vocabulary_bytes(config, form))
+    is_shared = config.tied and form.head == "auto"
+    at = "in the host's memory" if form.on_host else f"{embedding} of them"
+    text = f"the embedding itself, {at}" if is_shared else f"{head} of them; embedding {at}"
+    if form != AS_STORED:
+        return text
+    both = "--head fp8 --embedding host"
+    return f"{text}; {both if is_shared else f'{both}, or one of them,'} takes less"
 
 
 def _windows(config: ModelConfig) -> str:

@@ -35,6 +35,7 @@ from workers.engine.load.kept_modules import read_kept
 from workers.engine.memory.forecast import Choice, forecast, kv_token_bytes, weights_bytes
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
+from workers.engine.models.vocabulary import VocabularyForm
 from workers.model_dir import dummy_dir
 
 PLAIN = Choice(weights="bfloat16", fp8_kv=False, token_budget=4096, max_context=131_072)
@@ -56,12 +57,12 @@ def test_the_table_names_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     """8.19 billion numbers in 16 bits, 36 layers x 8 heads x 128 x 2 a token; 8 bits fit."""
     status, out, _ = _printed(capsys, "dummy:qwen3-8b", "--card", "24GB")
     assert status == 0
-    names = [line.split("  ")[0] for line in out.splitlines()[:8]]
-    expected = ["model", "card", "weights", "keys, values", "states", "snapshots", "graphs"]
-    assert names == [*expected, "largest step"]
+    names = [line.split("  ")[0] for line in out.splitlines()[:9]]
+    expected = ["model", "card", "weights", "head", "keys, values", "states", "snapshots"]
+    assert names == [*expected, "graphs", "largest step"]
     assert "15.26 GiB (bfloat16), 8.79 GiB (fp8), 5.70 GiB (int4)" in out
     assert "144 KiB (bfloat16), 72 KiB (fp8) a token" in out
-    assert [line.split()[0] for line in out.splitlines()[10:]] == [
+    assert [line.split()[0] for line in out.splitlines()[11:]] == [
         name for name in ("latency", "balanced", "throughput") for _ in range(5)
     ]
 
@@ -167,6 +168,41 @@ def test_drafts_leave_less_for_keys_and_values() -> None:
     assert without.weights_bytes == bare.weights_bytes
 
 
+def test_a_narrow_head_and_an_embedding_on_the_host_leave_more() -> None:
+    """Of a 27B in 4 bits on 24 GB: as many bytes as the two matrices take less, nearly all of them
+    for keys and values. Drafts are then chosen by that head, without a copy of their own.
+    """
+    config = read_model_config(dummy_dir("dummy:qwen3.6-27b"))
+    matrix = 2 * config.vocab_size * config.hidden_size
+    plain = replace(PLAIN, weights="int4")
+    kept, fewer, fewest = (
+        forecast(config, 24 * GB, replace(plain, vocabulary=VocabularyForm(head, on_host)), 32)
+        for head, on_host in (("auto", False), ("fp8", False), ("int4", True))
+    )
+    assert kept.weights_bytes - fewer.weights_bytes == matrix // 2 - 4 * config.vocab_size
+    assert 1.7 * matrix < kept.weights_bytes - fewest.weights_bytes < 1.75 * matrix
+    assert 2 * kept.kv_tokens < fewest.kv_tokens
+    shape = read_drafter(dummy_dir("dummy:qwen3.6-27b"), config)
+    copied, shared = (
+        draft_demand(shape, config, fp8=True, has_narrow_head=narrow) for narrow in (False, True)
+    )
+    assert copied.weights_bytes - shared.weights_bytes == matrix // 2 + 4 * config.vocab_size
+
+
+def test_what_embedding_and_head_take_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what would be less; a tied model has one matrix, which a card needs for its head."""
+    _, out, _ = _printed(capsys, "dummy:qwen3.6-27b", "--card", "24GB")
+    assert "head          2.37 GiB of them; embedding 2.37 GiB of them; --head fp8" in out
+    options = "--card", "24GB", "--head", "int4", "--embedding", "host"
+    _, out, _ = _printed(capsys, "dummy:qwen3.6-27b", *options)
+    assert "head          634.7 MiB of them; embedding in the host's memory\n" in out
+    _, out, _ = _printed(capsys, "builtin:herma-tiny", "--card", "24GB")
+    assert "head          the embedding itself, 2.0 MiB of them; --head fp8 --embed" in out
+    status, out, error = _printed(capsys, "builtin:herma-tiny", "--embedding", "host")
+    assert (status, out) == (2, "")
+    assert "one matrix for embedding and head" in error
+
+
 def test_what_does_not_fit_says_how_much_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     """And the command fails if nothing fits."""
     status, out, _ = _printed(capsys, "dummy:qwen3-32b", "--card", "16GB", "--window", "4096")
@@ -257,7 +293,7 @@ def test_a_hybrid_keeps_states_beside_keys_and_values(capsys: pytest.CaptureFixt
     assert status == 0
     assert "states        146.8 MiB a sequence, in 48 recurrent layers" in out
     assert "64 KiB (bfloat16), 32 KiB (fp8) a token" in out
-    table = out.splitlines()[10:]
+    table = out.splitlines()[11:]
     assert table[0].split()[-2:] == ["max_seqs", "snapshots"]
     assert table[1].split()[-2:] == ["70", "70"]
     config = read_model_config(dummy_dir("dummy:qwen3.6-27b"))

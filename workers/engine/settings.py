@@ -11,6 +11,7 @@ import torch
 from config import DUMMY_PREFIX, WorkerConfig
 from kernels.choose import has_fp8, is_card
 from kernels.fp8 import FP8
+from kernels.int4 import GROUPS
 from protocol.errors import ConfigError
 from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, EngineFacts
 from workers.engine.load.quantize import Stored
@@ -24,6 +25,7 @@ from workers.engine.memory.state_size import (
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
+from workers.engine.models.vocabulary import VocabularyForm
 from workers.engine.models.weights import LayerWeights, doubled, quantised, quartered
 from workers.ipc import PROBE_PROMPT, PROBE_TOKENS
 from workers.scheduler import CARD_SEQS, CPU_SEQS, most_sequences
@@ -49,12 +51,12 @@ def compute_dtype(config: WorkerConfig, shape: ModelConfig, device: torch.device
     name: str = config.dtype
     if name == "auto":
         name = "float32" if device.type == "cpu" else shape.dtype
-    asked = config.quantization, config.kv_dtype, config.prefill
+    asked = config.quantization, config.kv_dtype, config.prefill, config.head
     uses_fp8 = "fp8" in asked or shape.stored.is_fp8
     if uses_fp8 and is_card(device) and not has_fp8(device):
         raise ConfigError(
             f"{config.model} would need 8-bit floats, which no card before Ada (8.9) has: take the "
-            'model in 16 bits, without quantization, prefill and kv_dtype = "fp8"'
+            'model in 16 bits, without quantization, prefill, head and kv_dtype = "fp8"'
         )
     if config.invariant and shape.delta_rules:
         raise ConfigError(
@@ -98,6 +100,21 @@ def layer_change(
     if config.quantization == "int4" or (is_stored and shape.stored.is_int4):
         return quartered
     return quantised if config.quantization == "fp8" or is_stored else None
+
+
+def vocabulary_form(config: WorkerConfig, shape: ModelConfig) -> VocabularyForm:
+    """How embedding and head are kept. Raises `ConfigError`."""
+    if config.embedding == "host" and config.head == "auto" and shape.tied:
+        raise ConfigError(
+            f'{config.model} has one matrix for embedding and head, so embedding = "host" needs '
+            'head = "fp8" or "int4", which makes a head of its own'
+        )
+    if config.head == "int4" and shape.hidden_size % GROUPS[-1]:
+        raise ConfigError(
+            f'head = "int4" needs rows of a multiple of {GROUPS[-1]} numbers, and those of '
+            f'{config.model} have {shape.hidden_size}: take head = "fp8"'
+        )
+    return VocabularyForm(config.head, config.embedding == "host")
 
 
 def window(config: WorkerConfig, shape: ModelConfig) -> int:
@@ -196,8 +213,11 @@ def _most_seqs(device: torch.device) -> int:
 
 
 def _dtype_name(config: WorkerConfig, model: Network) -> str:
-    """For example `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8prefill+fp8kv`."""
+    """For example `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8prefill+fp8kv`,
+    `bfloat16+int4+fp8head`.
+    """
     name = str(model.weights.embedding.dtype).removeprefix("torch.")
     weights = "+fp8" if model.weights.is_fp8 else "+int4" if model.weights.is_int4 else ""
     weights += "+fp8prefill" if config.prefill == "fp8" else ""
+    weights += "" if config.head == "auto" else f"+{config.head}head"
     return name + weights + ("+fp8kv" if config.kv_dtype == "fp8" else "")

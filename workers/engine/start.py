@@ -42,6 +42,7 @@ from workers.engine.settings import (
     layer_change,
     probe_facts,
     states,
+    vocabulary_form,
     window,
 )
 from workers.engine.step.swaps import HostRoom
@@ -119,13 +120,15 @@ def _load(
     """Load the weights to their device. If they are in 4 bits, check the kernel that multiplies
     them there, because that must happen outside captures. Raises `ConfigError`.
     """
-    change = layer_change(config, shape, dtype, device)
+    change, vocabulary = layer_change(config, shape, dtype, device), vocabulary_form(config, shape)
     with _phase(report, "load", config.model):
         if config.model.startswith(DUMMY_PREFIX):
-            weights = draw_weights(shape, device, dtype, change=change)
+            weights = draw_weights(shape, device, dtype, change=change, vocabulary=vocabulary)
         else:
-            weights = load_weights(model_dir, shape, device, dtype, report, change=change)
-    if device.type == "cuda" and weights.is_int4:
+            weights = load_weights(
+                model_dir, shape, device, dtype, report, change=change, vocabulary=vocabulary
+            )
+    if device.type == "cuda" and weights.has_int4:
         report("check", 0.0, "4-bit products")
         print(check_int4(device, dtype).text, file=sys.stderr)
     return weights

@@ -66,7 +66,13 @@ from workers.engine.models.network import Network  # noqa: E402
 from workers.engine.models.weights import LayerWeights, load_weights, quartered  # noqa: E402
 from workers.engine.peak_probe import run_largest_steps  # noqa: E402
 from workers.engine.runner import Runner  # noqa: E402
-from workers.engine.settings import compute_dtype, kv_dtype, layer_change, probe_facts  # noqa: E402
+from workers.engine.settings import (  # noqa: E402
+    compute_dtype,
+    kv_dtype,
+    layer_change,
+    probe_facts,
+    vocabulary_form,
+)
 from workers.engine.warm_up import warm_up, warm_up_plans  # noqa: E402
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan  # noqa: E402
 
@@ -93,11 +99,13 @@ def _start(config: WorkerConfig) -> Runner:
     model_dir = Path(config.model)
     shape = read_model_config(model_dir)
     dtype = compute_dtype(config, shape, torch.device("cuda"))
-    change = layer_change(config, shape, dtype, CPU)
+    change, form = layer_change(config, shape, dtype, CPU), vocabulary_form(config, shape)
     if any(model_dir.glob("*.safetensors")):
-        weights = load_weights(model_dir, shape, CPU, dtype, lambda *_: None, change=change)
+        weights = load_weights(
+            model_dir, shape, CPU, dtype, lambda *_: None, change=change, vocabulary=form
+        )
     else:
-        weights = draw_weights(shape, CPU, dtype, change=change)
+        weights = draw_weights(shape, CPU, dtype, change=change, vocabulary=form)
     model = Network(shape, weights, invariant=config.invariant)
     facts = probe_facts(config, model)
     for num_blocks, run in ((1, run_largest_steps), (facts.kv_tokens // facts.block_size, warm_up)):

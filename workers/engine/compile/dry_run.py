@@ -41,6 +41,7 @@ from workers.engine.settings import (
     kv_dtype,
     layer_change,
     probe_facts,
+    vocabulary_form,
     window,
 )
 from workers.engine.step.masks import AnyToken
@@ -122,7 +123,7 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
 def _model(config: WorkerConfig, shape: ModelConfig) -> Network:
     few = shape.with_layers(shape.sample(_LAYERS))
     weights = _weights(config, few, compute_dtype(config, few, _NOWHERE))
-    if weights.is_int4:
+    if weights.has_int4:
         check_int4(_NOWHERE, weights.embedding.dtype)
     return Network(few, weights, window(config, few), invariant=config.invariant)
 
@@ -189,7 +190,8 @@ def _runner(
 def _weights(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> ModelWeights:
     by_block = shape.stored is Stored.FP8_BLOCKS
     change = None if by_block else layer_change(config, shape, dtype, _NOWHERE)
-    weights = draw_weights(shape, _NOWHERE, dtype, change=change)
+    form = vocabulary_form(config, shape)
+    weights = draw_weights(shape, _NOWHERE, dtype, change=change, vocabulary=form)
     if not by_block:
         return weights
     # As `weights.py` reads them from a checkpoint of this kind.

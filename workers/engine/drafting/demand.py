@@ -19,23 +19,27 @@ ROWS_OF_A_PASS: Final = 8
 """How many tensors of the size of a step's hidden states a drafter's pass holds at once."""
 
 
-def draft_demand(shape: Shape | None, target: ModelConfig, *, fp8: bool) -> DraftDemand:
+def draft_demand(
+    shape: Shape | None, target: ModelConfig, *, fp8: bool, has_narrow_head: bool = False
+) -> DraftDemand:
     """Of the drafter `shape`, or without one of drafts from earlier text. `fp8`: the card has
-    8-bit floats, in which drafting networks compute.
+    8-bit floats, in which drafting networks compute. `has_narrow_head`: the target's head is in 8
+    or 4 bits already.
     """
     ring = target.ring_bytes(_HALF, MOST_TAKEN_BACK) if target.delta_rules else 0
     if shape is None:
         return DraftDemand(ring_bytes=ring)
     taps = 0 if isinstance(shape, MtpShape) else len(shape.taps)
     return DraftDemand(
-        weights_bytes=_weights(shape, target, fp8=fp8),
+        weights_bytes=_weights(shape, target, fp8=fp8, copies=fp8 and not has_narrow_head),
         token_bytes=_HALF * shape.network.token_numbers,
         row_bytes=_HALF * target.hidden_size * (taps + ROWS_OF_A_PASS),
         ring_bytes=ring,
     )
 
 
-def _weights(shape: Shape, target: ModelConfig, *, fp8: bool) -> int:
+def _weights(shape: Shape, target: ModelConfig, *, fp8: bool, copies: bool) -> int:
+    """`copies`: drafts are chosen by a copy of the target's head in 8 bits."""
     network, hidden = shape.network, shape.network.hidden_size
     # An MTP head of a checkpoint in 4 bits is mostly in 16, and no list of modules says so.
     form = "fp8" if fp8 or network.stored.is_fp8 else "bfloat16"
@@ -43,14 +47,15 @@ def _weights(shape: Shape, target: ModelConfig, *, fp8: bool) -> int:
     match shape:
         case MtpShape():
             products = layers + _HALF * 2 * hidden * hidden
-            return products + _copy(target.vocab_size, hidden, fp8=fp8)
+            return products + _copy(target.vocab_size, hidden, fp8=copies)
         case DFlashShape():
+            own = _own_head(shape.vocab_size, target)
             return (
                 layers
                 + _HALF * hidden * len(shape.taps) * target.hidden_size
                 + _context(network, fp8=fp8)
-                + _own_head(shape.vocab_size, target)
-                + _copy(shape.vocab_size, hidden, fp8=fp8)
+                + own
+                + _copy(shape.vocab_size, hidden, fp8=copies or (own > 0 and fp8))
                 + _extras(shape)
             )
         case Eagle3Shape():

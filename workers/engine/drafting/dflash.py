@@ -27,7 +27,7 @@ from workers.engine.drafting.captured import Blocks, CapturedDrafts, Taken
 from workers.engine.drafting.description import DFlashShape
 from workers.engine.drafting.dflash2 import BranchConv, Conv, PairScores, walk
 from workers.engine.drafting.drafter import Capture, Drafted, DraftStep
-from workers.engine.drafting.weights import DrafterReader, own_bytes, reading
+from workers.engine.drafting.weights import DrafterReader, drafting_head, own_bytes, reading
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
@@ -139,13 +139,10 @@ class DFlash:
         self._weights = weights
         model, others = weights.model, weights.others()
         self._context: Weight = weights.context
-        self._head: Weight = model.head
-        copies = 0
+        self._head, copies = drafting_head(model.head, fp8=fp8)
         if fp8:
             model = replace(model, layers=tuple([quantised(layer) for layer in model.layers]))
             self._context = quantize_weight(weights.context)
-            self._head = quantize_weight(model.head)
-            copies = self._head.nbytes
         self._model = model
         own = own_bytes(model, target.weights, *others)
         self.num_bytes = own + self._context.nbytes + copies

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan
-from kernels.fp8 import quantize_weight
-from kernels.linear import Weight, linear, norm_linear
+from kernels.linear import linear, norm_linear
 from kernels.rms_norm import rms_norm
 from workers.engine.drafting.description import MtpShape
-from workers.engine.drafting.weights import own_bytes, reading
+from workers.engine.drafting.weights import drafting_head, own_bytes, reading
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.models.weights import ModelWeights, quantised
@@ -72,12 +71,9 @@ class MtpCell:
         self.reads_hidden = True
         self.config = shape.network
         self.like = weights.fc
-        self._head: Weight = model.head
-        copies = 0
+        self._head, copies = drafting_head(model.head, fp8=fp8)
         if fp8:
             model = replace(model, layers=tuple([quantised(layer) for layer in model.layers]))
-            self._head = quantize_weight(model.head)
-            copies = self._head.nbytes
         others = weights.fc, weights.embedding_norm, weights.state_norm
         self.num_bytes = own_bytes(model, target.weights, *others) + copies
         self._target = target

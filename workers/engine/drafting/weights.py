@@ -13,6 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from kernels.fp8 import quantize_weight
 from kernels.linear import Weight
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import Checkpoint
@@ -133,6 +134,16 @@ def reading(
         yield reader
         reader.settle()
         reader.check_nothing_left(path, only)
+
+
+def drafting_head(head: Weight, *, fp8: bool) -> tuple[Weight, int]:
+    """The head by which drafts are chosen, in 8 bits with `fp8`, and the bytes of that copy. A head
+    in 8 or 4 bits serves as it is.
+    """
+    if not fp8 or not isinstance(head, Tensor):
+        return head, 0
+    copy = quantize_weight(head)
+    return copy, copy.nbytes
 
 
 def own_bytes(model: ModelWeights, target: ModelWeights, *others: Tensor | None) -> int:

@@ -15,6 +15,7 @@ from workers.engine.load.quantize import Stored
 from workers.engine.memory.kv_size import CARD_SHARE
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
 from workers.engine.models.description import DeltaRule, Layer, ModelConfig
+from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
 from workers.scheduler import CARD_SEQS, most_sequences
 
 CONTEXT_BYTES: Final = 600 * 2**20
@@ -38,7 +39,7 @@ _RESIDUALS: Final = 3
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What a worker's configuration decides; `token_budget` and `max_context` are a profile's.
-    `weights` is "bfloat16", "fp8" or "int4".
+    `weights` is "bfloat16", "fp8" or "int4". `vocabulary`: how embedding and head are kept.
     """
 
     weights: str
@@ -46,6 +47,7 @@ class Choice:
     token_budget: int
     max_context: int
     context_length: int | None = None
+    vocabulary: VocabularyForm = AS_STORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def forecast(
     drafts: DraftDemand = NO_DRAFTS,
 ) -> Forecast:
     """What an engine on a card of `card_bytes` would find; `kept` are modules in 16 bits."""
-    weights, token = weights_bytes(config, choice.weights, kept), kv_token_bytes(config, choice)
+    weights = weights_bytes(config, choice.weights, kept, choice.vocabulary)
+    token = kv_token_bytes(config, choice)
     step, graphs = step_bytes(config, choice.token_budget), graphs_bytes(config)
     room = card_bytes - CONTEXT_BYTES - weights - drafts.weights_bytes
     state, states = config.state_bytes(_HALF), StateMemory(0, 0, 0)
@@ -124,22 +127,36 @@ def forecast(
     )
 
 
-def weights_bytes(config: ModelConfig, form: str, kept: KeptModules = NOTHING_KEPT) -> int:
+def weights_bytes(
+    config: ModelConfig,
+    form: str,
+    kept: KeptModules = NOTHING_KEPT,
+    vocabulary: VocabularyForm = AS_STORED,
+) -> int:
     """All weights in 16 bits; or the layers' products in 8 bits with a scale for each row, or in 4
     with a scale of 16 bits and a zero point of 8 for each group. What gates a recurrent layer stays
     in 16, as does a product of which `kept` has a part.
     """
-    vocabulary = config.vocab_size * config.hidden_size * (1 if config.tied else 2)
+    outer = sum(vocabulary_bytes(config, vocabulary))
     if form == "bfloat16":
-        return _HALF * (config.layer_weights + vocabulary)
-    return _HALF * vocabulary + sum(
+        return _HALF * config.layer_weights + outer
+    return outer + sum(
         layer_bytes(config, layer, form, kept, at) for at, layer in enumerate(config.layers)
     )
 
 
+def vocabulary_bytes(config: ModelConfig, vocabulary: VocabularyForm) -> tuple[int, int]:
+    """What the embedding and the head take of the card."""
+    rows, columns = config.vocab_size, config.hidden_size
+    embedding = 0 if vocabulary.on_host else rows * _wide_row(columns)
+    if config.tied and vocabulary.head == "auto":
+        return embedding, 0
+    return embedding, rows * _ROW_BYTES.get(vocabulary.head, _wide_row)(columns)
+
+
 def layer_bytes(config: ModelConfig, layer: Layer, form: str, kept: KeptModules, at: int) -> int:
     """The products of layer number `at`."""
-    row_bytes = {"fp8": _fp8_row, "int4": _int4_row}.get(form, _wide_row)
+    row_bytes = _ROW_BYTES.get(form, _wide_row)
     return sum(
         rows * (_wide_row if is_wide else row_bytes)(columns)
         for (rows, columns), is_wide in zip(
@@ -181,6 +198,9 @@ def _fp8_row(columns: int) -> int:
 def _int4_row(columns: int) -> int:
     group = next((size for size in GROUPS if columns % size == 0), 0)
     return columns // 2 + columns // group * _GROUP_BYTES if group else _HALF * columns
+
+
+_ROW_BYTES: Final = {"fp8": _fp8_row, "int4": _int4_row}
 
 
 def kv_token_bytes(config: ModelConfig, choice: Choice) -> int:

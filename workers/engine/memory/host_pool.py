@@ -26,12 +26,16 @@ class HostPool:
     until `close` or the end of the last tensor: the pool itself may go before.
     """
 
-    def __init__(self, num_bytes: int, room: MemoryRoom, *, locks: bool) -> None:
-        """Raises `ConfigError` if `room` has less, or the driver does not lock so much."""
+    def __init__(
+        self, num_bytes: int, room: MemoryRoom, *, locks: bool, asked: str = "host_bytes"
+    ) -> None:
+        """`asked` is the setting that wants it. Raises `ConfigError` if `room` has less, or the
+        driver does not lock so much.
+        """
         if num_bytes > room.num_bytes:
             raise ConfigError(
-                f"host_bytes = {num_bytes}, but {room.source} leaves {room.num_bytes} of "
-                "the host's memory: lower it"
+                f"{asked} needs {num_bytes} bytes, but {room.source} leaves {room.num_bytes} of "
+                "the host's memory: lower it or leave it out"
             )
         self.num_bytes = num_bytes
         self._num_taken = 0
@@ -46,8 +50,9 @@ class HostPool:
             status = int(_cudart().cudaHostRegister(at, num_bytes, 0))
             if status != 0:
                 raise ConfigError(
-                    f"host_bytes = {num_bytes}: the driver cannot lock so much memory (error "
-                    f"{status}): lower it, or raise the limit of locked memory (ulimit -l)"
+                    f"{asked} needs {num_bytes} bytes, but the driver cannot lock so much memory "
+                    f"(error {status}): leave it out, or raise the limit of locked memory "
+                    "(ulimit -l)"
                 )
             # Neither earlier than the region's end, or its copies would stop the host, nor later:
             # what the system maps there next would be copied wrongly.

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernels.delta_rule import DeltaWeights
 from workers.engine.models.description import Attention, DeltaRule, Layer, ModelConfig
+from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
 from workers.engine.models.weights import LayerWeights, ModelWeights
 
 _BRANCH_GAIN: Final = 2.0
@@ -32,6 +33,7 @@ def draw_weights(
     seed: int = 0,
     *,
     change: Callable[[LayerWeights], LayerWeights] | None = None,
+    vocabulary: VocabularyForm = AS_STORED,
 ) -> ModelWeights:
     """Seeded normal weights, made where they stay. Milliseconds on a card.
 
@@ -40,7 +42,8 @@ def draw_weights(
     turn the sum of those before it around, and 36 of them make 5 % of the logits' spread out of the
     rounding of bfloat16; these make 2.5 %, and one layer without its MLP a tenth.
 
-    `change` is applied to each layer: `weights.quantised` has its products in 8 bits.
+    `change` is applied to each layer: `weights.quantised` has its products in 8 bits. `vocabulary`
+    says how embedding and head are kept.
     """
     draw = _Draw(config, device, dtype, seed)
     layers = []
@@ -48,8 +51,10 @@ def draw_weights(
         layer = draw.layer(index)
         layers.append(layer if change is None else change(layer))
     embedding = draw.normal(config.vocab_size, config.hidden_size)
-    head = embedding if config.tied else draw.normal(config.vocab_size, config.hidden_size)
-    return ModelWeights(embedding, tuple(layers), draw.norms(config.hidden_size), head)
+    whole = embedding if config.tied else draw.normal(config.vocab_size, config.hidden_size)
+    embedding, head = vocabulary.changed(embedding, whole)
+    norm = norm_before(head, draw.norms(config.hidden_size), dtype)
+    return ModelWeights(embedding, tuple(layers), norm, head, vocabulary.moves(device))
 
 
 class _Draw:

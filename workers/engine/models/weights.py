@@ -1,9 +1,9 @@
 """The weights of a network, merged as the forward pass needs them.
 
 Owns the merged layout (one matrix for q, k and v, one for gate and up) and the choice of matrices
-that may be in 8 or 4 bits: the four products of a layer, never norms, embedding or head. The
-description has the names of tensors. Must not know files (`checkpoint.py`), nor how weights are
-used.
+that may be in 8 or 4 bits: the four products of a layer, never norms. `vocabulary.py` has the
+embedding and the head, the description the names of tensors. Must not know files (`checkpoint.py`),
+nor how weights are used.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +35,7 @@ from workers.engine.load.int4_formats import (
 from workers.engine.load.quantize import Stored
 from workers.engine.models.angles import turned_order
 from workers.engine.models.description import Attention, DeltaRule, Layer, ModelConfig
+from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
 
 _INT4: Final[dict[Stored, tuple[str, Format]]] = {
     Stored.INT4_AWQ: (".qweight", read_awq),
@@ -76,26 +77,40 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """The whole network. `head` is `embedding` itself if the model ties them."""
+    """The whole network. `head` is `embedding` itself if the model ties them and nothing narrows
+    it. With `is_on_host` the embedding takes no memory of the network's device.
+    """
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
     norm: Tensor
-    head: Tensor
+    head: Weight
+    is_on_host: bool = False
 
     def num_bytes(self) -> int:
-        """Bytes of all weights; a tied head counts once."""
-        return sum(t.nbytes for t in {id(t): t for t in self._tensors()}.values())
+        """Bytes of all weights on the device; a tied head counts once."""
+        total = sum(t.nbytes for t in {id(t): t for t in self._tensors()}.values())
+        return total - self.host_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the weights in the host's memory, beside a card's."""
+        return self.embedding.nbytes if self.is_on_host else 0
 
     @property
     def is_fp8(self) -> bool:
-        """Whether any product is in 8 bits."""
-        return any(isinstance(weight, Fp8Weight) for weight in self._tensors())
+        """Whether any product of a layer is in 8 bits."""
+        return any(isinstance(weight, Fp8Weight) for weight in self._of_layers())
 
     @property
     def is_int4(self) -> bool:
-        """Whether any product is in 4 bits."""
-        return any(isinstance(weight, Int4Weight) for weight in self._tensors())
+        """Whether any product of a layer is in 4 bits."""
+        return any(isinstance(weight, Int4Weight) for weight in self._of_layers())
+
+    @property
+    def has_int4(self) -> bool:
+        """Whether any product is in 4 bits, that of the head included."""
+        return self.is_int4 or isinstance(self.head, Int4Weight)
 
     def with_layers(self, chosen: Iterable[int]) -> "ModelWeights":
         """The weights of the `chosen` layers only; all else is shared."""
@@ -109,6 +124,9 @@ class ModelWeights:
 
     def _tensors(self) -> Iterator[Weight]:
         yield from (self.embedding, self.norm, self.head)
+        yield from self._of_layers()
+
+    def _of_layers(self) -> Iterator[Weight]:
         for layer in self.layers:
             for name in LayerWeights.__slots__:
                 found = getattr(layer, name)
@@ -188,17 +206,18 @@ def load_weights(
     report: Report,
     *,
     change: Callable[[LayerWeights], LayerWeights] | None = None,
+    vocabulary: VocabularyForm = AS_STORED,
 ) -> ModelWeights:
     """Read all weights of `model_dir` to `device` as `dtype`; quantised ones keep their format.
 
     `change` (`quantised`, `quartered`, `doubled`) is applied layer by layer, so that at most one
-    layer exists in a form that is not kept. Raises `ConfigError` naming the file or tensor that is
-    missing, misshapen or unknown.
+    layer exists in a form that is not kept. Embedding and head get theirs before the first layer is
+    read. Raises `ConfigError` naming the file or tensor that is missing, misshapen or unknown.
     """
     stream = FileStream(device) if device.type == "cuda" else None
     with Checkpoint(model_dir, stream) as checkpoint:
         reader = WeightReader(checkpoint, config, device, dtype, report, change)
-        weights = reader.all()
+        weights = reader.all(vocabulary)
         reader.check_nothing_left(model_dir)
     return weights
 
@@ -225,16 +244,22 @@ class WeightReader:
         self._reported_percent = -1
         self._num_widened = 0
 
-    def all(self) -> ModelWeights:
+    def all(self, vocabulary: VocabularyForm) -> ModelWeights:
+        """The whole network."""
         config = self._config
         hidden, prefix = config.hidden_size, self._prefix()
         embedding = self._matrix(f"{prefix}embed_tokens.weight", config.vocab_size, hidden)
+        whole = self._head(embedding)
+        if vocabulary != AS_STORED:
+            self.settle()
+        embedding, head = vocabulary.changed(embedding, whole)
+        del whole  # before the layers need its memory
         layers = self.layers(prefix)
-        norm = self._norm(f"{prefix}norm", hidden)
-        head = self._head(embedding)
+        norm = norm_before(head, self._norm(f"{prefix}norm", hidden), self._dtype)
         self.settle()
         self._report_widened()
-        return ModelWeights(embedding, layers, norm, head)
+        is_on_host = vocabulary.moves(self._device)
+        return ModelWeights(embedding, layers, norm, head, is_on_host)
 
     def layers(self, prefix: str) -> tuple[LayerWeights, ...]:
         """All layers, whose tensors begin with `prefix`."""

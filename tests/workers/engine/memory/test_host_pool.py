@@ -38,8 +38,10 @@ def test_no_byte_is_given_twice(wanted: list[tuple[tuple[int, ...], torch.dtype]
 
 def test_more_than_the_host_has_is_refused() -> None:
     """Before anything is taken, in one line."""
-    with pytest.raises(ConfigError, match="host_bytes = 1073741825, but the kernel leaves"):
+    with pytest.raises(ConfigError, match="host_bytes needs 1073741825 bytes, but the kernel lea"):
         HostPool(2**30 + 1, ROOM, locks=False)
+    with pytest.raises(ConfigError, match=r'^embedding = "host" needs 1073741825 bytes'):
+        HostPool(2**30 + 1, ROOM, locks=False, asked='embedding = "host"')
 
 
 @given(st.integers(0, 2**20), st.integers(1, 2000), st.booleans())

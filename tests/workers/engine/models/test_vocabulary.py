@@ -1,0 +1,188 @@
+"""The head in 8 or 4 bits, and the embedding in the host's memory."""
+
+import gc
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
+from torch import Tensor
+
+from config import WorkerConfig
+from kernels.fp8 import Fp8Weight, dequantise, quantize_weight
+from kernels.int4 import Int4Weight
+from protocol.errors import ConfigError
+from protocol.sampling import SamplingParams
+from tests.fakes.tiny_families import write_family
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from workers.engine.drafting.weights import drafting_head
+from workers.engine.memory.budget import host_room
+from workers.engine.memory.forecast import weights_bytes
+from workers.engine.memory.host_pool import HostPool
+from workers.engine.models.model_config import read_model_config
+from workers.engine.models.vocabulary import VocabularyForm, norm_before, seen_by
+from workers.engine.runner import Runner
+from workers.engine.settings import vocabulary_form
+from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
+
+NEEDS_CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+SMALL: dict[str, Any] = {"int4": Int4Weight, "fp8": Fp8Weight}
+SHAPE = {"hidden_size": 160, "vocab_size": 331}
+
+
+def _state_and_logits(runner: Runner) -> tuple[Tensor, Tensor]:
+    """Of all positions of one prompt."""
+    ids = array("I", range(2, 50))
+    start = SequenceStart(0, ids, len(ids), SamplingParams(max_tokens=1), seed=0)
+    plan = StepPlan(0, (start,), (Chunk(0, 0, len(ids), (0, 1), samples=False),), ended=())
+    ((_, hidden),) = runner.hidden(plan)
+    with torch.inference_mode():
+        return hidden, runner.model.logits(hidden).double()
+
+
+def _draw(*shape: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator(device).manual_seed(3)
+    return torch.randn(*shape, device=device, generator=generator, dtype=dtype)
+
+
+@pytest.mark.parametrize("form", SMALL)
+@pytest.mark.parametrize("family", ["plain", "tied", "gemma3", "qwen3_5"])
+def test_a_narrow_head_changes_logits_a_little_and_no_state(
+    form: str, family: str, tmp_path: Path
+) -> None:
+    """A tied model keeps its embedding as it is; a norm of 1 + w is rounded for the product."""
+    if family in ("plain", "tied"):
+        write_tiny_model(tmp_path, **SHAPE, tie_word_embeddings=family == "tied")
+    else:
+        write_family(tmp_path, family, hidden_size=64)
+    exact, small = (load_tiny(tmp_path, kv_tokens=512, head=each) for each in ("auto", form))
+    weights, before = small.model.weights, exact.model.weights
+    assert isinstance(weights.head, SMALL[form])
+    assert small.facts.dtype == f"float32+{form}head"
+    assert torch.equal(weights.embedding, before.embedding)
+    (state, logits), (known, expected) = _state_and_logits(small), _state_and_logits(exact)
+    assert torch.equal(state, known)
+    error = float((logits - expected).norm() / expected.norm())
+    assert 1e-4 < error < (0.04 if form == "fp8" else 0.15)
+    config = read_model_config(tmp_path)
+    forecast = weights_bytes(config, "bfloat16", vocabulary=VocabularyForm("auto"))
+    saved = forecast - weights_bytes(config, "bfloat16", vocabulary=VocabularyForm(form))  # type: ignore[arg-type]
+    assert saved == (0 if config.tied else before.head.nbytes // 2) - _in_16_bits(weights.head)
+
+
+def _in_16_bits(head: Fp8Weight | Int4Weight | Any) -> int:
+    """What a head takes where the model is in 16 bits; here its scales are in float32."""
+    excess = head.scales.nbytes // 2 if isinstance(head, Int4Weight) else 0
+    return int(head.nbytes - excess)
+
+
+def test_what_is_not_asked_for_stays_as_it_is() -> None:
+    """A tied head is the embedding itself. On a CPU the embedding is on the host anyway."""
+    embedding, head = _draw(11, 32), _draw(11, 32)
+    for form in (VocabularyForm(), VocabularyForm(on_host=True)):
+        for each in (head, embedding):
+            kept = form.changed(embedding, each)
+            assert kept[0] is embedding
+            assert kept[1] is each
+        assert not form.moves(torch.device("cpu"))
+
+
+def test_the_norm_before_a_narrow_head_is_in_the_dtype_of_the_rows() -> None:
+    """Those of 1 + w are float32 elsewhere."""
+    head, norm = _draw(11, 32, dtype=torch.bfloat16), _draw(32)
+    assert norm_before(head, norm, torch.bfloat16) is norm
+    narrow = norm_before(quantize_weight(head), norm, torch.bfloat16)
+    assert torch.equal(narrow, norm.to(torch.bfloat16))
+
+
+def test_a_drafter_takes_a_narrow_head_as_it_is() -> None:
+    """Of one in 16 bits it makes a copy in 8 where the card has them."""
+    head = _draw(11, 32)
+    small = quantize_weight(head)
+    assert drafting_head(head, fp8=False) == (head, 0)
+    assert drafting_head(small, fp8=True) == (small, 0)
+    copy, size = drafting_head(head, fp8=True)
+    assert isinstance(copy, Fp8Weight)
+    assert size == copy.nbytes
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "said"),
+    [
+        ({"embedding": "host"}, {"tie_word_embeddings": True}, "one matrix for embedding and head"),
+        ({"head": "int4"}, {"hidden_size": 144}, "multiple of 32 numbers"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    settings: dict[str, Any], shape: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """Before any weights are read."""
+    write_tiny_model(tmp_path, **shape)
+    worker = WorkerConfig("w", str(tmp_path), "m", (), 64, **settings)
+    with pytest.raises(ConfigError, match=said) as raised:
+        vocabulary_form(worker, read_model_config(tmp_path))
+    assert "\n" not in str(raised.value)
+    both = WorkerConfig("w", str(tmp_path), "m", (), 64, head="fp8", embedding="host")
+    assert vocabulary_form(both, read_model_config(tmp_path)) == VocabularyForm("fp8", on_host=True)
+
+
+@pytest.mark.gpu
+@NEEDS_CARD
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_card_reads_rows_of_the_hosts_memory(dtype: torch.dtype) -> None:
+    """In a graph too, whose ids change; the memory stays locked until the card's tensor goes."""
+    card = torch.device("cuda", torch.cuda.current_device())
+    before = torch.cuda.memory_allocated()
+    rows = _draw(4099, 160, dtype=dtype)
+    pool = HostPool(rows.nbytes, host_room(), locks=True)
+    kept = pool.tensor((4099, 160), dtype)
+    kept.copy_(rows)
+    seen = seen_by(card, kept)
+    assert (seen.device, seen.dtype, seen.shape) == (card, dtype, rows.shape)
+    assert seen.data_ptr() == kept.data_ptr()
+    assert torch.cuda.memory_allocated() == before
+    del pool, kept
+    gc.collect()
+    ids = torch.tensor([0, 4098, 17, 17], device=card)
+    assert torch.equal(F.embedding(ids, seen).cpu(), rows[ids.cpu()])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = F.embedding(ids, seen)
+    for start in (0, 2048, 4095):
+        ids.copy_(torch.arange(start, start + 4))
+        graph.replay()
+        assert torch.equal(out.cpu(), rows[start : start + 4])
+
+
+@pytest.mark.gpu
+@NEEDS_CARD
+@pytest.mark.parametrize("head", ["auto", "fp8", "int4"])
+def test_an_engine_computes_the_same_with_its_embedding_on_the_host(
+    head: str, tmp_path: Path
+) -> None:
+    """To the bit; the card has as many bytes more."""
+    write_tiny_model(tmp_path, **SHAPE | {"vocab_size": 4099}, tie_word_embeddings=False)
+    given: dict[str, Any] = {"device": "cuda", "head": head, "kv_tokens": 512}
+    near, far = load_tiny(tmp_path, **given), load_tiny(tmp_path, **given, embedding="host")
+    weights = far.model.weights
+    assert weights.host_bytes == weights.embedding.nbytes
+    assert weights.num_bytes() == near.model.weights.num_bytes() - weights.host_bytes
+    (state, logits), (known, expected) = _state_and_logits(far), _state_and_logits(near)
+    assert torch.equal(state, known)
+    assert torch.equal(logits, expected)
+
+
+def test_the_head_in_8_bits_is_the_matrix_rounded(tmp_path: Path) -> None:
+    """Not another one, nor one of another order."""
+    write_tiny_model(tmp_path, **SHAPE)
+    exact, small = (
+        load_tiny(tmp_path, kv_tokens=512),
+        load_tiny(tmp_path, kv_tokens=512, head="fp8"),
+    )
+    head = small.model.weights.head
+    assert isinstance(head, Fp8Weight)
+    wide = exact.model.weights.head
+    assert isinstance(wide, Tensor)
+    torch.testing.assert_close(dequantise(head, torch.float32), wide, rtol=2.0**-4, atol=1e-4)

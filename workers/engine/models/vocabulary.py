@@ -1,0 +1,94 @@
+"""The embedding and the head, which have a row for each token: where and in which form they are.
+
+Owns the change from what a checkpoint holds. Must not know files, layers, nor what is left of a
+device's memory.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+
+from kernels import int4
+from kernels.fp8 import Fp8Weight, quantize_weight
+from kernels.int4 import Int4Weight
+from kernels.linear import Weight
+from workers.engine.memory.budget import host_room
+from workers.engine.memory.host_pool import HostPool
+
+HeadForm = Literal["auto", "fp8", "int4"]
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyForm:
+    """How both are kept. "auto" is the dtype of the rows. `on_host`: the embedding of a network on
+    a card is in the host's memory, of which a step reads one row for each of its tokens.
+    """
+
+    head: HeadForm = "auto"
+    on_host: bool = False
+
+    def changed(self, embedding: Tensor, head: Tensor) -> tuple[Tensor, Weight]:
+        """Both in this form; `head` may be `embedding` itself. Raises `ConfigError` if the host
+        lacks the memory.
+        """
+        kept = _narrowed(head, self.head)
+        if not self.moves(embedding.device):
+            return embedding, kept
+        moved = _on_host(embedding)
+        return moved, moved if kept is embedding else kept
+
+    def moves(self, device: torch.device) -> bool:
+        """Whether the embedding of a network on `device` is elsewhere."""
+        return self.on_host and device.type == "cuda"
+
+
+AS_STORED: Final = VocabularyForm()
+
+
+def norm_before(head: Weight, norm: Tensor, dtype: torch.dtype) -> Tensor:
+    """The norm before the head. Products in 4 or 8 bits take one in the dtype of the rows."""
+    return norm.to(dtype) if isinstance(head, Fp8Weight | Int4Weight) else norm
+
+
+def _narrowed(head: Tensor, form: HeadForm) -> Weight:
+    if form == "auto":
+        return head
+    return quantize_weight(head) if form == "fp8" else int4.quantize(head)
+
+
+def _on_host(embedding: Tensor) -> Tensor:
+    pool = HostPool(embedding.nbytes, host_room(), locks=True, asked='embedding = "host"')
+    kept = pool.tensor(tuple(embedding.shape), embedding.dtype)
+    kept.copy_(embedding)
+    return seen_by(embedding.device, kept)
+
+
+def seen_by(device: torch.device, kept: Tensor) -> Tensor:
+    """The page-locked tensor `kept` as one of the card `device`, which reads it over its bus: the
+    driver maps locked memory at the same address ("Unified Addressing" of the CUDA runtime's
+    manual). Kernels and graphs then need not know where it is.
+    """
+    seen = torch.as_tensor(_Locked(kept), device=device)
+    return seen.view(kept.dtype).view(kept.shape)
+
+
+class _Locked:
+    """The bytes of a page-locked tensor, by the protocol that torch reads. torch holds this object
+    as long as the tensor that it makes of it.
+    """
+
+    def __init__(self, kept: Tensor) -> None:
+        self._kept = kept
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3 of the protocol; it has no name for bfloat16."""
+        return {
+            "shape": (self._kept.nbytes,),
+            "typestr": "|u1",
+            "data": (self._kept.data_ptr(), False),
+            "strides": None,
+            "version": 3,
+        }

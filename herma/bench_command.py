@@ -8,7 +8,7 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
-from herma.options import Commands, add_command
+from herma.options import Commands, add_command, add_vocabulary
 from protocol.errors import ConfigError
 
 
@@ -54,6 +54,7 @@ def add_bench(commands: Commands) -> None:
     form = engine.add_mutually_exclusive_group()
     form.add_argument("--fp8", action="store_true", help="layers in 8 bits")
     form.add_argument("--int4", action="store_true", help="layers in 4 bits")
+    add_vocabulary(engine)
     engine.add_argument("--prefill-fp8", action="store_true", help="long prompts in 8 bits")
     engine.add_argument("--invariant", action="store_true", help="tokens that no load changes")
     engine.add_argument(

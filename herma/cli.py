@@ -15,7 +15,15 @@ from typing import Final
 
 from herma import EXIT_EXPLAINED
 from herma.bench_command import add_bench
-from herma.options import Commands, HelpFormat, add_command, port, process_count, token_count
+from herma.options import (
+    Commands,
+    HelpFormat,
+    add_command,
+    add_vocabulary,
+    port,
+    process_count,
+    token_count,
+)
 from protocol.errors import HermaError
 from protocol.own_code import HELD
 from protocol.version import VERSION
@@ -237,18 +245,7 @@ def _add_plan(commands: Commands) -> None:
         metavar="DRAFTER",
         help="auto, suffix, or a drafter's directory or hub id, as on a worker; default: off",
     )
-    plan.add_argument(
-        "--head",
-        choices=("auto", "fp8", "int4"),
-        default="auto",
-        help="bits of the output head, as on a worker; default: as in the checkpoint",
-    )
-    plan.add_argument(
-        "--embedding",
-        choices=("auto", "host"),
-        default="auto",
-        help="host: in the host's memory, as on a worker; default: on the card",
-    )
+    add_vocabulary(plan)
 
 
 def _add_diff(commands: Commands) -> None:

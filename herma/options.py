@@ -52,3 +52,19 @@ def process_count(text: str) -> int:
     if text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PROCESSES:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a process count; use 1 to {MAX_PROCESSES}")
+
+
+def add_vocabulary(command: argparse.ArgumentParser) -> None:
+    """How a worker keeps the head and the embedding."""
+    command.add_argument(
+        "--head",
+        choices=("auto", "fp8", "int4"),
+        default="auto",
+        help="form of the output head, as on a worker; default: as in the checkpoint",
+    )
+    command.add_argument(
+        "--embedding",
+        choices=("auto", "host"),
+        default="auto",
+        help="host: in the host's memory, as on a worker; default: on the card",
+    )

@@ -23,6 +23,8 @@ def run_command(arguments: argparse.Namespace) -> int:
         dummy=arguments.dummy,
         fp8=arguments.fp8,
         int4=arguments.int4,
+        head=arguments.head,
+        embedding=arguments.embedding,
         prefill_fp8=arguments.prefill_fp8,
         invariant=arguments.invariant,
         tests=_tests(arguments.tests),

@@ -32,8 +32,9 @@ _INT4_BYTES: Final = 0.5 + 3 / 128
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Times in seconds for a shape on a card. `fp8`: layers in 8 bits, head and cache in 16.
-    `fp8_prompts`: only prompts in 8 bits. `int4`: layers in 4 bits, multiplied in 16.
+    """Times in seconds for a shape on a card. `fp8`: layers in 8 bits, cache in 16.
+    `fp8_prompts`: only prompts in 8 bits. `int4`: layers in 4 bits, multiplied in 16. `head`: as in
+    `[[workers]]`.
     """
 
     config: ModelConfig
@@ -41,6 +42,7 @@ class Floor:
     fp8: bool = False
     fp8_prompts: bool = False
     int4: bool = False
+    head: str = "auto"
 
     @property
     def layer_weights(self) -> int:
@@ -56,7 +58,8 @@ class Floor:
     def weight_bytes(self) -> int:
         """Bytes of weights that a step reads."""
         each = _INT4_BYTES if self.int4 else 1 if self.fp8 else 2
-        return int(self.layer_weights * each) + 2 * self.head_weights
+        head = {"fp8": 1, "int4": _INT4_BYTES}.get(self.head, 2)
+        return int(self.layer_weights * each + head * self.head_weights)
 
     def step(self, batch: int, context_tokens: int) -> float:
         """One decode step over `context_tokens` cached tokens of all sequences."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import torch
 
@@ -81,6 +81,8 @@ class Options:
     dummy: bool = False
     fp8: bool = False
     int4: bool = False
+    head: Literal["auto", "fp8", "int4"] = "auto"
+    embedding: Literal["auto", "host"] = "auto"
     prefill_fp8: bool = False
     invariant: bool = False
     tests: tuple[str, ...] = ALL
@@ -122,6 +124,7 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
     progress = Progress(len(options.tests) + 2)
     figures: list[Figure] = []
     report.note(model=options.name, fp8=options.fp8, figures=[])
+    report.note(head=options.head, embedding=options.embedding)
     report.note(int4=options.int4, prefill_fp8=options.prefill_fp8, invariant=options.invariant)
     if "start" in options.tests:
         # First, while the card is empty.
@@ -170,6 +173,8 @@ def worker_config(options: Options) -> WorkerConfig:
         gateways=(),
         device=options.device,
         quantization="int4" if options.int4 else "fp8" if options.fp8 else "auto",
+        head=options.head,
+        embedding=options.embedding,
         prefill="fp8" if options.prefill_fp8 else "auto",
         invariant=options.invariant,
         max_seqs=scale.max_seqs,
@@ -180,11 +185,17 @@ def worker_config(options: Options) -> WorkerConfig:
 
 
 def floor_of(
-    shape: ModelConfig, device: str, *, fp8: bool, fp8_prompts: bool = False, int4: bool = False
+    shape: ModelConfig,
+    device: str,
+    *,
+    fp8: bool,
+    fp8_prompts: bool = False,
+    int4: bool = False,
+    head: str = "auto",
 ) -> Floor | None:
     """The floor of a shape on a known card. `fp8_prompts`: only prompts are in 8 bits."""
     ceiling = CEILINGS.get(device)
-    return None if ceiling is None else Floor(shape, ceiling, fp8, fp8_prompts, int4)
+    return None if ceiling is None else Floor(shape, ceiling, fp8, fp8_prompts, int4, head)
 
 
 def _starts(
@@ -229,6 +240,7 @@ def _tests(
             fp8=options.fp8,
             fp8_prompts=options.prefill_fp8,
             int4=options.int4,
+            head=options.head,
         )
         vocab_size = runner.model.config.vocab_size
         bench = Bench(client, options.scale, floor, vocab_size, bars, _reusable(runner))

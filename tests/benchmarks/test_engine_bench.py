@@ -249,6 +249,13 @@ def test_the_floor_is_what_paper_says() -> None:
     assert 1e3 * _floor("qwen3.6-27b").step(1, 0) == pytest.approx(12.0, rel=0.01)
     states = _floor("qwen3.6-27b").step(64, 0) - _floor("qwen3.6-27b").step(0, 0)
     assert 1e3 * states == pytest.approx(64 * 0.0724, rel=0.01)
+    # A head of 248,320 x 5,120 numbers in 16, 8 or 4.19 bits.
+    known, card = read_model_config(dummy_dir("dummy:qwen3.6-27b")), H200
+    wide, by_row, by_group = (
+        Floor(known, card, int4=True, head=head).step(1, 0) for head in ("auto", "fp8", "int4")
+    )
+    assert 1e3 * (wide - by_row) == pytest.approx(0.298, rel=0.01)
+    assert 1e3 * (wide - by_group) == pytest.approx(0.441, rel=0.01)
     # 8,192 tokens of 8B are 114 + 20 TFLOP of products and attention.
     assert 1e3 * _floor("qwen3-8b").prefill([8192]) == pytest.approx(170, rel=0.03)
     call = _floor("qwen3-8b").call([128], [256])

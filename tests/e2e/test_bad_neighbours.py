@@ -11,6 +11,7 @@ import zmq
 
 from tests.fakes.checked_http import checked_client
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
+from tests.fakes.ports import free_ports
 from tests.fakes.text_files import make_text_files
 from tests.fakes.tiny_models import write_tiny_model
 
@@ -44,9 +45,7 @@ serves = "broken"
 
 @pytest.fixture(scope="module")
 def worker_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
+    return free_ports(1)
 
 
 @pytest.fixture(scope="module")

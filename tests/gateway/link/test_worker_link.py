@@ -22,6 +22,7 @@ from protocol.messages import (
     Welcome,
 )
 from protocol.transport import RouterSocket
+from tests.fakes.ports import free_ports
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import FakeWorker, open_worker
 
@@ -183,8 +184,7 @@ async def test_a_gateway_that_comes_back_has_its_workers_again() -> None:
     """Workers dial in again by themselves, and the cache index is rebuilt from a snapshot."""
     messages = [{"role": "user", "content": "white stones " * 100}]
     fake = FakeWorker()
-    async with open_gateway() as first:
-        address = first.address
+    address = f"tcp://127.0.0.1:{free_ports(1)}"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fake.run)
         fake.register()

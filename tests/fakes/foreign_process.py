@@ -16,7 +16,7 @@ import trio
 from protocol.errors import HttpError
 from protocol.transport import HttpClient
 from tests.fakes.ports import free_ports
-from tests.fakes.worker_process import BOUND_S
+from tests.fakes.worker_process import BOUND_S, WorkerProcess, worker_process
 
 JSON = [(b"content-type", b"application/json")]
 
@@ -59,6 +59,17 @@ def foreign_process(address: str | None = None, **settings: Any) -> Iterator[For
         yield stub
     finally:
         stub.kill()
+
+
+@contextmanager
+def holding_worker(folder: Path, *gateways: str) -> Iterator[tuple[WorkerProcess, ForeignProcess]]:
+    """A worker for `echo`, and its engine, which stops within an answer of more than 20 tokens
+    until it is told otherwise: `change(engine.url, hold_after=None)`.
+    """
+    with foreign_process(hold_after=20) as engine:
+        keys = {"engine": "vllm", "model": "builtin:herma-tiny", "probe_context": 0}
+        with worker_process(folder, *gateways, url=engine.url, **keys) as worker:
+            yield worker, engine
 
 
 async def told(url: str) -> dict[str, Any]:

@@ -29,6 +29,9 @@ from protocol.transport import LocalRouter, RouterSocket, is_local
 
 M = TypeVar("M")
 BOUND_S = 30.0
+REGULAR_NONCES = 1_000_000
+"""Those of the regular pings are at most this. Pongs with higher ones are recorded."""
+JOINED_NONCE = 2 * REGULAR_NONCES
 
 
 class GatewayEnd:
@@ -72,6 +75,12 @@ class GatewayEnd:
                     if accepts(message):
                         return message
                 await self._news.wait()
+
+    async def wait_joined(self) -> None:
+        """Return once the worker has taken the Welcome: from then on it tells all that happens."""
+        await self.wait(Register)
+        self.send(Ping(JOINED_NONCE))
+        await self.wait(Pong, lambda m: m.nonce == JOINED_NONCE)
 
     async def wait_ready(self, epoch: int = 1) -> Register:
         return await self.wait(Register, lambda m: m.engine is not None and m.epoch == epoch)
@@ -122,7 +131,7 @@ class GatewayEnd:
             self._send_if_there(Welcome(self.protocol_version, bytes(16), 1, self.siblings))
             if message.engine is not None:
                 self._send_if_there(Snapshot())
-        if isinstance(message, Pong) and message.nonce <= 1_000_000:
+        if isinstance(message, Pong) and message.nonce <= REGULAR_NONCES:
             self._newest_pong = message.nonce
         else:
             self.heard.append(message)

@@ -3,9 +3,10 @@
 `python tests/fakes/stub_engine.py MOOD --fd N --name NAME --parent PID`. The mood is JSON:
 `print` (lines), `say` (the cause of EngineFailed), `is_config`, `phase` (reported before), `exit`,
 `signal` (of its own death), `child` (true: a process of its own, whose pid is printed),
-`stall` (true: no progress any more), `close` (true: it closes its channel and lives on),
-`deaf` (true: it leaves neither when asked nor by SIGTERM), `health_probe` ("wrong": too few
-tokens), `leave` (files in its temporary directory), `model_dir`, `trouble` (of EngineReady).
+`stall` (true: no progress any more), `close` (true: it closes its channel and lives on), `deaf`
+(true: it leaves neither when asked nor by SIGTERM), `health_probe` ("wrong": too few tokens),
+`leave` (files in its temporary directory), `waits_for` (a path: it does nothing before that
+exists), `model_dir`, `trouble` (of EngineReady).
 Without any it gets ready and serves nothing but the health probe.
 """
 
@@ -62,6 +63,8 @@ def main() -> int:
 
 
 def _prelude(mood: dict[str, Any]) -> None:
+    while "waits_for" in mood and not Path(mood["waits_for"]).exists():
+        time.sleep(0.01)
     for line in mood.get("print", ()):
         print(line, flush=True)
     if mood.get("child"):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ class WorkerProcess:
 
     def __init__(self, config: Path, prefix: Sequence[str] = (), **environ: str) -> None:
         self.lines: list[str] = []
+        self._config = config
         # Short, because the address of a unix socket has 107 bytes at the most.
         self.runtime_dir = tempfile.mkdtemp(prefix="herma-test-")
         self.process = subprocess.Popen(
@@ -77,12 +78,33 @@ class WorkerProcess:
 
     async def command(self, *words: str) -> tuple[int, str]:
         """`herma worker WORDS` on this worker's host: exit status and output."""
-        argv = [sys.executable, "-m", "herma", "worker", *words]
-        environ = {**os.environ, "HERMA_RUNTIME_DIR": self.runtime_dir}
-        done = await trio.run_process(
-            argv, capture_stdout=True, stderr=subprocess.STDOUT, check=False, env=environ
+        return await self.command_that_says(None, trio.lowlevel.checkpoint, *words)
+
+    async def command_that_says(
+        self, text: str | None, act: Callable[[], Awaitable[object]], *words: str
+    ) -> tuple[int, str]:
+        """As `command`; once it has said `text`, `act` is called."""
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-m", "herma", "worker", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "HERMA_RUNTIME_DIR": self.runtime_dir, "PYTHONUNBUFFERED": "1"},
         )
-        return done.returncode, done.stdout.decode()
+        said = b""
+        assert process.stdout is not None
+        async with process.stdout as output:
+            async for data in output:
+                said += data
+                if text is not None and text.encode() in said:
+                    text = None
+                    await act()
+        return await process.wait(), said.decode()
+
+    def reload(self, **settings: object) -> None:
+        """Add these keys to its table, which is the last one of the file, and have it read."""
+        with self._config.open("a") as file:
+            file.writelines(f"\n{key} = {_toml(value)}" for key, value in settings.items())
+        self.process.send_signal(signal.SIGHUP)
 
     async def wait_exit(self) -> int:
         return await trio.to_thread.run_sync(partial(self.process.wait, timeout=BOUND_S))

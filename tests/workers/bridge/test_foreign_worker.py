@@ -324,6 +324,7 @@ async def test_a_taken_address_and_a_missing_program_are_named(tmp_path: Path) -
     program is gone.
     """
     with foreign_process() as other:
+        await told(other.url)  # it listens
         async with open_gateway_end() as gateway:
             keys = {"launch": {"argv": stub_argv(other.address)}}
             with foreign_worker(tmp_path, gateway, "vllm", other.url, **keys):

@@ -56,8 +56,10 @@ async def test_an_engine_waits_for_its_gateway_and_goes_on(tmp_path: Path) -> No
 async def test_an_engine_that_starts_meanwhile_is_not_blamed(tmp_path: Path) -> None:
     """What it tells of its start is left in its channel, for longer than a start may be silent."""
     async with open_gateway_end() as gateway:
-        with worker_process(tmp_path, gateway.address, stall_s=STALL_S) as worker:
+        with worker_process(tmp_path, gateway.address) as worker:
             await gateway.wait_ready()
+            worker.reload(stall_s=STALL_S)
+            await worker.wait_line("stall_s is taken")
             gateway.acknowledges = False
             for number in range(NUM_SEQUENCES):
                 gateway.send(talkative(number))

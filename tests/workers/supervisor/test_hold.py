@@ -28,7 +28,7 @@ from protocol.control_messages import (
 )
 from protocol.errors import ConfigError
 from protocol.messages import REPLACED, Bye, Finished, Register, Rejected, Tokens
-from tests.fakes.foreign_process import foreign_process, stub_argv
+from tests.fakes.foreign_process import change, foreign_process, holding_worker, stub_argv
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
 from tests.fakes.ports import free_ports
 from tests.fakes.worker_process import BOUND_S, WorkerProcess, worker_process
@@ -99,13 +99,14 @@ async def _is_served(gateway: GatewayEnd, number: int) -> bool:
 async def test_what_runs_is_finished_and_nothing_else_begins(tmp_path: Path) -> None:
     """Held, the engine answers questions only; released, requests again, without a restart."""
     async with open_gateway_end() as gateway:
-        with worker_process(tmp_path, gateway.address, step_ms=20) as worker:
+        with holding_worker(tmp_path, gateway.address) as (worker, engine):
             await gateway.wait_ready()
             gateway.send(submission(b"r" * 16, max_tokens=30))
             await gateway.wait(Tokens, lambda m: m.items[0].request_id == b"r" * 16)
             await done(worker, AskHold(drain_s=BOUND_S, lease_s=LEASE_S))
             assert (await wait_status(worker, is_held=True)).state == "draining"
             assert not await _is_served(gateway, 1)
+            await change(engine.url, hold_after=None)
             await gateway.wait(Finished, lambda m: m.request_id == b"r" * 16)
             await wait_status(worker, is_held=True, state="ready")
             report = await probed(worker, (1, 2, 3), (4, 5))

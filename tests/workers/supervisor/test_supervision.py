@@ -3,14 +3,16 @@
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
 from herma.worker_command import render
-from protocol.messages import Fault, Register, Rejected, Tokens
-from tests.fakes.gateway_end import open_gateway_end, submission
+from protocol.messages import Fault, Progress, Register, Rejected, Tokens
+from tests.fakes.foreign_process import change, holding_worker
+from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
 from tests.fakes.moody import moody_worker
 from tests.fakes.worker_process import (
     BOUND_S,
@@ -35,13 +37,20 @@ DEATHS = [
 ]
 
 
+async def _go(gateway: GatewayEnd, folder: Path) -> None:
+    """Let an engine that waits for it begin, once the gateway is told all that happens to it."""
+    await gateway.wait_joined()
+    (folder / "go").touch()
+
+
 @pytest.mark.parametrize(("mood", "kind", "says"), DEATHS, ids=lambda value: str(value)[:20])
 async def test_a_death_is_diagnosed(
     tmp_path: Path, mood: dict[str, object], kind: str, says: str
 ) -> None:
     """The gateway is told what the engine died of, in one word and in one line."""
     async with open_gateway_end() as gateway:
-        with moody_worker(tmp_path, gateway.address, **mood):
+        with moody_worker(tmp_path, gateway.address, waits_for=str(tmp_path / "go"), **mood):
+            await _go(gateway, tmp_path)
             fault = await gateway.wait(Fault)
             assert fault.kind.startswith(kind)
             assert says in fault.cause
@@ -61,11 +70,13 @@ async def test_what_a_start_goes_on_without_is_in_the_status(tmp_path: Path) -> 
 async def test_a_death_that_takes_its_time_is_told_before_it_is_over(tmp_path: Path) -> None:
     """An engine that can say nothing more is lost work, whether it is dead or not."""
     async with open_gateway_end() as gateway:
-        with moody_worker(tmp_path, gateway.address, close=True) as (worker, mood):
+        mood: dict[str, object] = {"close": True, "waits_for": str(tmp_path / "go")}
+        with moody_worker(tmp_path, gateway.address, **mood) as (worker, next_mood):
+            await _go(gateway, tmp_path)
             fault = await gateway.wait(Fault)
             assert (fault.epoch, fault.exit_code) == (1, None)
             assert "closed its channel but lived on" in fault.cause
-            mood.set()
+            next_mood.set()
             await gateway.wait(Register, lambda m: m.engine is not None)
             assert len([each for each in gateway.all_of(Fault) if each.epoch == 1]) == 1
             assert not is_alive(worker.engine_pids()[0])
@@ -199,11 +210,16 @@ async def test_a_reload_dials_the_gateways_that_are_new(tmp_path: Path) -> None:
 
 
 async def test_a_start_without_progress_is_ended(tmp_path: Path) -> None:
-    """The phase at which it stood is named."""
+    """The phase at which it stood is named. Its patience is cut once it stands there: no machine
+    is so slow that it ends before.
+    """
     async with open_gateway_end() as gateway:
-        settings: dict[str, object] = {"stall_s": 0.5}
         mood: dict[str, object] = {"phase": "weights", "stall": True}
-        with moody_worker(tmp_path, gateway.address, settings=settings, **mood) as (worker, _):
+        mood |= {"waits_for": str(tmp_path / "go")}
+        with moody_worker(tmp_path, gateway.address, **mood) as (worker, _):
+            await _go(gateway, tmp_path)
+            await gateway.wait(Progress, lambda m: m.phase == "weights")
+            worker.reload(stall_s=0.5)
             fault = await gateway.wait(Fault)
             assert fault.cause.startswith("no progress for 0.5 s at `weights` (50%)")
             await wait_dead(worker.engine_pids()[0])
@@ -299,18 +315,21 @@ async def test_a_supervisor_that_was_stopped_for_long_blames_nobody(tmp_path: Pa
 async def test_a_restart_finishes_what_runs(tmp_path: Path) -> None:
     """Drained first, and no fault; with --force at once."""
     async with open_gateway_end() as gateway:
-        with worker_process(tmp_path, gateway.address, step_ms=20) as worker:
+        with holding_worker(tmp_path, gateway.address) as (worker, engine):
             await gateway.wait_ready()
             gateway.send(submission(b"a" * 16, max_tokens=100))
-            await worker.command("status")
-            status, said = await worker.command("restart", "w")
+            await gateway.wait(Tokens)
+            go_on = partial(change, engine.url, hold_after=None)
+            status, said = await worker.command_that_says("draining", go_on, "restart", "w")
             assert (status, "draining" in said) == (0, True), said
             assert len(gateway.ids_of(b"a" * 16)) == 100
-            gateway.send(submission(b"b" * 16, max_tokens=4000))
+            await change(engine.url, hold_after=20)
+            gateway.send(submission(b"b" * 16, max_tokens=100))
+            await gateway.wait(Tokens, lambda m: m.items[0].request_id == b"b" * 16)
             status, _ = await worker.command("restart", "w", "--force")
             assert status == 0
             await gateway.wait_ready(epoch=3)
-            assert len(gateway.ids_of(b"b" * 16)) < 4000
+            assert len(gateway.ids_of(b"b" * 16)) < 100
             assert not gateway.all_of(Fault)
 
 

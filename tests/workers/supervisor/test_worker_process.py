@@ -29,7 +29,9 @@ from protocol.messages import (
     Submit,
     Tokens,
 )
-from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
+from tests.fakes.foreign_process import change, holding_worker
+from tests.fakes.gateway_end import REGULAR_NONCES, GatewayEnd, open_gateway_end, submission
+from tests.fakes.ports import free_ports
 from tests.fakes.worker_process import BOUND_S, is_alive, wait_dead, worker_process
 from workers.model_dir import files_digest
 
@@ -37,8 +39,13 @@ A, B = b"a" * 16, b"b" * 16
 
 
 def pong(nonce: int) -> Pong:
-    """Nonces over a million are recorded; the regular pings stay below."""
-    return Pong(1_000_000 + nonce)
+    """One that is recorded."""
+    return Pong(REGULAR_NONCES + nonce)
+
+
+def own_address() -> str:
+    """Where a gateway can be again: the kernel gives this port to nobody meanwhile."""
+    return f"tcp://127.0.0.1:{free_ports(1)}"
 
 
 async def finish(gateway: GatewayEnd, request_id: bytes) -> Finished:
@@ -123,11 +130,10 @@ async def test_a_killed_engine_is_told_and_replaced(tmp_path: Path) -> None:
             gateway.send(submission(A, max_tokens=4000))
             await gateway.wait(Tokens, lambda m: m.items[0].request_id == A)
             os.kill(worker.engine_pids()[0], signal.SIGKILL)
-            killed_at = trio.current_time()
             fault = await gateway.wait(Fault)
-            assert trio.current_time() - killed_at < 5.0
             assert (fault.worker, fault.epoch, fault.exit_code) == ("w", 1, 137)
-            assert "SIGKILL" in fault.cause
+            # By its end, not by its silence.
+            assert (fault.kind, "SIGKILL" in fault.cause) == ("killed", True)
             await gateway.wait_ready(epoch=2)
             gateway.send(submission(B))
             assert (await finish(gateway, B)).reason == "length"
@@ -199,7 +205,7 @@ async def test_garbage_from_a_gateway_harms_nobody(tmp_path: Path) -> None:
 async def test_sigterm_finishes_what_runs_and_says_bye(tmp_path: Path) -> None:
     """A drain refuses new work, lets the running sequence end, then Bye and exit status 0."""
     async with open_gateway_end() as gateway:
-        with worker_process(tmp_path, gateway.address, step_ms=5) as worker:
+        with holding_worker(tmp_path, gateway.address) as (worker, engine):
             await gateway.wait_ready()
             gateway.send(submission(A, max_tokens=100))
             await gateway.wait(Tokens, lambda m: m.items[0].request_id == A)
@@ -207,6 +213,7 @@ async def test_sigterm_finishes_what_runs_and_says_bye(tmp_path: Path) -> None:
             await worker.wait_line("draining")
             gateway.send(submission(B))
             assert (await gateway.wait(Rejected)).reason == "draining"
+            await change(engine.url, hold_after=None)
             await gateway.wait(Bye)
             assert (await finish(gateway, A)).output_tokens == 100
             assert await worker.wait_exit() == 0
@@ -264,7 +271,7 @@ async def test_a_silent_gateway_loses_its_work_and_gets_the_worker_back(tmp_path
 
 async def test_a_restarted_gateway_is_found_again(tmp_path: Path) -> None:
     """A new gateway on the old address gets the ready worker, without anyone's help."""
-    async with open_gateway_end() as first:
+    async with open_gateway_end(own_address()) as first:
         with worker_process(tmp_path, first.address):
             await first.wait_ready()
             first.close()
@@ -277,8 +284,7 @@ async def test_a_restarted_gateway_is_found_again(tmp_path: Path) -> None:
 
 async def test_a_gateway_that_is_not_there_is_reported_once(tmp_path: Path) -> None:
     """The operator of a worker learns that nobody answers, before and after there was somebody."""
-    async with open_gateway_end() as gateway:
-        address = gateway.address
+    address = own_address()
     with worker_process(tmp_path, address) as worker:
         says = f"gateway {address} has not answered"
         await worker.wait_line(says)

@@ -31,9 +31,9 @@ class FakeProvider:
     `first_delay_s` between head and first word. `cut_after`: the connection breaks after so many
     words. `comments` are SSE comments before the first word. `extra` is put into every chunk.
     `usage` is told in whole answers, and in streams that ask for it, in a chunk of its own.
-    `ends` False leaves the closing [DONE] out. `before_first` is called right before the first word
-    leaves. After the last event the connection stays open for `linger_s`, then ends in order, or
-    not if `breaks`.
+    `ends` False leaves the closing [DONE] out. No word leaves before `go_on` is set; `before_first`
+    is called right before the first one does. After the last event the connection stays open for
+    `linger_s`, then ends in order, or not if `breaks`.
     """
 
     words: tuple[str, ...] = ("Hello", " from", " afar")
@@ -48,6 +48,7 @@ class FakeProvider:
     usage: dict[str, Any] | None = None
     stream_error: bool = False
     ends: bool = True
+    go_on: trio.Event | None = None
     before_first: Callable[[], None] = lambda: None
     linger_s: float = 0.0
     breaks: bool = False
@@ -125,6 +126,8 @@ class FakeProvider:
             for at, event in enumerate(self.events(body["model"], usage)):
                 if at == self.comments:
                     await trio.sleep(self.first_delay_s)
+                    if self.go_on is not None:
+                        await self.go_on.wait()
                     self.before_first()
                 if self.cut_after is not None and at - self.comments >= self.cut_after:
                     await send(h11.Data(data=event[: len(event) // 2]))

@@ -21,7 +21,7 @@ CONFIG = """
 [gateway]
 port = 0
 worker_bind = "{bind}"
-drain_s = 5.0
+drain_s = 60.0
 
 [[models]]
 name = "alpha"

@@ -148,7 +148,7 @@ async def test_a_request_at_a_provider_outlives_its_table(tmp_path: Path) -> Non
     go elsewhere.
     """
     async with _reloading(tmp_path) as one, trio.open_nursery() as nursery:
-        one.provider.first_delay_s = 0.5
+        one.provider.go_on = trio.Event()
         replies: list[Reply] = []
 
         async def read() -> None:
@@ -164,6 +164,7 @@ async def test_a_request_at_a_provider_outlives_its_table(tmp_path: Path) -> Non
         assert not replies
         assert (await one.ask()).status == 503
         assert one.services.health.open_names() == {}
+        one.provider.go_on.set()
     assert replies[0].status == 200
     assert b"afar" in replies[0].body
     assert replies[0].body.endswith(b"data: [DONE]\n\n")

@@ -59,15 +59,24 @@ async def test_a_byte_order_mark_costs_no_token() -> None:
         await provider.aclose()
 
 
-async def test_silence_in_the_middle_cuts_the_answer() -> None:
+async def test_silence_in_the_middle_cuts_the_answer(mock_clock: trio.testing.MockClock) -> None:
     """After `read_s` without a byte the answer is cut, however long it ran before."""
     events: list[bytes] = []
+
+    async def be_silent() -> None:
+        while not events:
+            await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(0.2)
+
     async with open_provider(FakeProvider(first_delay_s=60.0)) as fake:
         fake.comments = 1
         fake.events = lambda *_: [FIRST, FIRST]  # type: ignore[method-assign]
         provider = provider_of(fake, read_s=0.1)
-        with pytest.raises(ProviderCut):
-            await provider.stream(RAW, "large", events.append)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(be_silent)
+            with pytest.raises(ProviderCut):
+                await provider.stream(RAW, "large", events.append)
         assert events == [FIRST]
         await provider.aclose()
 

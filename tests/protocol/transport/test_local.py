@@ -144,7 +144,7 @@ async def test_an_end_is_told_after_the_last_frame(address: str) -> None:
     async with linked(address) as (gateway, worker, _):
         worker.dealer.send(b"bye")
         worker.dealer.close()
-        await until(lambda: gateway.gone == [worker.identity], timeout_s=1.0)
+        await until(lambda: gateway.gone == [worker.identity])
         assert gateway.frames == [(worker.identity, b"bye")]
         with pytest.raises(PeerUnknown):
             gateway.router.send(worker.identity, b"are you there")
@@ -202,7 +202,7 @@ async def test_a_gateway_that_comes_back_is_found(address: str) -> None:
     """The loss is told at once, dialling goes on, and what waits can be dropped before."""
     async with linked(address) as (gateway, worker, nursery):
         gateway.router.close()
-        await until(lambda: worker.changes == [True, False], timeout_s=1.0)
+        await until(lambda: worker.changes == [True, False])
         worker.dealer.send(b"waits")
         assert worker.dealer.statistics().waiting_frames == 1
         successor = Gateway(address)

@@ -46,9 +46,13 @@ def test_a_crash_loop_is_shown_everywhere_and_healed(tmp_path: Path) -> None:
         os.kill(engine, signal.SIGKILL)
         wait_until(lambda: herma.metrics().get(down) == 1, "the worker's end")
         assert herma.metrics()[fault] == 1
-        told = [line for line in herma.output if "stopped after 5 starts" in line]
-        assert len(told) == 1  # by the gateway; the worker beside it leaves it to that
-        assert "exit code 127: file not found" in told[0]
+
+        def told() -> list[str]:
+            return [line for line in herma.output if "stopped after 5 starts" in line]
+
+        wait_until(told, "its line")
+        assert len(told()) == 1  # by the gateway; the worker beside it leaves it to that
+        assert "exit code 127: file not found" in told()[0]
         away.rename(script)
         subprocess.run(
             [sys.executable, "-m", "herma", "worker", "restart", "w"],

@@ -77,7 +77,7 @@ class Fleet:
     def change(self, workers: Iterable[str], **settings: Any) -> None:
         """Change the settings of these engines while they run."""
         for worker in workers:
-            httpx.post(self.stub(worker), json=settings).raise_for_status()
+            httpx.post(self.stub(worker), json=settings, timeout=BOUND_S).raise_for_status()
 
     def kill_engine(self, worker: str) -> None:
         (pid,) = pids_of(self.ports[worker])
@@ -209,7 +209,7 @@ def test_a_killed_engine_costs_no_byte(fleet: Fleet, victim: str) -> None:
 def _kill_serving(fleet: Fleet, names: tuple[str, ...]) -> str:
     """Kill the engine that has a sequence now."""
     for name in names:
-        if httpx.get(fleet.stub(name)).json()["running"]:
+        if httpx.get(fleet.stub(name), timeout=BOUND_S).json()["running"]:
             fleet.kill_engine(name)
             return name
     raise AssertionError("no engine runs the stream")

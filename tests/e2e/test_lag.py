@@ -63,9 +63,16 @@ async def test_a_gateway_that_stands_still_for_seconds_loses_nobody(tmp_path: Pa
 
 
 async def test_streams_go_on_exactly_where_their_link_was_lost(tmp_path: Path) -> None:
-    """The supervisor stands still until it is given up: each stream resumes, to the token."""
+    """The supervisor stands still until it is given up: each stream resumes, to the token. The
+    engine begins once it has all of them, so that none is over before another has begun.
+    """
     async with gateway_and_worker(tmp_path) as (gateway, worker):
+        (engine,) = worker.engine_pids()
+        os.kill(engine, signal.SIGSTOP)
         streams = start_streams(gateway)
+        statistics = gateway.services.dispatcher.statistics
+        await wait_until(lambda: statistics().running == NUM_STREAMS)
+        os.kill(engine, signal.SIGCONT)
         for stream in streams:
             await stream.wait_text(20)
         os.kill(worker.pid, signal.SIGSTOP)

@@ -82,7 +82,7 @@ async def test_a_client_that_leaves_frees_its_blocks(small: HermaProcess) -> Non
             received = b""
             while received.count(b"data: ") < 10:
                 received += await stream.receive_some()
-            assert _engine(small, "running") == 1
+            await trio.to_thread.run_sync(_wait_running, small)
     await trio.to_thread.run_sync(_wait_idle, small)
 
 
@@ -113,6 +113,11 @@ def _rss(herma: HermaProcess) -> dict[str, int]:
 
 def _engine(herma: HermaProcess, name: str) -> float:
     return herma.metrics()[f'herma_engine_{name}{{worker="local"}}']
+
+
+def _wait_running(herma: HermaProcess) -> None:
+    """Return once the engine has reported its sequence."""
+    wait_until(lambda: _engine(herma, "running") == 1, "a running sequence")
 
 
 def _wait_idle(herma: HermaProcess) -> None:

@@ -9,8 +9,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -90,13 +91,24 @@ class Fleet:
         """How many processes had its place before."""
         return self._sample(index, "herma_processes_replaced_total")
 
+    @contextmanager
+    def stopped_engine(self) -> Iterator[None]:
+        """No token comes meanwhile, so no answer ends."""
+        (pid,) = self.herma.pids("herma engine")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def busy(self) -> list[int]:
         """The processes that have requests."""
         running = "herma_sequences_running"
         return [index for index in range(PROCESSES) if self._sample(index, running)]
 
     def _sample(self, index: int, name: str, before: str = "", after: str = "") -> float:
-        text = httpx.get(self.urls[index].replace("/v1", "/metrics"), trust_env=False).text
+        url = self.urls[index].replace("/v1", "/metrics")
+        text = httpx.get(url, trust_env=False, timeout=BOUND_S).text
         (line,) = [
             line
             for line in text.splitlines()
@@ -152,13 +164,22 @@ def test_the_dashboard_of_each_process_shows_the_requests_of_all(fleet: Fleet) -
         assert len(names) == PROCESSES
         for url in fleet.urls:
             root = url.removesuffix("/v1")
-            told = client.get(f"{root}/dashboard/state").json()["overview"]
-            assert told["processes"] == PROCESSES
+
+            def shows_all() -> Any:
+                """A process that takes a second to answer is left out."""
+                told = client.get(f"{root}/dashboard/state").json()["overview"]  # noqa: B023
+                return told["processes"] == PROCESSES and told
+
+            told = wait_until(shows_all, "the data of all processes")
             assert {row["id"] for row in told["recent"]} >= names
             assert told["totals"]["ended"] >= PROCESSES
             for name in names:
-                explained = client.get(f"{root}/dashboard/requests/{name}").json()
-                assert explained["request"]["id"] == name
+
+                def explained() -> Any:
+                    reply = client.get(f"{root}/dashboard/requests/{name}")  # noqa: B023
+                    return reply.status_code == 200 and reply.json()
+
+                assert wait_until(explained, "its explanation")["request"]["id"] == name
             assert client.get(f"{root}/dashboard/requests/nothing").status_code == 404
 
 
@@ -258,10 +279,11 @@ def test_the_official_client_has_its_answers_when_a_process_dies(
         OpenAI(base_url=fleet.herma.base_url, api_key="unused", max_retries=4) as client,
         ThreadPoolExecutor(num_asked) as threads,
     ):
-        answers = threads.map(ask, range(num_asked))
-        (victim,) = wait_until(lambda: fleet.busy()[:1], "requests in flight")
-        pid = fleet.pid(victim)
-        os.kill(pid, number)
+        with fleet.stopped_engine():
+            answers = threads.map(ask, range(num_asked))
+            (victim,) = wait_until(lambda: fleet.busy()[:1], "requests in flight")
+            pid = fleet.pid(victim)
+            os.kill(pid, number)
         assert list(answers) == [num_tokens] * num_asked
     fleet.pid(victim, other_than=pid)
     wait_until(lambda: all(map(fleet.knows_worker, range(PROCESSES))), "the worker everywhere")
@@ -283,12 +305,15 @@ def test_all_drain_together(fleet: Fleet) -> None:
     every process, though its parent asks it to stop too; then none is left.
     """
     lengths: list[int] = []
+    engine = ExitStack()
 
     async def read(client: httpx.AsyncClient, url: str, begun: list[None]) -> None:
         async with client.stream("POST", f"{url}/chat/completions", json=LONG) as reply:
             lines = reply.aiter_lines()
             await anext(lines)
             begun.append(None)
+            if len(begun) == 2:
+                engine.enter_context(fleet.stopped_engine())
             rest = [line async for line in lines if line.startswith("data: ")]
             assert rest[-1] == "data: [DONE]", rest[-1]
             lengths.append(len(rest))
@@ -300,9 +325,10 @@ def test_all_drain_together(fleet: Fleet) -> None:
                 for url in fleet.urls[:2]:
                     nursery.start_soon(read, client, url, begun)
                 await _until(lambda: len(begun) == 2)
-                assert len(lengths) < 2
-                for pid in at_terminal:
-                    os.kill(pid, signal.SIGINT)
+                with engine:
+                    assert len(lengths) < 2
+                    for pid in at_terminal:
+                        os.kill(pid, signal.SIGINT)
 
     family = descendants(fleet.herma.process.pid)
     at_terminal = [fleet.herma.process.pid]

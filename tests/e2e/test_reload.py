@@ -69,6 +69,7 @@ class _File:
 
     def __init__(self, folder: Path, runtime_dir: str) -> None:
         self.path = folder / "herma.toml"
+        self.audit = folder / "state/herma/audit.jsonl"
         self._folder = folder
         self._environ = {**os.environ, "HERMA_RUNTIME_DIR": runtime_dir}
 
@@ -111,7 +112,7 @@ async def test_16_streams_outlive_every_reload(tmp_path: Path) -> None:
                     await _stream_and_reload(herma, file, provider)
             finally:
                 await trio.to_thread.run_sync(manager.__exit__, None, None, None)
-    _check_audit(tmp_path / "state/herma/audit.jsonl")
+    _check_audit(file.audit)
 
 
 async def _stream_and_reload(herma: HermaProcess, file: _File, provider: FakeProvider) -> None:
@@ -180,7 +181,7 @@ async def _reload(
     keys = KEYS.format(hash=hash_api_key("sk-test"))
     file.write(MORE_MODELS.format(provider=provider.base_url, limits=limits) + keys)
     _hang_up(herma)
-    await trio.to_thread.run_sync(_wait_line, herma, "key `k` (new)")
+    await trio.to_thread.run_sync(_wait_reloaded, file.audit)
     assert (await _ask(client, "far")).status_code == 401
     refused = await _ask(client, "far", **KEY)
     assert refused.status_code == 429, refused.text
@@ -209,5 +210,6 @@ def _hang_up(herma: HermaProcess) -> None:
     herma.process.send_signal(signal.SIGHUP)
 
 
-def _wait_line(herma: HermaProcess, text: str) -> None:
-    wait_until(lambda: any(text in line for line in list(herma.output)), text)
+def _wait_reloaded(audit: Path) -> None:
+    """Return once both processes have read the file at the signal: SIGTERM may follow then."""
+    wait_until(lambda: audit.read_text().count('"SIGHUP"') == 2, "both reloads")

@@ -64,11 +64,13 @@ class Fleet:
         return checked_client(self.herma.base_url, timeout_s=BOUND_S)
 
     def told(self, name: str) -> dict[str, Any]:
-        told: dict[str, Any] = httpx.get(f"http://127.0.0.1:{self.ports[name]}/stub").json()
+        url = f"http://127.0.0.1:{self.ports[name]}/stub"
+        told: dict[str, Any] = httpx.get(url, timeout=BOUND_S).json()
         return told
 
     def change(self, name: str, **settings: Any) -> None:
-        httpx.post(f"http://127.0.0.1:{self.ports[name]}/stub", json=settings)
+        url = f"http://127.0.0.1:{self.ports[name]}/stub"
+        httpx.post(url, json=settings, timeout=BOUND_S).raise_for_status()
 
     def kill(self, name: str) -> None:
         (pid,) = pids_of(self.ports[name])
@@ -285,14 +287,20 @@ def test_an_engine_that_dies_before_the_first_byte_costs_nothing(fleet: Fleet) -
 
 
 def test_an_engine_that_dies_in_mid_stream_is_one_error(fleet: Fleet) -> None:
-    """What was sent stays, one event says what happened, and there is no `[DONE]`."""
+    """What was sent stays, one event says what happened, and there is no `[DONE]`. The engines hold
+    back the rest of the answer until one is dead.
+    """
     with fleet.client() as client:
         body = _body(max_tokens=200, stream=True)
 
         def kill(count: int) -> None:
             if count == 10:
-                fleet.kill_busy()
+                killed = fleet.kill_busy()
+                for name in {*fleet.ports} - {killed}:
+                    fleet.change(name, hold_after=None)
 
+        for name in fleet.ports:
+            fleet.change(name, hold_after=20)
         with client.stream("POST", "/chat/completions", json=body) as reply:
             assert reply.status_code == 200
             events = _events(reply, kill)

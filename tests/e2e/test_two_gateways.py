@@ -65,6 +65,13 @@ class Pair:
         samples = self.hosts[index].metrics()
         return sum(v for k, v in samples.items() if k.startswith("herma_engine_running"))
 
+    def wait_idle(self, index: int) -> None:
+        wait_until(lambda: self.num_running(index) == 0, "the end of all work")
+
+    def num_blocks(self, index: int) -> float:
+        """How many blocks this gateway knows the workers to hold."""
+        return self.hosts[index].metrics()["herma_index_blocks"]
+
     def wait_logged(self, text: str) -> None:
         """Return once a worker has written that."""
         wait_until(lambda: any(text in line for host in self.hosts for line in host.output), text)
@@ -107,9 +114,12 @@ def ask(url: str, request: dict[str, Any]) -> httpx.Response:
 def test_a_conversation_that_changes_its_gateway_stays_at_its_worker(pair: Pair) -> None:
     """Each gateway knows what every worker holds, also of prompts that the other one sent."""
     for number in range(4):
-        first, second = (pair.hosts[(number + i) % 2].base_url for i in range(2))
-        said = long_prompt(f"talk {number}")
+        other = (number + 1) % 2
+        first, second = pair.hosts[1 - other].base_url, pair.hosts[other].base_url
+        said, known = long_prompt(f"talk {number}"), pair.num_blocks(other) + NUM_BLOCKS
         before = ask(first, body(said, max_tokens=4))
+        # It is a process of its own, which may lag.
+        wait_until(lambda: pair.num_blocks(other) >= known, "the prompt at the other gateway")  # noqa: B023
         messages = [
             {"role": "user", "content": said},
             before.json()["choices"][0]["message"],
@@ -131,6 +141,7 @@ class Read:
         self.text = ""
         self.end = ""
         self.has_begun = trio.Event()
+        self.is_over = trio.Event()
 
     async def run(self, client: httpx.AsyncClient, url: str) -> None:
         request = body(
@@ -152,6 +163,7 @@ class Read:
         except httpx.TransportError as error:
             self.end = type(error).__name__
         self.has_begun.set()
+        self.is_over.set()
 
     @property
     def is_right(self) -> bool:
@@ -159,10 +171,10 @@ class Read:
 
 
 async def hurt_amid_streams(
-    pair: Pair, victim: int, hurt: Callable[[], None]
+    pair: Pair, victim: int, hurt: Callable[[], None], *, cuts: bool
 ) -> tuple[list[Read], list[Read]]:
     """Streams through both gateways, with the victim hurt once all have begun. Returns those of the
-    victim, which are cut or left, and those of the other, when they are over.
+    victim, which are cut (`cuts`) or left, and those of the other, when they are over.
     """
     mine = [Read(number, LONG_TOKENS) for number in range(4)]
     theirs = [Read(number) for number in range(4, 8)]
@@ -179,6 +191,8 @@ async def hurt_amid_streams(
                 for read in (*mine, *theirs):
                     await read.has_begun.wait()
                 await trio.to_thread.run_sync(hurt)
+            for read in mine if cuts else ():
+                await read.is_over.wait()
             leaving.cancel_scope.cancel()
     return mine, theirs
 
@@ -205,9 +219,10 @@ async def test_a_killed_gateway_costs_the_other_nothing(pair: Pair, victim: int)
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: pair.num_running(1 - victim) <= 4, "the end of the victim's work")
 
-    mine, theirs = await hurt_amid_streams(pair, victim, hurt)
+    mine, theirs = await hurt_amid_streams(pair, victim, hurt, cuts=True)
     assert all(read.is_right for read in theirs), [read.end for read in theirs]
     assert all(read.end not in {"", "whole"} for read in mine), [read.end for read in mine]
+    await trio.to_thread.run_sync(pair.wait_idle, 1 - victim)
     again = await send_again(pair, 1 - victim, mine)
     assert all(read.is_right for read in again)
     assert [read.worker for read in again] == [read.worker for read in mine]
@@ -227,7 +242,7 @@ async def test_a_stopped_gateway_holds_nothing(pair: Pair) -> None:
         wait_until(lambda: pair.num_running(1) <= 4, "the end of the victim's work")
 
     try:
-        _, theirs = await hurt_amid_streams(pair, 0, hurt)
+        _, theirs = await hurt_amid_streams(pair, 0, hurt, cuts=False)
         pair.wait_logged("its process is stopped")
         assert all(read.is_right for read in theirs), [read.end for read in theirs]
     finally:

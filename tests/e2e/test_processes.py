@@ -244,8 +244,11 @@ def test_the_death_of_one_process_is_felt_by_its_own_clients_only(fleet: Fleet) 
     # The kernel refuses a connection that it had given to the dead process and not yet made.
     assert set(ends) <= {"whole", "cut", "refused"}, ends
     assert ends["cut"] + ends["refused"] <= num_clients, "a client was cut twice by one death"
-    told = fleet.herma.output
-    assert any("gateway 1/3 ended: SIGKILL" in line for line in told), (victim, told[-30:])
+    told = fleet.herma.output  # a thread writes it
+    wait_until(
+        lambda: any("gateway 1/3 ended: SIGKILL" in line for line in told),
+        f"the line of {victim}'s death",
+    )
 
 
 @pytest.mark.parametrize(

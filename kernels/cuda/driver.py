@@ -43,6 +43,14 @@ def version() -> int:
     return int(_done(driver.cuDriverGetVersion(), "say its version"))
 
 
+def card_address(host_address: int) -> int:
+    """Where the current card sees page-locked memory of the host; mostly at the same address.
+    Raises `DriverError` if it does not see it.
+    """
+    what = f"show the card the host's memory at {host_address:#x}"
+    return int(_done(driver.cuMemHostGetDevicePointer(host_address, 0), what))
+
+
 def load(cubin: bytes, name: str, num_threads: int, shared_bytes: int, device: int) -> Function:
     """Load a kernel into the context of `device`. Raises `DriverError`, and `ValueError` unless
     that device is the current one.

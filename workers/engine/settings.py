@@ -104,6 +104,8 @@ def layer_change(
 
 def vocabulary_form(config: WorkerConfig, shape: ModelConfig) -> VocabularyForm:
     """How embedding and head are kept. Raises `ConfigError`."""
+    if shape.embeds and (config.head, config.embedding) != ("auto", "auto"):
+        raise ConfigError(f"{config.model} embeds and has no head: remove `head` and `embedding`")
     if config.embedding == "host" and config.head == "auto" and shape.tied:
         raise ConfigError(
             f'{config.model} has one matrix for embedding and head, so embedding = "host" needs '

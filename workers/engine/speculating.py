@@ -91,7 +91,7 @@ def kept_speculation(
         return None, None
     device = runner.model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    numbers = config.quantization, str(runner.model.weights.embedding.dtype)
+    numbers = config.quantization, config.head, str(runner.model.weights.embedding.dtype)
     origin = Origin(config.model, chosen.drafter, " ".join((name, *numbers)))
     record = DraftRecord(origin, environ)
     speculation = speculation_for(config, runner, record.load())

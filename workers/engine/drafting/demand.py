@@ -55,7 +55,7 @@ def _weights(shape: Shape, target: ModelConfig, *, fp8: bool, copies: bool) -> i
                 + _HALF * hidden * len(shape.taps) * target.hidden_size
                 + _context(network, fp8=fp8)
                 + own
-                + _copy(shape.vocab_size, hidden, fp8=copies or (own > 0 and fp8))
+                + _copy(shape.vocab_size, hidden, fp8=fp8)
                 + _extras(shape)
             )
         case Eagle3Shape():

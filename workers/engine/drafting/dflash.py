@@ -27,7 +27,7 @@ from workers.engine.drafting.captured import Blocks, CapturedDrafts, Taken
 from workers.engine.drafting.description import DFlashShape
 from workers.engine.drafting.dflash2 import BranchConv, Conv, PairScores, walk
 from workers.engine.drafting.drafter import Capture, Drafted, DraftStep
-from workers.engine.drafting.weights import DrafterReader, drafting_head, own_bytes, reading
+from workers.engine.drafting.weights import DrafterReader, DraftingHead, own_bytes, reading
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
@@ -139,13 +139,13 @@ class DFlash:
         self._weights = weights
         model, others = weights.model, weights.others()
         self._context: Weight = weights.context
-        self._head, copies = drafting_head(model.head, fp8=fp8)
+        self._head = DraftingHead(model, fp8=fp8)
         if fp8:
             model = replace(model, layers=tuple([quantised(layer) for layer in model.layers]))
             self._context = quantize_weight(weights.context)
         self._model = model
         own = own_bytes(model, target.weights, *others)
-        self.num_bytes = own + self._context.nbytes + copies
+        self.num_bytes = own + self._context.nbytes + self._head.num_bytes
         config, heads = shape.network, shape.network.attention
         longest = window + shape.block_size  # a block may reach past the window's end
         self._network = Network(config, model, longest)
@@ -243,7 +243,7 @@ class DFlash:
         num_seqs, depth, size = hidden.shape
         rows = hidden.reshape(-1, size)
         eps = self._shape.network.rms_norm_eps
-        logits = norm_linear(rows, self._model.norm, eps, self._head)
+        logits = self._head.logits(rows, eps)
         if self._weights.pairs is not None and self._shape.selector is not None:
             normed = self._network.final_norm(rows).view(hidden.shape)
             top_k, blocks = self._shape.selector.top_k, logits.view(num_seqs, depth, -1)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan
-from kernels.linear import linear, norm_linear
+from kernels.linear import linear
 from kernels.rms_norm import rms_norm
 from workers.engine.drafting.description import MtpShape
-from workers.engine.drafting.weights import drafting_head, own_bytes, reading
+from workers.engine.drafting.weights import DraftingHead, own_bytes, reading
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.models.weights import ModelWeights, quantised
@@ -71,11 +71,11 @@ class MtpCell:
         self.reads_hidden = True
         self.config = shape.network
         self.like = weights.fc
-        self._head, copies = drafting_head(model.head, fp8=fp8)
+        self._head = DraftingHead(model, fp8=fp8)
         if fp8:
             model = replace(model, layers=tuple([quantised(layer) for layer in model.layers]))
         others = weights.fc, weights.embedding_norm, weights.state_norm
-        self.num_bytes = own_bytes(model, target.weights, *others) + copies
+        self.num_bytes = own_bytes(model, target.weights, *others) + self._head.num_bytes
         self._target = target
         self._weights = weights
         self._network = Network(shape.network, model, window + 1)
@@ -104,7 +104,7 @@ class MtpCell:
 
     def logits(self, out: Tensor) -> Tensor:
         """See `Cell`."""
-        return norm_linear(out, self._weights.model.norm, self.config.rms_norm_eps, self._head)
+        return self._head.logits(out, self.config.rms_norm_eps)
 
     def token_ids(self, ids: Tensor) -> Tensor:
         """See `Cell`."""

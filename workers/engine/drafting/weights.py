@@ -20,6 +20,7 @@ from workers.engine.load.checkpoint import Checkpoint
 from workers.engine.load.file_stream import FileStream
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
+from workers.engine.models.vocabulary import logits, norm_before
 from workers.engine.models.weights import LayerWeights, ModelWeights, WeightReader
 
 _PREFIXES: Final = ("", "model.")
@@ -136,14 +137,21 @@ def reading(
         reader.check_nothing_left(path, only)
 
 
-def drafting_head(head: Weight, *, fp8: bool) -> tuple[Weight, int]:
-    """The head by which drafts are chosen, in 8 bits with `fp8`, and the bytes of that copy. A head
-    in 8 or 4 bits serves as it is.
+class DraftingHead:
+    """The norm and the head of `model` by which drafts are chosen: in 8 bits with `fp8`, by a copy
+    of `num_bytes`. A head in 8 or 4 bits serves as it is.
     """
-    if not fp8 or not isinstance(head, Tensor):
-        return head, 0
-    copy = quantize_weight(head)
-    return copy, copy.nbytes
+
+    def __init__(self, model: ModelWeights, *, fp8: bool) -> None:
+        self._head, self.num_bytes = model.head, 0
+        if fp8 and isinstance(model.head, Tensor):
+            self._head = quantize_weight(model.head)
+            self.num_bytes = self._head.nbytes
+        self._norm = norm_before(self._head, model.norm, model.embedding.dtype)
+
+    def logits(self, hidden: Tensor, eps: float) -> Tensor:
+        """Of last hidden states [rows, hidden]."""
+        return logits(hidden, self._norm, eps, self._head)
 
 
 def own_bytes(model: ModelWeights, target: ModelWeights, *others: Tensor | None) -> int:

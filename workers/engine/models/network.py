@@ -21,6 +21,7 @@ from workers.engine.models.angles import cos_sin
 from workers.engine.models.description import Attention, Gate, ModelConfig
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.state_slots import StateStep
+from workers.engine.models.vocabulary import logits
 from workers.engine.models.weights import LayerWeights, ModelWeights
 
 
@@ -149,7 +150,7 @@ class Network:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocab] of last hidden states [rows, hidden], in their dtype."""
         weights, eps = self.weights, self.config.rms_norm_eps
-        return norm_linear(hidden, weights.norm, eps, weights.head, invariant=self.invariant)
+        return logits(hidden, weights.norm, eps, weights.head, invariant=self.invariant)
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         """The final norm of last hidden states [rows, hidden], which a head or a pooling reads."""

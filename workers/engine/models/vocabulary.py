@@ -13,9 +13,19 @@ from torch import Tensor
 from kernels import int4
 from kernels.fp8 import Fp8Weight, quantize_weight
 from kernels.int4 import Int4Weight
-from kernels.linear import Weight
+from kernels.linear import Weight, norm_linear
 from workers.engine.memory.budget import host_room
 from workers.engine.memory.host_pool import HostPool
+
+_INT4_ROWS: Final = 256
+_FP8_ROWS: Final = 128
+"""Rows that a head multiplies at a time: for more of them products in 4 bits widen the matrix, and
+in 8 bits those that the library cannot scale. A 27B's would take 2.4 GiB, of which the probe of the
+largest step sees nothing where the rows are those of drafts.
+"""
+
+_SCALED_ROWS: Final = 16
+"""The library scales products in 8 bits if the number of a weight's rows is a multiple."""
 
 HeadForm = Literal["auto", "fp8", "int4"]
 
@@ -52,6 +62,27 @@ def norm_before(head: Weight, norm: Tensor, dtype: torch.dtype) -> Tensor:
     return norm.to(dtype) if isinstance(head, Fp8Weight | Int4Weight) else norm
 
 
+def logits(
+    hidden: Tensor, norm: Tensor, eps: float, head: Weight, *, invariant: bool = False
+) -> Tensor:
+    """`norm_linear` [rows, vocab] by a head, without a wide copy of a narrow one."""
+    most = _most_rows(head, hidden.dtype)
+    if not 0 < most < hidden.shape[0]:
+        return norm_linear(hidden, norm, eps, head, invariant=invariant)
+    starts = range(0, hidden.shape[0], most)
+    rows = (hidden[start : start + most] for start in starts)
+    return torch.cat([norm_linear(part, norm, eps, head, invariant=invariant) for part in rows])
+
+
+def _most_rows(head: Weight, dtype: torch.dtype) -> int:
+    """0: any number."""
+    if isinstance(head, Int4Weight):
+        return _INT4_ROWS
+    is_wide = not isinstance(head, Fp8Weight)
+    is_scaled = dtype == torch.bfloat16 and head.shape[0] % _SCALED_ROWS == 0
+    return 0 if is_wide or is_scaled else _FP8_ROWS
+
+
 def _narrowed(head: Tensor, form: HeadForm) -> Weight:
     if form == "auto":
         return head
@@ -66,11 +97,13 @@ def _on_host(embedding: Tensor) -> Tensor:
 
 
 def seen_by(device: torch.device, kept: Tensor) -> Tensor:
-    """The page-locked tensor `kept` as one of the card `device`, which reads it over its bus: the
-    driver maps locked memory at the same address ("Unified Addressing" of the CUDA runtime's
-    manual). Kernels and graphs then need not know where it is.
+    """The page-locked tensor `kept` as one of the current card `device`, which reads it over its
+    bus ("Unified Addressing" of the CUDA runtime's manual). Kernels and graphs then need not know
+    where it is. Raises `DriverError` if the card does not see such memory.
     """
-    seen = torch.as_tensor(_Locked(kept), device=device)
+    from kernels.cuda.driver import card_address  # noqa: PLC0415 - only hosts with a card have it
+
+    seen = torch.as_tensor(_Locked(kept, card_address(kept.data_ptr())), device=device)
     return seen.view(kept.dtype).view(kept.shape)
 
 
@@ -79,8 +112,9 @@ class _Locked:
     as long as the tensor that it makes of it.
     """
 
-    def __init__(self, kept: Tensor) -> None:
+    def __init__(self, kept: Tensor, address: int) -> None:
         self._kept = kept
+        self._address = address
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -88,7 +122,7 @@ class _Locked:
         return {
             "shape": (self._kept.nbytes,),
             "typestr": "|u1",
-            "data": (self._kept.data_ptr(), False),
+            "data": (self._address, False),
             "strides": None,
             "version": 3,
         }

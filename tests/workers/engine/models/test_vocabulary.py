@@ -11,18 +11,22 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from config import WorkerConfig
+from kernels import int4
 from kernels.fp8 import Fp8Weight, dequantise, quantize_weight
 from kernels.int4 import Int4Weight
+from kernels.linear import norm_linear
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from workers.engine.drafting.weights import drafting_head
+from workers.engine.drafting.weights import DraftingHead
 from workers.engine.memory.budget import host_room
 from workers.engine.memory.forecast import weights_bytes
 from workers.engine.memory.host_pool import HostPool
+from workers.engine.models import vocabulary
 from workers.engine.models.model_config import read_model_config
-from workers.engine.models.vocabulary import VocabularyForm, norm_before, seen_by
+from workers.engine.models.vocabulary import VocabularyForm, logits, norm_before, seen_by
+from workers.engine.models.weights import ModelWeights
 from workers.engine.runner import Runner
 from workers.engine.settings import vocabulary_form
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
@@ -101,11 +105,38 @@ def test_a_drafter_takes_a_narrow_head_as_it_is() -> None:
     """Of one in 16 bits it makes a copy in 8 where the card has them."""
     head = _draw(11, 32)
     small = quantize_weight(head)
-    assert drafting_head(head, fp8=False) == (head, 0)
-    assert drafting_head(small, fp8=True) == (small, 0)
-    copy, size = drafting_head(head, fp8=True)
-    assert isinstance(copy, Fp8Weight)
-    assert size == copy.nbytes
+    for given, fp8, copied in (
+        (head, False, 0),
+        (small, True, 0),
+        (head, True, small.nbytes),
+        (int4.quantize(head), True, 0),
+    ):
+        model = ModelWeights(head, (), _draw(32), given)
+        drafting = DraftingHead(model, fp8=fp8)
+        assert drafting.num_bytes == copied
+        used = small if copied else given
+        expected = logits(_draw(3, 32), model.norm, 1e-6, used)
+        assert torch.equal(drafting.logits(_draw(3, 32), 1e-6), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 256, 257, 600])
+def test_many_rows_go_by_a_narrow_head_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more at once the kernels would widen the whole matrix; the numbers are the same."""
+    seen: list[int] = []
+
+    def counted(x: Tensor, *rest: Any, **named: Any) -> Tensor:
+        seen.append(len(x))
+        return norm_linear(x, *rest, **named)
+
+    monkeypatch.setattr(vocabulary, "norm_linear", counted)
+    hidden, norm, head = _draw(rows, 32), _draw(32), _draw(33, 32)
+    for kept, most in ((int4.quantize(head), 256), (quantize_weight(head), 128), (head, rows)):
+        seen.clear()
+        expected = norm_linear(hidden, norm, 1e-6, kept)
+        torch.testing.assert_close(logits(hidden, norm, 1e-6, kept), expected)
+        assert sum(seen) == rows
+        assert max(seen) <= most
+        assert len(seen) == -(-rows // most)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +172,6 @@ def test_a_card_reads_rows_of_the_hosts_memory(dtype: torch.dtype) -> None:
     kept.copy_(rows)
     seen = seen_by(card, kept)
     assert (seen.device, seen.dtype, seen.shape) == (card, dtype, rows.shape)
-    assert seen.data_ptr() == kept.data_ptr()
     assert torch.cuda.memory_allocated() == before
     del pool, kept
     gc.collect()

@@ -127,7 +127,7 @@ class Runner:
         weights = self.model.weights
         return DeviceUse(
             weights.num_bytes(), kv_bytes, captured, wanted, self._step_bytes,
-            weights.prefill_bytes, self.state_bytes, self._trouble(),
+            weights.prefill_bytes, self.state_bytes, self._trouble(), weights.host_bytes,
         )  # fmt: skip
 
     def _trouble(self) -> str:

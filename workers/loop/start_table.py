@@ -23,7 +23,8 @@ class DeviceUse(NamedTuple):
     """Facts of a native engine: bytes, and the numbers of captured and of planned graphs (0 of 0 on
     a device without graphs). `step_bytes` is the memory of the largest step in a probe, 0 without a
     probe. `prefill_bytes` of the weights are a second form. `state_bytes` are recurrent states.
-    `trouble` is a fault that the start has found and tolerates.
+    `trouble` is a fault that the start has found and tolerates. `host_bytes` of weights are in the
+    host's memory, beside `weights_bytes` on the card.
     """
 
     weights_bytes: int
@@ -34,6 +35,7 @@ class DeviceUse(NamedTuple):
     prefill_bytes: int = 0
     state_bytes: int = 0
     trouble: str = ""
+    host_bytes: int = 0
 
 
 def start_table(
@@ -50,7 +52,8 @@ def start_table(
     if use is not None:
         second = use.prefill_bytes
         twice = f", {bytes_text(second)} of them for prompts" if second else ""
-        rows.append(("weights", f"{bytes_text(use.weights_bytes)}{twice}"))
+        far = f", {bytes_text(use.host_bytes)} more on the host" if use.host_bytes else ""
+        rows.append(("weights", f"{bytes_text(use.weights_bytes)}{twice}{far}"))
     kv = f"{facts.kv_tokens:,} tokens in blocks of {facts.block_size}"
     rows.append(("keys, values", kv if use is None else f"{kv}, {bytes_text(use.kv_bytes)}"))
     if facts.snapshots is not None:

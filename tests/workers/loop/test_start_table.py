@@ -40,6 +40,12 @@ def test_a_cpu_has_no_graphs() -> None:
     assert lines[-1] == "seconds       0.0 in all"
 
 
+def test_what_is_in_the_hosts_memory_is_told_apart() -> None:
+    """It takes nothing of the card."""
+    lines = start_table(CARD, "m", None, (), USE._replace(host_bytes=1_246_000_000))
+    assert "weights       14.22 GiB, 1.16 GiB more on the host" in lines
+
+
 def test_what_a_start_goes_on_without_has_a_row() -> None:
     lines = start_table(CARD, "m", None, (), USE._replace(trouble="4-bit products: Triton's"))
     assert lines[-2] == "trouble       4-bit products: Triton's"

@@ -472,7 +472,7 @@ class WorkerConfig(_Table, frozen=True):
 
     Groups. Workers of one `group` on several hosts are the `ranks` of one engine, each started by
     its own `launch`. Rank 0 has the API and listens for the others at `group_address`. Unless that
-    is loopback, `group_keys` has the other ranks' public keys by name, `group_server_key` its own.
+    is loopback, `group_keys` has the other ranks' public keys by name, `group_server_key` rank 0's.
 
     Other engines. "synthetic" generates a token every `step_ms` without weights, for load tests;
     "scripted" gives the answers in the file `script`, for tests of clients. "vllm", "sglang" and

@@ -62,10 +62,13 @@ def reference_logits(
         hidden = hidden + _mlp(described.mlp.gate, eps, layer, hidden, num_rounded)
     hidden = _norm(hidden[rows], weights.norm, eps)
     starts = range(0, config.vocab_size, _HEAD_ROWS)
-    heads = (_part(weights.head, slice(start, start + _HEAD_ROWS)) for start in starts)
+    head = weights.head
+    assert not isinstance(head, DualWeight)
+    slices = (slice(start, start + _HEAD_ROWS) for start in starts)
+    heads = (head[part] if isinstance(head, Tensor) else head.rows(part) for part in slices)
     # By a head in 8 bits the kernels round the rows of two draws and more.
     rounded = len(hidden) if num_rounded else 0
-    parts = [_linear(hidden, head, rounded) for head in heads]
+    parts = [_linear(hidden, part, rounded) for part in heads]
     return torch.cat(parts, dim=-1).float()
 
 
@@ -179,17 +182,6 @@ def _linear(x: Tensor, weight: Weight, num_rounded: int, bias: Tensor | None = N
     if num_rounded:
         x = torch.cat((_rounded_rows(x[:num_rounded]), x[num_rounded:]))
     return F.linear(x, _widened(weight).to(x.dtype), wide_bias)
-
-
-def _part(weight: Weight, rows: slice) -> Weight:
-    """These rows of a head, whose scales are by row."""
-    if isinstance(weight, Fp8Weight):
-        return Fp8Weight(weight.values[rows], weight.scales[rows])
-    if isinstance(weight, Int4Weight):
-        zeros = None if weight.zeros is None else weight.zeros[rows]
-        return Int4Weight(weight.words[rows], weight.scales[rows], zeros)
-    assert isinstance(weight, Tensor)
-    return weight[rows]
 
 
 def _widened(weight: Fp8Weight) -> Tensor:

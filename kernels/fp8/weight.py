@@ -63,6 +63,16 @@ class Fp8Weight:
         """The same weight on another device."""
         return Fp8Weight(self.values.to(device), self.scales.to(device))
 
+    def rows(self, chosen: Tensor | slice) -> "Fp8Weight":
+        """These rows of a weight with scales by row: int64 [M], or a slice. Raises `ValueError` for
+        scales by block.
+        """
+        if self.is_blocked:
+            raise ValueError("scales by block do not move with single rows")
+        # torch picks rows of bytes on every device, of 8-bit floats it does not.
+        values = self.values.view(torch.uint8)[chosen].view(FP8)
+        return Fp8Weight(values, self.scales[chosen])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DualWeight:

@@ -76,8 +76,8 @@ class Int4Weight:
         parts = (self.words, self.scales, self.zeros, self.order)
         return Int4Weight(*[None if part is None else part.to(device) for part in parts])  # type: ignore[arg-type]
 
-    def rows(self, chosen: Tensor) -> "Int4Weight":
-        """These rows, int64 [M]."""
+    def rows(self, chosen: Tensor | slice) -> "Int4Weight":
+        """These rows: int64 [M], or a slice."""
         zeros = None if self.zeros is None else self.zeros[chosen]
         return Int4Weight(self.words[chosen], self.scales[chosen], zeros, self.order)
 

@@ -64,7 +64,7 @@ def foreign_process(address: str | None = None, **settings: Any) -> Iterator[For
 @contextmanager
 def holding_worker(folder: Path, *gateways: str) -> Iterator[tuple[WorkerProcess, ForeignProcess]]:
     """A worker for `echo`, and its engine, which stops within an answer of more than 20 tokens
-    until it is told otherwise: `change(engine.url, hold_after=None)`.
+    until `change(engine.url, hold_after=None)`.
     """
     with foreign_process(hold_after=20) as engine:
         keys = {"engine": "vllm", "model": "builtin:herma-tiny", "probe_context": 0}

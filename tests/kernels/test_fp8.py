@@ -139,3 +139,12 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="norm"):
         fp8.quantize_rows(torch.zeros(2, 3), torch.zeros(4))
     assert fp8.quantize_rows(torch.zeros(0, 3))[0].shape == (0, 3)
+
+
+def test_rows_are_picked_with_their_scales() -> None:
+    """By index or slice; scales by block belong to no single row."""
+    weight = by_row(_rows(9, 32))
+    for chosen in (slice(2, 5), torch.tensor([8, 0, 8])):
+        assert torch.equal(wide(weight.rows(chosen)), wide(weight)[chosen])
+    with pytest.raises(ValueError, match="by block"):
+        by_block(_rows(9, 32)).rows(slice(2))

@@ -38,7 +38,7 @@ DEATHS = [
 
 
 async def _go(gateway: GatewayEnd, folder: Path) -> None:
-    """Let an engine that waits for it begin, once the gateway is told all that happens to it."""
+    """Let an engine that waits for it begin, once the worker reports to the gateway."""
     await gateway.wait_joined()
     (folder / "go").touch()
 

@@ -44,7 +44,7 @@ def pong(nonce: int) -> Pong:
 
 
 def own_address() -> str:
-    """Where a gateway can be again: the kernel gives this port to nobody meanwhile."""
+    """Where a gateway can listen again: the kernel assigns this port to no other socket."""
     return f"tcp://127.0.0.1:{free_ports(1)}"
 
 

@@ -539,8 +539,7 @@ def _rows_of(weight: Weight, rows: Tensor, dtype: torch.dtype) -> Weight:
         raise TypeError("rows are ordered before they are quantised")
     if weight.is_blocked:
         return dequantise(weight, dtype)[rows]
-    values = weight.values.view(torch.uint8)[rows].view(weight.values.dtype)
-    return Fp8Weight(values, weight.scales[rows])
+    return weight.rows(rows)
 
 
 def _dense(weight: Weight, dtype: torch.dtype) -> Tensor:

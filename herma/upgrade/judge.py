@@ -61,8 +61,10 @@ def speed_of(answers: Sequence[ProbedAnswer]) -> float:
 
 
 def too_slow(old: float, new: float) -> str | None:
-    """The complaint if `new` tokens per second are too few after `old`; else None."""
-    if not old or new >= SLOWER * old:
+    """The complaint if `new` tokens per second are too few after `old`; None if they are not, or if
+    one of them is 0, which is unknown: an engine need not count its tokens.
+    """
+    if not old or not new or new >= SLOWER * old:
         return None
     return f"answers at {new:.1f} tokens/s, {1 - new / old:.0%} slower than the {old:.1f} before"
 

@@ -261,6 +261,8 @@ class _Trial:
             for problem in wrong_answers(answers[: len(asked)], now):
                 raise Rejected(f"{self._name}: version {self._to} answers otherwise: {problem}")
             old = speed_of(answers)
+            if old and not speed_of(now):
+                self._mover.say(f"{self._name}: its speed is unknown, so it cannot be compared")
             if too_slow(old, speed_of(now)) is not None:
                 now += self._measure_again(asked, _MEASUREMENTS - 1)
             if (slow := too_slow(old, speed_of(now))) is not None:

@@ -25,7 +25,7 @@ from protocol.errors import HermaError
 from protocol.messages import EngineFacts
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.memory.out_of_memory import is_out_of_memory
+from workers.engine.memory.out_of_memory import is_of_host, is_out_of_memory
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.step.batch import SequenceState
@@ -263,16 +263,16 @@ class Runner:
         sequences of the others as lost.
         """
         while chunks:
-            made, fits = self._try(chunks, compute, nothing)
-            if fits:
+            made, lacking = self._try(chunks, compute, nothing)
+            if not lacking:
                 return made
             if self._has_states:
                 # The states of some layers may have moved on, those of others not.
-                self._lost.update((chunk.seq, _state_lost_text(chunk)) for chunk in chunks)
+                self._lost.update((chunk.seq, _state_lost_text(lacking, chunk)) for chunk in chunks)
                 return nothing
             culprit = max(chunks, key=_appetite)
             chunks.remove(culprit)
-            self._lost[culprit.seq] = _out_of_memory_text(culprit)
+            self._lost[culprit.seq] = _out_of_memory_text(lacking, culprit)
         return nothing
 
     def _launch(self, chunks: Sequence[Chunk], *, takes_in: bool) -> Launched | Unsampled | None:
@@ -299,24 +299,25 @@ class Runner:
 
     def _try(
         self, chunks: Sequence[Chunk], compute: Callable[[Sequence[Chunk]], T], nothing: T
-    ) -> tuple[T, bool]:
-        """What `compute` returns, and whether memory sufficed. Tries twice after an error of the
-        driver: a repeated step writes the same keys and values. A model with recurrent states has
-        one try, because states would move on twice.
+    ) -> tuple[T, str]:
+        """What `compute` returns, and which memory did not suffice: "" if all did. Tries twice
+        after an error of the driver: a repeated step writes the same keys and values. A model with
+        recurrent states has one try, because states would move on twice.
         """
         for is_last in (self._has_states, True):
             try:
-                return compute(chunks), True
+                return compute(chunks), ""
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 is_torch = isinstance(error, torch.OutOfMemoryError)
+                lacking = "memory of the host" if is_of_host(error) else "memory"
             # Outside the handler, where the exception's frames hold no tensors of the failed step.
             torch.cuda.empty_cache()
             if is_last or is_torch:
                 break
             # A kernel or a workspace asked the driver for memory, which torch has now returned.
-        return nothing, False
+        return nothing, lacking
 
     def _sound(self, chunk: Chunk) -> Chunk:
         """The chunk, without its drafts if one is outside the vocabulary: as an index it would
@@ -381,15 +382,15 @@ def _appetite(chunk: Chunk) -> tuple[int, int]:
     return chunk.length, chunk.start
 
 
-def _state_lost_text(chunk: Chunk) -> str:
+def _state_lost_text(lacking: str, chunk: Chunk) -> str:
     return (
-        f"out of memory in a step with {chunk.length} tokens after {chunk.start}, which may have "
-        "changed recurrent states; lower token_budget or kv_tokens of this worker"
+        f"out of {lacking} in a step with {chunk.length} tokens after {chunk.start}, which may "
+        "have changed recurrent states; lower token_budget or kv_tokens of this worker"
     )
 
 
-def _out_of_memory_text(chunk: Chunk) -> str:
+def _out_of_memory_text(lacking: str, chunk: Chunk) -> str:
     return (
-        f"out of memory in a chunk of {chunk.length} tokens after {chunk.start}; "
+        f"out of {lacking} in a chunk of {chunk.length} tokens after {chunk.start}; "
         "lower token_budget or kv_tokens of this worker"
     )

@@ -24,7 +24,7 @@ from workers.engine.load.checkpoint import Report
 from workers.engine.memory.budget import MemoryRoom, host_room, num_processors
 from workers.engine.memory.host_pool import HostPool
 from workers.engine.memory.kv_size import KvDemand, choose_blocks
-from workers.engine.memory.out_of_memory import is_out_of_memory
+from workers.engine.memory.out_of_memory import is_of_host, is_out_of_memory, shortage
 from workers.engine.memory.state_size import StateMemory
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.dummy import draw_weights
@@ -90,10 +90,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise ConfigError(
-            f"{config.model} does not fit into the memory of {device}: take a smaller model, "
-            "lower token_budget or kv_tokens, or end what else runs there"
-        ) from error
+        raise ConfigError(_does_not_fit(config, device, error)) from error
     tokens = num_blocks * config.block_size
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
         limits = (None, 0) if kept is None else (kept.num_seqs, kept.num_snapshots)
@@ -166,8 +163,23 @@ def _own_head(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        _leave_out("its weights do not fit beside the model's")
+        _leave_out(f"its weights do not fit beside the model's: {shortage(error)}")
     return None
+
+
+def _does_not_fit(config: WorkerConfig, device: torch.device, error: BaseException) -> str:
+    """Names the memory that is too small: a worker on a card needs the host's too."""
+    model = config.model
+    if device.type == "cuda" and is_of_host(error):
+        return (
+            f"{model} does not fit into the memory of the host beside its card ({shortage(error)}):"
+            ' lower host_bytes, leave out embedding = "host", or end what else runs there'
+        )
+    name = "the host" if is_of_host(error) else device
+    return (
+        f"{model} does not fit into the memory of {name}: take a smaller model, "
+        "lower token_budget or kv_tokens, or end what else runs there"
+    )
 
 
 def _leave_out(why: object) -> None:

@@ -29,7 +29,7 @@ from workers.ipc.health_probe import chat_fields, chat_relay
 _ALTERNATIVES: Final = 2
 """The best two tokens: one of them may be the chosen one."""
 _MIN_TIMED: Final = 4
-"""Fewer tokens after the first give no speed."""
+"""Fewer tokens give no speed."""
 
 
 @final
@@ -128,19 +128,30 @@ class AnswerProbe:
         if self._relay is not None:
             self._answered_in_text(now)
         else:
-            lasted_s, later = self._last_at - self._first_at, len(self._ids) - self._num_first
             self.answers.append(
                 ProbedAnswer(
                     tokens=tuple(self._ids),
                     leads=tuple(self._leads) if len(self._leads) == len(self._ids) else (),
                     first_token_s=self._first_at - self._began_at,
-                    tokens_per_s=later / lasted_s if later >= _MIN_TIMED and lasted_s > 0 else 0.0,
+                    tokens_per_s=self._speed(),
                 )
             )
         if self.is_over:
             return False
         self._begin(now)
         return True
+
+    def _speed(self) -> float:
+        """Tokens per second after the first frame, whose time is not that of a step. On a busy host
+        frames may be read together: then of the whole answer, which is less than the engine's
+        speed, never more. 0 for a few tokens.
+        """
+        parts = (
+            (len(self._ids) - self._num_first, self._last_at - self._first_at),
+            (len(self._ids), self._last_at - self._began_at),
+        )
+        known = (num / took_s for num, took_s in parts if num >= _MIN_TIMED and took_s > 0)
+        return next(known, 0.0)
 
     def _answered_in_text(self, now: float) -> None:
         """Read the whole body of a text-level engine's answer."""

@@ -174,7 +174,7 @@ _SIGNS: Final = (
     ),
     _sign(
         r"\bMemoryError\b|cannot allocate memory|std::bad_alloc|DefaultCPUAllocator"
-        r"|does not fit into the memory of cpu",
+        r"|does not fit into the memory of (cpu|the host)|out of memory of the host",
         "memory",
         "the host's memory is too small for it: end other programs or take a smaller model",
     ),

@@ -65,6 +65,7 @@ def test_a_tenth_is_too_slow() -> None:
     """No speed is known of some engines, which says nothing."""
     assert too_slow(100.0, SLOWER * 100.0) is None
     assert too_slow(0.0, 1.0) is None
+    assert too_slow(100.0, 0.0) is None
     line = too_slow(100.0, 70.0)
     assert line == "answers at 70.0 tokens/s, 30% slower than the 100.0 before"
     assert speed_of([ProbedAnswer(tokens_per_s=3.0), ProbedAnswer(tokens_per_s=7.0)]) == 7.0

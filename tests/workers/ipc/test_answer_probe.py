@@ -67,6 +67,28 @@ def test_questions_follow_one_another_and_are_timed() -> None:
     assert probe.answers[1] == ProbedAnswer((3, 4), (), first_token_s=1.0)
 
 
+@pytest.mark.parametrize(
+    ("frames", "speed"),
+    [
+        (((12.0, 8),), 4.0),
+        (((12.0, 1), (12.0, 7)), 4.0),
+        (((11.0, 6), (12.0, 2)), 4.0),
+        (((11.0, 2), (12.0, 6)), 6.0),
+        (((10.0, 8),), 0.0),
+        (((12.0, 3),), 0.0),
+    ],
+)
+def test_frames_that_are_read_together_have_a_speed(
+    frames: tuple[tuple[float, int], ...], speed: float
+) -> None:
+    """That of the whole answer, as on a busy host; a few tokens and no time at all have none."""
+    probe = AnswerProbe(ID, "m", (ProbeQuestion(8, ids=(1, 2, 3)),), now=10.0)
+    for at, num in frames:
+        probe.receive(_tokens(0, *range(num)), at)
+    probe.receive(_end(0), 13.0)
+    assert probe.answers[0].tokens_per_s == speed
+
+
 def test_an_engine_that_takes_text_is_asked_in_text() -> None:
     """Without the fields that it refuses; its answer may come in pieces."""
     probe = AnswerProbe(ID, "m", (ProbeQuestion(4, text="Hi"),), 0.0, FACTS)

@@ -143,6 +143,7 @@ def test_old_lines_do_not_explain_a_kill() -> None:
         ("model 'x' cannot be fetched (timeout)", "download", True, "configuration", False),
         ("x does not fit into the memory of cuda:0", "memory", True, "gpu_memory", False),
         ("x does not fit into the memory of cpu", "load", True, "memory", False),
+        ("x does not fit into the memory of the host", "load", True, "memory", False),
         ("KeyError: 'x'", "import", False, "error", False),
     ],
 )

@@ -18,7 +18,7 @@ from workers.engine.graphs.capture import Capture, Replay
 from workers.engine.graphs.capture_order import CaptureOrder, Decode, Graph
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.mixed_step import MixedStep
-from workers.engine.memory.out_of_memory import is_out_of_memory
+from workers.engine.memory.out_of_memory import is_out_of_memory, shortage
 from workers.engine.step.draws import Kind
 
 
@@ -73,7 +73,7 @@ class Graphs:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            print(f"no memory for more graphs: {error}", file=sys.stderr)
+            print(f"no memory for more graphs: {shortage(error)}", file=sys.stderr)
             self._is_full = True
             return False
         self._order.captured(graph)

@@ -30,7 +30,7 @@ from workers.engine.graphs.captured_steps import Graphs
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.mixed_step import MixedStep
 from workers.engine.graphs.token_draws import TokenDraws
-from workers.engine.memory.out_of_memory import is_out_of_memory
+from workers.engine.memory.out_of_memory import is_out_of_memory, shortage
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import MOST_TAKEN_BACK, StateStep
@@ -211,7 +211,7 @@ class DeviceSteps:
             if not is_out_of_memory(error):
                 raise
             # The step itself is done. The next step verifies old drafts, which are just wrong.
-            print(f"no memory to draft: {error}", file=sys.stderr)
+            print(f"no memory to draft: {shortage(error)}", file=sys.stderr)
         return launched
 
     @property
@@ -532,7 +532,7 @@ def _fetched(picked: Picked) -> Launched:
     try:
         return fetch(picked)
     except (RuntimeError, MemoryError) as error:
-        raise TokensLost(f"the tokens of a step cannot be read: {error}") from error
+        raise TokensLost(f"the tokens of a step cannot be read: {shortage(error)}") from error
 
 
 def _capture_on(device: torch.device, spare_bytes: int) -> Capture | None:

@@ -29,8 +29,8 @@ class HostPool:
     def __init__(
         self, num_bytes: int, room: MemoryRoom, *, locks: bool, asked: str = "host_bytes"
     ) -> None:
-        """`asked` is the setting that wants it. Raises `ConfigError` if `room` has less, or the
-        driver does not lock so much.
+        """`asked` is the setting that wants it. Raises `ConfigError` if `room` has less, the system
+        does not map so much, or the driver does not lock it.
         """
         if num_bytes > room.num_bytes:
             raise ConfigError(
@@ -38,11 +38,18 @@ class HostPool:
                 "the host's memory: lower it or leave it out"
             )
         self.num_bytes = num_bytes
-        self._num_taken = 0
+        self._next = 0
         self._unlock: finalize[..., Any] | None = None
         # Whole pages of its own: the driver locks no page twice. torch's own page-locked memory
         # comes in powers of two, up to twice what is asked for.
-        pages = mmap(-1, max(PAGESIZE, num_bytes), MAP_PRIVATE | MAP_ANONYMOUS)
+        try:
+            pages = mmap(-1, max(PAGESIZE, num_bytes), MAP_PRIVATE | MAP_ANONYMOUS)
+        except OSError as error:
+            raise ConfigError(
+                f"{asked} needs {num_bytes} bytes, but the host gives no such memory "
+                f"({error.strerror}): lower it or leave it out, or raise the process's limit of "
+                "address space (ulimit -v)"
+            ) from error
         held = (c_uint8 * max(1, num_bytes)).from_buffer(pages)  # by every tensor of the region
         self._region = torch.frombuffer(held, dtype=torch.uint8)
         if locks and num_bytes > 0:
@@ -60,21 +67,26 @@ class HostPool:
             self._unlock.atexit = False
 
     def __repr__(self) -> str:
-        return f"<HostPool {self._num_taken} of {self.num_bytes} bytes>"
+        taken = self.num_bytes - self.num_free
+        return f"<HostPool of the host's memory, {taken} of {self.num_bytes} bytes taken>"
 
     @property
     def num_free(self) -> int:
-        """Bytes that are not taken."""
-        return self.num_bytes - self._num_taken
+        """Bytes that the next tensor may take."""
+        return max(0, self.num_bytes - self._next)
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor of its own, whose content is undefined. Raises `MemoryError` without room."""
         size = prod(shape) * dtype.itemsize
-        taken = -(-size // ALIGNMENT) * ALIGNMENT
-        if taken > self.num_free:
-            raise MemoryError(f"{taken} bytes of {self!r}")
-        part = self._region[self._num_taken : self._num_taken + size]
-        self._num_taken += taken
+        if size > self.num_free:
+            raise MemoryError(
+                f"the host's memory has no room: {size} bytes are asked for, and {self.num_free} "
+                f"of a pool of {self.num_bytes} are free"
+            )
+        part = self._region[self._next : self._next + size]
+        # The one place where sizes are rounded: the last tensor may end anywhere, so a pool of
+        # exactly a tensor's bytes holds it.
+        self._next += -(-size // ALIGNMENT) * ALIGNMENT
         return part.view(dtype).view(shape)
 
     def close(self) -> None:

@@ -36,6 +36,28 @@ def test_no_byte_is_given_twice(wanted: list[tuple[tuple[int, ...], torch.dtype]
         assert bool((tensor == content).all())
 
 
+@given(st.integers(1, 300), st.integers(1, 70), DTYPES)
+def test_a_pool_of_a_tensors_bytes_holds_it(rows: int, columns: int, dtype: torch.dtype) -> None:
+    """Whatever its size, and nothing behind it; the error names the host."""
+    kept = torch.full((rows, columns), 3, dtype=dtype)
+    pool = HostPool(kept.nbytes, ROOM, locks=False)
+    assert bool((pool.tensor((rows, columns), dtype).copy_(kept) == 3).all())
+    assert pool.num_free == 0
+    with pytest.raises(MemoryError, match=f"the host's memory has no room: {dtype.itemsize} bytes"):
+        pool.tensor((1,), dtype)
+
+
+def test_a_host_that_maps_no_more_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a limit of a process's address space."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(host_pool, "mmap", refuse)
+    with pytest.raises(ConfigError, match=r"^host_bytes needs 5000 bytes, but the host gives no"):
+        HostPool(5000, ROOM, locks=False)
+
+
 def test_more_than_the_host_has_is_refused() -> None:
     """Before anything is taken, in one line."""
     with pytest.raises(ConfigError, match="host_bytes needs 1073741825 bytes, but the kernel lea"):

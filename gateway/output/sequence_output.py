@@ -1,6 +1,6 @@
 """Token ids of one choice -> turn events, over all workers that compute it.
 
-Owns the order of the stages (detokenise, stop strings, reasoning, tool calls), the bound of a
+Owns the order of the stages (detokenise, reasoning, stop strings, tool calls), the bound of a
 sequence, the count of tokens that the client pays for, whether it may have seen something, and
 which log-probabilities belong to the text that it sees. Must not know workers, HTTP or how a stage
 works.
@@ -162,9 +162,11 @@ class OutputPipeline:
     """The stages of the choice `index`.
 
     The client pays for all tokens except `num_unread`: those after the one that completes a stop
-    string. `stopped`: a stop string matched, or the only call that is wanted is complete, so the
-    caller aborts the work and calls `finish("stop")`. Ids in `silent_ids` (those that end the
-    sequence: stop ids, end-of-text ids) count but have no text. `token_bytes` is needed for
+    string. `stopped`: a stop matched, or the only call that is wanted is complete, so the caller
+    aborts the work and calls `finish("stop")`. Stops end the answer, never the reasoning, whose
+    text often spells them (vllm#52393): `stops`, and the tokens `stop_ids`, which are text of the
+    reasoning. Ids in `silent_ids` (those that end the sequence anywhere: end-of-text ids) count
+    but have no text. `token_bytes` is needed for
     log-probabilities. Without `tool_parser` (the client asked for no tools) markup is text.
     `reasoning_tokens` counts tokens of reasoning, tags included; `reasoning` finds them, by default
     those between `<think>` and `</think>`.
@@ -181,9 +183,9 @@ class OutputPipeline:
         "_is_answer",
         "_logprobs",
         "_may_stop",
-        "_num_shown",
         "_reasoning",
         "_silent_ids",
+        "_stop_ids",
         "_stops",
         "_tool_parser",
         "num_unread",
@@ -202,6 +204,7 @@ class OutputPipeline:
         *,
         index: int = 0,
         silent_ids: frozenset[int] = _NONE,
+        stop_ids: frozenset[int] = _NONE,
         token_bytes: TokenBytes | None = None,
         reasoning: ReasoningSplitter | None = None,
     ) -> None:
@@ -211,8 +214,8 @@ class OutputPipeline:
         self._tool_parser = tool_parser
         self._index = index
         self._silent_ids = silent_ids
+        self._stop_ids = stop_ids
         self._logprobs = _PendingLogprobs(token_bytes) if token_bytes is not None else None
-        self._num_shown = 0
         # Read once per token.
         self._may_stop = stops.can_match
         self._is_answer = self._reasoning.state == "answer"
@@ -232,17 +235,18 @@ class OutputPipeline:
             if self.stopped:
                 self.num_unread += len(ids) - at
                 break
+            if token_id in self._stop_ids and self._is_answer:
+                answer += self._rest().answer
+                self.stopped = True
+                continue
             text = "" if token_id in self._silent_ids else self._detokenizer.push_one(token_id)
             if self._logprobs is not None and logprobs and token_id not in self._silent_ids:
                 self._logprobs.add(token_id, logprobs[at], len(text))
-            if text and self._may_stop:
-                text = self._through_stops(text)
-            if self._is_answer:
-                answer += text
-            else:
+            if not self._is_answer:
                 split = self._through_reasoning(text)
                 reasoning += split.reasoning
-                answer += split.answer
+                text = split.answer
+            answer += self._through_stops(text) if text and self._may_stop else text
         events = self._events(reasoning, answer)
         self._look_ahead()
         return events
@@ -252,13 +256,10 @@ class OutputPipeline:
         answer that was cut, or whose last call breaks off, ends with "length" instead, because
         clients execute the calls of a "tool_calls".
         """
-        rest = "" if self.stopped else self._rest()
+        reasoning = answer = ""
+        if not self.stopped:
+            reasoning, answer = self._rest()
         is_cut = reason == "length" and not self.stopped
-        reasoning, answer = "", rest
-        if not self._is_answer:
-            first, last = self._reasoning.push(rest), self._reasoning.flush()
-            reasoning = first.reasoning + last.reasoning
-            answer = first.answer + last.answer
         events: list[OutputEvent] = []
         if reasoning or answer:
             events += self._events(reasoning, answer)
@@ -284,13 +285,17 @@ class OutputPipeline:
             return "stop" if self.stopped else "length"
         return "tool_calls"
 
-    def _rest(self) -> str:
-        """The text that the detokenizer and the stop matcher hold back."""
-        rest = self._detokenizer.flush()
-        if not self._may_stop:
-            return rest
-        rest = self._through_stops(rest) if rest else ""
-        return rest if self.stopped else rest + self._stops.flush()
+    def _rest(self) -> Split:
+        """What the detokenizer, the splitter and the stop matcher hold back."""
+        reasoning, answer = "", self._detokenizer.flush()
+        if not self._is_answer:
+            first, last = self._reasoning.push(answer), self._reasoning.flush()
+            reasoning = first.reasoning + last.reasoning
+            answer = first.answer + last.answer
+        if self._may_stop:
+            answer = self._through_stops(answer) if answer else ""
+            answer = answer if self.stopped else answer + self._stops.flush()
+        return Split(reasoning, answer)
 
     def _look_ahead(self) -> None:
         """Set which tokens are plain if they come next; plain tokens do not change the answer.
@@ -305,7 +310,9 @@ class OutputPipeline:
         parser = self._tool_parser
         if not self._is_answer:
             if self._reasoning.is_quiet:
-                self.plain = self._texts_without(self._reasoning.marks)
+                self.plain = self._detokenizer.plain(
+                    self._reasoning.marks, silent_ids=self._silent_ids
+                )
                 self.plain_event = _event_of(ReasoningDelta, self._index)
         elif parser is None:
             self.plain = self._texts_without(_NO_MARKS, may_end_in_space=True)
@@ -322,17 +329,18 @@ class OutputPipeline:
     ) -> PlainTexts | None:
         if self._may_stop:
             marks |= self._stops.marks
+        silent_ids = self._silent_ids | self._stop_ids if self._stop_ids else self._silent_ids
         return self._detokenizer.plain(
-            marks, silent_ids=self._silent_ids, may_end_in_space=may_end_in_space
+            marks, silent_ids=silent_ids, may_end_in_space=may_end_in_space
         )
 
     def _through_stops(self, text: str) -> str:
+        num_hidden = self._stops.num_held + len(text)
         shown = self._stops.push(text)
-        self._num_shown += len(shown)
         if self._stops.matched is not None:
             self.stopped = True
             if self._logprobs is not None:
-                self._logprobs.cut(self._num_shown)
+                self._logprobs.cut(num_hidden - len(shown))
         return shown
 
     def _through_reasoning(self, text: str) -> Split:
@@ -380,8 +388,9 @@ class _PendingLogprobs:
         self._entries.append((self._num_chars, entry))
         self._num_chars += num_chars
 
-    def cut(self, num_shown: int) -> None:
-        """Drop entries of tokens that start behind the `num_shown` characters before a stop."""
+    def cut(self, num_hidden: int) -> None:
+        """Drop entries of tokens that start within the last `num_hidden` characters: a stop."""
+        num_shown = self._num_chars - num_hidden
         self._entries = [entry for entry in self._entries if entry[0] < num_shown]
 
     def take(self) -> tuple[TokenLogprob, ...]:

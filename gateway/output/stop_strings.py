@@ -37,6 +37,11 @@ class StopMatcher:
         """Whether nothing is held back and no stop string was found."""
         return not self._held and self.matched is None
 
+    @property
+    def num_held(self) -> int:
+        """How many characters are held back."""
+        return len(self._held)
+
     def push(self, text: str) -> str:
         """Take more text; return what may be emitted now."""
         if self.matched is not None:

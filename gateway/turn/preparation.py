@@ -81,8 +81,10 @@ class Job(msgspec.Struct, frozen=True):
     """One request in tokens. `prompt` holds token ids packed as u32; `digests` are the digests of
     the prompt's full blocks.
 
-    `form` says how the answer is parsed. The prompt may end inside reasoning (`is_thinking`) or
-    with the beginning of a tool call (`opening`). The engine enforces the `grammar`, if any.
+    One of `end_ids` ends the sequence; one of `stop_ids` ends the answer, and is text in the
+    reasoning. `form` says how the answer is parsed. The prompt may end inside reasoning
+    (`is_thinking`) or with the beginning of a tool call (`opening`). The engine enforces the
+    `grammar`, if any.
     """
 
     request: ChatRequest
@@ -97,6 +99,7 @@ class Job(msgspec.Struct, frozen=True):
     seed: int
     salt: bytes
     end_ids: frozenset[int]
+    stop_ids: frozenset[int]
     session: str | None
     auxiliary: bool
     form: AnswerFormat
@@ -143,7 +146,8 @@ async def prepare(
     window = view.context_length
     if window is not None and prompt_tokens >= window:
         raise context_length_exceeded(window, prompt_tokens, request.prompt_field)
-    sampling = request.sampling(_max_tokens(request, window, prompt_tokens), text.sampling_defaults)
+    max_tokens = _max_tokens(request, window, prompt_tokens)
+    sampling, stop_ids = _sampling(request, text, form, max_tokens)
     root = _root_digest(view.name, "", salt)
     return Job(
         request=request,
@@ -159,7 +163,8 @@ async def prepare(
         if request.seed is None
         else request.seed,
         salt=salt,
-        end_ids=_end_ids(request, text),
+        end_ids=_end_ids(request, text, sampling),
+        stop_ids=stop_ids,
         session=caller.session or request.session,
         auxiliary=is_auxiliary(request, prompt_tokens),
         form=form,
@@ -258,10 +263,26 @@ def _grammar(
     return grammar, pack_tokens(text.encode_opening(Opening(past))) if past else b""
 
 
-def _end_ids(request: ChatRequest, text: ModelText) -> frozenset[int]:
-    """The tokens that end the answer."""
+def _sampling(
+    request: ChatRequest, text: ModelText, form: AnswerFormat, max_tokens: int
+) -> tuple[SamplingParams, frozenset[int]]:
+    """How an engine samples, and the stop tokens that it is not told: those that are text where the
+    model may reason, because an engine cannot know where the reasoning ends. Behind a control
+    token, such as the end of a turn, no model has learned to go on.
+    """
+    sampling = request.sampling(max_tokens, text.sampling_defaults)
+    if not request.stop_token_ids or form.reasoning is None:
+        return sampling, frozenset()
+    control = {token.id for token in text.encoder.control.values()} | text.eos_ids
+    told = tuple(one for one in request.stop_token_ids if one in control)
+    untold = frozenset(request.stop_token_ids) - control
+    return msgspec.structs.replace(sampling, stop_token_ids=told), untold
+
+
+def _end_ids(request: ChatRequest, text: ModelText, sampling: SamplingParams) -> frozenset[int]:
+    """The tokens that end the sequence."""
     ends = frozenset() if request.ignore_eos else text.eos_ids
-    return ends | frozenset(request.stop_token_ids) if request.stop_token_ids else ends
+    return ends | frozenset(sampling.stop_token_ids) if sampling.stop_token_ids else ends
 
 
 def is_auxiliary(request: ChatRequest, prompt_tokens: int) -> bool:

@@ -484,6 +484,7 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
         parser,
         index=index,
         silent_ids=job.end_ids,
+        stop_ids=job.stop_ids,
         token_bytes=job.text.token_bytes if job.request.logprobs else None,
         reasoning=ReasoningSplitter(reasoning, is_open=job.is_thinking, enders=form.enders),
     )

@@ -84,7 +84,10 @@ class Drive:
         swap = None if room is None else SwapSpace(room, facts.block_size)
         blocks = BlockManager(self.num_blocks, facts.block_size, states=states, swap=swap)
         self._scheduler = Scheduler(
-            *(limits, blocks, (MODEL,), runner.eos_ids),
+            limits,
+            blocks,
+            (MODEL,),
+            runner.eos_ids,
             lookahead=int(looks_ahead),
             proposer=proposer,
         )

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_form(directory)  # as a start does; without any weights the model is still to come
     config = read_model_config(directory)
     asked = WorkerConfig(
-        *("plan", name, "plan", ()), 1, head=arguments.head, embedding=arguments.embedding
+        "plan", name, "plan", (), 1, head=arguments.head, embedding=arguments.embedding
     )
     form = vocabulary_form(asked, config)
     chosen = _drafts(_drafter_of(name, arguments.speculation), directory, config, form)

@@ -115,7 +115,11 @@ def _of_many_rows(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> It
         )
         for splits in (1, *itertools.islice(full, 1)):
             yield Skinny(
-                *(block_n, block_k, splits, num_warps, num_stages),
+                block_n,
+                block_k,
+                splits,
+                num_warps,
+                num_stages,
                 fuses_norm=fuses_norm,
                 block_rows=block_rows,
             )

@@ -112,7 +112,12 @@ class Bench:
                 break
         counts = self._proposer.counts
         return Figure(
-            *(load.kind, batch, way, num_tokens / best_s, counts.length or 1.0, counts.acceptance),
+            kind=load.kind,
+            batch=batch,
+            way=way,
+            tokens_per_s=num_tokens / best_s,
+            length=counts.length or 1.0,
+            acceptance=counts.acceptance,
             step_ms=1e3 * counts.step_s,
             draft_ms=1e3 * counts.draft_s,
             num_missed=num_missed,

@@ -473,7 +473,10 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
     parser = None
     if form.tools is not None:
         parser = ToolParser(
-            *(form.tools, services.draw, job.request.tools, index),
+            form.tools,
+            services.draw,
+            job.request.tools,
+            index,
             is_single=not job.request.parallel_calls,
         )
         parser.begin(job.opening)

@@ -291,6 +291,10 @@ def _usage_of(job: Job, choices: Sequence[SequenceRun]) -> Usage:
         accepted_tokens += choice.accepted_tokens
     cached_tokens = choices[0].cached_tokens or 0
     return Usage(
-        *(job.prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens),
-        *(drafted_tokens, accepted_tokens),
+        prompt_tokens=job.prompt_tokens,
+        cached_tokens=cached_tokens,
+        completion_tokens=completion_tokens,
+        reasoning_tokens=reasoning_tokens,
+        drafted_tokens=drafted_tokens,
+        accepted_tokens=accepted_tokens,
     )

@@ -71,7 +71,10 @@ def make_scheduler(
     blocks = BlockManager(num_blocks, block_size, states=states, swap=swap)
     eos_ids = frozenset({EOS})
     scheduler = Scheduler(
-        *(limits, blocks, (MODEL,), eos_ids),
+        limits,
+        blocks,
+        (MODEL,),
+        eos_ids,
         lookahead=lookahead,
         usual_outputs=usual_outputs,
         proposer=proposer,

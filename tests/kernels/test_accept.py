@@ -61,6 +61,10 @@ def test_wrong_shapes_are_refused(num_ids: int, num_drafts: int, num_tables: int
     tables = torch.zeros(num_tables, dtype=torch.int32)
     with pytest.raises(ValueError, match=r"drafts|table_rows"):
         accept(
-            *(torch.zeros(num_ids).long(), torch.zeros(num_drafts).long(), torch.zeros(1).long()),
-            *(torch.zeros(4, dtype=torch.int32), torch.zeros(4, dtype=torch.int32), tables),
+            torch.zeros(num_ids).long(),
+            torch.zeros(num_drafts).long(),
+            torch.zeros(1).long(),
+            torch.zeros(4, dtype=torch.int32),
+            torch.zeros(4, dtype=torch.int32),
+            tables,
         )

@@ -123,7 +123,10 @@ def _serve(channel: EngineChannel) -> None:
     # that scans them delays a step.
     gc.freeze()
     loop = EngineLoop(
-        *(runner, scheduler, inbox, status),
+        runner,
+        scheduler,
+        inbox,
+        status,
         epoch=start.epoch,
         compiler=compiler,
         watch_drafts=None if record is None else record.report,

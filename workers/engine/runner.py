@@ -192,7 +192,9 @@ class Runner:
         not_numbers = dict.fromkeys(broken, "the model's output is not a number")
         failed = {**step.failed, **not_numbers, **ungrammatical}
         return StepResult(
-            *(step.step, tuple(sampled), tuple(failed.items())),
+            step.step,
+            tuple(sampled),
+            tuple(failed.items()),
             ungrammatical=frozenset(ungrammatical),
             embeddings=embeddings,
             drafting=step.launched.drafting(),
@@ -363,7 +365,9 @@ def steps_on(
     is_on, drafter, clock = drafting
     if model.device.type == "cuda":
         return DeviceSteps(
-            *(model, cache, facts),
+            model,
+            cache,
+            facts,
             spare_bytes=spare_bytes,
             drafter=drafter,
             verifies=is_on,

@@ -342,7 +342,10 @@ def scheduler_for(
     space = None if swap is None else SwapSpace(swap, facts.block_size)
     blocks = BlockManager(num_blocks, facts.block_size, states=states, swap=space)
     return Scheduler(
-        *(limits, blocks, (model,), runner.eos_ids),
+        limits,
+        blocks,
+        (model,),
+        runner.eos_ids,
         lookahead=runner.lookahead,
         largest=largest,
         proposer=proposer,

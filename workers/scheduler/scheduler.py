@@ -169,7 +169,7 @@ class Scheduler:
         moves: Mapping[int, int] = {}
         if in_flight and self._proposer is not None and self._waits(self._proposer, in_flight[-1]):
             drafts, moves = drafts_ahead(
-                *(self._proposer, in_flight[-1], self._queues, self._blocks, self._draft_room(0))
+                self._proposer, in_flight[-1], self._queues, self._blocks, self._draft_room(0)
             )
             if not drafts:
                 return None
@@ -196,7 +196,10 @@ class Scheduler:
             chunks, takes_in = self._proposer.take_in(chunks)
         swap = self._blocks.swap
         plan = StepPlan(
-            *(self._num_steps, tuple(choice.started), tuple(chunks), tuple(ended)),
+            self._num_steps,
+            tuple(choice.started),
+            tuple(chunks),
+            tuple(ended),
             NO_MOVES if swap is None else swap.take_moves(),
             takes_in,
         )

@@ -178,8 +178,14 @@ class Sequence:
     def start(self) -> SequenceStart:
         """What the runner needs; a copy, because our tokens grow."""
         return SequenceStart(
-            *(self.seq, self.token_ids[:], self.num_prompt, self.sampling, self.seed),
-            *(self.grammar, self.embeds, self.dimensions),
+            seq=self.seq,
+            token_ids=self.token_ids[:],
+            num_prompt=self.num_prompt,
+            sampling=self.sampling,
+            seed=self.seed,
+            grammar=self.grammar,
+            embeds=self.embeds,
+            dimensions=self.dimensions,
         )
 
     def take(self, ids: tuple[int, ...]) -> Ending | None:

@@ -54,10 +54,13 @@ async def test_two_servers_in_turns(
     async with open_fake_openai(FakeOpenAI(words_per_event=3)) as fake:
         status, report = await run_bench(
             tmp_path / "report.json",
-            *("--url", f"http://127.0.0.1:{gateway.port}/v1", "--name", "ours", "--model", "m"),
-            *("--url", fake.url, "--name", "fake", "--model", "x", "--rounds", "2"),
-            *("--cells", "1,4", "--input", "200", "--patience", "60"),
-            *("--agents", "3x2", "--agent-tokens", "300,800", "--cold", "2x400"),
+            *f"--url http://127.0.0.1:{gateway.port}/v1 --name ours --model m".split(),
+            *f"--url {fake.url} --name fake --model x --rounds 2 --cells 1,4".split(),
+            "--input=200",
+            "--patience=60",
+            "--agents=3x2",
+            "--agent-tokens=300,800",
+            "--cold=2x400",
         )
     out, err = capsys.readouterr()
     assert status == 0, err
@@ -114,8 +117,10 @@ async def test_failures_are_reported_by_kind(
     async with open_fake_openai(fake):
         status, report = await run_bench(
             tmp_path / "report.json",
-            *("--url", fake.url, "--cells", "2", "--requests", "6", "--rounds", "1"),
-            *("--agents", "-", "--cold", "-", "--patience", "4"),
+            *f"--url {fake.url} --cells 2 --requests 6 --rounds 1".split(),
+            "--agents=-",
+            "--cold=-",
+            "--patience=4",
         )
     out, _ = capsys.readouterr()
     assert status == 1

@@ -27,7 +27,8 @@ def pipeline(
 ) -> OutputPipeline:
     splitter = ReasoningSplitter(REASONING_FORMATS["think"], is_open=is_open)
     return OutputPipeline(
-        *(ByteDetokenizer(TABLE), StopMatcher(stops)),
+        ByteDetokenizer(TABLE),
+        StopMatcher(stops),
         stop_ids=stop_ids,
         token_bytes=TABLE,
         reasoning=splitter,

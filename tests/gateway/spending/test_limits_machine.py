@@ -60,9 +60,7 @@ class BooksMachine(RuleBasedStateMachine):
     def reserve(self, provider: str, key: str, worst: int, count: int) -> None:
         """Many at once, with no settlement between: all must see each other."""
         for _ in range(count):
-            case = WorstCase(
-                *(key, "m", provider, 10, 10), is_bounded=True, cost=worst, least_cost=1
-            )
+            case = WorstCase(key, "m", provider, 10, 10, is_bounded=True, cost=worst, least_cost=1)
             answer = self.books.reserve(case, self.now)
             if isinstance(answer, Reservation):
                 self.open.append(answer)

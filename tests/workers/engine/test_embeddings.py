@@ -61,7 +61,10 @@ class Driven:
         self._runner = runner
         facts = runner.facts
         limits = SchedulerLimits(
-            *(4, token_budget, 1024, 16),
+            4,
+            token_budget,
+            1024,
+            16,
             embedding_size=facts.embedding_size if size is None else size,
         )
         self._scheduler = Scheduler(limits, BlockManager(64, BLOCK), ("m",), runner.eos_ids)

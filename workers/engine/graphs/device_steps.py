@@ -109,8 +109,13 @@ class DeviceSteps:
         parts = None if self._kept is None else self._kept.parts()
         self._swapper = swapper(cache, parts, facts.snapshots, on_host)
         self._decode_step = DecodeStep(
-            *(model, cache, self._tables, self._sampler.draws, max_rows),
-            *(self._kept, self._draft_pass),
+            model,
+            cache,
+            self._tables,
+            self._sampler.draws,
+            max_rows,
+            self._kept,
+            self._draft_pass,
         )
         held = _buckets(model, max_rows, facts.token_budget, verifies=does_verify)
         self._verified_rows = tuple([bucket.num_rows for bucket in held if bucket.verifies])
@@ -118,7 +123,11 @@ class DeviceSteps:
             self._draft_pass.keep_in_place(max([max_rows, *(bucket.num_rows for bucket in held)]))
         costs = (sharing or _sharing_on(model, cache)) if _can_share(model) else None
         self._mixed_step = MixedStep(
-            *(model, cache, self._tables, self._sampler.draws, held),
+            model,
+            cache,
+            self._tables,
+            self._sampler.draws,
+            held,
             shares=costs is not None,
             states=self._kept,
             draft_pass=self._draft_pass,

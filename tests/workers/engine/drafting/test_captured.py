@@ -32,8 +32,18 @@ def test_a_missed_pass_is_served_by_one_of_more_sequences() -> None:
         anchors = torch.arange(1, count + 1)
         at = torch.zeros(count, dtype=torch.int32)
         step = DraftStep(
-            *(anchors, anchors, anchors, kept, None, plan, tuple(range(count)), anchors - 1),
-            *(anchors, at.long(), depth, lambda *_: plan),
+            anchors,
+            anchors,
+            anchors,
+            kept,
+            None,
+            plan,
+            tuple(range(count)),
+            anchors - 1,
+            anchors,
+            at.long(),
+            depth,
+            lambda *_: plan,
             in_place=True,
         )
         found = drafts.run(step, Blocks(anchors, at, at, anchors - 1))

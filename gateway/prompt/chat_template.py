@@ -7,9 +7,10 @@ threads may render at once. Must not know tokenizers: control tokens come as str
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from json.encoder import encode_basestring
+from types import GeneratorType
 from typing import Any, Final, NoReturn
 
 import jinja2
@@ -22,7 +23,10 @@ from jinja2.visitor import NodeTransformer
 
 from gateway.api import JsonForm, Message, ToolSchema, invalid, json_text, shown_tool
 from gateway.prompt.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
-from gateway.prompt.strict_turns import alternating_turns, settled_turns
+from gateway.prompt.filled_tools import filled_tools
+from gateway.prompt.strict_turns import alternating_turns, answered_turns, settled_turns
+from gateway.prompt.template_traits import Traits, find_traits
+from gateway.prompt.turns import THOUGHTS
 from protocol.errors import ConfigError
 
 # What a template raises on purpose, and what its expressions raise on unexpected shapes.
@@ -41,6 +45,7 @@ _IMMUTABLE_TYPES: Final = frozenset({str, LoopContext})
 
 _decode: Final = json.JSONDecoder().raw_decode
 
+_PROBE_TIME: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _PROBE_TURNS: Final = (
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"},
@@ -79,6 +84,18 @@ class ChatTemplate:
             }
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"the chat template, line {error.lineno}: {error.message}") from error
+        self._traits = Traits()
+        self._refusal: Exception | None = None
+        self._traits = find_traits(self._shown)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What an operator should know of the template, a line each."""
+        if not self._traits.is_usable:
+            return [f"it refuses every question: {self._refusal}"]
+        if not self._traits.shows_calls:
+            return ["it does not show calls of earlier turns, or their results"]
+        return []
 
     def render(
         self,
@@ -93,20 +110,49 @@ class ChatTemplate:
         A conversation that the template refuses is rendered in stricter forms. Raises `ApiError`
         400 when it refuses these too.
         """
-        refusal: Exception | None = None
-        for form in (None, settled_turns, alternating_turns):
+        given = self._given(messages, tools, template_kwargs)
+        try:
+            return self._segments(given, now)
+        except _REFUSALS as error:
+            # Of all refusals the first one names what the client wrote.
+            refusal = error
+        for form in self._stricter(given, now):
             try:
-                given = self._given(messages, tools, template_kwargs)
-                if form is not None:
-                    given["messages"] = form(given["messages"])
-                if self._builds_tokens:
-                    return self._control.split_broken(self._run(self._control.break_up(given), now))
-                return self._run(given, now).split(MARK)
-            except _REFUSALS as error:
-                # Of all refusals the first one names what the client wrote.
-                refusal = refusal or error
+                return self._segments(form, now)
+            except _REFUSALS:
+                continue
         text = f"The chat template of the model cannot use these messages: {refusal}"
         raise invalid("messages", text, code="template_refused") from refusal
+
+    def _segments(self, given: dict[str, Any], now: datetime) -> list[str]:
+        if self._builds_tokens:
+            return self._control.split_broken(self._run(self._control.break_up(given), now))
+        return self._run(given, now).split(MARK)
+
+    def _stricter(self, given: dict[str, Any], now: datetime) -> Iterator[dict[str, Any]]:
+        """The forms to try instead of `given`, the mildest one first. Tools change only if it is
+        them that the template refuses.
+        """
+        if given["tools"]:
+            question = {**given, "messages": list(_PROBE_TURNS[:1])}
+            try:
+                self._run(question, now)
+            except _REFUSALS:
+                given = {**given, "tools": filled_tools(given["tools"])}
+                yield given
+        for form in (settled_turns, answered_turns, alternating_turns):
+            yield {**given, "messages": form(given["messages"])}
+
+    def _shown(
+        self, turns: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None
+    ) -> str | None:
+        """What `find_traits` reads. The first refusal stays if there are only refusals."""
+        try:
+            text = self._run({"messages": list(turns), "tools": tools}, _PROBE_TIME)
+        except _REFUSALS as error:
+            self._refusal = self._refusal or error
+            return None
+        return text
 
     def _run(self, given: dict[str, Any], now: datetime) -> str:
         """What Jinja's `render` does, without collecting the globals anew (8 us)."""
@@ -135,7 +181,10 @@ class ChatTemplate:
             else self._message(message, called)
             for message in messages
         ]
-        given["tools"] = tools_without_mark(map(shown_tool, tools)) if tools else None
+        for form in self._traits.forms:
+            given["messages"] = form(given["messages"])
+        no_tools = self._traits.no_tools
+        given["tools"] = tools_without_mark(map(shown_tool, tools)) if tools else no_tools
         if tools and self._finds_tools_in_system:
             given["messages"] = _with_tools(given["messages"], given["tools"])
         return given
@@ -154,7 +203,7 @@ class ChatTemplate:
         if message.tool_call_id is not None:
             plain["tool_call_id"] = message.tool_call_id
         if message.reasoning_content is not None:
-            plain["reasoning_content"] = plain["reasoning"] = message.reasoning_content
+            plain |= dict.fromkeys(THOUGHTS, message.reasoning_content)
         if message.tool_calls:
             plain["tool_calls"] = [
                 {
@@ -196,7 +245,11 @@ def compile_template(source: str) -> jinja2.Template:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    return environment.from_string(_FieldsFirst().visit(environment.parse(source)))
+    parsed = _FieldsFirst().visit(environment.parse(source))
+    if _APPENDS in source:
+        environment.globals[_NEW_LIST] = _OwnList
+        parsed = _OwnLists().visit(parsed)
+    return environment.from_string(parsed)
 
 
 class _FieldsFirst(NodeTransformer):
@@ -214,6 +267,29 @@ class _FieldsFirst(NodeTransformer):
         return jinja2.nodes.Getitem(node.node, name, node.ctx, lineno=node.lineno)
 
 
+_APPENDS: Final = ".append("
+_NEW_LIST: Final = "_new_list"
+_OWN_METHODS: Final = frozenset({"append", "extend", "insert", "pop"})
+
+
+class _OwnList(list[Any]):
+    """A list that a template has begun itself. It may change it, as the templates of Kimi-K2 do; in
+    the sandbox of transformers every list is immutable.
+    """
+
+
+class _OwnLists(NodeTransformer):
+    """Turns every `[]` of a template into a call that makes an `_OwnList`."""
+
+    def visit_List(self, node: jinja2.nodes.List) -> jinja2.nodes.Node:  # noqa: N802
+        """`NodeTransformer` calls it for every node of this type."""
+        self.generic_visit(node)
+        if node.items:
+            return node
+        name = jinja2.nodes.Name(_NEW_LIST, "load", lineno=node.lineno)
+        return jinja2.nodes.Call(name, [], [], None, None, lineno=node.lineno)
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox, with a shorter check of what templates read most."""
 
@@ -221,6 +297,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         """See Jinja's sandbox. For immutable values it forbids only names with an underscore."""
         if type(obj) in _IMMUTABLE_TYPES:
             return not attr.startswith("_")
+        if type(obj) is _OwnList and attr in _OWN_METHODS:
+            return True
         return super().is_safe_attribute(obj, attr, value)
 
 
@@ -282,6 +360,8 @@ def _tojson(
     """Jinja's own escapes for HTML; a faster encoder would write other characters."""
     if type(value) is str and not ensure_ascii:
         return encode_basestring(value)
+    if isinstance(value, GeneratorType):  # of a filter, as in `tools | map(...) | tojson`
+        value = list(value)
     if not ensure_ascii and indent is None and separators is None and not sort_keys:
         return value.text_in() if type(value) is ToolSchema else json_text(value)
     form = JsonForm(ensure_ascii, indent, separators, sort_keys)

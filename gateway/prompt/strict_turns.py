@@ -1,20 +1,23 @@
 """The turns of a conversation in forms that strict templates take.
 
 Owns what agents send and templates of some models refuse: system turns behind the first one,
-arguments that are no object, a history without a user, neighbours of one role, long ids of calls.
-Each form keeps every text, and keeps it in its place, so that a prompt still begins as that of the
-request before. Must not know templates.
+arguments that are no object, a history without a user, calls without results and results without
+calls, neighbours of one role, long ids of calls. Each form keeps every text, and keeps it in its
+place, so that a prompt still begins as that of the request before. Must not know templates.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
-Turn = dict[str, Any]
+from gateway.prompt.results import paired_turns
+from gateway.prompt.turns import Turn, joined, with_calls
 
 _ID_CHARS: Final = 9
 _INSTRUCTIONS: Final = frozenset({"system", "developer"})
+_NO_ANSWER: Final = " "
+"""Of an assistant that was interrupted. Some templates refuse an empty text."""
 
 
 def settled_turns(turns: Sequence[Turn]) -> list[Turn]:
@@ -25,30 +28,58 @@ def settled_turns(turns: Sequence[Turn]) -> list[Turn]:
     rest = [_settled(turn) for turn in turns[len(first) :]]
     if all(turn["role"] != "user" for turn in rest):
         rest.insert(0, {"role": "user", "content": ""})
-    return [_joined(first, "system"), *rest] if first else rest
+    return [joined(first, "system"), *rest] if first else rest
+
+
+def answered_turns(turns: Sequence[Turn]) -> list[Turn]:
+    """As `settled_turns`, where results stand behind the turn of their calls. A call without a
+    result has an empty one, and a result without a call is the user's text.
+    """
+    return settled_turns(paired_turns(turns, fills=True))
 
 
 def alternating_turns(turns: Sequence[Turn]) -> list[Turn]:
-    """As `settled_turns`, where the user begins and neighbours of the user are one turn. Ids of
+    """As `answered_turns`, where the user begins, neighbours of one role are one turn, and the
+    assistant says something between two turns of the user, if only that it was interrupted. Ids of
     calls have nine letters and digits, as those of Mistral's models; another server's are longer.
     """
-    alternating: list[Turn] = []
-    for turn in map(_with_short_ids, settled_turns(turns)):
-        last = alternating[-1]["role"] if alternating else "system"
-        if turn["role"] == last == "user":
-            alternating[-1] = _joined([alternating[-1], turn], "user")
+    return list(_alternating(_without_neighbours(answered_turns(turns))))
+
+
+def _without_neighbours(turns: Sequence[Turn]) -> list[Turn]:
+    alone: list[Turn] = []
+    for turn in map(_with_short_ids, turns):
+        role = turn["role"]
+        if role == "assistant" and turn.keys() <= {"role", "content"} and not turn["content"]:
             continue
-        if turn["role"] == "assistant" and last == "system":
-            alternating.append({"role": "user", "content": ""})
-        alternating.append(turn)
-    return alternating
+        if alone and role != "tool" and alone[-1]["role"] == role:
+            alone[-1] = joined([alone[-1], turn], role)
+        else:
+            alone.append(turn)
+    return alone
+
+
+def _alternating(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """Turns of calls and results do not count, as in Mistral's templates."""
+    before, said = "system", "assistant"
+    for turn in turns:
+        role = turn["role"]
+        if role == "assistant" and before == "system":
+            yield {"role": "user", "content": ""}
+            said = "user"
+        elif role == said == "user":
+            yield {"role": "assistant", "content": _NO_ANSWER}
+        yield turn
+        before = role
+        if role == "user" or (role == "assistant" and "tool_calls" not in turn):
+            said = role
 
 
 def _settled(turn: Turn) -> Turn:
     if turn["role"] in _INSTRUCTIONS:
         return {**turn, "role": "user"}
     if "tool_calls" in turn:
-        return {**turn, "tool_calls": [_with_object(call) for call in turn["tool_calls"]]}
+        return with_calls(turn, [_with_object(call) for call in turn["tool_calls"]])
     return turn
 
 
@@ -61,8 +92,7 @@ def _with_object(call: Turn) -> Turn:
 
 def _with_short_ids(turn: Turn) -> Turn:
     if "tool_calls" in turn:
-        calls = [{**call, "id": _short(call["id"])} for call in turn["tool_calls"]]
-        return {**turn, "tool_calls": calls}
+        return with_calls(turn, [{**call, "id": _short(call["id"])} for call in turn["tool_calls"]])
     if "tool_call_id" in turn:
         return {**turn, "tool_call_id": _short(turn["tool_call_id"])}
     return turn
@@ -72,9 +102,3 @@ def _short(call_id: str) -> str:
     if len(call_id) == _ID_CHARS and call_id.isalnum():
         return call_id
     return hashlib.blake2b(call_id.encode()).hexdigest()[:_ID_CHARS]
-
-
-def _joined(turns: Sequence[Turn], role: str) -> Turn:
-    """One turn, with the fields of the first."""
-    text = "\n\n".join(turn["content"] for turn in turns if turn["content"])
-    return {**turns[0], "role": role, "content": text}

@@ -17,6 +17,7 @@ _DEVICE: Final = r"^(auto|cpu|cuda(:\d+)?)$"
 _CURRENCY: Final = r"^[A-Z]{3}$"
 _FIELD_NAME: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
 _ZMQ_URL: Final = r"^(tcp|ipc)://.+$"
+_PATH: Final = r"^(/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+$"
 _ENGINE_URL: Final = r"^(https?://[^/?#]+/?|unix:/.+)$"
 NAME_IN_WORDS: Final = "letters, digits and . _ : / @ - only"
 PATTERNS: Final = {
@@ -27,6 +28,7 @@ PATTERNS: Final = {
     _CURRENCY: "three capital letters, as USD or EUR",
     _FIELD_NAME: "letters, digits, _ and - only, a letter first",
     _ZMQ_URL: "tcp://HOST:PORT or ipc://PATH",
+    _PATH: "a path below /v1 as /videos: segments behind single slashes, none begins with a dot",
     _ENGINE_URL: "http://HOST:PORT, https://HOST:PORT or unix:/PATH",
 }
 """The patterns of this module in words."""
@@ -44,6 +46,8 @@ Processes = Annotated[int, msgspec.Meta(ge=1, le=64)]
 HangSeconds = Annotated[float, msgspec.Meta(ge=3, le=3600)]
 """A gateway process beats once a second."""
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+
+PassedPath = Annotated[str, msgspec.Meta(max_length=256, pattern=_PATH)]
 
 ToolParserName = Literal[
     "auto",
@@ -142,6 +146,9 @@ class GatewayConfig(_Table, frozen=True):
     `address_rate_limit` to each client address in addition. An event reports each of
     `spending_thresholds`, in percent of a spending limit, that is passed.
 
+    Paths. In addition to inference, embeddings, rerank, images and audio, a POST to one of `paths`
+    (below /v1, as "/videos") is passed on to the server of its model.
+
     Files. The key in `signing_key_file`, by default beside the ledger, signs reasoning that clients
     send back. `tls_certificate_file` and `tls_key_file`, both or none, are PEM files and are read
     again when they change. `curve_worker_keys` maps worker names to their public keys. `log` is
@@ -165,6 +172,7 @@ class GatewayConfig(_Table, frozen=True):
     max_queue: Positive | None = None
     max_body_bytes: Positive = 8 * 2**20
     allowed_origins: tuple[str, ...] = ()
+    paths: tuple[PassedPath, ...] = ()
     curve_secret_file: str | None = None
     curve_worker_keys: dict[str, str] = {}
     signing_key_file: str | None = None
@@ -228,12 +236,15 @@ def wildcard_of(name: str, aliases: Iterable[str]) -> str | None:
 
 class PriceConfig(_Table, frozen=True):
     """`price = { ... }`: units of the ledger's currency per million tokens. Without `cached_input`
-    cached prompt tokens cost as much as others. 0 is free.
+    cached prompt tokens cost as much as others. `request` is the price of one request whose cost
+    tokens do not show: of a picture, of an audio request, and of any path in `[gateway] paths`. 0
+    is free.
     """
 
     input: Amount
     output: Amount
     cached_input: Amount | None = None
+    request: Amount | None = None
 
 
 class LimitsConfig(_Table, frozen=True):

@@ -88,7 +88,9 @@ def _price(price: PriceConfig | None, currency: str) -> str:
     if price is None:
         return "price unknown"
     cached = price.input if price.cached_input is None else price.cached_input
-    return f"{price.input:g} in, {cached:g} cached, {price.output:g} out {currency} per million"
+    one = "" if price.request is None else f", {price.request:g} {currency} a request"
+    text = f"{price.input:g} in, {cached:g} cached, {price.output:g} out {currency} per million"
+    return text + one
 
 
 def _limits(limits: LimitsConfig, currency: str) -> str:

@@ -60,6 +60,13 @@ from gateway.api.messages_parser import parse_messages
 from gateway.api.named_body import NamedBody, missing_model, named_body
 from gateway.api.output_grammar import OutputGrammar, schema_text
 from gateway.api.output_grammar import too_large as grammar_too_large
+from gateway.api.passed_paths import (
+    ChargedBy,
+    charged_by,
+    check_target,
+    count_of,
+    passed_on,
+)
 from gateway.api.request import (
     MAX_SESSION_CHARS,
     ChatRequest,
@@ -125,6 +132,7 @@ __all__ = [
     "ApiError",
     "ApiFormat",
     "ByteLru",
+    "ChargedBy",
     "ChatRequest",
     "Completions",
     "Conversation",
@@ -177,11 +185,14 @@ __all__ = [
     "Usage",
     "Version",
     "busy",
+    "charged_by",
     "chat_request",
     "check_items",
+    "check_target",
     "completions_format",
     "connection_lost",
     "context_length_exceeded",
+    "count_of",
     "decode_object",
     "embeddings_format",
     "events_after",
@@ -202,6 +213,7 @@ __all__ = [
     "parse_embeddings",
     "parse_messages",
     "parse_responses",
+    "passed_on",
     "poisoned_request",
     "read_responses",
     "references",

@@ -20,6 +20,7 @@ from gateway.api import (
     parse_chat_request,
     parse_completions,
     parse_embeddings,
+    passed_on,
     unavailable,
     with_continuous_usage,
 )
@@ -73,10 +74,13 @@ class Generation:
         await answer(self._edge, self._metrics, request, caller, api, writer).run()
 
     async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer raw prompts, each with its choices. Only workers are asked, never providers."""
+        """Answer raw prompts, each with its choices. Providers are asked only for a model that has
+        nothing else: a raw prompt is written for the template of one model.
+        """
         caller, body = await self.take(scope, receive)
-        if self._relays_of(body):
-            given = msgspec.structs.replace(caller, cloud=False)
+        model = self._model_of(body) if self._may_pass_on() else None
+        if model is not None and (model.relays or _has_only_providers(model)):
+            given = msgspec.structs.replace(caller, cloud=caller.cloud and not model.relays)
             await self.pass_through(scope, send, given, body)
             return
         asked = parse_completions(body, self._edge.rewrite)
@@ -113,12 +117,9 @@ class Generation:
             scope["extensions"][EXTENSION],
         ).run()
 
-    def _relays_of(self, body: bytes) -> bool:
-        """Whether text-level engines serve the model; they get the body as it is."""
-        if not any(model.relays for model in self._edge.models()):
-            return False
-        model = self._model_of(body)
-        return model is not None and model.relays
+    def _may_pass_on(self) -> bool:
+        """Whether the body has to be read for its model: some model's gets a body as it is."""
+        return any(model.relays or _has_only_providers(model) for model in self._edge.models())
 
     def _model_of(self, body: bytes) -> ModelView | None:
         named = named_body("", body)
@@ -156,7 +157,9 @@ class Generation:
         return msgspec.structs.replace(caller, charge=charge)
 
     async def other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to any other path, which an engine or provider may serve."""
+        """Answer a request to any other path that is passed on. Raises `ApiError` 404."""
+        self._gate.identify(scope)
+        passed_on(scope["path"], self._edge.config.paths)
         caller, body = await self.take(scope, receive)
         await self.pass_through(scope, send, caller, body)
 
@@ -171,6 +174,12 @@ class Generation:
         known = await self._edge.text_of(model)
         ids = checked_ids(known.text, prompt, "prompt")
         return await off_the_loop(len(ids), lambda: decode_raw(known.text, ids))
+
+
+def _has_only_providers(model: ModelView) -> bool:
+    """Whether no worker of the model was ever ready, nor is one starting."""
+    is_without_workers = model.block_size is None and model.state == "down"
+    return is_without_workers and model.cloud and bool(model.fallback)
 
 
 @final

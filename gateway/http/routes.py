@@ -20,6 +20,7 @@ from gateway.api import (
     ModelObject,
     ModelState,
     Version,
+    check_target,
     message_models,
     model_not_found,
     parse_chat_request,
@@ -164,6 +165,9 @@ class EdgeApp:
         return endpoint(scope, receive, send)
 
     def _of_named(self, scope: Scope) -> ASGIApp:
+        if scope["method"] == "POST":
+            # Before any match, so that no path is read in another way than it is passed on.
+            check_target(scope["raw_path"])
         for pattern, endpoint in self._patterns:
             if match := pattern.fullmatch(scope["path"]):
                 scope["path_params"] = match.groupdict()

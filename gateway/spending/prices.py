@@ -44,18 +44,20 @@ def show_amount(micro: int, decimals: int = 6) -> str:
 
 class Price(msgspec.Struct, frozen=True):
     """Micro-units per million tokens: of the prompt, of its part that the provider had cached, and
-    of the output.
+    of the output. `request` is micro-units for one request that tokens do not price; None: unknown.
     """
 
     input: int
     cached_input: int
     output: int
+    request: int | None = None
 
     @staticmethod
     def of_config(config: PriceConfig) -> "Price":
         """The configured price; by default cached tokens cost as much as others."""
         cached = config.input if config.cached_input is None else config.cached_input
-        return Price(to_micro(config.input), to_micro(cached), to_micro(config.output))
+        request = None if config.request is None else to_micro(config.request)
+        return Price(to_micro(config.input), to_micro(cached), to_micro(config.output), request)
 
     def cost(self, usage: Usage) -> int:
         """What `usage` costs, in micro-units."""
@@ -79,6 +81,16 @@ class Price(msgspec.Struct, frozen=True):
         """
         left = amount * _PER_TOKENS - prompt_tokens * max(self.input, self.cached_input)
         return max(0, left // self.output) if self.output else 0
+
+
+class FixedPrice(msgspec.Struct, frozen=True):
+    """The price of requests that tokens do not price: `amount` micro-units, whatever is used."""
+
+    amount: int
+
+    def cost(self, usage: Usage) -> int:  # noqa: ARG002
+        """What the request costs, in micro-units."""
+        return self.amount
 
 
 class Tariff(msgspec.Struct, frozen=True):

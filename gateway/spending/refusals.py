@@ -8,7 +8,13 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.api import ApiError, output_cap_required, request_too_costly, spending_limit_reached
+from gateway.api import (
+    ApiError,
+    ChargedBy,
+    output_cap_required,
+    request_too_costly,
+    spending_limit_reached,
+)
 from gateway.spending.limits import MAX_RETRY_AFTER_S, OverLimit, Refusal
 
 CAP_RETRY_S: Final = 60
@@ -17,7 +23,9 @@ wait up to a minute on their own, while a 400 ends their request.
 """
 
 
-def refusal_error(refusal: Refusal, provider: str, cap: int) -> ApiError:
+def refusal_error(
+    refusal: Refusal, provider: str, cap: int, charged_by: ChargedBy = "answer"
+) -> ApiError:
     """The error if `provider` is the only one. `cap`: the largest cap on the output (tokens) with
     which the same request would fit now; 0 if there is none.
     """
@@ -28,7 +36,8 @@ def refusal_error(refusal: Refusal, provider: str, cap: int) -> ApiError:
             f"A spending limit applies to provider `{provider}`, and nothing bounds what this "
             f"answer can cost: send a cap of at most {cap} tokens on its output."
         )
-    text = f"A spending limit applies, and the price at provider `{provider}` is not configured."
+    what = "the price of such a request" if charged_by == "request" else "the price"
+    text = f"A spending limit applies, and {what} at provider `{provider}` is not configured."
     return spending_limit_reached(text, MAX_RETRY_AFTER_S)
 
 

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from config import Config, FallbackConfig, ledger_path, secret_of
-from gateway.api import ApiError, ChatRequest, Usage, unavailable
+from gateway.api import ApiError, ChargedBy, ChatRequest, Usage, unavailable
 from gateway.spending.ledger_writer import LedgerFull, LedgerWriter
 from gateway.spending.limits import (
     Account,
@@ -30,6 +30,7 @@ from gateway.spending.limits import (
 )
 from gateway.spending.prices import (
     CAP_TOKENS,
+    FixedPrice,
     Price,
     Tariff,
     output_bound,
@@ -73,7 +74,12 @@ class Bill:
     provider's usage if it came and the answer is complete, else by the most it can have cost.
     """
 
-    def __init__(self, spending: "Spending", reservation: Reservation, price: Price | None) -> None:
+    def __init__(
+        self,
+        spending: "Spending",
+        reservation: Reservation,
+        price: Price | FixedPrice | None,
+    ) -> None:
         self._spending = spending
         self._reservation = reservation
         self._price = price
@@ -109,7 +115,8 @@ class Bill:
             return None
         usage, held = self._usage or Usage(0, 0, 0), self._reservation
         cost = 0 if self._price is None else self._price.cost(usage)
-        if self._usage is not None and self._is_complete:
+        is_known = self._usage is not None or isinstance(self._price, FixedPrice)
+        if is_known and self._is_complete:
             return _entry(held, usage, cost, is_settled=True)
         worst = held.worst
         bound = Usage(
@@ -178,30 +185,29 @@ class Spending:
         self._local.prices = cloud_prices(config)
 
     async def open_bill(
-        self, key: str, model: str, target: FallbackConfig, request: ChatRequest
+        self,
+        key: str,
+        model: str,
+        target: FallbackConfig,
+        request: ChatRequest,
+        charged_by: ChargedBy = "answer",
     ) -> Bill | ApiError:
         """Reserve durably what `request` can cost at `target`, or return why it may not be sent."""
         tariff = self._tariff(target)
-        price, bound = tariff.price, output_bound(request, tariff.max_output_tokens)
-        prompt_tokens = prompt_bound(request)
-        output_tokens = UNBOUNDED_OUTPUT_TOKENS * request.n if bound is None else bound
-        capped_prompt = prompt_tokens + CAP_TOKENS
-        worst = WorstCase(
-            key=key,
-            model=model,
-            provider=target.provider,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=output_tokens,
-            is_bounded=bound is not None or (price is not None and price.output == 0),
-            cost=None if price is None else price.worst(prompt_tokens, output_tokens),
-            least_cost=None if price is None else price.worst(capped_prompt, request.n),
-        )
+        worst = _worst_case(key, model, target.provider, request, tariff, charged_by)
+        price: Price | FixedPrice | None = tariff.price
+        if charged_by == "request":
+            price = None if worst.cost is None else FixedPrice(worst.cost)
         for _ in range(_MOST_TRIES):
             answer = self._books.reserve(worst, self._now())
             if not isinstance(answer, Reservation):
                 self._report(answer)
-                output = 0 if price is None else price.affordable_output(answer.left, capped_prompt)
-                return refusal_error(answer, target.provider, output // request.n)
+                output = 0
+                if charged_by == "answer" and tariff.price is not None:
+                    capped_prompt = worst.prompt_tokens + CAP_TOKENS
+                    output = tariff.price.affordable_output(answer.left, capped_prompt)
+                cap = output // request.n
+                return refusal_error(answer, target.provider, cap, charged_by)
             if price is None:
                 return Bill(self, answer, None)  # no limit applies, and no cost is recorded
             if (bill := await self._make_durable(answer, price)) is not None:
@@ -282,7 +288,9 @@ class Spending:
                 self._local.add(day, model, Usage(*counts))
         self._is_kept = True
 
-    async def _make_durable(self, reservation: Reservation, price: Price) -> Bill | ApiError | None:
+    async def _make_durable(
+        self, reservation: Reservation, price: Price | FixedPrice
+    ) -> Bill | ApiError | None:
         """None if another process has taken what was left; the books have seen that now."""
         try:
             bound = Usage(reservation.worst.prompt_tokens, 0, reservation.worst.completion_tokens)
@@ -299,6 +307,42 @@ class Spending:
             return Bill(self, reservation, price)
         self._books.settle(reservation, 0)
         return None
+
+
+def _worst_case(
+    key: str,
+    model: str,
+    provider: str,
+    request: ChatRequest,
+    tariff: Tariff,
+    charged_by: ChargedBy,
+) -> WorstCase:
+    """The most that `request` can cost; its costs are None where no price says it."""
+    price, bound = tariff.price, output_bound(request, tariff.max_output_tokens)
+    prompt_tokens = prompt_bound(request)
+    output_tokens = UNBOUNDED_OUTPUT_TOKENS * request.n if bound is None else bound
+    is_bounded = bound is not None or (price is not None and price.output == 0)
+    cost = least_cost = None
+    if charged_by != "answer":
+        output_tokens, is_bounded = 0, True
+    if charged_by == "request":
+        prompt_tokens = 0
+        if price is not None and price.request is not None:
+            cost = least_cost = price.request * request.n
+    elif price is not None:
+        cost = price.worst(prompt_tokens, output_tokens)
+        least_output = request.n if charged_by == "answer" else 0
+        least_cost = price.worst(prompt_tokens + CAP_TOKENS, least_output)
+    return WorstCase(
+        key=key,
+        model=model,
+        provider=provider,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=output_tokens,
+        is_bounded=is_bounded,
+        cost=cost,
+        least_cost=least_cost,
+    )
 
 
 def _unrecorded() -> ApiError:

@@ -25,6 +25,7 @@ from gateway.api import (
     UpstreamChunk,
     Usage,
     busy,
+    charged_by,
     connection_lost,
 )
 from gateway.routing import UseProvider
@@ -44,6 +45,9 @@ from gateway.upstream import (
     provider_request,
     session_name,
 )
+
+_NO_PATH: Final = frozenset({404, 405})
+"""Statuses of a provider that does not serve a path."""
 
 COOL_S: Final = 1
 """Pause for a provider that answers 429 without a `Retry-After`."""
@@ -90,9 +94,10 @@ async def ask_chain(
     *,
     caller: Caller,
     model: str,
+    path: str | None = None,
 ) -> ApiError | None:
     """Ask the providers of the chain in order until one answers; the caller's key and `model` are
-    charged.
+    charged. `path` is below the API's root; None: a chat.
 
     Returns the client's error if none did. Raises `ApiError` when an answer was cut after its
     beginning.
@@ -110,7 +115,9 @@ async def ask_chain(
             break
         provider = services.providers[target.provider]
         sent = _request_for(services, request, caller, target)
-        bill = await services.spending.open_bill(caller.key, model, target, sent.request)
+        bill = await services.spending.open_bill(
+            caller.key, model, target, sent.request, "answer" if path is None else charged_by(path)
+        )
         if isinstance(bill, ApiError):
             refusals.append(bill)
             continue
@@ -123,7 +130,7 @@ async def ask_chain(
                 await exchange(provider, target, sent, bill)
         except ProviderFailed as error:
             step.fail(trio.current_time(), str(error))
-            _note_failure(services, provider.name, target.model, error)
+            _note_failure(services, provider.name, target.model, error, path)
             if error.was_kept and not any(failure.was_kept for failure in failures):
                 # The provider closed a connection that was kept from an earlier request: ask once
                 # more, over a new one.
@@ -132,23 +139,35 @@ async def ask_chain(
             continue
         except ProviderCut as error:
             step.fail(trio.current_time(), "it broke the answer off")
-            services.counters.cloud_cut += 1
-            services.feed.publish(AnswerCut(provider.name, target.model, str(error)))
-            services.health.failed(provider.name, "it broke an answer off")
+            _note_cut(services, provider.name, target.model, error)
             raise connection_lost() from error
         services.health.succeeded(provider.name)
         services.counters.cloud_answers += 1
         return None
-    return _none_answered(failures, refusals)
+    what = None if path is None else f"Model {model} has nothing at /v1{path}"
+    return _none_answered(failures, refusals, what)
 
 
-def _note_failure(services: Services, name: str, model: str, error: ProviderFailed) -> None:
+def _note_failure(
+    services: Services, name: str, model: str, error: ProviderFailed, path: str | None
+) -> None:
+    """Count a failure. That a provider has nothing at `path` says nothing about chats there, so it
+    does not count against the provider.
+    """
     services.counters.cloud_failures += 1
     services.feed.publish(ProviderFailedEvent(name, model, str(error), error.status))
+    if path is not None and error.status in _NO_PATH:
+        return
     if error.status == 429 or error.retry_after_s is not None:
         services.health.busy(name, error.retry_after_s or COOL_S)
     else:
         services.health.failed(name, str(error))
+
+
+def _note_cut(services: Services, name: str, model: str, error: ProviderCut) -> None:
+    services.counters.cloud_cut += 1
+    services.feed.publish(AnswerCut(name, model, str(error)))
+    services.health.failed(name, "it broke an answer off")
 
 
 def _request_for(
@@ -220,7 +239,13 @@ async def ask_chat(
     )
 
 
-def _none_answered(failures: list[ProviderFailed], refusals: list[ApiError]) -> ApiError:
+def _none_answered(
+    failures: list[ProviderFailed], refusals: list[ApiError], no_path: str | None
+) -> ApiError:
+    """The client's error; `no_path` begins it if no provider has the path."""
+    if no_path is not None and failures and all(error.status in _NO_PATH for error in failures):
+        text = f"{no_path}: {'; '.join(map(str, failures))}."
+        return ApiError(404, text, code="path_not_served")
     if refusals and not failures:
         return soonest_refusal(refusals)
     retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]

@@ -7,11 +7,20 @@ what the path means, nor HTTP servers.
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
+from typing import Final
 
 import msgspec
 
 from config import FallbackConfig
-from gateway.api import ChatRequest, NamedBody, Started, Usage, model_not_found, session_of
+from gateway.api import (
+    ChatRequest,
+    NamedBody,
+    Started,
+    Usage,
+    count_of,
+    model_not_found,
+    session_of,
+)
 from gateway.routing import Lease, ModelView, UseProvider
 from gateway.spending import Bill
 from gateway.turn.caller import Caller
@@ -27,17 +36,27 @@ from gateway.upstream import (
     apply_params,
     forwarded_to_provider,
 )
+from protocol.paths import is_plain_path
 from protocol.transport import HttpResponse
+
+_REFUSED: Final = 400
+"""From this status on a provider has refused the request, and charges nothing."""
 
 Respond = Callable[[HttpResponse, Started, Callable[[Usage], None]], Awaitable[None]]
 """Passes a response of the server in `Started` on to the client; calls back with its usage."""
 
 
 class PathRequest(msgspec.Struct, frozen=True):
-    """`path` is relative to the API's root, such as `/embeddings`."""
+    """`path` is relative to the API's root, such as `/embeddings`. Raises `ValueError` for one that
+    is not plain.
+    """
 
     path: str
     body: NamedBody
+
+    def __post_init__(self) -> None:
+        if not is_plain_path(self.path):
+            raise ValueError(f"the path {self.path!r} could leave the API's root")
 
 
 async def pass_through(
@@ -89,6 +108,7 @@ class _PassThrough:
                 self._by_provider,
                 caller=self._caller,
                 model=view.name,
+                path=self._request.path,
             )
         if error is not None:
             raise error
@@ -148,11 +168,13 @@ class _PassThrough:
             model=target.model,
         )
         try:
-            await self._forward(provider, target, started, bill.note_usage, lambda: None)
+            status = await self._forward(provider, target, started, bill.note_usage, _ignore)
         except ProviderFailed as error:
             if not error.may_be_charged:
                 bill.waive()
             raise
+        if status >= _REFUSED:
+            bill.waive()
         bill.complete()
 
     async def _forward(
@@ -162,12 +184,15 @@ class _PassThrough:
         started: Started,
         note_usage: Callable[[Usage], None],
         begin: Callable[[], None],
-    ) -> None:
-        body = self._request.body
+    ) -> int:
+        """Pass the request on to one server, and its response to the client; returns its status."""
+        body, status = self._request.body, 0
         if body.raw is not None:
             body = body.with_fields(apply_params(body.raw, target.params))
 
         async def respond(response: HttpResponse, headers: tuple[Header, ...]) -> None:
+            nonlocal status
+            status = response.status
             begin()
             named = msgspec.structs.replace(started, headers=headers)
             await self._respond(response, named, note_usage)
@@ -179,9 +204,15 @@ class _PassThrough:
             respond,
             headers=self._headers,
         )
+        return status
 
     def _as_chat(self) -> ChatRequest:
         """A chat of the same size, which bounds the cost: one byte is at most one token."""
         body = self._request.body
         raw = {**(body.raw or {"prompt": " " * len(body.body)}), "messages": []}
-        return ChatRequest(model=body.model, messages=(), raw=raw, num_bytes=len(body.body))
+        n = count_of(body.fields, self._request.path)
+        return ChatRequest(model=body.model, messages=(), raw=raw, n=n, num_bytes=len(body.body))
+
+
+def _ignore() -> None:
+    """The beginning of a provider's response changes nothing."""

@@ -29,6 +29,7 @@ from protocol.messages import (
     RelayTaken,
     Submit,
 )
+from protocol.paths import is_plain_path
 from protocol.transport import HttpResponse
 from workers.bridge.engine_client import EngineClient
 from workers.bridge.outbox import Outbox
@@ -38,6 +39,7 @@ _NOT_RELAYED: Final = frozenset(
     {b"connection", b"content-encoding", b"content-length", b"keep-alive", b"transfer-encoding"}
 )
 """Headers about the connection to the engine, or about bytes that our client has decompressed."""
+_ROOT: Final = "/v1/"
 _MAX_NAME_BYTES: Final = 1024
 _MAX_VALUE_BYTES: Final = 2**14
 _MAX_HEADERS: Final = 128
@@ -214,4 +216,6 @@ class Relays:
             raise Refused("invalid", f"the {TEXT_ENGINE} engine takes text, not tokens")
         if len(message.data) > message.num_bytes or len(message.digests) % ID_BYTES:
             raise Refused("invalid", "the body is longer than it says, or a digest is cut")
+        if not (message.target.startswith(_ROOT) and is_plain_path(message.target)):
+            raise Refused("invalid", f"{message.target!r} is no plain path below {_ROOT}")
         return Relayed(key, message, on_progress, self)

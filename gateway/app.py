@@ -243,7 +243,12 @@ async def running(services: Services) -> AsyncIterator[str]:
             await nursery.start(services.stored.run)
             if services.span_export is not None:
                 await nursery.start(services.span_export.run)
-            recovery_probes = HealthProbes(services.dispatcher, services.link, services.draw)
+            recovery_probes = HealthProbes(
+                services.dispatcher,
+                services.link,
+                services.draw,
+                lambda: services.config.gateway.first_token_s,
+            )
             await nursery.start(recovery_probes.run)
             yield address
         finally:

@@ -183,6 +183,16 @@ class Embed(_Message, frozen=True, tag=12):
     salt: bytes = b""
 
 
+class Distrust(_Message, frozen=True, tag=13):
+    """Requests of the gateway failed on the engine of this epoch, for the reason `why`, and so did
+    health probes. The worker ends the engine and starts another one; it waits until an attached one
+    gives tokens. A worker that does not know this message counts it as garbage.
+    """
+
+    epoch: Count
+    why: Annotated[str, msgspec.Meta(max_length=200)]
+
+
 class RelayCredit(_Message, frozen=True, tag=11):
     """The gateway has passed on `num_taken` bytes of the response. The worker may send up to
     `RELAY_WINDOW_BYTES` beyond these.
@@ -206,6 +216,7 @@ ToWorker = (
     | RelayChunk
     | RelayCredit
     | Embed
+    | Distrust
 )
 
 
@@ -481,6 +492,7 @@ FaultKind = Literal[
     "killed",
     "left",
     "memory",
+    "no_answers",
     "no_progress",
     "not_executable",
     "port_taken",

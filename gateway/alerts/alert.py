@@ -24,6 +24,8 @@ from gateway.telemetry import (
     SpendingThreshold,
     WorkerBack,
     WorkerLost,
+    WorkerProven,
+    WorkerUnproven,
 )
 
 AlertKind = Literal[
@@ -86,6 +88,11 @@ def _words(event: FleetEvent) -> tuple[AlertKind, Level, str, str] | None:  # no
             return "worker", "warning", f"worker {worker} lost", reason
         case WorkerBack(worker, _, models, _):
             return "worker", "good", f"worker {worker} is back", "It serves " + ", ".join(models)
+        case WorkerUnproven(worker, reason):
+            text = f"It gets no requests until its engine gives tokens: {reason}."
+            return "worker", "critical", f"worker {worker} answers no requests", text
+        case WorkerProven(worker):
+            return "worker", "good", f"worker {worker} answers again", "Its engine gives tokens."
         case EngineFault(worker, _, kind, exit_code, is_final):
             code = "" if exit_code is None else f", exit code {exit_code}"
             return _died(worker, f"{kind}{code}.", is_final=is_final)

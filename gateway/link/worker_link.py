@@ -37,6 +37,7 @@ from protocol.messages import (
     Bundle,
     Bye,
     Dismiss,
+    Distrust,
     Embed,
     Embedding,
     Fault,
@@ -250,6 +251,11 @@ class WorkerLink:
         if digest not in self._files and request not in self._requested_files:
             self._requested_files.add(request)
             self._send(worker_id, GetFiles(digest))
+
+    def end_engine(self, worker_id: WorkerId, epoch: int, why: str) -> None:
+        if (peer := self._peers.get(worker_id)) is not None:
+            _log.warning("worker %s answers no requests (%s); its engine has to go", peer.name, why)
+            self._send(worker_id, Distrust(epoch, why))
 
     # Frames.
 

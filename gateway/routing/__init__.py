@@ -7,8 +7,7 @@ and the leases that it hands out. Must not know tokens, HTTP or sockets.
 from gateway.routing.admission_queue import QueuePosition
 from gateway.routing.breaker import Breaker, in_order
 from gateway.routing.dispatcher import Dispatcher
-from gateway.routing.effects import Probe, RouteRequest, UseProvider
-from gateway.routing.fallback import ProbeResult
+from gateway.routing.effects import Probe, ProbeResult, RouteRequest, UseProvider
 from gateway.routing.fleet import ModelView
 from gateway.routing.lease import Lease
 from gateway.routing.quarantine import PROOF_TOKENS, RequestIdentity

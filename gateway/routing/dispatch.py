@@ -16,10 +16,12 @@ from gateway.routing.effects import (
     AskSnapshot,
     Effect,
     Effects,
+    EndEngine,
     Notice,
+    Probe,
+    ProbeResult,
     RefuseWorker,
 )
-from gateway.routing.fallback import ProbeResult
 from gateway.routing.fleet import RECOVERY_PROBES, Fleet, Models, ModelView
 from gateway.routing.prefix_index import EventResult, PrefixIndex
 from gateway.routing.quarantine import Quarantine, RequestIdentity
@@ -27,6 +29,7 @@ from gateway.routing.tickets import PlacementQueue, count_failure
 from gateway.routing.worker_view import Worker, WorkerView
 from gateway.telemetry import (
     EngineFault,
+    HealthProbeFailed,
     IndexGap,
     PoisonedRequest,
     SpeedBack,
@@ -208,14 +211,36 @@ class Dispatch:
         return (Notice(PoisonedRequest(name, model, request[0], deaths)),)
 
     def probe_ended(
-        self, model: str, serial: int, result: ProbeResult, worker: str, why: str, now: float
+        self, probe: Probe, result: ProbeResult, worker: str, why: str, now: float
     ) -> Effects:
-        """The result of the health probe with the number `serial` on the worker of that name."""
-        found = self._models.by_name.get(model)
+        """The result of a health probe on the worker of that name."""
+        if probe.is_of_trust:
+            return self._trust_probe_ended(probe, result, why, now)
+        found = self._models.by_name.get(probe.model)
         if found is None:
             return ()
-        effects = found.fallback.probe_ended(serial, result, worker, why, now)
-        return self._settle([model], now) if result == "passed" else tuple(effects)
+        effects = found.fallback.probe_ended(probe.serial, result, worker, why, now)
+        return self._settle([probe.model], now) if result == "passed" else tuple(effects)
+
+    def _trust_probe_ended(
+        self, probe: Probe, result: ProbeResult, why: str, now: float
+    ) -> Effects:
+        worker = self.fleet.get(probe.worker_id)
+        if worker is None or worker.engine is None:
+            return ()
+        trust = worker.trust
+        is_moving = worker.has_stepped_since(trust.probed_at)
+        has_changed = trust.probe_ended(
+            probe.serial, result, now, is_moving=is_moving, is_idle=worker.is_idle
+        )
+        if has_changed and trust.state == "trusted":
+            return self.tickets.trusted_again(worker, now)
+        effects: Effects = ()
+        if result in ("late", "failed"):
+            effects = (Notice(HealthProbeFailed(probe.model, worker.name, why)),)
+        if has_changed:
+            effects += (EndEngine(worker.worker_id, worker.epoch, trust.why),)
+        return effects
 
     def ask_files(self, name: str) -> Effects:
         """Ask a ready worker of the model for its files, if there is one."""
@@ -233,6 +258,9 @@ class Dispatch:
             if worker.full_since is not None and now - worker.full_since >= FULL_AT_MOST_S:
                 worker.full_since = None
         effects = self.tickets.tick(now)
+        for worker in self.fleet:
+            if worker.trust.state != "trusted":
+                effects += self.tickets.probe_trust(worker, now)
         self.fleet.forget_models(now, self._rejoin_s)
         return *(AskSnapshot(worker_id) for worker_id in overdue), *effects
 
@@ -265,8 +293,12 @@ class Dispatch:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether there is no ticket and no fallback: then no deadline is less than a second."""
+        """Whether there is no ticket, no fallback and no unproven worker: then no deadline is less
+        than a second.
+        """
         if self.tickets.num_placed or self.num_waiting:
+            return False
+        if any(worker.trust.state != "trusted" for worker in self.fleet):
             return False
         return not any(model.fallback.is_on for model in self._models)
 
@@ -342,8 +374,9 @@ class Dispatch:
         if fault.epoch != worker.epoch or fault.worker != worker.name:
             self._num_stale += 1
             return ()
-        has_died = fault.kind != "left"
-        why = "its engine died" if has_died else "its engine left"
+        # An engine that is ended because it answered nothing did not die of its requests.
+        has_died = fault.kind not in ("left", "no_answers")
+        why = "its engine left" if fault.kind == "left" else "its engine died"
         moved = self.tickets.evict(worker, now, why, died=has_died)
         self.fleet.fail(worker, fault, now)
         self._index.remove(worker.worker_id)

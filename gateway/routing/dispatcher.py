@@ -25,15 +25,16 @@ from gateway.routing.effects import (
     Assign,
     Effect,
     Effects,
+    EndEngine,
     Moved,
     Notice,
     Probe,
+    ProbeResult,
     Refuse,
     RefuseWorker,
     RouteRequest,
     UseProvider,
 )
-from gateway.routing.fallback import ProbeResult
 from gateway.routing.fleet import ModelView
 from gateway.routing.lease import Lease
 from gateway.routing.quarantine import RequestIdentity
@@ -71,6 +72,9 @@ class FleetPort(Protocol):
 
     def ask_files(self, worker_id: WorkerId, digest: bytes) -> None:
         """Ask the worker for the model's text files, unless they are here or requested already."""
+
+    def end_engine(self, worker_id: WorkerId, epoch: int, why: str) -> None:
+        """Tell the worker that its engine of this epoch answers no request."""
 
 
 class _Waiter(msgspec.Struct):
@@ -219,7 +223,7 @@ class Dispatcher:
     ) -> None:
         """Report the result of a health probe on the worker of that name."""
         now = trio.current_time()
-        self._perform(self._core.probe_ended(probe.model, probe.serial, result, worker, why, now))
+        self._perform(self._core.probe_ended(probe, result, worker, why, now))
 
     def release(
         self, ticket: int, output_tokens: int | None = None, *, is_proven: bool = False
@@ -317,12 +321,14 @@ class Dispatcher:
                 self._probe(effect)
             case Notice(event=event):
                 self._notice(event)
-            case Accept() | RefuseWorker() | AskSnapshot() | AskFiles():
+            case Accept() | RefuseWorker() | AskSnapshot() | AskFiles() | EndEngine():
                 self._send_to_worker(effect)
             case _:
                 assert_never(effect)
 
-    def _send_to_worker(self, effect: Accept | RefuseWorker | AskSnapshot | AskFiles) -> None:
+    def _send_to_worker(
+        self, effect: Accept | RefuseWorker | AskSnapshot | AskFiles | EndEngine
+    ) -> None:
         port = self._port
         if port is None:
             raise RuntimeError("the dispatcher has no link to the workers")
@@ -335,6 +341,8 @@ class Dispatcher:
                 port.ask_snapshot(worker_id)
             case AskFiles(worker_id=worker_id, digest=digest):
                 port.ask_files(worker_id, digest)
+            case EndEngine(worker_id=worker_id, epoch=epoch, why=why):
+                port.end_engine(worker_id, epoch, why)
             case _:
                 assert_never(effect)
 

@@ -6,6 +6,8 @@ effects and performs none. Must not know how they are performed.
 They are msgspec Structs: a frozen dataclass takes 1 us or more to fill, and 1 ms to define.
 """
 
+from typing import Literal
+
 import msgspec
 
 from config import FallbackConfig
@@ -114,12 +116,27 @@ class Moved(msgspec.Struct, frozen=True):
     died: int | None = None
 
 
+ProbeResult = Literal["passed", "busy", "late", "failed"]
+"""`busy`: the worker had no room for the probe. `late`: no token came in time."""
+
+
 class Probe(msgspec.Struct, frozen=True):
-    """Run a health probe for the model on the worker, and report its result with its `serial`."""
+    """Run a health probe for the model on the worker, and report its result with its `serial`.
+    `is_of_trust`: it decides about the worker (`trust.py`), else about the model's fallback.
+    """
 
     model: str
     worker_id: WorkerId
     serial: int
+    is_of_trust: bool = False
+
+
+class EndEngine(msgspec.Struct, frozen=True):
+    """Tell the worker that its engine of this epoch is at fault, so that it starts another one."""
+
+    worker_id: WorkerId
+    epoch: int
+    why: str
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -138,6 +155,7 @@ Effect = (
     | AskFiles
     | Moved
     | Probe
+    | EndEngine
     | Notice
 )
 Effects = tuple[Effect, ...]

@@ -8,10 +8,10 @@ requests, nor how a probe is run.
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 from config import ModelConfig
-from gateway.routing.effects import Effect, Notice, Probe
+from gateway.routing.effects import Effect, Notice, Probe, ProbeResult
 from gateway.routing.worker_view import Worker
 from gateway.telemetry import FallbackOff, FallbackOn, HealthProbeFailed
 from protocol.ids import WorkerId
@@ -22,9 +22,6 @@ BUSY_PAUSE_S: Final = 0.1
 """The pause after a probe found no place, which is no failure: requests that may not use providers
 have the worker's places.
 """
-
-ProbeResult = Literal["passed", "busy", "late", "failed"]
-"""`busy`: the worker had no room for the probe. `late`: no token came in time."""
 
 
 class Fallback:

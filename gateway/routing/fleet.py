@@ -17,6 +17,7 @@ from gateway.routing.conversations import Conversations
 from gateway.routing.effects import RouteRequest
 from gateway.routing.fair_shares import FairShares
 from gateway.routing.fallback import Fallback
+from gateway.routing.trust import Trust
 from gateway.routing.wait_forecast import WaitForecast
 from gateway.routing.worker_view import Worker
 from protocol.grammars import GrammarForm, forms_of
@@ -217,16 +218,19 @@ class Models:
 
 class WorkerRecord:
     """What is kept of a worker by its name, over its restarts. `left_at` is when it left without
-    having given up, so that it may come back; `models` are those that it served then.
+    having given up, so that it may come back; `models` are those that it served then. `trust` is
+    that in its engine of `epoch`.
     """
 
-    __slots__ = ("breaker", "left_at", "models", "was_ready")
+    __slots__ = ("breaker", "epoch", "left_at", "models", "trust", "was_ready")
 
     def __init__(self) -> None:
         self.breaker = Breaker()
         self.was_ready = False
         self.models: tuple[str, ...] = ()
         self.left_at = float("-inf")
+        self.epoch = -1
+        self.trust = Trust()
 
 
 class Fleet:
@@ -256,6 +260,11 @@ class Fleet:
         record = self.record(worker)
         record.left_at = float("-inf")
         worker.breaker = record.breaker
+        if record.epoch == worker.epoch:
+            record.trust.rejoined()
+        else:
+            record.epoch, record.trust = worker.epoch, Trust()
+        worker.trust = record.trust
         self._changed()
 
     def remove(self, worker_id: WorkerId, now: float) -> Worker | None:
@@ -268,6 +277,10 @@ class Fleet:
 
     def fail(self, worker: Worker, fault: Fault, now: float) -> None:
         worker.fail(fault, now)
+        self._changed()
+
+    def trust_changed(self) -> None:
+        """The trust in a worker has changed: look anew which ones are ready."""
         self._changed()
 
     def drain(self, worker: Worker) -> None:
@@ -327,10 +340,12 @@ class Fleet:
         return [worker for worker in self.serving(model) if worker.state == "starting"]
 
     def is_coming(self, model: Model) -> bool:
-        """Whether a worker of the model is starting or draining: most draining workers come back
-        with another engine, and the others leave within seconds.
+        """Whether a worker of the model is starting, unproven or draining: most draining workers
+        come back with another engine, and the others leave within seconds.
         """
-        return any(worker.state in ("starting", "draining") for worker in self.serving(model))
+        return any(
+            worker.state in ("starting", "unproven", "draining") for worker in self.serving(model)
+        )
 
     def has_given_up(self, model: Model, now: float, patience_s: float) -> bool:
         """Whether all workers of the model have reported that they stop restarting, and none that

@@ -22,6 +22,7 @@ from gateway.routing.effects import (
     Effects,
     Moved,
     Notice,
+    Probe,
     Refuse,
     RouteRequest,
     UseProvider,
@@ -35,7 +36,7 @@ from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_nex
 from gateway.routing.route_preview import RoutePreview, preview
 from gateway.routing.wait_forecast import NOTE_S, REFRESH_S
 from gateway.routing.worker_view import Reservation, Worker
-from gateway.telemetry import BreakerClosed, BreakerOpen
+from gateway.telemetry import BreakerClosed, BreakerOpen, WorkerProven, WorkerUnproven
 from protocol.messages import RejectReason
 
 DOWN_RETRY_AFTER_S: Final = 10
@@ -144,9 +145,13 @@ class PlacementQueue:
         """The ticket's worker failed on it, but lives. Unknown tickets are ignored."""
         if ticket not in self._placed:
             return ()
-        worker = self._placed[ticket].worker
+        reservation = self._placed[ticket]
+        worker, request = reservation.worker, reservation.request
         self._fleet.judge_by_user(worker, is_well=False)
-        return tuple(count_failure(worker, now, reason))
+        effects = tuple(count_failure(worker, now, reason))
+        if worker.trust.failed((request.key, request.fingerprint), reason):
+            effects += self._distrusted(worker, now)
+        return effects
 
     def proven(self, ticket: int, now: float) -> Effects:
         """The ticket got enough tokens to clear its request and its worker; the next request on
@@ -158,6 +163,8 @@ class PlacementQueue:
         effects: Effects = ()
         if worker.breaker.succeeded():
             effects = (Notice(BreakerClosed("worker", worker.name)),)
+        if worker.trust.is_suspect:
+            effects += self.restore_trust(worker, now)
         may_end_fallback = self._judge_well(self._placed[ticket])
         if model.probation_ticket == ticket:
             model.probation_ticket = None
@@ -186,11 +193,15 @@ class PlacementQueue:
             self._judge_well(reservation)
         self._vacate(model, reservation, now)
         worker = reservation.worker
-        if is_proven and worker.breaker.succeeded():
+        if not is_proven:
+            return self.settle_all(worker.models, now)
+        effects: Effects = ()
+        if worker.trust.is_suspect:
+            effects += self.restore_trust(worker, now)
+        if worker.breaker.succeeded():
             # Close the breaker before others are placed: an open one lets only a trial through.
-            closed = Notice(BreakerClosed("worker", worker.name))
-            return closed, *self.settle_all(worker.models, now)
-        return self.settle_all(worker.models, now)
+            effects += (Notice(BreakerClosed("worker", worker.name)),)
+        return effects + self.settle_all(worker.models, now)
 
     def busy(self, ticket: int, now: float, reason: RejectReason = "busy") -> Effects:
         """The worker had no room: the ticket goes back to the front of the queue.
@@ -209,12 +220,43 @@ class PlacementQueue:
         worker.breaker.refused()
         if reason == "draining":
             self._fleet.drain(worker)
+        effects: Effects = ()
+        if reason == "busy" and worker.trust.refused(now, is_idle=worker.is_idle):
+            effects = self._distrusted(worker, now)
         waiting = self._enter(model, reservation.request, reservation.session, now, first=True)
         waiting.is_on_probation = was_on_probation
         # It must not fall behind requests that came later and were not sent.
         waiting.arrival = reservation.arrival
         self._enqueue(model, waiting, now)
-        return self.settle_all(worker.models, now)
+        return effects + self.settle_all(worker.models, now)
+
+    def restore_trust(self, worker: Worker, now: float) -> Effects:
+        """A request or a probe got tokens from the worker, of which something was suspected."""
+        if not worker.trust.succeeded():
+            return ()
+        return self.trusted_again(worker, now)
+
+    def trusted_again(self, worker: Worker, now: float) -> Effects:
+        """An unproven worker takes requests again."""
+        self._fleet.trust_changed()
+        proven = Notice(WorkerProven(worker.name))
+        return proven, *self.settle_all(worker.models, now)
+
+    def probe_trust(self, worker: Worker, now: float) -> Effects:
+        """The health probe of a worker that is not trusted, if one is due."""
+        if worker.engine is None or worker.draining:
+            return ()
+        serial = worker.trust.next_probe(now)
+        if serial is None:
+            return ()
+        return (Probe(worker.models[0], worker.worker_id, serial, is_of_trust=True),)
+
+    def _distrusted(self, worker: Worker, now: float) -> Effects:
+        """The worker gets no more requests until a probe, or one of those that run, gets tokens."""
+        self._fleet.trust_changed()
+        unproven = Notice(WorkerUnproven(worker.name, worker.trust.why))
+        probes = self.probe_trust(worker, now)
+        return unproven, *probes, *self.settle_all(worker.models, now)
 
     def evict(self, worker: Worker, now: float, why: str, *, died: bool = False) -> Effects:
         """The worker's engine is gone, and with it the sequences of its tickets."""

@@ -13,6 +13,7 @@ import msgspec
 from gateway.routing.breaker import Breaker
 from gateway.routing.chain_tree import ChainTree, common_prefix
 from gateway.routing.effects import RouteRequest
+from gateway.routing.trust import Trust
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import Drafting, EngineFacts, Fault, FaultKind, Load, Progress, Register
 
@@ -178,7 +179,10 @@ class Reservation(msgspec.Struct, eq=False):
     is_proof: bool = False
 
 
-WorkerState = Literal["ready", "draining", "starting", "down"]
+WorkerState = Literal["ready", "unproven", "draining", "starting", "down"]
+"""`unproven`: its engine is there, but has failed several requests and no token shows that it works
+(`trust.py`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,8 @@ class Worker:
     """The state of one worker; only `Dispatch` writes it.
 
     `num_running` counts the sequences on it: this gateway's and, as of its last `Load`, those of
-    other gateways. `breaker` outlives this object: the fleet keeps it by the worker's name.
+    other gateways. `breaker` and `trust` outlive this object: the fleet keeps them by the worker's
+    name, `trust` as long as its engine.
     `pass_tokens` is how many tokens of an answer a step makes, more than one if drafts are
     accepted. `full_since`: the worker has refused a sequence then and not reported free places
     since; `may_try`: it gets one more sequence all the same. `chains` are the prompts that run
@@ -248,6 +253,7 @@ class Worker:
         self.pass_tokens = 1.0
         self.prefill_rate = PrefillRateEstimator()
         self.breaker = Breaker()
+        self.trust = Trust()
         self.num_running = 0
         self._stepped_at = now
         self.reservations: dict[int, Reservation] = {}
@@ -268,13 +274,15 @@ class Worker:
     @property
     def state(self) -> WorkerState:
         if self.engine is not None:
-            return "draining" if self.draining else "ready"
+            if self.draining:
+                return "draining"
+            return "ready" if self.trust.state == "trusted" else "unproven"
         return "down" if self.gave_up else "starting"
 
     @property
     def ready(self) -> bool:
         """Whether its engine has generated tokens and takes more work."""
-        return self.engine is not None and not self.draining
+        return self.engine is not None and not self.draining and self.trust.state == "trusted"
 
     @property
     def places(self) -> int:
@@ -300,6 +308,16 @@ class Worker:
         has_no_block = self.load is not None and self.load.free_blocks == 0 < self.load.num_blocks
         is_full = num_others >= self.places or self.full_since is not None
         return is_full or has_no_block
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether, as far as is known, no sequence of any client runs there."""
+        has_begun = any(one.started for one in self.reservations.values())
+        return not has_begun and (self.load is None or not self.load.running)
+
+    def has_stepped_since(self, at: float) -> bool:
+        """Whether its engine has reported a step later than `at`."""
+        return self._stepped_at > at
 
     def is_stuck(self, now: float) -> bool:
         """Whether its steps have stopped. Meaningful only if it has work."""

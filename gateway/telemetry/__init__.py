@@ -33,8 +33,10 @@ from gateway.telemetry.fleet_events import (
     TakenOver,
     WorkerBack,
     WorkerLost,
+    WorkerProven,
     WorkerReady,
     WorkerStarting,
+    WorkerUnproven,
     kind_of,
 )
 from gateway.telemetry.history import SAMPLE_S, History, Reading, Sample, percentile
@@ -103,8 +105,10 @@ __all__ = [
     "TurnTrace",
     "WorkerBack",
     "WorkerLost",
+    "WorkerProven",
     "WorkerReady",
     "WorkerStarting",
+    "WorkerUnproven",
     "kind_of",
     "log_request",
     "operation_of",

@@ -34,8 +34,10 @@ from gateway.telemetry.fleet_events import (
     TakenOver,
     WorkerBack,
     WorkerLost,
+    WorkerProven,
     WorkerReady,
     WorkerStarting,
+    WorkerUnproven,
     kind_of,
 )
 
@@ -45,6 +47,8 @@ _WORDS: Final[dict[type[msgspec.Struct], tuple[Level, str]]] = {
     WorkerStarting: ("info", "{worker} is starting (epoch {epoch})"),
     WorkerReady: ("good", "{worker} is ready with {models} on {device}"),
     WorkerBack: ("good", "{worker} is back with {models} on {device}"),
+    WorkerUnproven: ("critical", "{worker} gets no requests until it gives tokens: {reason}"),
+    WorkerProven: ("good", "{worker} gives tokens again"),
     WorkerLost: ("warning", "{worker} is gone: {reason}"),
     SpeedLost: (
         "warning",

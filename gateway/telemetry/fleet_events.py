@@ -48,6 +48,21 @@ class EngineFault(_Event, frozen=True, tag="engine fault"):
     is_final: bool
 
 
+class WorkerUnproven(_Event, frozen=True, tag="worker unproven"):
+    """A worker gets no requests until its engine gives tokens again: several different requests
+    failed there without a success between them, or it refused all of them.
+    """
+
+    worker: str
+    reason: str
+
+
+class WorkerProven(_Event, frozen=True, tag="worker proven"):
+    """The engine of an unproven worker has given tokens; it gets requests again."""
+
+    worker: str
+
+
 class SpeedLost(_Event, frozen=True, tag="speed loss"):
     """A worker is over 10 % slower than at its last good start in these `figures`. `herma diff` on
     its host lists `num_changes` differences.
@@ -232,6 +247,8 @@ FleetEvent = (
     | WorkerReady
     | WorkerBack
     | EngineFault
+    | WorkerUnproven
+    | WorkerProven
     | SpeedLost
     | SpeedBack
     | WorkerLost

@@ -5,15 +5,15 @@ from its result: `routing/fallback.py` decides both.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
+import msgspec
 import trio
 
 from gateway.link import Attempt, Outcome, RelayClient, WorkerLink
 from gateway.routing import Dispatcher, Lease, Probe, ProbeResult
 from gateway.turn.relay_run import engine_behind
-from gateway.upstream import ProviderFailed
+from gateway.upstream import Provider, ProviderFailed
 from protocol.ids import ID_BYTES, RequestId
 from protocol.messages import Accepted, Finished, Rejected, RelayFacts, Submit, TokenItem
 from protocol.sampling import SamplingParams
@@ -23,19 +23,45 @@ PROBE_S: Final = 10.0
 """Four tokens take milliseconds on a ready worker, which has compiled its kernels."""
 PROBE_TOKENS: Final = 4
 _OK: Final = 200
+_BUSY: Final = frozenset({"busy", "draining", "not_ready"})
+_LOADED: Final = frozenset({429, 503})
+_SAID: Final = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
 _PROMPT: Final = (1, 2, 3, 4)
 """Token ids that every vocabulary has. They are less than a block, so no cache keeps them."""
 
 
+class _Usage(msgspec.Struct):
+    completion_tokens: object = None
+
+
+class _Choice(msgspec.Struct):
+    message: dict[str, object] | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Answer).decode
+
+
 class HealthProbes:
-    """`run` runs the probes that the dispatcher asks for."""
+    """`run` runs the probes that the dispatcher asks for. A probe has failed without a token after
+    `limit_s()` seconds, and after `PROBE_S` in any case.
+    """
 
     def __init__(
-        self, dispatcher: Dispatcher, link: WorkerLink, draw: Callable[[int], bytes]
+        self,
+        dispatcher: Dispatcher,
+        link: WorkerLink,
+        draw: Callable[[int], bytes],
+        limit_s: Callable[[], float] = lambda: PROBE_S,
     ) -> None:
         self._dispatcher = dispatcher
         self._link = link
         self._draw = draw
+        self._limit_s = limit_s
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -64,14 +90,30 @@ class HealthProbes:
         )
         try:
             self._link.submit(attempt, _submit(attempt, probe.model))
-            with trio.move_on_after(PROBE_S):
+            with trio.move_on_after(min(PROBE_S, self._limit_s())):
                 await attempt.wait()
         finally:
             self._link.forget(attempt)
         self._report(probe, attempt.outcome, has_tokens=num_tokens > 0)
 
     async def _run_chat(self, probe: Probe, facts: RelayFacts) -> None:
-        """As `_run_probe`, for a text-level engine."""
+        """As `_run_probe`, for a text-level engine: a chat in one piece, then, if trust depends on
+        it, a streamed one, for an engine may fail in one of both ways only.
+        """
+        result: ProbeResult = "late"
+        limit_s = min(PROBE_S, self._limit_s())
+        why = f"no tokens in {limit_s:g} s"
+        with trio.move_on_after(limit_s):
+            result, why = await self._chat(probe, facts, streamed=False)
+            if probe.is_of_trust and result == "passed":
+                result, why = "late", "no streamed tokens in time"
+                result, why = await self._chat(probe, facts, streamed=True)
+        worker = self._link.worker_name(probe.worker_id)
+        self._dispatcher.probe_ended(probe, result, worker, why)
+
+    async def _chat(
+        self, probe: Probe, facts: RelayFacts, *, streamed: bool
+    ) -> tuple[ProbeResult, str]:
         client = RelayClient(
             self._link,
             Lease(0, probe.worker_id, 0, "health probe"),
@@ -81,12 +123,37 @@ class HealthProbes:
             digests=(),
             known_s=PROBE_S,
         )
-        engine = engine_behind(self._link.worker_name(probe.worker_id), client, facts)
+        name = self._link.worker_name(probe.worker_id)
+        engine = engine_behind(name, client, facts)
         chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": PROBE_TOKENS}
-        has_answered = False
-        with trio.move_on_after(PROBE_S), suppress(ProviderFailed):
-            has_answered = (await engine.complete(chat, facts.model)).status == _OK
-        self._report(probe, client.attempt.outcome, has_tokens=has_answered)
+        try:
+            if streamed:
+                return await self._streamed(engine, {**chat, "stream": True}, facts)
+            answer = await engine.complete(chat, facts.model)
+        except ProviderFailed as error:
+            outcome = client.attempt.outcome
+            if isinstance(outcome, Rejected) and outcome.reason not in _BUSY:
+                return "failed", f"rejected: {outcome.reason}"
+            if isinstance(outcome, Rejected) or error.status in _LOADED:
+                return "busy", ""
+            return "failed", _why(error.status)
+        if answer.status != _OK:
+            return "failed", _why(answer.status)
+        return ("passed", "") if has_tokens(answer.body) else ("failed", "an answer without tokens")
+
+    async def _streamed(
+        self, engine: Provider, chat: dict[str, object], facts: RelayFacts
+    ) -> tuple[ProbeResult, str]:
+        has_content = False
+
+        def note(_: bytes) -> None:
+            nonlocal has_content
+            has_content = True
+
+        answer = await engine.stream(chat, facts.model, note)
+        if answer is not None:
+            return "failed", _why(answer.status)
+        return ("passed", "") if has_content else ("failed", "a stream without content")
 
     def _report(self, probe: Probe, outcome: Outcome | None, *, has_tokens: bool) -> None:
         result: ProbeResult = "failed"
@@ -98,13 +165,29 @@ class HealthProbes:
             case Rejected(reason="busy" | "draining" | "not_ready"):
                 result, why = "busy", ""
             case None:
-                result, why = "late", f"no tokens in {PROBE_S:g} s"
+                result, why = "late", "no tokens in time"
             case Rejected(reason=reason):
                 why = f"rejected: {reason}"
             case _:
                 pass
         worker = self._link.worker_name(probe.worker_id)
         self._dispatcher.probe_ended(probe, result, worker, why)
+
+
+def has_tokens(body: bytes) -> bool:
+    """Whether a chat's answer in one piece has tokens, shown or only counted."""
+    try:
+        answer = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    for choice in answer.choices:
+        if choice.message is not None and any(choice.message.get(name) for name in _SAID):
+            return True
+    return answer.usage is not None and bool(answer.usage.completion_tokens)
+
+
+def _why(status: int | None) -> str:
+    return "it broke off" if status is None else f"status {status}"
 
 
 def _submit(attempt: Attempt, model: str) -> Submit:

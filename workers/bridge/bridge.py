@@ -20,6 +20,7 @@ from protocol.errors import HttpError, WireError
 from protocol.messages import (
     Abort,
     Dismiss,
+    Distrust,
     Drain,
     Embed,
     EngineFacts,
@@ -89,6 +90,8 @@ class Bridge:
         self._holdings = holdings
         self._running: dict[Key, Running] = {}
         self._step_ms = 0.0
+        # Steps of answers, for the gateways. The supervisor's also count good health checks.
+        self._num_steps = 0
         self._load_at = -LOAD_EVERY_S
         self._others = (0, 0)
         self._is_draining = False
@@ -168,7 +171,7 @@ class Bridge:
                 self._outbox.put(link, self._load())
             case Embed():
                 raise WireError("Embed is for native engines")
-            case Welcome() | Drain() | Ping() | GetFiles() | Dismiss():
+            case Welcome() | Drain() | Ping() | GetFiles() | Dismiss() | Distrust():
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:
                 assert_never(message)
@@ -247,6 +250,7 @@ class Bridge:
 
     def _note_progress(self, running: Running, num_tokens: int) -> None:
         """Count new tokens (`num_tokens`), or another sign of life (0)."""
+        self._num_steps += 1
         if num_tokens == 0:
             # The engine reports progress within the prompt.
             self._status.step += 1
@@ -289,7 +293,7 @@ class Bridge:
             waiting=max(own_waiting, waiting),
             free_blocks=max(0, num_blocks - used),
             num_blocks=num_blocks,
-            steps=self._status.step,
+            steps=self._num_steps,
             preemptions=0,
             step_ms=self._step_ms,
             prefill_tokens_per_s=0.0,

@@ -22,6 +22,7 @@ from workers.external import (
     EngineError,
     EngineLimits,
     EngineQuestions,
+    EngineTrouble,
     EventSplitter,
     Job,
     Piece,
@@ -206,7 +207,7 @@ class EngineClient:
                         return
         if not answer.stream_ended():
             part = "" if splitter.is_between else " in the middle of an event"
-            raise EngineError(f"the engine's stream ended early{part}")
+            raise EngineTrouble(f"the engine's stream ended early{part}")
 
     async def _ask(
         self, method: str, target: str, body: bytes, limit_s: float
@@ -254,4 +255,4 @@ def _error_of(status: int, body: bytes) -> EngineRefusal | EngineError:
         lower = text.lower()
         is_long = "context" in lower and ("length" in lower or "exceed" in lower)
         return EngineRefusal("too_long" if is_long else "invalid", detail)
-    return EngineError(detail)
+    return EngineTrouble(detail) if status >= 500 else EngineError(detail)

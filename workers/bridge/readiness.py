@@ -18,13 +18,21 @@ from typing import Final, final
 import trio
 
 from config import TEXT_ENGINE, WorkerConfig
-from protocol.errors import ConfigError, HttpError
+from protocol.errors import ConfigError, HermaError, HttpError
 from protocol.grammars import GrammarForm, capabilities_of
 from protocol.messages import EngineFacts, RelayFacts
 from protocol.sampling import SamplingParams
 from workers.bridge.engine_client import EngineClient, EngineRefusal
 from workers.bridge.launched import group_cpu_s
-from workers.external import Answer, EngineApi, EngineError, EngineLimits, Piece, phase_of
+from workers.external import (
+    Answer,
+    EngineApi,
+    EngineError,
+    EngineLimits,
+    EngineTrouble,
+    Piece,
+    phase_of,
+)
 from workers.ipc import StartSpeed
 from workers.model_dir import CONFIG_NAME, GENERATION_NAME, read_eos_ids, read_vocab_size
 from workers.scheduler import CARD_SEQS
@@ -44,6 +52,10 @@ _REPORT_EVERY_S: Final = 0.5
 _ALIVE_EVERY_S: Final = 5.0
 _MIN_CPU_S: Final = 0.2
 _MAX_DETAIL: Final = 200
+
+
+class NotProven(HermaError):
+    """The engine answers, but gave no tokens. It may at a later try."""
 
 
 @final
@@ -131,7 +143,8 @@ async def prove(
     reports: StartReports,
 ) -> StartSpeed:
     """Let the engine generate tokens; then answer one long prompt, to find a death at the first
-    large prompt before users do; then measure its speed. Raises `ConfigError` if a proof fails.
+    large prompt before users do; then measure its speed. Raises `ConfigError` if a proof fails
+    because of what was asked, `NotProven` if it failed otherwise.
 
     Reasoning needs no care here: the gateway finds it among the tokens.
     """
@@ -176,8 +189,8 @@ class _Probe:
         return self._num_later / lasted_s if self._num_later >= _MIN_TIMED and lasted_s else 0.0
 
     async def run(self, num_prompt: int, num_outputs: int) -> None:
-        """Answer the prompt. Raises `ConfigError` for fewer tokens than `num_outputs`, and for
-        errors.
+        """Answer the prompt. Raises `ConfigError` if the engine refuses it, `NotProven` for fewer
+        tokens than `num_outputs` and for other errors.
         """
         # Each probe begins otherwise, so that the prefix cache does not contain it.
         ids = array("I", (1 + byte % (_PROBE_IDS - 1) for byte in os.urandom(num_prompt)))
@@ -194,10 +207,14 @@ class _Probe:
         failed = f"the health probe of {num_prompt} prompt tokens"
         try:
             await self._client.answer(self._api, answer, partial(self._take, num_prompt))
-        except (EngineError, EngineRefusal) as error:
-            raise ConfigError(f"{failed} failed: {error}") from error
+        except EngineRefusal as error:
+            kind = NotProven if error.reason == "busy" else ConfigError
+            raise kind(f"{failed} failed: {error}") from error
+        except EngineError as error:
+            kind = NotProven if isinstance(error, EngineTrouble) else ConfigError
+            raise kind(f"{failed} failed: {error}") from error
         if answer.num_outputs != num_outputs:
-            raise ConfigError(f"{failed} got {answer.num_outputs} of {num_outputs} tokens")
+            raise NotProven(f"{failed} got {answer.num_outputs} of {num_outputs} tokens")
 
     def _take(self, num_prompt: int, piece: Piece | None) -> None:
         """Report an event. Every event is a sign of life, also within the prompt."""

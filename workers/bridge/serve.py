@@ -23,6 +23,7 @@ from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
 from workers.bridge.outbox import Outbox
 from workers.bridge.readiness import (
     ModelText,
+    NotProven,
     Report,
     StartReports,
     facts_of,
@@ -51,6 +52,9 @@ _APIS: Final[dict[str, type[VllmApi] | type[SglangApi] | type[LlamaCppApi]]] = {
     "sglang": SglangApi,
     "llama-cpp": LlamaCppApi,
 }
+_PROVE_AGAIN_S: Final = 1.0
+_PROOF_SHARE: Final = 0.8
+"""A proof of an attached engine may be silent for this share of `stall_s`; then it is tried anew."""
 _SPARE_CONNECTIONS: Final = 8
 _END_S: Final = 1.5
 """Less than the two seconds that the supervisor waits after `Shutdown`."""
@@ -151,7 +155,7 @@ class _Service:
         facts = facts_of(self._config, limits, forms)
         outbox = Outbox(self._channel, self._status)
         holdings = self._holdings(facts, outbox)
-        work, speed = await self._proven_work(facts, outbox, holdings)
+        work, speed = await self._until_proven(facts, outbox, holdings)
         self._reports.is_over = True
         self._status.phase = ""
         bridge = Bridge(
@@ -183,6 +187,32 @@ class _Service:
             capacity_blocks=facts.kv_tokens // facts.block_size,
             slack_blocks=2,
         )
+
+    async def _until_proven(
+        self, facts: EngineFacts, outbox: Outbox, holdings: Holdings
+    ) -> tuple[Sequences | Relays, StartSpeed]:
+        """As `_proven_work`. An attached engine that gives no tokens is tried again for any time;
+        only a launched one can be started anew. Raises `ConfigError` or `EngineBroken`.
+        """
+        while True:
+            try:
+                if self._engine is not None:
+                    return await self._proven_work(facts, outbox, holdings)
+                with trio.fail_after(_PROOF_SHARE * self._config.stall_s):
+                    return await self._proven_work(facts, outbox, holdings)
+            except NotProven as error:
+                if self._engine is not None:
+                    raise EngineBroken(str(error)) from error
+                trouble = str(error)
+            except HttpError as error:
+                if self._engine is not None:
+                    raise
+                trouble = f"the health probe broke off: {error}"
+            except trio.TooSlowError:
+                trouble = "the health probe got no answer in time"
+            self._reports.say("attach", 0.0, f"{self._client.url} {trouble}; trying again")
+            await trio.sleep(_PROVE_AGAIN_S)
+            await wait_answering(self._client, self._reports, is_launched=False)
 
     async def _proven_work(
         self, facts: EngineFacts, outbox: Outbox, holdings: Holdings

@@ -12,8 +12,8 @@ from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
 from workers.bridge.engine_client import EngineClient
-from workers.bridge.readiness import StartReports
-from workers.external import EngineError, OpenAiApi, Proof
+from workers.bridge.readiness import NotProven, StartReports
+from workers.external import EngineError, EngineTrouble, OpenAiApi, Proof
 
 TEXT_PROBE_TOKENS: Final = 16
 """A model that reasons begins with tokens that show no text."""
@@ -28,7 +28,7 @@ async def prove_text(
     reports: StartReports,
 ) -> None:
     """Prove that the engine generates text: a short chat, then a long one of at most about two
-    tokens a word. Raises `ConfigError`.
+    tokens a word. Raises `ConfigError`, or `NotProven` if another try may succeed.
     """
     reports.say("health probe", 0.0, "a short chat")
     await _chat(client, api, 2, reports)
@@ -56,4 +56,5 @@ async def _chat(
                 proof.take(data)
         proof.end(response.status, bytes(body))
     except EngineError as error:
-        raise ConfigError(f"the health probe of {num_words} words failed: {error}") from error
+        kind = NotProven if isinstance(error, EngineTrouble) else ConfigError
+        raise kind(f"the health probe of {num_words} words failed: {error}") from error

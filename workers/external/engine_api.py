@@ -70,6 +70,10 @@ class EngineError(WireError):
     """An engine reports an error within its answer, or the answer cannot be parsed."""
 
 
+class EngineTrouble(EngineError):
+    """The engine failed at an answer, or gave none of it. The same request may succeed later."""
+
+
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
     """A POST with a JSON body."""

@@ -22,6 +22,7 @@ from workers.external.engine_api import (
     HEALTH_TARGETS,
     EngineError,
     EngineLimits,
+    EngineTrouble,
     Event,
     HttpRequest,
     Job,
@@ -150,7 +151,7 @@ class LlamaCppReader:
             return None
         chunk: _Chunk = decoded(_chunks, data)
         if chunk.error is not None:
-            raise EngineError(f"llama-server reports: {error_text(chunk.error)}")
+            raise EngineTrouble(f"llama-server reports: {error_text(chunk.error)}")
         # Newer builds put a token 0 into a progress report, which was not sampled.
         if chunk.prompt_progress is not None and not chunk.tokens_predicted and not chunk.stop:
             return Event([], cached_tokens=chunk.prompt_progress.cache)

@@ -17,6 +17,7 @@ from workers.external.engine_api import (
     HEALTH_TARGETS,
     EngineError,
     EngineLimits,
+    EngineTrouble,
     EventSplitter,
     HttpRequest,
     decoded,
@@ -112,16 +113,17 @@ class Proof:
         """Read the whole `body` after its end. Raises `EngineError` if the answer has no tokens."""
         shown = " ".join(self._start.decode(errors="replace").split())
         if status != 200:
-            raise EngineError(f"status {status}: {shown}")
+            is_refused = 400 <= status < 500 and status not in {408, 409, 429}
+            raise (EngineError if is_refused else EngineTrouble)(f"status {status}: {shown}")
         if body.lstrip().startswith(b"{"):
             self._read(body)
         if not self.has_tokens:
-            raise EngineError(f"the answer has no tokens: {shown or 'it is empty'}")
+            raise EngineTrouble(f"the answer has no tokens: {shown or 'it is empty'}")
 
     def _read(self, payload: bytes) -> None:
         chunk: _Chunk = decoded(_chunks, payload)
         if chunk.error is not None:
-            raise EngineError(f"the engine reports: {error_text(chunk.error)}")
+            raise EngineTrouble(f"the engine reports: {error_text(chunk.error)}")
         for choice in chunk.choices:
             said = choice.delta or choice.message or {}
             self.has_tokens = self.has_tokens or any(said.get(name) for name in _SAID)

@@ -20,6 +20,7 @@ from workers.external.engine_api import (
     HEALTH_TARGETS,
     EngineError,
     EngineLimits,
+    EngineTrouble,
     Event,
     HttpRequest,
     Job,
@@ -165,7 +166,7 @@ class SglangReader:
             return None
         chunk: _Chunk = decoded(_chunks, data)
         if chunk.error is not None:
-            raise EngineError(f"SGLang reports: {error_text(chunk.error)}")
+            raise EngineTrouble(f"SGLang reports: {error_text(chunk.error)}")
         meta = chunk.meta_info
         if meta is None or chunk.output_ids is None:
             raise EngineError("the answer has no output_ids and meta_info: is this SGLang?")

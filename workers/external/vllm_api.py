@@ -18,6 +18,7 @@ from workers.external.engine_api import (
     HEALTH_TARGETS,
     EngineError,
     EngineLimits,
+    EngineTrouble,
     Event,
     HttpRequest,
     Job,
@@ -168,7 +169,7 @@ class VllmReader:
             return self._end if self._end.finish is not None else None
         chunk: _Chunk = decoded(_chunks, data)
         if chunk.error is not None:
-            raise EngineError(f"vLLM reports: {error_text(chunk.error)}")
+            raise EngineTrouble(f"vLLM reports: {error_text(chunk.error)}")
         if (usage := chunk.usage) is not None:
             self._end.prompt_tokens = usage.prompt_tokens
             if usage.prompt_tokens_details is not None:

@@ -27,6 +27,7 @@ from protocol.errors import WireError
 from protocol.messages import (
     Abort,
     Dismiss,
+    Distrust,
     Drain,
     Embed,
     GetFiles,
@@ -264,7 +265,7 @@ class EngineLoop(Generic[InFlight]):
                 self._queue([Outgoing(link, self._load())])
             case Relay() | RelayChunk() | RelayCredit():
                 raise WireError(f"{type(message).__name__} is for engines that take text")
-            case Welcome() | Drain() | Ping() | GetFiles() | Dismiss():
+            case Welcome() | Drain() | Ping() | GetFiles() | Dismiss() | Distrust():
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:
                 assert_never(message)

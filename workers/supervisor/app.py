@@ -106,6 +106,7 @@ class Worker:
             log,
             on_work=self._engine.work_sent,
             on_drain=lambda deadline_s: self.drain(deadline_s, "a gateway"),
+            on_distrust=self._engine.distrust,
             on_siblings=self._dial_siblings,
         )
         if self._hold.is_on:

@@ -288,6 +288,8 @@ def _of_verdict(verdict: str) -> Diagnosis:
         return Diagnosis("hung", verdict)
     if verdict.startswith("no progress"):
         return Diagnosis("no_progress", verdict, "raise stall_s if the step is only slow")
+    if verdict.startswith("no answers"):
+        return Diagnosis("no_answers", verdict, "its last log lines may say why requests fail")
     if verdict.startswith("the health probe"):
         return Diagnosis("bad_answer", verdict)
     if (sign := _find(verdict)) is not None:

@@ -117,6 +117,12 @@ class EngineSupervisor:
         if self._life is not None:
             self._life.hang_watch.work_sent(trio.current_time())
 
+    def distrust(self, why: str) -> None:
+        """End the engine, which answers a gateway's health probes no more; the next one follows."""
+        life = self._life
+        if life is not None and life.is_ready and life is not self._replaced:
+            life.process.kill(f"no answers: {why}")
+
     async def run(self, relay: FrameRelay) -> None:
         """Start the engine, and start it again after each death."""
         self._relay = relay

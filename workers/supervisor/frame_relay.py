@@ -17,6 +17,7 @@ from protocol.messages import (
     MAX_FIGURES,
     PROTOCOL_VERSION,
     Abort,
+    Distrust,
     Drain,
     Embed,
     EngineFacts,
@@ -101,6 +102,7 @@ class FrameRelay:
         *,
         on_work: Callable[[], None],
         on_drain: Callable[[float], None],
+        on_distrust: Callable[[str], None],
         on_siblings: Callable[[Iterable[str]], None],
     ) -> None:
         self.state = EngineState.STARTING
@@ -110,6 +112,7 @@ class FrameRelay:
         self._log = log
         self._on_work = on_work
         self._on_drain = on_drain
+        self._on_distrust = on_distrust
         self._on_siblings = on_siblings
         self._links: dict[int, GatewayLink] = {}
         self._last_number = SUPERVISOR
@@ -327,6 +330,11 @@ class FrameRelay:
                 self._send_files(link, digest)
             case Drain(deadline_s=deadline_s):
                 self._on_drain(deadline_s)
+            case Distrust(epoch=epoch, why=why):
+                # Of several gateways each may say so; the first one ends the engine.
+                if epoch == self.epoch and self._facts is not None:
+                    self._log.info(f"gateway {link.address} gets no answers: {why}")
+                    self._on_distrust(why)
             case message:
                 raise WireError(f"{type(message).__name__} out of place")
 

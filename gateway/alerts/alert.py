@@ -64,7 +64,9 @@ def alert_of(published: PublishedEvent, run: str) -> Alert | None:
     return Alert(f"{run}-{published.number}", kind, level, title, text, published.json)
 
 
-def _words(event: FleetEvent) -> tuple[AlertKind, Level, str, str] | None:  # noqa: C901, PLR0911
+def _words(  # noqa: C901, PLR0911, PLR0912
+    event: FleetEvent,
+) -> tuple[AlertKind, Level, str, str] | None:
     match event:
         case FallbackOn(model, providers, reason):
             names = ", ".join(providers)

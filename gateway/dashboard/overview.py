@@ -110,13 +110,17 @@ def condition_of(
     away = [model.name for model in models if model.is_away]
     down = [model.name for model in models if model.state == "down" and not model.is_away]
     starting = [model.name for model in models if model.state == "starting" and not model.is_away]
+    unproven = [worker.name for worker in workers if worker.state == "unproven"]
     if down:
-        return "down", f"No worker serves {_list(down)}."
+        why = f" {_list(unproven)} gave no answers." if unproven else ""
+        return "down", f"No worker serves {_list(down)}.{why}"
     if away:
         return "cloud", f"Providers answer for {_list(away)}: its workers are not ready."
     if starting:
         return "starting", f"The workers of {_list(starting)} are starting."
-    unready = [worker.name for worker in workers if worker.state in {"starting", "down"}]
+    unready = [
+        worker.name for worker in workers if worker.state in {"starting", "unproven", "down"}
+    ]
     waiting = f"{num_waiting} requests wait." if num_waiting != 1 else "1 request waits."
     if unready:
         verb = "is" if len(unready) == 1 else "are"

@@ -180,7 +180,7 @@ def _of_workers(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
     """
     state = GaugeMetricFamily(
         "herma_worker_state",
-        "1 for the state of a worker: ready, draining, starting or down.",
+        "1 for the state of a worker: ready, unproven, draining, starting or down.",
         labels=("worker", "state"),
     )
     fault = GaugeMetricFamily(

@@ -211,20 +211,19 @@ class Dispatch:
         return (Notice(PoisonedRequest(name, model, request[0], deaths)),)
 
     def probe_ended(
-        self, probe: Probe, result: ProbeResult, worker: str, why: str, now: float
+        self, model: str, serial: int, result: ProbeResult, worker: str, why: str, now: float
     ) -> Effects:
-        """The result of a health probe on the worker of that name."""
-        if probe.is_of_trust:
-            return self._trust_probe_ended(probe, result, why, now)
-        found = self._models.by_name.get(probe.model)
+        """The result of a fallback's health probe, with the number `serial`, on the worker of that
+        name.
+        """
+        found = self._models.by_name.get(model)
         if found is None:
             return ()
-        effects = found.fallback.probe_ended(probe.serial, result, worker, why, now)
-        return self._settle([probe.model], now) if result == "passed" else tuple(effects)
+        effects = found.fallback.probe_ended(serial, result, worker, why, now)
+        return self._settle([model], now) if result == "passed" else tuple(effects)
 
-    def _trust_probe_ended(
-        self, probe: Probe, result: ProbeResult, why: str, now: float
-    ) -> Effects:
+    def trust_probe_ended(self, probe: Probe, result: ProbeResult, why: str, now: float) -> Effects:
+        """The result of the health probe of a worker that is not trusted."""
         worker = self.fleet.get(probe.worker_id)
         if worker is None or worker.engine is None:
             return ()

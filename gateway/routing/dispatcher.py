@@ -223,7 +223,10 @@ class Dispatcher:
     ) -> None:
         """Report the result of a health probe on the worker of that name."""
         now = trio.current_time()
-        self._perform(self._core.probe_ended(probe, result, worker, why, now))
+        if probe.is_of_trust:
+            self._perform(self._core.trust_probe_ended(probe, result, why, now))
+            return
+        self._perform(self._core.probe_ended(probe.model, probe.serial, result, worker, why, now))
 
     def release(
         self, ticket: int, output_tokens: int | None = None, *, is_proven: bool = False

@@ -1,8 +1,8 @@
 """Trust in a worker: whether its engine answers requests.
 
-Owns the judgement from the results of requests and of health probes. An engine may answer its health
-check while every generation fails (vllm#39863), so only tokens prove that it works. Must not know
-how a probe is run, nor what follows for requests.
+Owns the judgement from the results of requests and of health probes. An engine may answer its
+health check while every generation fails (vllm#39863), so only tokens prove that it works. Must not
+know how a probe is run, nor what follows for requests.
 
     trusted  --`DIFFERENT` requests failed since the last success--> unproven
     trusted  --nothing but refusals for load during `BUSY_S`, while nothing runs--> unproven
@@ -36,8 +36,8 @@ TrustState = Literal["trusted", "unproven", "faulty"]
 
 class Trust:
     """The trust in one engine. Times are on the caller's clock. `is_suspect` is False while nothing
-    counts against it, so that a success need not be reported. `why` is the last failure, in one of a
-    few fixed phrases; `probed_at` is when the last probe was sent.
+    counts against it, so that a success need not be reported. `why` is the last failure, in one of
+    a few fixed phrases; `probed_at` is when the last probe was sent.
     """
 
     __slots__ = (
@@ -123,7 +123,11 @@ class Trust:
         if not self._is_probing or serial != self._serial:
             return False
         self._is_probing = False
+        has_changed = self._judge(result, now, is_moving=is_moving, is_idle=is_idle)
         self._not_before = now + (LONG_PAUSE_S if self.state == "faulty" else PAUSE_S)
+        return has_changed
+
+    def _judge(self, result: ProbeResult, now: float, *, is_moving: bool, is_idle: bool) -> bool:
         match result:
             case "passed":
                 return self.succeeded()

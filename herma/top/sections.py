@@ -26,7 +26,13 @@ _OK: Final = 200
 _CLIENT_LEFT: Final = 499
 _ID_CHARS: Final = 8
 
-_STATES: Final = {"ready": "good", "draining": "info", "starting": "info", "down": "critical"}
+_STATES: Final = {
+    "ready": "good",
+    "unproven": "critical",
+    "draining": "info",
+    "starting": "info",
+    "down": "critical",
+}
 _CONDITIONS: Final = {
     "well": "good",
     "starting": "info",

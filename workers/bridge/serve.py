@@ -54,7 +54,7 @@ _APIS: Final[dict[str, type[VllmApi] | type[SglangApi] | type[LlamaCppApi]]] = {
 }
 _PROVE_AGAIN_S: Final = 1.0
 _PROOF_SHARE: Final = 0.8
-"""A proof of an attached engine may be silent for this share of `stall_s`; then it is tried anew."""
+"""A proof of an attached engine may take this share of `stall_s`; then it is tried anew."""
 _SPARE_CONNECTIONS: Final = 8
 _END_S: Final = 1.5
 """Less than the two seconds that the supervisor waits after `Shutdown`."""

@@ -53,7 +53,7 @@ function showFigures(now) {
     });
 }
 
-const STATES = { ready: "ready", draining: "draining", starting: "starting", down: "down" };
+const STATES = { ready: "ready", unproven: "no answers", draining: "draining", starting: "starting", down: "down" };
 
 function showWorkers(now) {
   const ready = now.workers.filter((one) => one.state === "ready").length;

@@ -20,6 +20,7 @@ from config import (
     signing_key_path,
 )
 from herma.preflight import (
+    check_model_texts,
     check_script,
     found,
     launch_problems,
@@ -46,6 +47,7 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
         yield from _stored_responses(config, environ)
     yield from _programs(config)
     yield from missing_models(config)
+    yield from check_model_texts(config)
     yield from _drafters(config)
     yield from launch_problems(config, environ)
     yield from _worker_files(config)

@@ -31,6 +31,10 @@ from protocol.addresses import nth_address
 from protocol.errors import ConfigError
 from workers import versions
 
+_SAMPLE: Final = "Hello"
+"""Some damaged tokenizers load, and fail at every text."""
+_MODEL_SIGNS: Final = ("config.json", "tokenizer.json", "tekken.json")
+"""A directory with one of them holds a model, if not all of it."""
 _PORT: Final = "[gateway] port, --port"
 
 
@@ -42,6 +46,7 @@ def check_host(config: Config, environ: Mapping[str, str]) -> None:
     for _, problem in missing_drafters(config):
         raise ConfigError(f"{problem}; correct its `speculation`")
     check_aliases(config)
+    list(check_model_texts(config))
     for worker in config.workers:
         check_script(worker)
     for problem in launch_problems(config, environ):
@@ -82,6 +87,28 @@ def missing_models(config: Config) -> Iterator[str]:
             )
         elif not is_hub_id(worker.model):
             yield f"worker `{worker.name}`: on this host {no_model(worker.model)}"
+
+
+def check_model_texts(config: Config) -> Iterator[str]:
+    """One line for each thing that an operator should know of the text files of a model directory
+    of this host. Raises `ConfigError` for files that no gateway could use; those of built-in models
+    are tested.
+    """
+    from gateway.prompt import encode_raw, read_model_text
+    from workers.model_dir import check_text_files, read_model_files
+
+    for worker in config.workers:
+        is_own = worker.model in builtin_models() or worker.model.startswith(DUMMY_PREFIX)
+        path = None if worker.engine == TEXT_ENGINE or is_own else found(worker.model)
+        if path is None or not any((path / name).exists() for name in _MODEL_SIGNS):
+            continue
+        try:
+            check_text_files(worker)
+            text = read_model_text(read_model_files(path).files)
+            encode_raw(text, _SAMPLE)
+        except ConfigError as error:
+            raise ConfigError(f"worker `{worker.name}`: {error}") from error
+        yield from (f"worker `{worker.name}`: {remark}" for remark in text.remarks)
 
 
 def missing_drafters(config: Config) -> Iterator[tuple[WorkerConfig, str]]:

@@ -33,9 +33,11 @@ from protocol.ids import ID_BYTES
 CONFIG_NAME: Final = "config.json"
 GENERATION_NAME: Final = "generation_config.json"
 TOKENIZER_NAME: Final = "tokenizer.json"
+TOKENIZER_CONFIG_NAME: Final = "tokenizer_config.json"
 POOLING_NAME: Final = "1_Pooling/config.json"
 """Of models that are made for embeddings, as sentence-transformers writes it."""
 
+_TEKKEN_NAME: Final = "tekken.json"
 _ADAPTER_NAME: Final = "adapter_config.json"
 _POINTER: Final = b"version https://git-lfs"
 _OTHER_WEIGHTS: Final = {
@@ -51,7 +53,7 @@ MODEL_FILES: Final = (
     GENERATION_NAME,
     "special_tokens_map.json",
     TOKENIZER_NAME,
-    "tokenizer_config.json",
+    TOKENIZER_CONFIG_NAME,
 )
 """What a gateway needs of a model."""
 
@@ -85,7 +87,7 @@ def read_model_files(model_dir: Path) -> ModelFiles:
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if TOKENIZER_NAME not in found:
-        raise ConfigError(f"{model_dir} has no tokenizer.json; gateways cannot tokenise for it")
+        raise ConfigError(_no_tokenizer(model_dir))
     if (num_bytes := sum(map(len, found.values()))) > MAX_MODEL_FILES_BYTES:
         raise ConfigError(
             f"the text files in {model_dir} have {num_bytes} bytes; "
@@ -107,7 +109,8 @@ def files_digest(contents: Mapping[str, bytes]) -> bytes:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises `ConfigError` if there is none."""
     try:
-        value = json.loads(path.read_bytes())
+        # Bare Infinity and NaN are read too, which Python's json writes for limits that are none.
+        value = json.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         if (other := other_form(path.parent)) is not None:
             raise ConfigError(other.error(path.parent)) from None
@@ -167,8 +170,8 @@ def check_form(model_dir: Path) -> None:
 
 
 def check_text_files(config: WorkerConfig) -> None:
-    """Raise `ConfigError` for a local model of a native engine without a tokenizer, which gateways
-    need: it must not be loaded first. What a hub has is not asked for.
+    """Raise `ConfigError` for a local model of a native engine whose text files gateways cannot
+    use: it must not be loaded first. What a hub has is not asked for.
     """
     if config.engine != "native" or config.model.startswith(DUMMY_PREFIX):
         return
@@ -178,13 +181,31 @@ def check_text_files(config: WorkerConfig) -> None:
     read_json(model_dir / CONFIG_NAME)
     path = model_dir / TOKENIZER_NAME
     if not path.exists():
-        raise ConfigError(
-            f"{model_dir} has no {TOKENIZER_NAME}, without which gateways cannot tokenise for it: "
-            "copy it from the model's source, or write it with AutoTokenizer.save_pretrained"
-        )
+        raise ConfigError(_no_tokenizer(model_dir))
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
             raise ConfigError(f"{path} is a pointer of git-lfs, not the file: run git lfs pull")
+    for name in MODEL_FILES:
+        if name.endswith(".json") and (model_dir / name).exists():
+            read_json(model_dir / name)
+
+
+def _no_tokenizer(model_dir: Path) -> str:
+    """Tried with transformers 5.23 and mistral-common 1.13; `AutoTokenizer` writes no
+    tokenizer.json of such a directory, and without the names of its tokens no answer would end.
+    """
+    if (model_dir / _TEKKEN_NAME).exists():
+        return (
+            f"{model_dir} has {_TEKKEN_NAME} and no {TOKENIZER_NAME}: write it with pip install "
+            'transformers mistral-common and python -c "from transformers import '
+            f"PreTrainedTokenizerFast as T; T.from_pretrained('{model_dir}', bos_token='<s>', "
+            f"eos_token='</s>').save_pretrained('{model_dir}')\", and copy chat_template.jinja "
+            "from the model's source"
+        )
+    return (
+        f"{model_dir} has no {TOKENIZER_NAME}, without which gateways cannot tokenise for it: "
+        "copy it from the model's source, or write it with AutoTokenizer.save_pretrained"
+    )
 
 
 def read_vocab_size(model_dir: Path) -> int | None:
@@ -200,18 +221,53 @@ def read_vocab_size(model_dir: Path) -> int | None:
 
 def read_eos_ids(model_dir: Path) -> tuple[int, ...]:
     """The ids that end an answer, the usual one first: those of generation_config.json, else of
-    config.json; none if neither names any. Raises `ConfigError`.
+    config.json, and the tokenizer's own; none if no file names any. -1 is none. Raises
+    `ConfigError`.
     """
     path = model_dir / GENERATION_NAME
-    value = read_json(path).get("eos_token_id") if path.exists() else None
-    if value is None:
+    ids = _stated_ids(path, read_json(path)) if path.exists() else ()
+    if not ids:
         path = model_dir / CONFIG_NAME
-        found = [table.get("eos_token_id") for table in _tables(read_json(path))]
-        value = next((each for each in found if each is not None), None)
+        found = (_stated_ids(path, table) for table in _tables(read_json(path)))
+        ids = next((each for each in found if each), ())
+    own = _tokenizers_end(model_dir)
+    return ids if own is None or own in ids else (*ids, own)
+
+
+def _stated_ids(path: Path, table: Mapping[str, Any]) -> tuple[int, ...]:
+    value = table.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
+    if not all(type(token_id) is int and token_id >= -1 for token_id in ids):
         raise ConfigError(f"{path}: eos_token_id is {value!r}, not one or several token ids")
-    return tuple(ids)
+    return tuple([token_id for token_id in ids if token_id >= 0])
+
+
+def _tokenizers_end(model_dir: Path) -> int | None:
+    """The id of the token that the tokenizer's config names as the end of a text."""
+    path = model_dir / TOKENIZER_CONFIG_NAME
+    if not path.exists():
+        return None
+    config = read_json(path)
+    token = config.get("eos_token")
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        return None
+    for token_id, entry in _table(config.get("added_tokens_decoder")).items():
+        if _table(entry).get("content") == text and token_id.isdecimal():
+            return int(token_id)
+    if not (model_dir / TOKENIZER_NAME).exists():
+        return None
+    tokenizer = read_json(model_dir / TOKENIZER_NAME)
+    added = tokenizer.get("added_tokens")
+    for entry in map(_table, added if isinstance(added, list) else ()):
+        if entry.get("content") == text and type(entry.get("id")) is int:
+            return int(entry["id"])
+    found = _table(_table(tokenizer.get("model")).get("vocab")).get(text)
+    return found if isinstance(found, int) else None
+
+
+def _table(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _tables(raw: dict[str, Any]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ Owns the files that workers sent for `GetFiles`, by digest, and the `ModelText` 
 them once and outlives the worker. Must not know workers.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -13,6 +14,8 @@ import trio
 from gateway.api import ApiError, unavailable
 from gateway.prompt import ModelText, read_model_text
 from protocol.errors import ConfigError
+
+_log: Final = logging.getLogger(__name__)
 
 MAX_FILES_BYTES: Final = 32 * 2**20
 MAX_DIGESTS: Final = 64
@@ -72,7 +75,11 @@ class ModelFiles:
                     partial(read_model_text, files), abandon_on_cancel=True
                 )
             except ConfigError as error:
+                _log.error("a worker's model cannot be used: %s", error)
                 entry.error = error
+            else:
+                for remark in entry.text.remarks:
+                    _log.warning("a model's text files: %s", remark)
             entry.built.set()
 
     def known(self, digest: bytes) -> ModelText | None:

@@ -5,12 +5,12 @@ for a real tokenizer: build it in a thread and keep it. Encoding and rendering m
 threads at once. Must not know workers, routes or HTTP.
 """
 
+import codecs
+import json
 from array import array
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from gateway.api import Message, invalid
 from gateway.output import (
@@ -53,6 +53,9 @@ _TEMPLATE_FILES: Final = {
 }
 _PROCESSORS_FILE: Final = "chat_template.json"
 
+_BYTE_ORDER: Final = "\ufeff"
+"""The mark at the beginning of a text."""
+
 _MISSHAPEN: Final = (
     TypeError,
     ValueError,
@@ -62,6 +65,10 @@ _MISSHAPEN: Final = (
     RecursionError,
 )
 
+_ENDLESS: Final = (
+    "no file names a token that ends an answer (eos_token_id in generation_config.json, eos_token "
+    "in tokenizer_config.json): answers end at max_tokens"
+)
 _SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -79,7 +86,8 @@ class ModelText:
             raise ConfigError("the model has no tokenizer.json; only fast tokenizers are served")
         config = _json(files, "tokenizer_config.json")
         generation = _json(files, "generation_config.json")
-        self.encoder = Encoder(files["tokenizer.json"], config.get("added_tokens_decoder"))
+        tokenizer_json = files["tokenizer.json"].removeprefix(codecs.BOM_UTF8)
+        self.encoder = Encoder(tokenizer_json, config.get("added_tokens_decoder"))
         sources = _template_sources(files, config)
         self.chat_template = "\n".join(sources.values()) or None
         self.eos_ids = self._find_eos_ids(generation, _json(files, "config.json"), config)
@@ -91,13 +99,22 @@ class ModelText:
         names = {**_json(files, "special_tokens_map.json"), **config}
         self._templates = self._compile(sources, names)
         tokenizer = self.encoder.tokenizer
-        is_bytes = is_byte_level(files["tokenizer.json"])
+        is_bytes = is_byte_level(tokenizer_json)
         self._tables: dict[frozenset[str], ByteTable] | None = {} if is_bytes else None
         # There are two or three formats.
         self._shown: dict[AnswerFormat | None, frozenset[str]] = {None: frozenset()}
         self.token_bytes: TokenBytes = (
             ByteTable(tokenizer) if is_bytes else StreamTokenBytes(tokenizer)
         )
+
+    @property
+    def remarks(self) -> list[str]:
+        """What an operator should know of the model's text files, a line each."""
+        remarks = [] if self.eos_ids else [_ENDLESS]
+        for name, template in self._templates.items():
+            which = "" if name == _DEFAULT else f" {name}"
+            remarks += [f"its chat template{which}: {remark}" for remark in template.remarks]
+        return remarks
 
     @property
     def vocab_size(self) -> int:
@@ -188,16 +205,23 @@ class ModelText:
     def _find_eos_ids(
         self, generation: dict[str, Any], model: dict[str, Any], tokenizer: dict[str, Any]
     ) -> frozenset[int]:
+        """The ids of generation_config.json, else of config.json, and the tokenizer's own: each
+        file may name fewer than the model writes, as a generation_config.json with the end of a
+        document alone beside a chat model's tokenizer. -1 is none.
+        """
         text = model.get("text_config")  # of a model with a tower
-        for config in (generation, model, text if isinstance(text, dict) else {}):
-            ids = config.get("eos_token_id")
-            if isinstance(ids, int):
-                return frozenset({ids})
-            if isinstance(ids, list) and ids:
-                return frozenset(ids)
+        tables = generation, model, text if isinstance(text, dict) else {}
+        stated = map(end_ids, (table.get("eos_token_id") for table in tables))
+        found = next((ids for ids in stated if ids), frozenset())
         eos = _token_text(tokenizer.get("eos_token"))
         token_id = None if eos is None else self.encoder.tokenizer.token_to_id(eos)
-        return frozenset() if token_id is None else frozenset({token_id})
+        return found if token_id is None else found | {token_id}
+
+
+def end_ids(stated: object) -> frozenset[int]:
+    """An `eos_token_id`, which is one id, a list of ids or null. Others than ids are left out."""
+    ids = stated if isinstance(stated, list) else [stated]
+    return frozenset(one for one in ids if type(one) is int and one >= 0)
 
 
 def read_model_text(files: Mapping[str, bytes]) -> ModelText:
@@ -253,20 +277,29 @@ def token_strings(text: ModelText, ids: Sequence[int]) -> list[str]:
 
 
 def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """The object in that file; an empty one if there is none. Python's json writes and reads bare
+    `Infinity` and `NaN`, which published files have for a limit that is none.
+    """
     if name not in files:
         return {}
     try:
-        return msgspec.json.decode(files[name], type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        found = json.loads(files[name].decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the model's {name} is not a JSON object: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"the model's {name} is not a JSON object: it is {type(found).__name__}")
+    return found
 
 
 def _template_sources(files: Mapping[str, bytes], config: dict[str, Any]) -> dict[str, str]:
     """The templates by name, as transformers chooses them: files of their own go before the
     template, or the list of named ones, in the tokenizer's config. What a processor has instead of
-    these counts last, since transformers' tokenizers do not read it.
+    these counts last, since transformers' tokenizers do not read it. Where none is named "default",
+    one of the others serves requests without tools.
     """
-    own = {name: _text(files, path) for name, path in _TEMPLATE_FILES.items() if path in files}
+    own: dict[str, Any] = {
+        name: _text(files, path) for name, path in _TEMPLATE_FILES.items() if path in files
+    }
     if _DEFAULT not in own:
         stated = config.get("chat_template")
         if stated is None:
@@ -276,7 +309,14 @@ def _template_sources(files: Mapping[str, bytes], config: dict[str, Any]) -> dic
         elif not isinstance(stated, dict):
             stated = {_DEFAULT: stated}
         own = {**stated, **own}
-    return {name: own[name] for name in (_DEFAULT, _WITH_TOOLS) if isinstance(own.get(name), str)}
+    named = {
+        name: source.removeprefix(_BYTE_ORDER)
+        for name, source in own.items()
+        if isinstance(source, str)
+    }
+    if named and _DEFAULT not in named:
+        named[_DEFAULT] = named.get(_WITH_TOOLS) or next(iter(named.values()))
+    return {name: named[name] for name in (_DEFAULT, _WITH_TOOLS) if name in named}
 
 
 def _text(files: Mapping[str, bytes], name: str) -> str:

@@ -11,6 +11,7 @@ from herma.config_command import run
 from protocol.errors import ConfigError
 from protocol.transport import write_curve_pair
 from tests.fakes.certificates import Authority
+from tests.fakes.text_files import make_text_files
 
 HEAD = '[gateway]\nworker_bind = "ipc://{folder}/workers"\n[ledger]\npath = "{folder}/l.sqlite"\n'
 MODEL = '[[models]]\nname = "m"\n'
@@ -69,6 +70,40 @@ def test_a_missing_model_is_noted(checked: Checked, model: str) -> None:
     """A relative path too, and one in the home of an unknown user."""
     (note,) = checked.notes(HEAD + WORKER, model=model)
     assert note.startswith(f"worker `w`: on this host model '{model}' is neither a directory, ")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("tokenizer.json", None, "has tekken.json and no tokenizer.json"),
+        ("tokenizer.json", b"{", "tokenizer.json is not readable JSON"),
+        ("tokenizer.json", b"{}", "is not a tokenizer"),
+        ("chat_template.jinja", b"{% if %}", "the chat template, line 1"),
+        ("generation_config.json", b"[]", "generation_config.json holds no JSON object"),
+    ],
+)
+def test_text_files_that_no_gateway_could_use_are_refused(
+    checked: Checked, name: str, data: bytes | None, words: str
+) -> None:
+    """Otherwise the worker would get ready, and every request end in a 500."""
+    files = {**make_text_files(), "config.json": b"{}", "tekken.json": b"{}"}
+    del files[name]
+    for each, content in (files | ({} if data is None else {name: data})).items():
+        (checked.folder / each).write_bytes(content)
+    with pytest.raises(ConfigError, match=f"worker `w`: .*{words}"):
+        checked.notes(HEAD + WORKER, model=str(checked.folder))
+
+
+def test_what_a_template_cannot_show_is_noted(checked: Checked) -> None:
+    """And an answer that no token ends."""
+    files = {**make_text_files(), "config.json": b"{}"}
+    files["generation_config.json"] = files["tokenizer_config.json"] = b"{}"
+    for name, content in files.items():
+        (checked.folder / name).write_bytes(content)
+    (checked.folder / "chat_template.jinja").write_text("{{ functions + '' }}")
+    ends, template = checked.notes(HEAD + WORKER, model=str(checked.folder))
+    assert "answers end at max_tokens" in ends
+    assert "it refuses every question: 'functions' is undefined" in template
 
 
 @pytest.mark.parametrize("drafter", ["/none", "ngrm", "~nobody-at-all/m"])

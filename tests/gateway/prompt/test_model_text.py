@@ -21,7 +21,7 @@ from gateway.prompt.control_tokens import MARK
 from gateway.prompt.model_text import ModelText, read_model_text
 from protocol.errors import ConfigError
 from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files, make_tokenizer
-from workers.model_dir import read_model_files
+from workers.model_dir import read_eos_ids, read_model_files
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 TEXT = ModelText(make_text_files())
@@ -198,15 +198,15 @@ def test_the_environment_is_that_of_transformers() -> None:
 
 
 def test_the_files_say_what_ends_an_answer() -> None:
-    """Ids come from the generation config, else the model's, else the tokenizer's end token."""
+    """Ids come from the generation config, else the model's; the tokenizer's end is one of them."""
     files = make_text_files()
     tokenizer = make_tokenizer()
     end = tokenizer.token_to_id("<|im_end|>")
     assert ModelText(files).eos_ids == {end, tokenizer.token_to_id("<|endoftext|>")}
     del files["generation_config.json"]
-    assert ModelText({**files, "config.json": b'{"eos_token_id": 7}'}).eos_ids == {7}
+    assert ModelText({**files, "config.json": b'{"eos_token_id": 7}'}).eos_ids == {7, end}
     within = b'{"text_config": {"eos_token_id": 9}}'
-    assert ModelText({**files, "config.json": within}).eos_ids == {9}
+    assert ModelText({**files, "config.json": within}).eos_ids == {9, end}
     assert ModelText(files).eos_ids == {end}
 
 
@@ -228,6 +228,76 @@ def test_a_template_may_stand_in_the_tokenizer_config() -> None:
         config = json.dumps({"chat_template": template, "eos_token": {"content": "<|im_end|>"}})
         text = ModelText({**files, "tokenizer_config.json": config.encode()})
         assert text.chat_template == CHAT_TEMPLATE
+
+
+def test_limits_that_are_none_are_read() -> None:
+    """Published files have bare Infinity and NaN in them (dynamo#3043, mlx-swift-lm#109)."""
+    files = make_text_files()
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        before = files.get(name, b"{}").rstrip().removesuffix(b"}")
+        comma = b"," if b":" in before else b""
+        files[name] = before + comma + b'"time_step_limit": [0.0, Infinity], "x": NaN}'
+    text = ModelText(files)
+    assert text.eos_ids == ModelText(make_text_files()).eos_ids
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json", "tokenizer.json"])
+def test_a_mark_of_byte_order_is_no_part_of_a_file(name: str) -> None:
+    """Editors of some systems write it."""
+    files = make_text_files()
+    marked = {**files, name: b"\xef\xbb\xbf" + files[name]}
+    told = [{"role": "user", "content": "x"}]
+    assert list(encode(told, ModelText(marked))) == list(encode(told, ModelText(files)))
+
+
+@pytest.mark.parametrize(
+    ("stated", "seen"),
+    [
+        ({"eos_token_id": [3]}, {3, "own"}),
+        ({"eos_token_id": 3}, {3, "own"}),
+        ({"eos_token_id": -1}, {"own"}),
+        ({"eos_token_id": [-1, 4]}, {4, "own"}),
+        ({"eos_token_id": []}, {"own"}),
+        ({"eos_token_id": None}, {"own"}),
+        ({}, {"own"}),
+    ],
+)
+def test_the_tokenizers_end_is_one_of_the_ends(
+    stated: dict[str, Any], seen: set[Any], tmp_path: Path
+) -> None:
+    """A generation_config.json may name the end of a document alone (mlx-vlm#2112). The engine, for
+    grammars, knows the same ids.
+    """
+    files = make_text_files()
+    files["generation_config.json"] = json.dumps(stated).encode()
+    files["config.json"] = b"{}"
+    own = make_tokenizer().token_to_id("<|im_end|>")
+    expected = {own if one == "own" else one for one in seen}
+    assert ModelText(files).eos_ids == expected
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    assert set(read_eos_ids(tmp_path)) == expected
+
+
+def test_a_model_without_an_end_says_so() -> None:
+    """Its answers end at max_tokens."""
+    files = make_text_files()
+    files["tokenizer_config.json"] = files["generation_config.json"] = b"{}"
+    text = ModelText(files)
+    assert text.eos_ids == frozenset()
+    assert any("answers end at max_tokens" in remark for remark in text.remarks)
+    assert ModelText(make_text_files()).remarks == []
+
+
+@pytest.mark.parametrize("name", ["tool_use", "chat"])
+def test_a_lone_named_template_serves_all_requests(name: str) -> None:
+    """In a list without a default one."""
+    files = make_text_files()
+    del files["chat_template.jinja"]
+    named = [{"name": name, "template": PLAIN}]
+    files["tokenizer_config.json"] = json.dumps({"chat_template": named}).encode()
+    text = ModelText(files)
+    assert text.render_chat([Message("user", "hello")], [], {}, NOW) == ["plain: hello"]
 
 
 PLAIN, WITH_TOOLS = ("plain: {{ messages[0].content }}", "tools: {{ tools[0].function.name }}")

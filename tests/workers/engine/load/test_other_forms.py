@@ -87,6 +87,26 @@ def test_a_tokenizer_is_missed_before_weights_are_read(tmp_path: Path) -> None:
     check_text_files(_config(Path("dummy:qwen3-8b")))
 
 
+def test_mistrals_own_tokenizer_has_a_remedy(tmp_path: Path) -> None:
+    """`AutoTokenizer.save_pretrained` writes no tokenizer.json of it."""
+    write_tiny_model(tmp_path)
+    (tmp_path / "tekken.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"tekken.json and no .*TokenizerFast as T; .*eos_token="):
+        check_text_files(_config(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+def test_a_broken_text_file_is_named_before_weights_are_read(tmp_path: Path, name: str) -> None:
+    """As Python reads JSON: an infinite limit is no fault."""
+    write_tiny_model(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / name).write_text('{"time_step_limit": [0.0, Infinity]}')
+    check_text_files(_config(tmp_path))
+    (tmp_path / name).write_text('{"time_step_limit": ')
+    with pytest.raises(ConfigError, match=f"{name} is not readable JSON"):
+        check_text_files(_config(tmp_path))
+
+
 def test_another_engine_is_offered_for_another_architecture(tmp_path: Path) -> None:
     """Herma's gateway serves it all the same."""
     write_tiny_model(tmp_path, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe")

@@ -5,6 +5,9 @@ PYTHON   ?= python3
 VENV_DIR ?= .venv
 ARGS     ?=
 BIN      := $(VENV_DIR)/bin
+# PyPI's torch for Linux brings CUDA's libraries. Without an NVIDIA card the CPU build is enough: name
+# PyTorch's index of CPU wheels, TORCH_INDEX=URL, and pip prefers it there.
+TORCH_INDEX ?=
 # An editable install points to one checkout, so the stamp names it.
 HERE     := $(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
 STAMP    := $(VENV_DIR)/.herma-$(HERE)
@@ -12,7 +15,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test check check-aarch64 format gpu bench fuzz chaos clean test-clients test-hermes test-api test-engines test-page
+.PHONY: up install dev test test-gateway check check-aarch64 format gpu bench fuzz chaos clean test-clients test-hermes test-api test-engines test-page
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -22,6 +25,26 @@ install: $(STAMP)
 
 dev: $(DEV)
 
+TORCH_FROM = $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+define SAY_SIZE
+if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then \
+	echo "herma: an NVIDIA card is here; fetching the gateway (17 MB) and the engine with CUDA (about 2.8 GB, 6 GB on disk)"; \
+elif [ -n "$(TORCH_INDEX)" ]; then \
+	echo "herma: no NVIDIA card is here; fetching the gateway (17 MB) and the engine for CPUs (about 250 MB, 1 GB on disk)"; \
+else \
+	echo "herma: no NVIDIA card is here; fetching the gateway (17 MB) and the engine (about 250 MB, or 2.8 GB where the"; \
+	echo "  package index has only the build with CUDA: TORCH_INDEX=URL names PyTorch's index of CPU wheels)."; \
+	echo "  The gateway alone, in front of other engines and providers: pip install ."; \
+fi
+endef
+
+# pip is silent while it unpacks, which takes minutes on a slow disk.
+define WITH_PROGRESS
+parent=$$$$; (while sleep 10 && kill -0 $$parent 2>/dev/null; do \
+	echo "  ... $$(du -sm $(VENV_DIR) | cut -f1) MB unpacked"; done) & watch=$$!; trap "kill $$watch 2>/dev/null" EXIT;
+endef
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "herma needs Python >= 3.11; name one with PYTHON=python3.12"; exit 1; }
@@ -29,9 +52,9 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV_DIR)
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "herma: installing the pinned dependencies (torch is the large one)"
 	@rm -f $(VENV_DIR)/.herma-*
-	@$(BIN)/python -m pip install -c constraints.txt -e .
+	@$(SAY_SIZE)
+	@$(WITH_PROGRESS) $(BIN)/python -m pip install -c constraints.txt $(TORCH_FROM) -e '.[engine]'
 	@touch $@
 
 $(DEV): $(STAMP)
@@ -43,6 +66,21 @@ $(DEV): $(STAMP)
 # two cores three at a time: many wait for such a process.
 test: $(DEV)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 3 --dist loadfile -m 'not gpu and not slow' $(ARGS)
+
+# The gateway's own dependencies are enough for it: no torch in this environment. The processes of
+# its tests run the engine's tests nowhere.
+GATEWAY_VENV  ?= .venv-gateway
+GATEWAY_STAMP := $(GATEWAY_VENV)/.herma-$(HERE)
+
+$(GATEWAY_STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -m venv $(GATEWAY_VENV)
+	@$(GATEWAY_VENV)/bin/python -m pip install -q -c constraints.txt -e '.[test]'
+	@touch $@
+
+test-gateway: $(GATEWAY_STAMP)
+	@! $(GATEWAY_VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "torch is in $(GATEWAY_VENV)"; exit 1; }
+	env -u PYTHONDONTWRITEBYTECODE $(GATEWAY_VENV)/bin/python -m pytest -q -n 3 --dist loadfile \
+		-m 'not gpu and not slow' tests/gateway tests/protocol tests/config $(ARGS)
 
 # Nothing is downloaded but the index: does every pin have a wheel for Linux on aarch64?
 ARM := $(foreach glibc,2_17 2_26 2_27 2_28 2_31,--platform manylinux_$(glibc)_aarch64) --platform manylinux2014_aarch64

@@ -1,6 +1,14 @@
-"""`python -m herma` is the same as the command `herma`."""
+"""`python -m herma` is the same as the command `herma`.
+
+Python takes packages of the working directory before all others here. A `config.py` or `gateway.py`
+of that directory must not run in place of ours, so the directory is taken off the path first.
+"""
 
 import sys
+from pathlib import Path
+
+if not sys.flags.safe_path and Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
+    del sys.path[0]
 
 from herma.cli import main
 

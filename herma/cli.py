@@ -66,6 +66,14 @@ def _explained(argv: Sequence[str] | None) -> int:
     except HermaError as error:
         print(f"herma: {error}", file=sys.stderr)
         return EXIT_EXPLAINED
+    except ModuleNotFoundError as error:
+        from workers.engine_extra import ENGINE_PACKAGES, INSTALL
+
+        if error.name not in ENGINE_PACKAGES:
+            raise
+        what = f"`herma {arguments.command}` needs {error.name}, which is not installed"
+        print(f"herma: {what}: {INSTALL}", file=sys.stderr)
+        return EXIT_EXPLAINED
     except KeyboardInterrupt:  # before the command handles signals itself
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has left, as in `herma plan MODEL | head`

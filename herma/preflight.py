@@ -30,6 +30,7 @@ from config import (
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
 from workers import versions
+from workers.engine_extra import check_engine_extra
 
 _SAMPLE: Final = "Hello"
 """Some damaged tokenizers load, and fail at every text."""
@@ -41,6 +42,7 @@ _PORT: Final = "[gateway] port, --port"
 def check_host(config: Config, environ: Mapping[str, str]) -> None:
     """Raise `ConfigError` for the first reason why this host cannot run `config`."""
     check_providers(config, environ)
+    check_engine_extra(config.workers)
     for problem in missing_models(config):
         raise ConfigError(f"{problem}; correct its `model`")
     for _, problem in missing_drafters(config):

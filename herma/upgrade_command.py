@@ -41,6 +41,7 @@ from herma.upgrade import (
 from protocol.control_messages import ModelCover, WorkerStatus
 from protocol.errors import ConfigError
 from protocol.state_file import held_alone
+from workers.engine_extra import missing_packages
 from workers.starts import load_starts, record_path
 from workers.versions import HERMA, PLACEHOLDER, Installation, Version, installation_of
 
@@ -150,7 +151,13 @@ class _Command:
             runner=runner,
             constraints=given.constraints,
             shares=shares,
+            extra=self._extra(),
         )
+
+    def _extra(self) -> str | None:
+        """A new version of Herma has the engine's packages where the running one has them."""
+        is_ours = self._installation.name == HERMA
+        return "engine" if is_ours and not missing_packages() else None
 
     def _adopted(self) -> Version | None:
         """The current version; the first time, the existing version is recorded as such."""

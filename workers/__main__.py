@@ -15,6 +15,7 @@ import msgspec
 
 from config import ENGINE_KINDS, Config, WorkerConfig, builtin_config, load_config
 from protocol.errors import ConfigError
+from workers.engine_extra import check_engine_extra
 from workers.supervisor.app import serve
 from workers.supervisor.engine_process import NATIVE_ENGINE
 
@@ -39,6 +40,8 @@ def read_worker(arguments: argparse.Namespace) -> WorkerConfig:
     """The configuration of the worker, from the file and the command line. Raises `ConfigError`."""
     config = load_config(arguments.config) if arguments.config else builtin_config()
     worker = with_options(pick_worker(config, arguments.name), arguments)
+    if ENGINE_COMMAND not in os.environ:
+        check_engine_extra((worker,))
     if worker.script is not None:
         from workers.replay import load_script  # noqa: PLC0415 -- most workers have no script
 

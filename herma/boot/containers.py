@@ -22,16 +22,17 @@ _CONTROL: Final = "/run/herma-control"
 container's. Sockets that the file places in /run/herma are shared by all containers.
 """
 
-_CONTAINERFILE: Final = """# Herma from the wheels in ./wheels; in a checkout: pip wheel -w wheels .
+_CONTAINERFILE: Final = """# Herma from the wheels in ./wheels. In a checkout:
+# pip wheel -w wheels '.[engine]', or `pip wheel -w wheels .` in front of other engines.
 ARG BASE={base}
 FROM ${{BASE}}
 COPY wheels/ /wheels/
-RUN python -m pip install --no-cache-dir --no-index --find-links /wheels herma && rm -r /wheels
+RUN python -m pip install --no-cache-dir --no-index /wheels/*.whl && rm -r /wheels
 # Compiled kernels and records of good starts outlive the container.
 ENV XDG_STATE_HOME={state} XDG_CACHE_HOME={state}/cache HERMA_RUNTIME_DIR={control}
 RUN mkdir -m 0700 {control} && mkdir -p {state}
 VOLUME {state}
-ENTRYPOINT ["python", "-m", "herma"]
+ENTRYPOINT ["python", "-P", "-m", "herma"]
 CMD ["up", "--config", "{config}"]
 """
 

@@ -105,7 +105,7 @@ def worker_unit(name: str) -> str:
 def _unit(
     options: UnitOptions, what: str, words: list[str], after: list[str], stop_s: float
 ) -> str:
-    argv = [options.python, "-m", "herma", *words]
+    argv = [options.python, "-P", "-m", "herma", *words]
     if options.config is not None:
         argv += ["--config", str(options.config)]
     environ = {"XDG_STATE_HOME": options.state} if options.state else {}

@@ -31,7 +31,8 @@ _SHARED: Final = "herma-shared.pth"
 class Source:
     """One of `wheel`, `package` (NAME==VERSION, of `index`) or `image`, which `runner` pulls.
     `constraints` is a file for the package manager. `shares` is an environment whose packages the
-    new one also sees, so that only the differing ones are installed.
+    new one also sees, so that only the differing ones are installed. `extra` is the extra of the
+    distribution that the version needs besides.
     """
 
     wheel: Path | None = None
@@ -41,6 +42,14 @@ class Source:
     runner: str = _IMAGE_RUNNERS[0]
     constraints: Path | None = None
     shares: Path | None = None
+    extra: str | None = None
+
+    def with_extra(self, wanted: str) -> str:
+        """`wanted` (a requirement, or the path of a wheel) with the extra."""
+        if self.extra is None:
+            return wanted
+        name, equals, version = wanted.partition("==")
+        return f"{name}[{self.extra}]{equals}{version}"
 
     def check(self) -> None:
         """Raise `ConfigError` unless the source says where all packages come from."""
@@ -140,7 +149,7 @@ def _make_environment(
         _share(inner, source.shares)
         pip = [sys.executable, "-m", "pip", "--python", inner]
     quiet = ["--isolated", "--disable-pip-version-check", "--quiet"]
-    wanted = source.package or str(source.wheel)
+    wanted = source.with_extra(source.package or str(source.wheel))
     given = ["--constraint", str(source.constraints)] if source.constraints is not None else []
     deps = ["--no-deps"] if source.shares is not None else []
     _run(
@@ -150,7 +159,9 @@ def _make_environment(
         ],
         "its wheels cannot be fetched",
     )
-    main = wanted if source.wheel is None else str(wheels / source.wheel.name)
+    main = wanted
+    if source.wheel is not None:
+        main = source.with_extra(str(wheels / source.wheel.name))
     _run(
         [*pip, "install", *quiet, "--no-index", "--find-links", str(wheels), *given, main],
         "its wheels cannot be installed",

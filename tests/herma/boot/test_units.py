@@ -94,7 +94,7 @@ def test_the_drill_reads_them_back(tmp_path: Path) -> None:
     found = read_units(tmp_path, USER, "/run/user/1")
     assert [unit.name for unit in found] == sorted(units, key=lambda name: "gateway" not in name)
     gateway, worker, _ = found
-    assert gateway.argv[:4] == (sys.executable, "-m", "herma", "gateway")
+    assert gateway.argv[:5] == (sys.executable, "-P", "-m", "herma", "gateway")
     assert worker.option("--name") == "gpu0"
     assert worker.option("--config") == str(tmp_path / "a b%h.toml")
     assert worker.environ["ENGINE_KEY"] == "x y"

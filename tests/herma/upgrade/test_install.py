@@ -138,3 +138,17 @@ def test_a_base_that_is_not_there_is_said(tmp_path: Path) -> None:
     """A path is no image."""
     with pytest.raises(ConfigError, match=r"is no directory of this host; correct launch\.base"):
         adopt(Installation("stub", tmp_path), "/nowhere/env")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asked"),
+    [
+        ("herma==1.2", "herma[engine]==1.2"),
+        ("/w/herma-1.2-py3.whl", "/w/herma-1.2-py3.whl[engine]"),
+    ],
+)
+def test_the_engine_comes_with_a_new_version(wanted: str, asked: str) -> None:
+    assert (
+        Source(package="herma==1.2", index="http://i", extra="engine").with_extra(wanted) == asked
+    )
+    assert Source(package="herma==1.2", index="http://i").with_extra(wanted) == wanted

@@ -17,6 +17,7 @@ _DEVICE: Final = r"^(auto|cpu|cuda(:\d+)?)$"
 _CURRENCY: Final = r"^[A-Z]{3}$"
 _FIELD_NAME: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
 _ZMQ_URL: Final = r"^(tcp|ipc)://.+$"
+_TARGET: Final = r"^/[!-~]*$"
 _PATH: Final = r"^(/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+$"
 _ENGINE_URL: Final = r"^(https?://[^/?#]+/?|unix:/.+)$"
 NAME_IN_WORDS: Final = "letters, digits and . _ : / @ - only"
@@ -28,6 +29,7 @@ PATTERNS: Final = {
     _CURRENCY: "three capital letters, as USD or EUR",
     _FIELD_NAME: "letters, digits, _ and - only, a letter first",
     _ZMQ_URL: "tcp://HOST:PORT or ipc://PATH",
+    _TARGET: "a path that begins with /",
     _PATH: "a path below /v1 as /videos: segments behind single slashes, none begins with a dot",
     _ENGINE_URL: "http://HOST:PORT, https://HOST:PORT or unix:/PATH",
 }
@@ -493,6 +495,7 @@ class WorkerConfig(_Table, frozen=True):
     environment variable with its key, and `probe_context` the length of the prompt that it must
     answer before it is ready (0: none). "openai" is any other server with OpenAI's API: it gets
     text, `model` is its own name of the model, and it does not get the fields `refused_fields`.
+    `health` is the path that is asked each second; by default one that is known to cost nothing.
     """
 
     name: Name
@@ -526,6 +529,7 @@ class WorkerConfig(_Table, frozen=True):
     launch: LaunchConfig | None = None
     api_key_env: str | None = None
     refused_fields: tuple[str, ...] = ()
+    health: Annotated[str, msgspec.Meta(pattern=_TARGET)] | None = None
     kv_events: KvEventsConfig | None = None
     probe_context: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 8192
     prepare: tuple[Literal["drop-page-cache", "clear-shm"], ...] = ()
@@ -550,6 +554,7 @@ class WorkerConfig(_Table, frozen=True):
             raise ValueError(f'engine = "{self.engine}" needs `url`, where that engine listens')
         if self.engine not in EXTERNAL_ENGINES:
             given = {"url": self.url, "launch": self.launch, "api_key_env": self.api_key_env}
+            given["health"] = self.health
             if key := next((key for key, value in given.items() if value is not None), None):
                 known = ", ".join(f'"{name}"' for name in sorted(EXTERNAL_ENGINES))
                 raise ValueError(f"`{key}` is only for engine = {known}")

@@ -34,6 +34,8 @@ MAX_ANSWER_BYTES: Final = 16 * 2**20
 _MAX_ERROR_BYTES: Final = 65_536
 _MAX_SHOWN: Final = 500
 _WRITE_S: Final = 60.0
+_OK: Final = 200
+_NEEDS_KEY: Final = frozenset({401, 403})
 _ABSENT: Final = frozenset({404, 405})
 _CHECKS: Final = 5
 _BETWEEN_CHECKS_S: Final = 0.05
@@ -63,8 +65,15 @@ class EngineClient:
     """The client of the engine at `url` (http, https, or unix:/PATH), which speaks `api`."""
 
     def __init__(
-        self, url: str, api: EngineQuestions, *, api_key: str | None, max_connections: int
+        self,
+        url: str,
+        api: EngineQuestions,
+        *,
+        api_key: str | None,
+        max_connections: int,
+        health: str | None = None,
     ) -> None:
+        """`health` is the target of the health check; None: it is found out."""
         self.url = url
         self.api = api
         is_local = url.startswith("unix:")
@@ -75,7 +84,7 @@ class EngineClient:
         )
         self._key = [] if api_key is None else [(b"authorization", f"Bearer {api_key}".encode())]
         self._headers = [(b"content-type", b"application/json"), *self._key]
-        self._health_target, *self._other_health_targets = api.health_targets
+        self._configured_health = self._health_target = health
 
     def close(self) -> None:
         """Close idle connections."""
@@ -88,11 +97,24 @@ class EngineClient:
         return await self._ask("GET", target, b"", ASK_S)
 
     async def health(self) -> int:
-        """The status of the first health check that the engine has. Raises `HttpError`."""
-        status = (await self.get(self._health_target))[0]
-        while status in _ABSENT and self._other_health_targets:
-            self._health_target = self._other_health_targets.pop(0)
+        """The status of the engine's health check. Raises `HttpError`.
+
+        Which target it has is found out once: the first that does not refuse. If that is absent
+        later, another server has taken the address, and it is found out again.
+        """
+        if self._health_target is not None:
             status = (await self.get(self._health_target))[0]
+            if status not in _ABSENT or self._configured_health is not None:
+                return status
+            self._health_target = None
+        status = 0
+        for target in self.api.health_targets:
+            status, body = await self.get(target)
+            if status == _OK:
+                better = self.api.better_health(target, body)
+                self._health_target = target if better is None else better
+            if not 400 <= status < 500:
+                break
         return status
 
     async def check(self) -> bool:
@@ -128,7 +150,7 @@ class EngineClient:
         answers: dict[str, bytes] = {}
         for target in self.api.fact_targets:
             status, body = await self.get(target)
-            if status in {401, 403}:
+            if status in _NEEDS_KEY:
                 raise ConfigError(
                     f"the engine at {self.url} answers {target} with {status}: set api_key_env to "
                     "the variable that holds its key"

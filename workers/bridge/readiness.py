@@ -52,6 +52,7 @@ _REPORT_EVERY_S: Final = 0.5
 _ALIVE_EVERY_S: Final = 5.0
 _MIN_CPU_S: Final = 0.2
 _MAX_DETAIL: Final = 200
+_ANSWERING: Final = frozenset({200, 401, 403})
 
 
 class NotProven(HermaError):
@@ -102,14 +103,14 @@ class StartReports:
 
 
 async def wait_answering(client: EngineClient, reports: StartReports, *, is_launched: bool) -> None:
-    """Return once the engine's health check answers 200. An attached engine may be away for any
-    time; that is no failure.
+    """Return once the engine's health check answers 200, or asks for a key: the next question
+    tells. An attached engine may be away for any time; that is no failure.
     """
     began_at = reported_at = trio.current_time()
     while True:
         try:
             status = await client.health()
-            if status == 200:
+            if status in _ANSWERING:
                 return
             trouble = f"answers {status}"
         except HttpError as error:

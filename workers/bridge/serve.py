@@ -99,6 +99,7 @@ class _Service:
             self._api,
             api_key=api_key_of(config.api_key_env, os.environ),
             max_connections=max_seqs + config.max_waiting + _SPARE_CONNECTIONS,
+            health=config.health,
         )
         self._engine: LaunchedEngine | None = None
         self._trouble: Exception | None = None

@@ -31,6 +31,17 @@ _SAMPLE: Final = re.compile(r"([A-Za-z_:][\w:]*)(\{[^}]*\})?\s+(\S+)")
 DONE: Final = b"[DONE]"
 
 HEALTH_TARGETS: Final = ("/health",)
+MODELS_TARGET: Final = "/v1/models"
+
+
+class OneHealthTarget:
+    """The health check that an engine's own API is known to have."""
+
+    health_targets = HEALTH_TARGETS
+
+    def better_health(self, target: str, body: bytes) -> str | None:  # noqa: ARG002
+        """None: no other target is better."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,12 @@ class EngineQuestions(Protocol):
 
     @property
     def health_targets(self) -> tuple[str, ...]:
-        """The targets of a health check; the first that the engine has is used."""
+        """The targets of a health check, by preference; an engine has the first that answers."""
+
+    def better_health(self, target: str, body: bytes) -> str | None:
+        """A target that tells more than `target`, which has just answered 200 with `body`, and is
+        known to be free at this engine; or None.
+        """
 
     @property
     def fact_targets(self) -> tuple[str, ...]:

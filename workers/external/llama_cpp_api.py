@@ -19,13 +19,13 @@ import msgspec
 from protocol.messages import Submit, TokenLogprobs
 from workers.external.engine_api import (
     DONE,
-    HEALTH_TARGETS,
     EngineError,
     EngineLimits,
     EngineTrouble,
     Event,
     HttpRequest,
     Job,
+    OneHealthTarget,
     decoded,
     error_text,
     json_object,
@@ -73,10 +73,9 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 
 
 @final
-class LlamaCppApi:
+class LlamaCppApi(OneHealthTarget):
     """One llama-server."""
 
-    health_targets = HEALTH_TARGETS
     grammar_forms = LLAMA_CPP_FORMS
     fact_targets = (_PROPS,)
 

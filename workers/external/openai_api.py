@@ -14,7 +14,6 @@ import msgspec
 
 from workers.external.engine_api import (
     DONE,
-    HEALTH_TARGETS,
     EngineError,
     EngineLimits,
     EngineTrouble,
@@ -30,6 +29,9 @@ from workers.external.engine_api import (
 _MODELS: Final = "/v1/models"
 _WINDOWS: Final = ("max_model_len", "context_length", "loaded_context_length", "context_window")
 """Names that servers use for the context length in `/v1/models`."""
+
+_FREE_HEALTH: Final = frozenset({"vllm", "llamacpp", "herma"})
+"""What `owned_by` is at servers whose `/health` computes nothing."""
 
 _CHAT: Final = "/v1/chat/completions"
 _SAID: Final = ("content", "reasoning_content", "reasoning", "refusal")
@@ -53,7 +55,10 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 class OpenAiApi:
     """One server, which knows the model by the name `model`."""
 
-    health_targets = (*HEALTH_TARGETS, _MODELS)
+    health_targets = ("/health/liveliness", "/health/readiness", _MODELS, "/health")
+    """A proxy such as LiteLLM generates for `/health`: a completion by each of its models. Where
+    one of the others is, `/health` is not asked.
+    """
     fact_targets = (_MODELS,)
 
     def __init__(self, model: str) -> None:
@@ -71,6 +76,20 @@ class OpenAiApi:
         own = positive(meta.get("n_ctx")) if isinstance(meta, dict) else None
         windows = [window for name in _WINDOWS if (window := positive(model.get(name)))]
         return EngineLimits(context_length=next(iter(windows), own))
+
+    def better_health(self, target: str, body: bytes) -> str | None:
+        """`/health` of servers whose list of models says who they are, and which do not generate
+        for it. It also tells whether the model is loaded and its process lives.
+        """
+        if target != _MODELS:
+            return None
+        listed = json_object({_MODELS: body}, _MODELS).get("data")
+        owners = {
+            one.get("owned_by")
+            for one in (listed if isinstance(listed, list) else [])
+            if isinstance(one, dict)
+        }
+        return "/health" if owners and owners <= _FREE_HEALTH else None
 
     def load(self, metrics: str) -> tuple[int, int]:
         """The load from TGI's gauges; no gauges of other servers are known."""

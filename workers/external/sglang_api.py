@@ -17,13 +17,13 @@ from protocol.errors import ConfigError
 from protocol.messages import Submit, TokenLogprobs
 from workers.external.engine_api import (
     DONE,
-    HEALTH_TARGETS,
     EngineError,
     EngineLimits,
     EngineTrouble,
     Event,
     HttpRequest,
     Job,
+    OneHealthTarget,
     decoded,
     error_text,
     is_greedy,
@@ -75,10 +75,9 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 
 
 @final
-class SglangApi:
+class SglangApi(OneHealthTarget):
     """One SGLang server."""
 
-    health_targets = HEALTH_TARGETS
     grammar_forms = SGLANG_FORMS
     fact_targets = (_SERVER, _OLD_SERVER, _MODELS)
 

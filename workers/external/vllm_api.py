@@ -15,13 +15,13 @@ import msgspec
 from protocol.messages import Submit, TokenLogprobs
 from workers.external.engine_api import (
     DONE,
-    HEALTH_TARGETS,
     EngineError,
     EngineLimits,
     EngineTrouble,
     Event,
     HttpRequest,
     Job,
+    OneHealthTarget,
     decoded,
     error_text,
     is_greedy,
@@ -73,10 +73,9 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 
 
 @final
-class VllmApi:
+class VllmApi(OneHealthTarget):
     """One vLLM server. `limits` also learns the name by which it knows the model."""
 
-    health_targets = HEALTH_TARGETS
     fact_targets = (_MODELS, _VERSION, _METRICS)
 
     def __init__(self) -> None:

@@ -106,6 +106,7 @@ from gateway.api.responses_parser import (
 from gateway.api.signatures import KEY_BYTES, Signer
 from gateway.api.tool_schemas import JsonForm, ToolSchema, json_text, shown_tool
 from gateway.api.utility_bodies import (
+    Alive,
     DetokenizeBody,
     Detokenized,
     Health,
@@ -128,6 +129,7 @@ __all__ = [
     "PAGE",
     "REASONING_PREFIX",
     "STOPPED",
+    "Alive",
     "AnswerHead",
     "ApiError",
     "ApiFormat",

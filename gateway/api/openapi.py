@@ -28,6 +28,7 @@ from gateway.api.response_items import (
 from gateway.api.responses_formatter import ResponseObject
 from gateway.api.responses_parser import ResponsesBody
 from gateway.api.utility_bodies import (
+    Alive,
     DetokenizeBody,
     Detokenized,
     Health,
@@ -68,7 +69,9 @@ _PAGED: Final = ("after", "limit", "order")
 
 
 class _Operation(NamedTuple):
-    """`answers` by media type; None for text. `query`: the names of its parameters."""
+    """`answers` by media type; None for text. `query`: the names of its parameters. With
+    `may_be_unwell` the same answer may come with 503.
+    """
 
     method: str
     summary: str
@@ -78,6 +81,7 @@ class _Operation(NamedTuple):
     in_v1: bool = False
     error: _Struct = ErrorBody
     query: tuple[str, ...] = ()
+    may_be_unwell: bool = False
 
 
 def _about_stored(
@@ -216,7 +220,22 @@ _OPERATIONS: Final = {
         "get", "One model, by any of its names.", {JSON: ModelObject}, (*_READING, 404), in_v1=True
     ),
     "/api/hello": _Operation("get", "Whether somebody is there.", {JSON: None}, (403,)),
-    "/health": _Operation("get", "Which models can answer.", {JSON: Health}, (403,)),
+    "/health": _Operation(
+        "get",
+        "Which models can answer; 503 while the gateway drains.",
+        {JSON: Health},
+        (403,),
+        may_be_unwell=True,
+    ),
+    "/health/readiness": _Operation(
+        "get",
+        "The same; 503 also while no model can answer.",
+        {JSON: Health},
+        (403,),
+        may_be_unwell=True,
+    ),
+    "/health/liveness": _Operation("get", "The process answers.", {JSON: Alive}, (403,)),
+    "/health/liveliness": _Operation("get", "The same.", {JSON: Alive}, (403,)),
     "/version": _Operation("get", "The gateway's version.", {JSON: Version}, (403,)),
     "/metrics": _Operation("get", "Counters for Prometheus; admins only.", {TEXT: None}, _READING),
     "/events": _Operation(
@@ -291,6 +310,8 @@ def _described(operation: _Operation) -> dict[str, Any]:
             **{str(one): _error(one, operation.error) for one in sorted(operation.errors)},
         },
     }
+    if operation.may_be_unwell:
+        described["responses"]["503"] = {"description": "Not now.", "content": answers}
     if operation.query:
         described["parameters"] = [_parameter(name, "query") for name in operation.query]
     if operation.takes is not None:

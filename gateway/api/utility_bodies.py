@@ -110,10 +110,18 @@ def message_models(models: ModelList) -> MessageModelList:
 
 
 class Health(msgspec.Struct):
-    """Whether anything can answer, and the state of each model."""
+    """Whether anything can answer, and the state of each model. `draining`: the gateway stops, and
+    only answers that have begun go on.
+    """
 
-    status: Literal["ok", "starting", "down"]
+    status: Literal["ok", "starting", "down", "draining"]
     models: dict[str, ModelState]
+
+
+class Alive(msgspec.Struct):
+    """The process answers."""
+
+    status: Literal["alive"]
 
 
 class Version(msgspec.Struct):

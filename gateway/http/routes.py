@@ -13,6 +13,7 @@ from msgspec import UNSET
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import (
+    Alive,
     ApiError,
     Health,
     MessageModel,
@@ -76,7 +77,10 @@ def edge_app(edge: Edge) -> ASGIApp:
         **_with_and_without_v1("/detokenize", Methods(POST=tokenizing.detokenize)),
         **_with_and_without_v1("/models", Methods(GET=models.list)),
         "/api/hello": Methods(GET=messages.hello),
-        "/health": Methods(GET=functools.partial(_health, edge)),
+        "/health": Methods(GET=functools.partial(_health, edge, is_readiness=False)),
+        "/health/readiness": Methods(GET=functools.partial(_health, edge, is_readiness=True)),
+        "/health/liveness": Methods(GET=_alive),
+        "/health/liveliness": Methods(GET=_alive),
         "/version": Methods(GET=functools.partial(_version, edge)),
         "/openapi.json": Methods(GET=functools.partial(_openapi, edge)),
         "/metrics": Methods(GET=functools.partial(_metrics, gate, metrics)),
@@ -276,16 +280,38 @@ def _model_entry(name: str, model: ModelView, created: int) -> ModelObject:
     return ModelObject(name, "model", created, model.owned_by, model.name, window, window)
 
 
-async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+async def _health(
+    edge: Edge,
+    scope: Scope,  # noqa: ARG001
+    receive: Receive,  # noqa: ARG001
+    send: Send,
+    *,
+    is_readiness: bool,
+) -> None:
+    """Send what is served. It is a 503 while the gateway drains; as `is_readiness` also while no
+    model is served, because probes read nothing but the status.
+    """
+    health = health_of(edge)
+    is_well = health.status == "ok" or not (is_readiness or health.status == "draining")
+    await send_json(send, health, status=200 if is_well else 503)
+
+
+def health_of(edge: Edge) -> Health:
+    """What is served, and the state of each model."""
     models: dict[str, ModelState] = {
         model.name: "cloud" if model.is_away else model.state for model in edge.models()
     }
     states = set(models.values())
+    if edge.draining():
+        return Health("draining", models)
     if states.isdisjoint({"ready", "cloud"}):
-        health = Health("starting" if "starting" in states else "down", models)
-    else:
-        health = Health("ok", models)
-    await send_json(send, health)
+        return Health("starting" if "starting" in states else "down", models)
+    return Health("ok", models)
+
+
+async def _alive(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    """Answer: the process lives, whatever is served."""
+    await send_json(send, Alive("alive"))
 
 
 async def _version(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001

@@ -15,6 +15,7 @@ import trio
 from protocol.messages import Fault, Welcome
 from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import title_of
+from tests.fakes.served import ask
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
 
 CONFIG = """
@@ -68,9 +69,12 @@ async def test_it_says_ready_answers_and_ends_open_streams_before_it_stops(confi
                 )
                 async with request as response:
                     process.send_signal(signal.SIGTERM)
-                    await wait_refused(url)
+                    root = url.removesuffix("/v1")
+                    while (await ask(root, "GET", "/health")).json["status"] != "draining":
+                        pass
                     fake.resume()
                     text = (await response.aread()).decode()
+                    await wait_refused(url)
             assert text.endswith("data: [DONE]\n\n")
             assert await process.wait() == 0
 

@@ -53,6 +53,7 @@ class Connection:
     `Readers` calls `read` meanwhile, as long as the parser has room.
 
     `here` is the server's own address. `_is_last`: take no request beyond those that have arrived.
+    `_takes_one`: take no request beyond the first.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Connection:
         self._exchange_now: Exchange | None = None
         self._num_answered = 0
         self._is_last = False
+        self._takes_one = False
 
     def read(self) -> None:
         """Receive what the peer has sent; stop reading if the parser has no room."""
@@ -137,6 +139,10 @@ class Connection:
         self._is_last = True
         self._changed.ring()
 
+    def take_one(self) -> None:
+        """Answer one request, then end the connection."""
+        self._takes_one = True
+
     def sweep(self, now: float) -> None:
         """End the connection of a peer that is overdue; let an open stream send its keep-alive."""
         if self._exchange_now is not None:
@@ -192,7 +198,7 @@ class Connection:
     async def _answer(self, request: Request) -> bool:
         """Answer; returns whether another request can follow."""
         service = self._service
-        keeps_alive = request.keeps_alive and not self._is_last
+        keeps_alive = request.keeps_alive and not (self._is_last or self._takes_one)
         exchange = self._exchange_now = Exchange(
             request, self, self._send_buffer, service.date, keeps_alive=keeps_alive
         )
@@ -289,6 +295,8 @@ class Connections:
         self._here = here
         self._open: set[Connection] = set()
         self._is_ending = False
+        self._draining: set[Connection] = set()
+        self._drained: trio.Event | None = None
 
     async def handle(self, accepted: socket.socket, peer: Address | None) -> None:
         """Serve one connection to its end."""
@@ -298,6 +306,8 @@ class Connections:
                 self._open.add(connection)
                 if self._is_ending:
                     connection.end_soon()
+                elif self._drained is not None:
+                    connection.take_one()
                 try:
                     with suppress(ClientGone):
                         await connection.serve()
@@ -305,6 +315,7 @@ class Connections:
                 finally:
                     self._open.discard(connection)
                     connection.stop_reading()
+                    self._leave(connection)
 
     async def sweep(self) -> None:
         """Check the deadlines of all connections until cancelled. A failure is logged and ends one
@@ -317,6 +328,23 @@ class Connections:
             for connection in tuple(self._open):
                 if await error_of(_sweep, connection, now) is not None:
                     connection.lose()
+
+    async def drain(self) -> None:
+        """End the connections that are open now, each after the requests that it has sent; return
+        once they are gone. Meanwhile those that are accepted answer one request each.
+        """
+        self._drained = trio.Event()
+        self._draining = set(self._open)
+        for connection in tuple(self._open):
+            connection.end_soon()
+        if self._draining:
+            await self._drained.wait()
+
+    def _leave(self, connection: Connection) -> None:
+        if connection in self._draining:
+            self._draining.discard(connection)
+            if not self._draining and self._drained is not None:
+                self._drained.set()
 
     def end_soon(self) -> None:
         """Call `end_soon` of all connections, and of those that are accepted later."""

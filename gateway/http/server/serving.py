@@ -58,8 +58,9 @@ async def serve(
     certificates: Certificates | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve `app` until cancelled, or until `shutdown_trigger` returns. Then the port and idle
-    connections are closed, and requests that are being answered have `drain_s` to end. The
+    """Serve `app` until cancelled, or until `shutdown_trigger` returns. Then idle connections are
+    closed, and requests that are being answered have `drain_s` to end. The port stays open as long
+    as they last, because a balancer that finds it closed would cut them; the app refuses work. The
     connection of a peer that does not read for `silent_peer_s` is closed. `is_shared`: see
     `listen`. With `certificates` all connections use TLS.
 
@@ -88,9 +89,10 @@ async def serve(
                         accepting.start_soon(_accept, listener, connections, handlers, certificates)
                         task_status.started(url_of(listener, is_tls=certificates is not None))
                         await (shutdown_trigger or trio.sleep_forever)()
+                        handlers.cancel_scope.deadline = trio.current_time() + drain_s
+                        await connections.drain()
                         accepting.cancel_scope.cancel()
                 connections.end_soon()
-                handlers.cancel_scope.deadline = trio.current_time() + drain_s
             upkeep.cancel_scope.cancel()
 
 

@@ -31,6 +31,7 @@ MODELS = (
     model_view("org/beta", context_length=None, state="starting", ready_workers=0),
 )
 HI: ChatCompletionUserMessageParam = {"role": "user", "content": "Hi"}
+PROBES = ("readiness", "liveness", "liveliness")
 NUMBERS = ("max_model_len", "context_length", "context_window", "n_ctx", "max_tokens")
 
 
@@ -87,12 +88,14 @@ async def test_health_tells_each_model() -> None:
     }
     cold = edge_app(scripted_edge(Script(), models=MODELS[1:]))
     assert (await _get(cold, "/health")).json["status"] == "starting"
+    assert [(await _get(cold, f"/health/{name}")).status for name in PROBES] == [503, 200, 200]
     down = edge_app(scripted_edge(Script(), models=(model_view(state="down"),)))
     assert (await _get(down, "/health")).json["status"] == "down"
     away = model_view(state="down", fallback=(FallbackConfig(provider="p", model="m"),))
     covered = edge_app(scripted_edge(Script(), models=(away,)))
     health = (await _get(covered, "/health")).json
     assert health == {"status": "ok", "models": {away.name: "cloud"}}
+    assert [(await _get(covered, f"/health/{name}")).status for name in PROBES] == [200, 200, 200]
 
 
 async def test_chat_answers_without_the_prefix_too() -> None:

@@ -3,6 +3,7 @@
 import errno
 import functools
 import socket
+from dataclasses import replace
 
 import pytest
 import trio
@@ -165,13 +166,16 @@ async def test_chunks_arrive_while_the_turn_runs() -> None:
 
 
 async def test_shutdown_lets_answers_end() -> None:
-    """After the trigger no connection is taken, but a running stream comes to its end."""
+    """After the trigger the health check says so on new connections, and no work is taken; when the
+    running stream has come to its end, the port closes.
+    """
     stop, go_on = trio.Event(), trio.Event()
 
     async def wait(_emit: Emit) -> None:
         await go_on.wait()
 
-    app = edge_app(scripted_edge(Script(STARTED, HELLO, wait, *ANSWER[2:])))
+    script = Script(STARTED, HELLO, wait, *ANSWER[2:])
+    app = edge_app(replace(scripted_edge(script), draining=stop.is_set))
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery, checked_async_client() as client:
             start = functools.partial(
@@ -181,10 +185,21 @@ async def test_shutdown_lets_answers_end() -> None:
             async with client.stream("POST", url + CHAT, content=chat_body()) as reply:
                 chunks = reply.aiter_raw()
                 await anext(chunks)
-                stop.set()
-                await _wait_refused(url)
+                async with connected(url) as idle:
+                    assert (await idle.ask("GET", "/health/readiness")).status == 200
+                    stop.set()
+                    assert await idle.stream.receive_some(1) == b""
+                for path in ("/health", "/health/readiness"):
+                    async with connected(url) as client_of_check:
+                        reply_now = await client_of_check.ask("GET", path)
+                        assert (reply_now.status, reply_now.json["status"]) == (503, "draining")
+                        assert reply_now.headers["connection"] == "close"
+                assert (await ask(url, "GET", "/health/liveness")).status == 200
+                refused = await ask(url, "POST", CHAT, chat_body())
+                assert (refused.status, refused.headers["retry-after"]) == (503, "5")
                 go_on.set()
                 assert b"".join([chunk async for chunk in chunks]).endswith(b"[DONE]\n\n")
+                await _wait_refused(url)
 
 
 async def _wait_refused(url: str) -> None:

@@ -7,15 +7,17 @@ seed, position and vocabulary index, so drawn tokens follow the same rule as gre
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from benchmarks.engine.client import Answer
-from benchmarks.engine.reference import reference_logits
+from benchmarks.engine.reference import Part, reference_logits
 from benchmarks.engine.verdict import Checked, Evidence, judge
 from kernels.philox import uniform_noise
+from workers.engine.graphs.capture_order import graph_sizes
 from workers.engine.runner import Runner
 
 MAX_ROWS: Final = 64
@@ -24,11 +26,6 @@ MAX_ROWS: Final = 64
 LONG: Final = 4_096
 """From this many tokens on, float32 products use 11-bit factors on a card: full ones would take 5 s
 per 16k tokens of 8B. bfloat16 has 8 bits.
-"""
-
-FEW: Final = 64
-"""Products of up to this many rows with 8-bit weights take the rows unrounded; in larger steps rows
-are rounded too.
 """
 
 _RIVALS: Final = 32
@@ -49,11 +46,18 @@ def check_answers(runner: Runner, answers: Sequence[Answer]) -> list[Checked]:
 def _evidence(runner: Runner, answer: Answer) -> Evidence:
     ids, rows, chosen = _rows(runner, answer)
     model, dtype = runner.model, runner.model.weights.embedding.dtype
+    computed = partial(
+        reference_logits,
+        model.config,
+        model.weights,
+        ids,
+        rows,
+        parts=_parts(runner, answer),
+        invariant=model.invariant,
+    )
     with _fast_products(is_on=len(ids) > LONG):
-        scores = reference_logits(model.config, model.weights, ids, rows, torch.float32)
-    is_wide = answer.batch is None or answer.batch > FEW
-    num_rounded = len(ids) if is_wide else len(answer.request.prompt)
-    rough = reference_logits(model.config, model.weights, ids, rows, dtype, num_rounded)
+        scores = computed(dtype=torch.float32)
+    rough = computed(dtype=dtype)
     noise = (rough - scores).square().mean(dim=1).sqrt()
     # A row's own noise may be small by chance in this one order of additions.
     spread = scores.std()
@@ -75,6 +79,31 @@ def _evidence(runner: Runner, answer: Answer) -> Evidence:
         leads=leads.cpu(),
         gaps=gaps.cpu(),
     )
+
+
+def _parts(runner: Runner, answer: Answer) -> tuple[Part, ...]:
+    """The steps of an answer: of its cached prompt, of the rest of it, and of its outputs. Which
+    rows the kernels round depends on the number of rows of a step alone.
+
+    A cached prompt was computed in steps as large as could be, and all answers of a call begin
+    together. Without a `batch` others came and went: then every step counts as a full one, which
+    rounds most.
+    """
+    budget, cached = runner.facts.token_budget, answer.cached_tokens
+    new, later = len(answer.request.prompt) - cached, len(answer.outputs) - 1
+    batch = answer.batch
+    if batch is None:
+        return (Part(cached + new + later, budget, runner.facts.max_seqs),)
+    batch = min(batch, runner.facts.max_seqs)
+    padded = batch
+    if runner.model.device.type == "cuda":  # by the smallest graph that holds them
+        padded = next(size for size in graph_sizes(runner.facts.max_seqs) if size >= batch)
+    parts = (
+        Part(cached, budget, batch),
+        Part(new, min(budget, batch * new), batch),
+        Part(later, padded, padded),
+    )
+    return tuple(part for part in parts if part.num_rows)
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """The network in plain torch over whole sequences, without our kernels.
 
-Owns the forward pass that answers are checked against. Shares only the weights with the engine,
-each converted when it is used. Large intermediates are computed in parts, so that an 8B model and
-32k tokens take about 3 GB in float32.
+Owns the forward pass that answers are checked against. Shares the weights with the engine, each
+converted when it is used, and the kernels' word on which rows a product rounds. Large intermediates
+are computed in parts, so that an 8B model and 32k tokens take about 3 GB in float32.
 """
 
 from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
@@ -14,7 +16,7 @@ from torch import Tensor
 from kernels.delta_rule import reference as delta_rule
 from kernels.fp8 import BLOCK, DualWeight, Fp8Weight
 from kernels.int4 import Int4Weight, in_order
-from kernels.linear import Weight
+from kernels.linear import Op, Weight, rounds_rows
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.description import Attention, DeltaRule, Gate, ModelConfig
 from workers.engine.models.weights import LayerWeights, ModelWeights
@@ -31,6 +33,72 @@ _MAX_SCORES = 1 << 27
 _FP8_MAX = 448.0
 
 
+class Part(NamedTuple):
+    """`num_rows` consecutive rows of a sequence that were computed in steps of `step_rows` rows,
+    those of other sequences and of padding included. `draws`: the rows of which such a step draws
+    tokens; its last layer computes only those.
+    """
+
+    num_rows: int
+    step_rows: int
+    draws: int
+
+
+class Rows(NamedTuple):
+    """The rows of a sequence by the products that computed them: so many consecutive ones by
+    products of so many rows. None at all: nothing is rounded, of weights in both forms the dense
+    one counts.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    invariant: bool
+
+    def between(self, start: int, end: int) -> "Rows":
+        """Those from `start` to `end`."""
+        found, at = [], 0
+        for num, size in self.spans:
+            inside = min(end, at + num) - max(start, at)
+            if inside > 0:
+                found.append((inside, size))
+            at += num
+        return self._replace(spans=tuple(found))
+
+    def at(self, places: Sequence[int]) -> "Rows":
+        """Those at `places`, in that order."""
+        sizes = [size for num, size in self.spans for _ in range(num)]
+        return self._replace(spans=tuple((1, sizes[place]) for place in places if sizes))
+
+    def product(
+        self,
+        op: Op,
+        x: Tensor,
+        weight: Weight,
+        bias: Tensor | None = None,
+        *,
+        is_gelu: bool = False,
+        whole: Weight | None = None,
+    ) -> Tensor:
+        """`x W^T + bias` as the kernels' entry `op` rounds it. `weight` may be rows of `whole`."""
+        if isinstance(weight, Tensor | Int4Weight) or not self.spans:
+            return _linear(x, weight.dense if isinstance(weight, DualWeight) else weight, bias)
+        asked = partial(rounds_rows, op, weight=whole or weight, like=x, bias=bias)
+        spans = [
+            (num, size, asked(size, is_gelu=is_gelu, invariant=self.invariant))
+            for num, size in self.spans
+        ]
+        parts = x.split([num for num, _, _ in spans])
+        found = [
+            _rounded_rows(part) if rounds else part
+            for part, (_, _, rounds) in zip(parts, spans, strict=True)
+        ]
+        if isinstance(weight, Fp8Weight):
+            return _linear(torch.cat(found), weight, bias)
+        forms = [weight.of_rows(size) for _, size, _ in spans]
+        return torch.cat(
+            [_linear(part, form, bias) for part, form in zip(found, forms, strict=True)]
+        )
+
+
 @torch.inference_mode()
 def reference_logits(
     config: ModelConfig,
@@ -38,38 +106,48 @@ def reference_logits(
     ids: Tensor,
     rows: Tensor,
     dtype: torch.dtype,
-    num_rounded: int = 0,
+    parts: Sequence[Part] = (),
+    *,
+    invariant: bool = False,
 ) -> Tensor:
     """Logits [rows, vocab] float32 of `rows` of the sequence `ids` [T], computed in `dtype`.
 
-    Weights in 8 bits are widened. The first `num_rounded` rows are also rounded to 8 bits where
-    8-bit weights multiply them, as in products of many rows. If a weight exists in both forms, the
-    other rows use the dense one.
+    Weights in 8 bits are widened. Where the kernels round the rows of a step to 8 bits too, so do
+    the rows of its `parts`; a weight that exists in both forms is used in the step's.
     """
     scale = torch.tensor(config.embedding_scale).to(weights.embedding.dtype).to(dtype)
     hidden = F.embedding(ids, weights.embedding).to(dtype) * scale
     eps = config.rms_norm_eps
     head_dim, ropes = config.attention.head_dim, {each.rope for each in config.attentions}
     angles = {rope: cos_sin(rope, head_dim, len(ids)).to(ids.device) for rope in ropes}
+    last = weights.layers[-1]
+    all_rows = Rows(tuple((part.num_rows, part.step_rows) for part in parts), invariant)
+    drawn_rows = Rows(tuple((part.num_rows, part.draws) for part in parts), invariant)
     for described, layer in zip(config.layers, weights.layers, strict=True):
         mixer = described.mixer
+        behind = drawn_rows if layer is last else all_rows
         if isinstance(mixer, DeltaRule):
-            mixed = _recurrent(mixer, eps, layer, hidden, num_rounded)
+            mixed = _recurrent(mixer, eps, layer, hidden, all_rows)
         else:
             turns = angles[mixer.rope].unsqueeze(1).chunk(2, dim=-1)
-            mixed = _attention(mixer, eps, layer, hidden, turns, num_rounded)
-        hidden = hidden + _branch(mixed, layer.mixer_out_norm, eps)
-        hidden = hidden + _mlp(described.mlp.gate, eps, layer, hidden, num_rounded)
+            mixed = _attention(mixer, eps, layer, hidden, turns, all_rows)
+        out = behind.product(_adds(layer.mixer_out_norm), mixed, layer.out, layer.out_bias)
+        hidden = hidden + _branch(out, layer.mixer_out_norm, eps)
+        hidden = hidden + _mlp(described.mlp.gate, eps, layer, hidden, behind)
     hidden = _norm(hidden[rows], weights.norm, eps)
     starts = range(0, config.vocab_size, _HEAD_ROWS)
     head = weights.head
     assert not isinstance(head, DualWeight)
     slices = (slice(start, start + _HEAD_ROWS) for start in starts)
     heads = (head[part] if isinstance(head, Tensor) else head.rows(part) for part in slices)
-    # By a head in 8 bits the kernels round the rows of two draws and more.
-    rounded = len(hidden) if num_rounded else 0
-    parts = [_linear(hidden, part, rounded) for part in heads]
-    return torch.cat(parts, dim=-1).float()
+    draws = drawn_rows.at(rows.tolist())
+    product = partial(draws.product, Op.NORM_LINEAR, hidden, whole=head)
+    return torch.cat([product(weight=part) for part in heads], dim=-1).float()
+
+
+def _adds(norm: Tensor | None) -> Op:
+    """The entry of a product that ends a branch: with a norm of its own it is added later."""
+    return Op.LINEAR_ADD if norm is None else Op.LINEAR
 
 
 def _branch(added: Tensor, norm: Tensor | None, eps: float) -> Tensor:
@@ -82,11 +160,12 @@ def _attention(
     layer: LayerWeights,
     hidden: Tensor,
     turns: Sequence[Tensor],
-    num_rounded: int,
+    rows: Rows,
 ) -> Tensor:
+    """`layer.out` is not applied."""
     heads, keys = mixer.num_heads, mixer.num_kv_heads
     normed = _norm(hidden, layer.input_norm, eps)
-    qkv = _linear(normed, layer.qkv, num_rounded, layer.qkv_bias)
+    qkv = rows.product(Op.NORM_LINEAR, normed, layer.qkv, layer.qkv_bias)
     qkv = qkv.view(len(hidden), heads + 2 * keys, mixer.head_dim)
     query_key = qkv[:, : heads + keys]
     if layer.qk_norm is not None:
@@ -106,22 +185,21 @@ def _attention(
         ).squeeze(0)
     mixed = mixed.transpose(0, 1).reshape(len(hidden), heads * mixer.head_dim)
     if layer.gate is not None:
-        mixed = mixed * _linear(normed, layer.gate, num_rounded).sigmoid()
-    return _linear(mixed, layer.out, num_rounded, layer.out_bias)
+        mixed = mixed * rows.product(Op.NORM_LINEAR, normed, layer.gate).sigmoid()
+    return mixed
 
 
 def _recurrent(
-    mixer: DeltaRule, eps: float, layer: LayerWeights, hidden: Tensor, num_rounded: int
+    mixer: DeltaRule, eps: float, layer: LayerWeights, hidden: Tensor, steps: Rows
 ) -> Tensor:
-    """The gated delta rule over a whole sequence, in chunks."""
+    """The gated delta rule over a whole sequence, in chunks; `layer.out` is not applied."""
     assert layer.delta is not None
     assert isinstance(layer.gate, Tensor)
     sizes, delta = mixer.sizes, layer.delta
     keys, heads = sizes.key_columns, (mixer.num_value_heads, mixer.value_dim)
     normed = _norm(hidden, layer.input_norm, eps)
-    rows, z = _linear(normed, layer.qkv, num_rounded).split(
-        [sizes.columns, sizes.value_columns], dim=1
-    )
+    qkvz = steps.product(Op.NORM_LINEAR, normed, layer.qkv)
+    rows, z = qkvz.split([sizes.columns, sizes.value_columns], dim=1)
     b, a = F.linear(normed, layer.gate.to(hidden.dtype)).float().chunk(2, dim=1)
     nothing = rows.new_zeros(mixer.conv_width - 1, sizes.columns)
     rows, _ = delta_rule.short_conv(rows, delta.conv.to(rows.dtype), nothing)
@@ -136,7 +214,7 @@ def _recurrent(
         torch.zeros(mixer.num_value_heads, mixer.key_dim, mixer.value_dim, device=rows.device),
     )
     gated = _norm(out, delta.norm, eps) * F.silu(z.unflatten(1, heads).float()).to(out.dtype)
-    return _linear(gated.flatten(1), layer.out, num_rounded, layer.out_bias)
+    return gated.flatten(1)
 
 
 def _attend(mixer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -157,31 +235,27 @@ def _attend(mixer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tens
     return torch.cat(parts, dim=1)
 
 
-def _mlp(
-    gate_kind: Gate, eps: float, layer: LayerWeights, hidden: Tensor, num_rounded: int
-) -> Tensor:
-    parts = []
+def _mlp(gate_kind: Gate, eps: float, layer: LayerWeights, hidden: Tensor, steps: Rows) -> Tensor:
+    is_gelu = gate_kind is not Gate.SILU
+    found = []
     for start in range(0, len(hidden), _MLP_ROWS):
-        rows, num = hidden[start : start + _MLP_ROWS], max(0, num_rounded - start)
+        rows, own = hidden[start : start + _MLP_ROWS], steps.between(start, start + _MLP_ROWS)
         normed = _norm(rows, layer.mlp_norm, eps)
-        gate, up = _linear(normed, layer.gate_up, num).chunk(2, dim=-1)
-        gate = F.silu(gate) if gate_kind is Gate.SILU else F.gelu(gate, approximate="tanh")
-        parts.append(_linear(gate * up, layer.down, num))
-    return _branch(torch.cat(parts), layer.mlp_out_norm, eps)
+        gate_up = own.product(Op.NORM_SWIGLU, normed, layer.gate_up, is_gelu=is_gelu)
+        gate, up = gate_up.chunk(2, dim=-1)
+        gate = F.gelu(gate, approximate="tanh") if is_gelu else F.silu(gate)
+        found.append(own.product(_adds(layer.mlp_out_norm), gate * up, layer.down))
+    return _branch(torch.cat(found), layer.mlp_out_norm, eps)
 
 
-def _linear(x: Tensor, weight: Weight, num_rounded: int, bias: Tensor | None = None) -> Tensor:
+def _linear(
+    x: Tensor, weight: Tensor | Fp8Weight | Int4Weight, bias: Tensor | None = None
+) -> Tensor:
     wide_bias = None if bias is None else bias.to(x.dtype)
-    if isinstance(weight, DualWeight):
-        rounded = _linear(x[:num_rounded], weight.fp8, num_rounded, bias)
-        return torch.cat((rounded, _linear(x[num_rounded:], weight.dense, 0, bias)))
-    if isinstance(weight, Tensor):
-        return F.linear(x, weight.to(x.dtype), wide_bias)
     if isinstance(weight, Int4Weight):
         return F.linear(x, in_order(weight, x.dtype), wide_bias)
-    if num_rounded:
-        x = torch.cat((_rounded_rows(x[:num_rounded]), x[num_rounded:]))
-    return F.linear(x, _widened(weight).to(x.dtype), wide_bias)
+    wide = weight if isinstance(weight, Tensor) else _widened(weight)
+    return F.linear(x, wide.to(x.dtype), wide_bias)
 
 
 def _widened(weight: Fp8Weight) -> Tensor:

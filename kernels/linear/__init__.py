@@ -21,12 +21,13 @@ from kernels.choose import uses_triton
 from kernels.fp8 import BLOCK, DualWeight, Fp8Weight, Weight
 from kernels.int4 import Int4Weight
 from kernels.linear import reference
-from kernels.linear.choose import library_rows
+from kernels.linear.choose import Op, library_rows
 
 if TYPE_CHECKING:
     from kernels.linear.int4_verdict import Verdict
 
 __all__ = [
+    "Op",
     "Weight",
     "check_int4",
     "int4_verdict_on",
@@ -35,6 +36,7 @@ __all__ = [
     "linear_add",
     "norm_linear",
     "norm_swiglu",
+    "rounds_rows",
 ]
 
 
@@ -122,6 +124,33 @@ def linear_add(
 
         return device.linear_add(x, of_rows(weight, x), residual, bias, invariant)
     return reference.linear_add(x, weight, residual, bias, invariant)
+
+
+def rounds_rows(
+    op: Op,
+    num_rows: int,
+    weight: Weight,
+    like: Tensor,
+    *,
+    bias: Tensor | None = None,
+    is_gelu: bool = False,
+    invariant: bool = False,
+) -> bool:
+    """Whether the entry `op` rounds rows of x to 8 bits, one scale each, if there are `num_rows` of
+    them in the dtype and on the device of `like`: by a weight in 8 bits, where that is faster. The
+    error is then three times that of 16 bits, so a check must round the same rows.
+    """
+    if isinstance(weight, Tensor | Int4Weight):
+        return False
+    if not uses_triton(like):
+        return reference.rounds_rows(num_rows, weight)
+    from kernels.linear import device
+
+    x = like.new_empty(1).expand(num_rows, weight.shape[1])
+    form = of_rows(weight, x)
+    if not isinstance(form, Fp8Weight):
+        return False
+    return device.rounds_rows(op, x, form, bias, is_gelu=is_gelu, invariant=invariant)
 
 
 def check_int4(device: torch.device, dtype: torch.dtype) -> "Verdict":

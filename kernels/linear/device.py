@@ -10,7 +10,7 @@ from kernels.fp8 import Fp8Weight, parts_of, quantize_rows
 from kernels.int4 import Int4Weight
 from kernels.linear import int4, library
 from kernels.linear.choose import Op, choose
-from kernels.linear.config import Config, Gemv, Wide
+from kernels.linear.config import Config, Gemv, Skinny, Wide
 from kernels.linear.gemv import gemv
 from kernels.linear.invariant import choose_invariant
 from kernels.linear.skinny import skinny
@@ -84,6 +84,22 @@ def linear_add(
     if config is None:
         return library.linear_add(x, weight, residual, bias)
     return product(config, x, weight, residual=residual, bias=bias)
+
+
+def rounds_rows(
+    op: Op,
+    x: Tensor,
+    weight: Fp8Weight,
+    bias: Tensor | None,
+    *,
+    is_gelu: bool,
+    invariant: bool,
+) -> bool:
+    """See `kernels.linear.rounds_rows`."""
+    config = _chosen(op, x, weight, bias, invariant=invariant, is_gelu=is_gelu)
+    if config is None:
+        return library.rounds_rows(x, weight)
+    return isinstance(config, Wide) or (isinstance(config, Skinny) and config.quantises)
 
 
 def product(

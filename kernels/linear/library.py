@@ -57,7 +57,7 @@ def _product(
     norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    if isinstance(weight, Fp8Weight) and _scales(x, weight):
+    if isinstance(weight, Fp8Weight) and rounds_rows(x, weight):
         return _scaled(*quantize_rows(x, norm, eps), weight, bias)
     if norm is not None:
         x = rms_norm(x, norm, eps)
@@ -66,8 +66,10 @@ def _product(
     return F.linear(x, weight, bias)
 
 
-def _scales(x: Tensor, weight: Fp8Weight) -> bool:
-    """What `torch._scaled_mm` takes: scales by row, sides of 16, bfloat16 results."""
+def rounds_rows(x: Tensor, weight: Fp8Weight) -> bool:
+    """Whether both sides are in 8 bits: what `torch._scaled_mm` takes has scales by row, sides of
+    16 and bfloat16 results.
+    """
     num_weight_rows, depth = weight.shape
     fits = num_weight_rows % 16 == 0 and depth % 16 == 0
     return fits and not weight.is_blocked and x.dtype == torch.bfloat16 and x.shape[0] > 0

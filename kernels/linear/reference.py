@@ -63,12 +63,17 @@ def linear_add(
     return residual + _product(x, weight, bias, invariant)
 
 
+def rounds_rows(num_rows: int, weight: Fp8Weight | DualWeight) -> bool:
+    """See `kernels.linear.rounds_rows`: only of a weight that has both forms."""
+    return isinstance(weight, DualWeight) and isinstance(weight.of_rows(num_rows), Fp8Weight)
+
+
 def _product(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool) -> Tensor:
+    if isinstance(weight, Fp8Weight | DualWeight) and rounds_rows(x.shape[0], weight):
+        values, scales = fp8.quantize_rows(x, None, 0.0)
+        x = (values.to(torch.float32) * scales[:, None]).to(x.dtype)
     if isinstance(weight, DualWeight):
         weight = weight.of_rows(x.shape[0])
-        if isinstance(weight, Fp8Weight):
-            values, scales = fp8.quantize_rows(x, None, 0.0)
-            x = (values.to(torch.float32) * scales[:, None]).to(x.dtype)
     dense = _dense(weight, x.dtype)
     if not invariant:
         return F.linear(x, dense, bias)

@@ -1,4 +1,6 @@
-"""The check of answers finds wrong kernels: 36 layers in bfloat16, each fault in one operation."""
+"""The check of answers finds wrong kernels: 36 layers in bfloat16, each fault in one operation; a
+hybrid in 8 bits, each fault in one row of the decodes.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,14 +11,23 @@ import torch
 from torch import Tensor
 
 from benchmarks.drive import fresh_runner
+from benchmarks.engine import check
+from benchmarks.engine.cases import Bench
 from benchmarks.engine.check import check_answers
-from benchmarks.engine.client import Answer, Client, Request
+from benchmarks.engine.client import Answer, Client, MemoryChannel, Request
 from benchmarks.engine.engine import Engine
+from benchmarks.engine.peer import Bar
+from benchmarks.engine.reference import Part
+from benchmarks.engine.scale import SMOKE
 from benchmarks.engine.verdict import Checked, Evidence, failures, judge
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
 from kernels.attention import attend
-from kernels.linear import linear_add, norm_swiglu
+from kernels.fp8 import reference as fp8
+from kernels.linear import Op, linear_add, norm_swiglu, reference
+from kernels.linear.choose import choose
+from kernels.linear.config import Skinny
+from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import write_tiny_model
 from workers.engine.models import network
 from workers.engine.runner import Runner
@@ -38,17 +49,19 @@ Wrong = Callable[[pytest.MonkeyPatch], None]
 
 def _runner(home: Path, *, num_layers: int = LAYERS, **changes: Any) -> Runner:
     shape = {**SHAPE, "num_hidden_layers": num_layers}
-    model = write_tiny_model(home, dtype="bfloat16", **shape)
+    return _loaded(write_tiny_model(home, dtype="bfloat16", **shape), **changes)
+
+
+def _loaded(model: Path, **changes: Any) -> Runner:
+    sizes = {"max_seqs": 4, "token_budget": 256}
     config = WorkerConfig(
         name="bench",
         model=f"{DUMMY_PREFIX}{model}",
         serves="model",
         gateways=(),
-        max_seqs=4,
-        token_budget=256,
         device="cpu",
         dtype="bfloat16",
-        **changes,
+        **{**sizes, **changes},
     )
     return load_runner(config, lambda *_: None)
 
@@ -158,6 +171,119 @@ def test_a_wrong_kernel_is_found(
     fault(monkeypatch)
     found = failures(check_answers(runner, _answers(runner)))
     assert any("wrong tokens" in line or "together" in line for line in found), found
+
+
+NUM_ROWS, WRONG_ROW = 8, 5
+
+
+@pytest.fixture(name="hybrid", scope="module")
+def _hybrid(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """In 8 bits, with a full attention behind every three recurrent layers."""
+    layers = (["linear_attention"] * 3 + ["full_attention"]) * 3
+    model = write_family(
+        tmp_path_factory.mktemp("hybrid"), "qwen3_5", hidden_size=64, intermediate_size=192,
+        num_hidden_layers=len(layers), layer_types=layers, vocab_size=2_048,
+    )  # fmt: skip
+    return _loaded(model, max_seqs=NUM_ROWS, token_budget=1024, quantization="fp8", threads=1)
+
+
+@pytest.fixture(name="_rounding")
+def _as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of several rows by a weight in 8 bits round them too, by the rule of the kernels."""
+
+    def rounds(num_rows: int, weight: Any) -> bool:
+        config = choose(Op.LINEAR, num_rows, *weight.shape, torch.bfloat16, 1)
+        return config is None or (isinstance(config, Skinny) and config.quantises)
+
+    monkeypatch.setattr(reference, "rounds_rows", rounds)
+
+
+def _decodes(runner: Runner) -> list[Answer]:
+    """Eight greedy answers at once."""
+    generator = torch.Generator().manual_seed(5)
+    prompts = torch.randint(0, 2_048, (NUM_ROWS, 24), generator=generator).tolist()
+    requests = [Request(prompt, 48) for prompt in prompts]
+    found: list[Answer] = []
+    Engine(runner, max_waiting=NUM_ROWS).serve(lambda client: _call(client, requests, found))
+    return found
+
+
+@pytest.mark.usefixtures("_rounding")
+def test_decodes_are_checked_with_the_rows_rounded_that_kernels_round(
+    hybrid: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that takes decodes of eight for unrounded blames an engine that is right: its noise
+    is a third of theirs.
+    """
+    answers = _decodes(fresh_runner(hybrid))
+    assert failures(check_answers(hybrid, answers)) == []
+    parts = (Part(24, 8 * 24, 8), Part(47, 1, 1))
+    monkeypatch.setattr(check, "_parts", lambda *_: parts)
+    assert "wrong tokens" in failures(check_answers(hybrid, answers))[0]
+
+
+def _scale_of_another_row(patch: pytest.MonkeyPatch) -> None:
+    """Its rows of 8-bit numbers are scaled as the one before."""
+    quantize_rows = fp8.quantize_rows
+
+    def wrong(*arguments: Any) -> tuple[Tensor, Tensor]:
+        values, scales = quantize_rows(*arguments)
+        if len(scales) == NUM_ROWS:
+            scales = scales.clone()
+            scales[WRONG_ROW] = scales[WRONG_ROW - 1]
+        return values, scales
+
+    patch.setattr(fp8, "quantize_rows", wrong)
+
+
+def _a_quarter_of_the_columns_lost(patch: pytest.MonkeyPatch) -> None:
+    """The last of four parts of each product is not added."""
+
+    def wrong(x: Tensor, *rest: Any, **given: Any) -> Tensor:
+        if len(x) == NUM_ROWS:
+            x = x.clone()
+            x[WRONG_ROW, -x.shape[1] // 4 :] = 0
+        return linear_add(x, *rest, **given)
+
+    patch.setattr(network, "linear_add", wrong)
+
+
+def _gates_of_another_row(patch: pytest.MonkeyPatch) -> None:
+    """Two rows of a tile are the same one."""
+
+    def wrong(x: Tensor, *rest: Any, **given: Any) -> Tensor:
+        out = norm_swiglu(x, *rest, **given)
+        if len(x) == NUM_ROWS:
+            out[WRONG_ROW] = out[WRONG_ROW - 1]
+        return out
+
+    patch.setattr(network, "norm_swiglu", wrong)
+
+
+@pytest.mark.usefixtures("_rounding")
+@pytest.mark.parametrize(
+    "fault", [_scale_of_another_row, _a_quarter_of_the_columns_lost, _gates_of_another_row]
+)
+def test_a_fault_in_one_row_of_the_decodes_is_found(
+    fault: Wrong, hybrid: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In that row's answer, and in no other."""
+    with monkeypatch.context() as patch:
+        fault(patch)
+        answers = _decodes(fresh_runner(hybrid))
+    checked = check_answers(hybrid, answers)
+    assert [at for at, one in enumerate(checked) if not one.is_right] == [WRONG_ROW]
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_all_rows_of_a_small_batch_are_checked(batch: int) -> None:
+    """Of more rows eight are, the first and the last among them: a fault may be in any row."""
+    bench = Bench(Client(MemoryChannel()), SMOKE, None, 99, lambda _: Bar(), lambda _: 0)
+    answers = [Answer(Request([number], 1)) for number in range(batch)]
+    bench.sample_rows(answers)
+    kept = [answer.request.prompt[0] for answer in bench.samples]
+    assert len(set(kept)) == len(kept) == min(batch, NUM_ROWS)
+    assert {0, batch - 1} <= set(kept)
 
 
 def _evidence(leads: list[float], gaps: list[float]) -> Evidence:

@@ -58,7 +58,7 @@ from gateway.api.events import (
 from gateway.api.messages_formatter import TokenCount, message_error, messages_format
 from gateway.api.messages_parser import parse_messages
 from gateway.api.named_body import NamedBody, missing_model, named_body
-from gateway.api.output_grammar import OutputGrammar, schema_text
+from gateway.api.output_grammar import OutputGrammar, SchemaSource, schema_source, schema_text
 from gateway.api.output_grammar import too_large as grammar_too_large
 from gateway.api.passed_paths import (
     ChargedBy,
@@ -166,6 +166,7 @@ __all__ = [
     "Responses",
     "ResponsesDraft",
     "Signer",
+    "SchemaSource",
     "Started",
     "StopReason",
     "TextDelta",
@@ -222,6 +223,7 @@ __all__ = [
     "request_too_costly",
     "response_of",
     "responses_format",
+    "schema_source",
     "schema_text",
     "session_of",
     "shown_tool",

@@ -5,13 +5,13 @@ models: nothing is compiled here, so the engine finds a schema that cannot be en
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from gateway.api.errors import ApiError, invalid
+from gateway.schemas import LeftOut, enforceable
 from protocol.messages import MAX_GRAMMAR_BYTES, GrammarKind
 
 MAX_DEPTH: Final = 64
@@ -48,45 +48,54 @@ _SUBSCHEMAS: Final = frozenset(
     {"items", "additionalItems", "contains", "not", "if", "then", "else", "propertyNames"}
 )
 _LISTS: Final = frozenset({"anyOf", "oneOf", "prefixItems", "items"})
-_CONSTRUCTS: Final = re.compile(r"\\(.)|\(\?(.)|\{(,)", re.DOTALL)
-"""What may make a pattern hard: an escape, a group with an option, a bound without a beginning."""
-_HARD_ESCAPES: Final = frozenset("123456789bBAzZGkKcC<>")
 _MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties"})
 
 
 class OutputGrammar(msgspec.Struct, frozen=True):
     """The constraint that the client set in `field`. `is_required`: the request is refused if no
-    engine can enforce it.
+    engine can enforce it. `left_out` says what of a schema is not in it.
     """
 
     kind: GrammarKind
     text: str
     field: str
     is_required: bool = True
+    left_out: tuple[LeftOut, ...] = ()
+
+
+class SchemaSource(NamedTuple):
+    """A JSON schema for engines as one line, and what of the given one it leaves out."""
+
+    text: str
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def schema_grammar(
     schema: Mapping[str, Any], field: str, *, is_strict: bool, is_required: bool
 ) -> OutputGrammar:
-    """The grammar of a JSON schema; see `schema_text`. Raises `ApiError` 400."""
-    text = schema_text(schema, field, is_strict=is_strict, is_lenient=not is_required)
-    return OutputGrammar("json_schema", text, field, is_required)
+    """The grammar of a JSON schema; see `schema_source`. Raises `ApiError` 400."""
+    source = schema_source(schema, field, is_strict=is_strict, is_lenient=not is_required)
+    return OutputGrammar("json_schema", source.text, field, is_required, source.left_out)
+
+
+def schema_source(
+    schema: Mapping[str, Any], field: str, *, is_strict: bool, is_lenient: bool = False
+) -> SchemaSource:
+    """What of a JSON schema can be enforced. `is_strict`: objects have no properties that it does
+    not name. `is_lenient`: whoever asked for it can do without what is left out, and the engine may
+    leave out the rest. Raises `ApiError` 400 for one that is too large or too deep.
+    """
+    _check_depth(schema, field)
+    shown, left_out = enforceable(closed(schema) if is_strict else schema)
+    shown[_OPTIONS] = {"whitespace_pattern": _WHITE_SPACE, "lenient": is_lenient}
+    return SchemaSource(_bounded(json.dumps(shown, ensure_ascii=False), field), left_out)
 
 
 def schema_text(
     schema: Mapping[str, Any], field: str, *, is_strict: bool, is_lenient: bool = False
 ) -> str:
-    """A JSON schema as one line. `is_strict`: objects have no properties that it does not name.
-    `is_lenient`: what of it cannot be enforced is left out. Raises `ApiError` 400 for one that is
-    too large or too deep.
-    """
-    _check_depth(schema, field)
-    shown = dict(closed(schema) if is_strict else schema)
-    shown[_OPTIONS] = {"whitespace_pattern": _WHITE_SPACE, "lenient": is_lenient}
-    text = json.dumps(shown, ensure_ascii=False)
-    if is_lenient and '"pattern' in text:
-        text = json.dumps(_without_hard_patterns(shown), ensure_ascii=False)
-    return _bounded(text, field)
+    """The text of a `schema_source`."""
+    return schema_source(schema, field, is_strict=is_strict, is_lenient=is_lenient).text
 
 
 def given_grammar(raw: Mapping[str, Any]) -> OutputGrammar | None:
@@ -163,31 +172,6 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     if "properties" in copy and "allOf" not in copy:
         copy.setdefault("additionalProperties", False)
     return copy
-
-
-def _without_hard_patterns(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy without the patterns that engines cannot enforce. Properties whose names only such a
-    pattern describes are allowed with any value.
-    """
-    copy = _with_parts(
-        schema, _without_hard_patterns, _LISTS | {"allOf"}, _SUBSCHEMAS | {"additionalProperties"}
-    )
-    if isinstance(pattern := copy.get("pattern"), str) and _is_hard(pattern):
-        del copy["pattern"]
-    if isinstance(named := copy.get("patternProperties"), dict) and any(map(_is_hard, named)):
-        copy["patternProperties"] = {key: one for key, one in named.items() if not _is_hard(key)}
-        copy.pop("additionalProperties", None)
-    return copy
-
-
-def _is_hard(pattern: str) -> bool:
-    """Whether it has look-around, word boundaries, back-references or what only some dialects have.
-    Such a construct is more than the regular expressions that can be followed token by token.
-    """
-    return any(
-        (found[1] and found[1] in _HARD_ESCAPES) or (found[2] and found[2] != ":") or found[3]
-        for found in _CONSTRUCTS.finditer(pattern)
-    )
 
 
 def _with_parts(

@@ -43,7 +43,7 @@ class ToolSchema(dict[str, Any]):
     JSON and the last answer of `holds`.
     """
 
-    __slots__ = ("_found", "_texts", "function_name", "num_bytes", "shown")
+    __slots__ = ("_found", "_texts", "function_name", "num_bytes", "shown", "sources")
 
     def __init__(self, fields: dict[str, Any], num_bytes: int) -> None:
         super().__init__(fields)
@@ -54,6 +54,8 @@ class ToolSchema(dict[str, Any]):
         self._found: tuple[str, bool] | None = None
         self.shown: ToolSchema | None = None
         """Set once by `shown_tool`."""
+        self.sources: dict[bool, object] = {}
+        """What engines get of its parameters, by whether it is strict."""
 
     def holds(self, text: str) -> bool:
         """Whether `text` occurs anywhere in the tool's JSON."""

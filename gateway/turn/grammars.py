@@ -5,20 +5,29 @@ it applies from the first token or after the model's reasoning. Must not know ho
 enforced.
 """
 
-from typing import Any, NamedTuple
+import logging
+from typing import Any, Final, NamedTuple
 
 from gateway.api import (
     ApiError,
     ChatRequest,
     OutputGrammar,
+    SchemaSource,
+    ToolSchema,
     grammar_too_large,
     invalid,
-    schema_text,
+    schema_source,
 )
 from gateway.output import AnswerFormat
 from gateway.output.tools import CallableTool, call_tags, forced_calls, optional_calls
 from gateway.prompt import ModelText
+from gateway.schemas import LeftOut
 from protocol.messages import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
+
+_log = logging.getLogger(__name__)
+_MOST_TOLD: Final = 1024
+_told: set[tuple[str, tuple[LeftOut, ...]]] = set()
+"""What the log has been told of: agents repeat their tools with every turn."""
 
 
 class Beginning(NamedTuple):
@@ -76,6 +85,9 @@ def _content_or_calls(
     request: ChatRequest, text: ModelText, form: AnswerFormat, opening: str
 ) -> tuple[GrammarKind, str] | None:
     wanted = request.grammar
+    if wanted is not None and wanted.left_out:
+        owner = "the answer"
+        _tell_of(wanted.left_out, owner, wanted.field, is_required=wanted.is_required)
     if not request.tools:
         return None if wanted is None else (wanted.kind, wanted.text)
     tags = call_tags(form.tools, text.lone_id)
@@ -95,13 +107,43 @@ def _content_or_calls(
 def _callable(request: ChatRequest) -> list[CallableTool]:
     tools = []
     for at, tool in enumerate(request.tools):
-        function = tool["function"]
-        schema = function.get("parameters")
-        field, is_strict = f"tools[{at}].function.parameters", is_strict_tool(tool)
-        given = schema if isinstance(schema, dict) and schema else {"type": "object"}
-        source = schema_text(given, field, is_strict=is_strict, is_lenient=not is_strict)
-        tools.append(CallableTool(function["name"], source))
+        function, is_strict = tool["function"], is_strict_tool(tool)
+        field = f"tools[{at}].function.parameters"
+        source = _source_of(function, field, is_strict=is_strict)
+        owner = f"tool {function['name']!r}"
+        _tell_of(source.left_out, owner, field, is_required=is_strict)
+        tools.append(CallableTool(function["name"], source.text))
     return tools
+
+
+def _source_of(function: dict[str, Any], field: str, *, is_strict: bool) -> SchemaSource:
+    """The schema of a function's parameters; that of a tool that was sent before is known."""
+    known = function.sources if isinstance(function, ToolSchema) else {}
+    source = known.get(is_strict)
+    if not isinstance(source, SchemaSource):
+        schema = function.get("parameters")
+        given = schema if isinstance(schema, dict) and schema else {"type": "object"}
+        source = schema_source(given, field, is_strict=is_strict, is_lenient=not is_strict)
+        known[is_strict] = source
+    return source
+
+
+def _tell_of(left_out: tuple[LeftOut, ...], owner: str, field: str, *, is_required: bool) -> None:
+    """Refuse what must be enforced and cannot be; else write a line for the operator, once."""
+    if not left_out:
+        return
+    if is_required:
+        pointer, keyword, why = left_out[0]
+        text = f"'{field}' of {owner}: '{keyword}' at {pointer} cannot be enforced: {why}."
+        raise invalid(field, text, code="invalid_grammar")
+    key = owner, left_out
+    if key in _told:
+        return
+    if len(_told) >= _MOST_TOLD:
+        _told.clear()
+    _told.add(key)
+    words = "; ".join(f"{keyword!r} at {pointer} ({why})" for pointer, keyword, why in left_out)
+    _log.info("the schema of %s is enforced without %s", owner, words)
 
 
 def is_strict_tool(tool: dict[str, Any]) -> bool:

@@ -30,7 +30,7 @@ from gateway.output import (
     SequenceOutput,
     StopMatcher,
 )
-from gateway.output.tools import ToolParser
+from gateway.output.tools import ARGUMENTS, ToolParser
 from gateway.routing import PROOF_TOKENS, Lease, RouteRequest, UseProvider
 from gateway.telemetry import AttemptTrace
 from gateway.turn.preparation import Job
@@ -440,8 +440,15 @@ class SequenceRun:
                 raise ApiError(502, "The worker refused this request; its log has the cause.")
 
     def _grammar_refused(self, reason: str) -> ApiError:
-        wanted = self._job.request.grammar
+        request = self._job.request
+        wanted = request.grammar
         field = wanted.field if wanted is not None else "tools"
+        rule, _, why = reason.partition(": ")
+        at = rule.removeprefix(ARGUMENTS)
+        if rule.startswith(ARGUMENTS) and at.isdecimal() and int(at) < len(request.tools):
+            field, name = f"tools[{at}]", request.tools[int(at)]["function"]["name"]
+            text = f"The schema of tool {name!r} cannot be enforced: {why}"
+            return invalid(field, text, code="invalid_grammar")
         return invalid(field, f"'{field}' cannot be enforced: {reason}", code="invalid_grammar")
 
     def _policy(self) -> RetryPolicy:

@@ -7,6 +7,7 @@ makes a model call a tool, `call_grammar.py` lets it write nothing else. Must no
 """
 
 from gateway.output.tools.call_grammar import (
+    ARGUMENTS,
     CallableTool,
     CallTags,
     call_tags,
@@ -18,6 +19,7 @@ from gateway.output.tools.formats import TOOL_FORMATS, ToolFormat, detect_tool_f
 from gateway.output.tools.parser import ToolParser
 
 __all__ = [
+    "ARGUMENTS",
     "TOOL_FORMATS",
     "CallTags",
     "CallableTool",

@@ -14,6 +14,9 @@ from gateway.output.tools.formats import ToolFormat
 _TAGS: Final = {"hermes": (hermes.OPEN, hermes.CLOSE)}
 """The formats that have grammars, with the tags around a call."""
 
+ARGUMENTS: Final = "arguments_"
+"""The rule of a tool's arguments, with the tool's index behind it. Engines name it in errors."""
+
 _MORE: Final = '("\\n"? call)*'
 
 
@@ -71,8 +74,8 @@ def _grammar(start: str, tools: Sequence[CallableTool], tags: CallTags) -> str:
     ]
     for at, tool in enumerate(tools):
         before = _quoted(f'{json.dumps(tool.name, ensure_ascii=False)}, "arguments":')
-        lines.append(f'tool_{at}: {before} " "? arguments_{at}')
-        lines.append(f"arguments_{at}: %json {tool.schema}")
+        lines.append(f'tool_{at}: {before} " "? {ARGUMENTS}{at}')
+        lines.append(f"{ARGUMENTS}{at}: %json {tool.schema}")
     return "\n".join(lines) + "\n"
 
 

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gateway.output.tools.json_repair import JsonRepair
+from gateway.schemas import resolved
 
 _INTEGER: Final = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _quote: Final = json.JSONEncoder(ensure_ascii=False).encode
 _MAX_DEPTH: Final = 4
+_COMBINED: Final = ("anyOf", "oneOf", "allOf")
+_SIMPLE: Final = frozenset({"$ref", *_COMBINED})
 _OF_PYTHON: Final = {
     str: "string",
     bool: "boolean",
@@ -35,14 +38,59 @@ _SYNONYMS: Final = {
 
 
 def schemas_of(tools: tuple[dict[str, Any], ...]) -> dict[str, Mapping[str, Any]]:
-    """The schemas of parameters by tool; `tools` are in the API's shape."""
+    """The schemas of parameters by tool; `tools` are in the API's shape. References are resolved
+    as far as the types of a parameter need it.
+    """
     found: dict[str, Mapping[str, Any]] = {}
     for tool in tools:
         function = tool["function"]
         parameters = function.get("parameters")
-        properties = parameters.get("properties") if isinstance(parameters, dict) else None
-        found[function["name"]] = properties if isinstance(properties, dict) else {}
+        found[function["name"]] = _parameters(parameters) if isinstance(parameters, dict) else {}
     return found
+
+
+def _parameters(root: dict[str, Any]) -> Mapping[str, Any]:
+    """The schemas of the properties that `root` names, also behind a reference and in parts of an
+    `allOf`, `anyOf` or `oneOf`.
+    """
+    properties = root.get("properties")
+    if isinstance(properties, dict) and _SIMPLE.isdisjoint(root):
+        own = properties
+    else:
+        own = {}
+        _gather(root, root, own, 0)
+    if all([type(one) is not dict or _SIMPLE.isdisjoint(one) for one in own.values()]):
+        return own
+    return {name: _plain(root, one, 0) for name, one in own.items()}
+
+
+def _gather(root: dict[str, Any], schema: object, own: dict[str, Any], depth: int) -> None:
+    schema = resolved(root, schema)
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return
+    for word in _COMBINED:
+        for option in _listed(schema.get(word)):
+            _gather(root, option, own, depth + 1)
+    properties = schema.get("properties")
+    for name, one in properties.items() if isinstance(properties, dict) else ():
+        own[name] = {"allOf": [own[name], one]} if name in own else one
+
+
+def _listed(options: object) -> list[Any]:
+    return options if isinstance(options, list) else []
+
+
+def _plain(root: dict[str, Any], schema: object, depth: int) -> object:
+    """`schema` without references where its types are stated."""
+    schema = resolved(root, schema)
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return schema
+    combined = {
+        word: [_plain(root, one, depth + 1) for one in schema[word]]
+        for word in _COMBINED
+        if isinstance(schema.get(word), list)
+    }
+    return {**schema, **combined} if combined else schema
 
 
 def types_of(schema: object, depth: int = 0) -> frozenset[str]:
@@ -66,9 +114,8 @@ def _types(schema: object, depth: int) -> Iterator[str]:
         yield "object"
     elif "items" in schema:
         yield "array"
-    for word in ("anyOf", "oneOf", "allOf"):
-        options = schema.get(word)
-        for option in options if isinstance(options, list) else ():
+    for word in _COMBINED:
+        for option in _listed(schema.get(word)):
             yield from _types(option, depth + 1)
 
 

@@ -17,12 +17,14 @@ import threading
 import traceback
 from array import array
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 
 from protocol.messages import Grammar
+from workers.engine.grammar.loosening import without_broken
 from workers.engine.grammar.sequence_grammar import GrammarBroken, SequenceGrammar, Vocabulary
 from workers.loop import Compiled
 from workers.model_dir import TOKENIZER_NAME
@@ -117,12 +119,39 @@ class LlGuidanceCompiler:
         digest = hashlib.sha256(f"{grammar.kind}\n{grammar.text}".encode()).digest()
         matcher = self._compiled.get(digest)
         if matcher is None:
-            matcher = library.compile(grammar)
+            matcher = self._compile(library, grammar)
             self._compiled[digest] = matcher
             if len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(digest)
         return matcher
+
+    def _compile(self, library: _Library, grammar: Grammar) -> LLMatcher:
+        """The compiled grammar. Schemas that are not strict and cannot be enforced become such that
+        allow any object, with a line in the log. Raises `GrammarBroken`, which names the rule.
+        """
+        try:
+            return library.compile(grammar)
+        except GrammarBroken as error:
+            looser = without_broken(grammar, partial(_fault, library))
+            if looser is None:
+                raise
+            for rule, reason in looser.loosened:
+                name = f"of rule {rule!r} " if rule else ""
+                print(f"a schema {name}allows any object now: {reason}", file=sys.stderr)
+            try:
+                return library.compile(looser.grammar)
+            except GrammarBroken:
+                raise error from None
+
+
+def _fault(library: _Library, grammar: Grammar) -> str:
+    """Why a grammar cannot be compiled, or its first mask not be computed; empty if it can."""
+    try:
+        library.compile(grammar)
+    except GrammarBroken as error:
+        return str(error)
+    return ""
 
 
 class _Faults:
@@ -160,6 +189,9 @@ class _Library(NamedTuple):
         except ValueError as error:
             raise GrammarBroken(_reason(str(error))) from error
         matcher = self.matcher(self.tokenizer, text, limits=self.limits, log_level=0)
+        if not matcher.is_error():
+            # The first mask may cost more than all that follow; the library keeps what it made.
+            matcher.compute_bitmask()
         if matcher.is_error():
             raise GrammarBroken(_reason(matcher.get_error()))
         return matcher

@@ -1,0 +1,10 @@
+"""JSON schemas: what of one can be enforced token by token, and where its references lead.
+
+Owns the forms in which engines get schemas and patterns, and what is left out of them. Must not
+know requests, tools or engines' grammars.
+"""
+
+from gateway.schemas.enforceable import Enforceable, LeftOut, enforceable
+from gateway.schemas.references import pointer_to, resolved
+
+__all__ = ["Enforceable", "LeftOut", "enforceable", "pointer_to", "resolved"]

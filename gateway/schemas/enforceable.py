@@ -1,0 +1,575 @@
+"""A JSON schema of any draft -> the schema that an engine can enforce, and what it leaves out.
+
+Owns the meaning of keywords as far as engines do not know it: words that change nothing go, words
+of older drafts become those of 2020-12, bounds that are too large become smaller ones, references
+become those of one list. A keyword that cannot be enforced is left out and reported with its place.
+The result never allows more than the given schema but for what is reported. Must not know who asks.
+
+llguidance 1.9.1 refuses some of what is changed here (bounds over 2^63, `maxLength: 10.0`,
+`uniqueItems: false`), and xgrammar 0.2.8 drops some of it in silence (`uniqueItems`, `not`, `if`).
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
+from typing import Any, Final, NamedTuple
+
+from gateway.schemas.pattern import HardPattern, written
+from gateway.schemas.references import pointer_to, target_of
+
+Json = dict[str, Any]
+
+TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+_SYNONYMS: Final = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+    "none": "null",
+}
+
+FORMATS: Final = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
+)
+"""Those that llguidance has a grammar for; to any other, `format` is an annotation."""
+
+_LARGEST: Final = 9 * 10**18
+"""Bounds of numbers are at most this; llguidance computes ranges in 64 bits."""
+_SMALLEST: Final = 1e-15
+_MOST_REPEATED: Final = 2**31 - 1
+_MOST_DIGITS: Final = 9
+"""Of `multipleOf`; llguidance refuses longer ones."""
+_MOST_STATES: Final = 2_000
+"""Of a pattern together with a length; from some 10,000 on llguidance gives up."""
+_MOST_WAYS: Final = 16
+"""Alternatives that one `minProperties` or `oneOf` may become."""
+
+_PLAIN: Final = f"{string.ascii_letters}{string.digits}_ "
+_REFERENCE: Final = frozenset({"$ref", "$recursiveRef", "$dynamicRef"})
+_OLD_DRAFTS: Final = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
+_IN_PLACE: Final = frozenset({"allOf", "anyOf", "oneOf", "if", "dependentSchemas", *_REFERENCE})
+
+
+class LeftOut(NamedTuple):
+    """A keyword that is not enforced, at `pointer` in the schema, and why."""
+
+    pointer: str
+    keyword: str
+    why: str
+
+
+class Enforceable(NamedTuple):
+    """The `schema` for an engine, and what of the given one it leaves out."""
+
+    schema: Json
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def enforceable(schema: Mapping[str, Any]) -> Enforceable:
+    """What of `schema` can be enforced. It must be a tree of bounded depth."""
+    mender = _Mender(schema)
+    mended = mender.part(dict(schema), "")
+    if not isinstance(mended, dict):
+        mended = {} if mended else {"not": {}}
+    if mender.definitions:
+        mended["$defs"] = mender.definitions
+    return Enforceable(mended, tuple(mender.left_out))
+
+
+class _Mender:
+    """One schema on its way. `definitions` are the parts that references lead to."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        dialect = root.get("$schema")
+        self._is_old = isinstance(dialect, str) and any(name in dialect for name in _OLD_DRAFTS)
+        self.definitions: Json = {}
+        self._names: dict[str, str] = {}
+        self.left_out: list[LeftOut] = []
+
+    def leave_out(self, pointer: str, keyword: str, why: str) -> None:
+        """Report a keyword."""
+        self.left_out.append(LeftOut(pointer + pointer_to(keyword), keyword, why))
+
+    def part(self, schema: object, at: str) -> Json | bool:
+        """The schema at the pointer `at`."""
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
+            self.left_out.append(LeftOut(at, at.rpartition("/")[2], "it is no schema"))
+            return True
+        given = {key: value for key, value in schema.items() if value is not None}
+        if self._is_old and "$ref" in given:  # up to draft 7, all beside it is ignored
+            given = {"$ref": given["$ref"]}
+        mended: Json = {}
+        for mend in (_references, _types, _values, _numbers, _strings, _arrays, _objects, _choices):
+            mend(self, given, mended, at)
+        for keyword in _NEVER.keys() & given.keys():
+            if not _NEVER[keyword](given):
+                self.leave_out(at, keyword, "no grammar can follow it")
+        if _is_anything(given.get("not")) and "not" in given:
+            return False
+        return mended
+
+    def reference(self, ref: object, at: str) -> Json | None:
+        """The reference to a definition, which is mended at its first use."""
+        found = target_of(self._root, ref)
+        if found is None:
+            self.leave_out(at, "$ref", f"{ref!r:.80} leads nowhere in this schema")
+            return None
+        pointer, target = found
+        if pointer not in self._names:
+            self._names[pointer] = name = f"d{len(self._names)}"
+            self.definitions[name] = True
+            self.definitions[name] = self.part(target, pointer)
+        return {"$ref": f"#/$defs/{self._names[pointer]}"}
+
+
+def _is_anything(schema: object) -> bool:
+    """Whether the schema allows every value."""
+    return schema is True or (isinstance(schema, dict) and not schema.keys() - _ANNOTATIONS)
+
+
+_ANNOTATIONS: Final = frozenset(
+    {
+        "title",
+        "description",
+        "default",
+        "examples",
+        "$comment",
+        "readOnly",
+        "writeOnly",
+        "deprecated",
+    }
+)
+
+_NEVER: Final[Mapping[str, Callable[[Json], bool]]] = {
+    "not": lambda given: _is_anything(given["not"]),
+    "if": lambda given: "then" not in given and "else" not in given,
+    "dependentRequired": lambda given: not given["dependentRequired"],
+    "dependentSchemas": lambda given: not given["dependentSchemas"],
+    "dependencies": lambda given: not given["dependencies"],
+    "contains": lambda given: given.get("minContains") == 0 and "maxContains" not in given,
+    "uniqueItems": lambda given: not given["uniqueItems"],
+    "unevaluatedItems": lambda given: _is_anything(given["unevaluatedItems"]),
+    "unevaluatedProperties": lambda given: (
+        _is_anything(given["unevaluatedProperties"]) or not given.keys() & _IN_PLACE
+    ),
+    "extends": lambda given: not given["extends"],
+    "disallow": lambda given: not given["disallow"],
+}
+"""Keywords that cannot be enforced, each with the question whether it changes nothing here."""
+
+
+def _references(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    for keyword in sorted(_REFERENCE & given.keys()):
+        ref = given[keyword]
+        if ref == "#" and not at:
+            continue  # the whole schema is itself
+        if (reference := mender.reference(ref, at)) is not None:
+            mended |= reference
+
+
+def _types(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    if "type" not in given:
+        return
+    named = given["type"]
+    names = named if isinstance(named, list) else [named]
+    known = [name.lower() for name in names if isinstance(name, str) and name.lower() in TYPES]
+    synonyms = [_SYNONYMS[name] for name in names if isinstance(name, str) and name in _SYNONYMS]
+    if len(known) < len(names) or not names:
+        mender.leave_out(at, "type", f"{named!r:.80} is no type of JSON")
+    types = list(dict.fromkeys([*known, *synonyms]))
+    if types and len(known) + len(synonyms) == len(names):
+        mended["type"] = types[0] if len(types) == 1 else types
+
+
+def _values(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    if "const" in given:
+        mended["const"] = given["const"]
+    if "enum" not in given:
+        return
+    if isinstance(given["enum"], list) and given["enum"]:
+        mended["enum"] = given["enum"]
+    else:
+        mender.leave_out(at, "enum", "it lists no value")
+
+
+def _number(value: object) -> int | float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if isinstance(value, int) or math.isfinite(value) else None
+
+
+def _numbers(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    bounds = {key: given[key] for key in _BOUNDS if key in given}
+    for inclusive, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        is_strict = bounds.get(exclusive)
+        if isinstance(is_strict, bool):  # draft 4
+            del bounds[exclusive]
+            if is_strict and inclusive in bounds:
+                bounds[exclusive] = bounds.pop(inclusive)
+    for keyword, value in bounds.items():
+        number = _number(value)
+        if number is None:
+            mender.leave_out(at, keyword, f"{value!r:.80} is no number")
+            continue
+        narrowed = _lower(number) if "inimum" in keyword else _upper(number)
+        if narrowed is None:
+            mender.leave_out(at, keyword, f"{value!r:.80} is out of range")
+        else:
+            mended[keyword] = narrowed
+    lower = max(mended.get("minimum", -math.inf), mended.get("exclusiveMinimum", -math.inf))
+    upper = min(mended.get("maximum", math.inf), mended.get("exclusiveMaximum", math.inf))
+    if lower > upper:
+        for keyword in bounds.keys() & mended.keys():
+            mender.leave_out(at, keyword, "no number is between the bounds")
+            del mended[keyword]
+    if "multipleOf" in given:
+        step = _number(given["multipleOf"])
+        if step is None or step <= 0 or not _is_short(step):
+            mender.leave_out(at, "multipleOf", f"{given['multipleOf']!r:.80} cannot be followed")
+        else:
+            mended["multipleOf"] = step
+
+
+_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+def _is_short(step: float) -> bool:
+    digits = f"{step:.15f}".strip("0").replace(".", "") if step < _LARGEST else ""
+    return 0 < len(digits) <= _MOST_DIGITS and float(f"{step:.15f}") == step
+
+
+def _lower(value: float) -> float | None:
+    """A lower bound that engines can follow and that allows no more."""
+    if value > _LARGEST:
+        return None
+    if 0 < value < _SMALLEST:
+        return _SMALLEST
+    return 0 if -_SMALLEST < value < 0 else max(value, -_LARGEST)
+
+
+def _upper(value: float) -> float | None:
+    mirrored = _lower(-value)
+    return None if mirrored is None else -mirrored
+
+
+def _counts(mender: _Mender, given: Json, at: str, keywords: tuple[str, str]) -> dict[str, int]:
+    """The counts under `keywords`, the least and the most: whole numbers, however written."""
+    found: dict[str, int] = {}
+    for keyword in keywords:
+        if keyword not in given:
+            continue
+        value = _number(given[keyword])
+        if value is None or value < 0 or value != int(value):
+            mender.leave_out(at, keyword, f"{given[keyword]!r:.80} is no count")
+        elif value <= _MOST_REPEATED:
+            if value or keyword.startswith("max"):
+                found[keyword] = int(value)
+        elif keyword.startswith("min"):
+            mender.leave_out(at, keyword, "no answer is as long")
+    least, most = keywords
+    if found.get(least, 0) > found.get(most, math.inf):
+        for keyword in keywords:
+            mender.leave_out(at, keyword, f"'{least}' is over '{most}'")
+        return {}
+    return found
+
+
+def _strings(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    lengths = _counts(mender, given, at, ("minLength", "maxLength"))
+    pattern = None
+    if "pattern" in given:
+        try:
+            pattern = written(
+                given["pattern"], lengths.get("minLength", 0), lengths.get("maxLength", math.inf)
+            )
+        except (HardPattern, TypeError) as error:
+            mender.leave_out(at, "pattern", f"{error}")
+    if pattern is not None:
+        mended["pattern"] = pattern.text
+        if lengths.get("minLength", 0) <= pattern.least:
+            lengths.pop("minLength", None)
+        if lengths.get("maxLength", math.inf) >= pattern.most:
+            lengths.pop("maxLength", None)
+        for keyword, length in list(lengths.items()):
+            if length * pattern.size > _MOST_STATES:
+                mender.leave_out(at, keyword, "with the pattern it takes too much work")
+                del lengths[keyword]
+    elif given.get("format") in FORMATS:
+        mended["format"] = given["format"]
+    mended |= lengths
+
+
+def _arrays(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    mended |= _counts(mender, given, at, ("minItems", "maxItems"))
+    items, first, where = given.get("items"), given.get("prefixItems"), "items"
+    if isinstance(items, list):  # up to 2019-09
+        first, items, where = items, given.get("additionalItems"), "additionalItems"
+    if isinstance(first, list) and first:
+        place = "items" if where == "additionalItems" else "prefixItems"
+        mended["prefixItems"] = [
+            mender.part(one, at + pointer_to(place, index)) for index, one in enumerate(first)
+        ]
+    if items is not None:
+        mended["items"] = mender.part(items, at + pointer_to(where))
+
+
+def _objects(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    properties = given.get("properties")
+    if isinstance(properties, dict):
+        mended["properties"] = {
+            name: mender.part(one, at + pointer_to("properties", name))
+            for name, one in properties.items()
+        }
+    elif properties:
+        mender.leave_out(at, "properties", "it is no object")
+    required = given.get("required")
+    if isinstance(required, list):
+        names = [name for name in dict.fromkeys(required) if isinstance(name, str)]
+        if names:
+            mended["required"] = names
+    elif required:
+        mender.leave_out(at, "required", "it is no list of names")
+    _other_properties(mender, given, mended, at)
+    _named_properties(mender, given, mended, at)
+    _demands(mender, mended, at)
+    _numbers_of_properties(mender, given, mended, at)
+
+
+def _demands(mender: _Mender, mended: Json, at: str) -> None:
+    """Leave out demands for properties that cannot be there."""
+    shown, is_closed = mended.get("properties", {}), mended.get("additionalProperties") is False
+    for name in list(mended.get("required", ())):
+        if shown.get(name, True) is False:
+            mender.leave_out(at + pointer_to("properties"), name, "no value is valid")
+            shown[name] = True
+        elif name not in shown and is_closed and "patternProperties" not in mended:
+            mender.leave_out(at, "required", f"{name!r:.80} is none of the properties")
+            mended["required"].remove(name)
+
+
+def _other_properties(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    """`additionalProperties` and `patternProperties`."""
+    others = given.get("additionalProperties")
+    if others is None and given.get("unevaluatedProperties") is False:
+        others = None if given.keys() & _IN_PLACE else False
+    if others is not None:
+        mended["additionalProperties"] = mender.part(
+            others, at + pointer_to("additionalProperties")
+        )
+    patterns = given.get("patternProperties")
+    if not isinstance(patterns, dict) or not patterns:
+        return
+    made: Json = {}
+    for pattern, one in patterns.items():
+        try:
+            text = written(pattern).text
+        except HardPattern as error:
+            mender.leave_out(at + pointer_to("patternProperties"), pattern, f"{error}")
+            mended.pop("additionalProperties", None)
+            return
+        made[text] = mender.part(one, at + pointer_to("patternProperties", pattern))
+    if len(made) > 1 and not _are_apart(list(patterns)):
+        mender.leave_out(at, "patternProperties", "its patterns may match the same name")
+        mended.pop("additionalProperties", None)
+        return
+    mended["patternProperties"] = made
+
+
+def _are_apart(patterns: list[str]) -> bool:
+    """Whether each pattern begins with a text that no other one begins with."""
+    begins = []
+    for pattern in patterns:
+        begin = pattern[1:] if pattern.startswith("^") and "|" not in pattern else ""
+        length = len(begin) - len(begin.lstrip(_PLAIN))
+        is_optional = begin[length : length + 1] in ("*", "?", "{") and length > 0
+        begins.append(begin[: length - is_optional])
+    return all(
+        one and two and not one.startswith(two) and not two.startswith(one)
+        for one, two in combinations(begins, 2)
+    )
+
+
+def _named_properties(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    """`propertyNames`: the names that other properties may have."""
+    rule = given.get("propertyNames")
+    if rule is None or _is_anything(rule) or mended.get("additionalProperties") is False:
+        return
+    mended_rule = mender.part(rule, at + pointer_to("propertyNames"))
+    if not isinstance(mended_rule, dict):
+        if not mended_rule:
+            mended["additionalProperties"] = False
+        return
+    words = mended_rule.keys() - {"type"}
+    if not words:
+        return
+    value = mended.get("additionalProperties", True)
+    if words <= {"enum", "const"} and "patternProperties" not in mended:
+        names = mended_rule.get("enum", [mended_rule.get("const")])
+        shown = mended.get("properties", {})
+        listed = {name: value for name in names if isinstance(name, str) and name not in shown}
+        mended["properties"] = {**shown, **listed}
+        mended["additionalProperties"] = False
+    elif words == {"pattern"} and "patternProperties" not in mended:
+        mended["patternProperties"] = {mended_rule["pattern"]: value}
+        mended["additionalProperties"] = False
+    elif words <= {"minLength", "maxLength"} and "patternProperties" not in mended:
+        least, most = mended_rule.get("minLength", 0), mended_rule.get("maxLength", "")
+        mended["patternProperties"] = {f"^[\\s\\S]{{{least},{most}}}$": value}
+        mended["additionalProperties"] = False
+    else:
+        mender.leave_out(at, "propertyNames", "no grammar can follow it")
+
+
+def _numbers_of_properties(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    """`minProperties` and `maxProperties`, which engines know only without optional properties."""
+    counts = _counts(mender, given, at, ("minProperties", "maxProperties"))
+    if not counts:
+        return
+    shown, required = mended.get("properties", {}), mended.get("required", [])
+    optional = [name for name in shown if name not in required]
+    is_closed = mended.get("additionalProperties") is False and "patternProperties" not in mended
+    least, most = counts.get("minProperties", 0), counts.get("maxProperties", math.inf)
+    if least <= len(required):
+        counts.pop("minProperties", None)
+    if is_closed and most >= len(shown):
+        counts.pop("maxProperties", None)
+    if is_closed and least > len(shown):
+        mender.leave_out(at, "minProperties", "there are fewer properties")
+        counts.pop("minProperties", None)
+    if not optional:
+        mended |= counts
+        return
+    if "minProperties" in counts and least == len(required) + 1 and len(optional) <= _MOST_WAYS:
+        # One of those that the schema names, so that a model invents none.
+        del counts["minProperties"]
+        mended["anyOf"] = [{"required": [name]} for name in optional]
+    for keyword in counts:
+        mender.leave_out(at, keyword, "there are optional properties")
+
+
+def _choices(mender: _Mender, given: Json, mended: Json, at: str) -> None:
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        options = given.get(keyword)
+        if options is None:
+            continue
+        if not isinstance(options, list) or not options:
+            mender.leave_out(at, keyword, "it lists no schema")
+            continue
+        parts = [mender.part(one, at + pointer_to(keyword, i)) for i, one in enumerate(options)]
+        if keyword == "allOf":
+            mended["allOf"] = [*mended.get("allOf", ()), *parts]
+            continue
+        if keyword == "oneOf" and not all(
+            _exclude(mender, one, two) for one, two in combinations(parts, 2)
+        ):
+            mender.leave_out(at, keyword, "a value may be valid for two of its schemas")
+        if "anyOf" in mended:
+            mended.setdefault("allOf", []).append({"anyOf": parts})
+        else:
+            mended["anyOf"] = parts
+    _spread_demands(mended)
+
+
+def _spread_demands(mended: Json) -> None:
+    """Write alternatives that only demand properties as whole objects: xgrammar drops the
+    properties that stand beside an `anyOf`.
+    """
+    options = mended.get("anyOf")
+    if not options or "properties" not in mended or "allOf" in mended:
+        return
+    if all(isinstance(one, dict) and one.keys() <= {"type", "required"} for one in options):
+        del mended["anyOf"]
+        required = mended.pop("required", [])
+        whole = dict(mended)
+        mended.clear()
+        mended["anyOf"] = [
+            {**whole, **one, "required": [*dict.fromkeys([*required, *one.get("required", ())])]}
+            for one in options
+        ]
+
+
+def _exclude(mender: _Mender, one: Json | bool, two: Json | bool, depth: int = 0) -> bool:
+    """Whether no value is valid for both."""
+    one, two = _target(mender, one), _target(mender, two)
+    if isinstance(one, bool) or isinstance(two, bool):
+        return one is False or two is False
+    if depth > _MOST_WAYS:
+        return False
+    for first, second in ((one, two), (two, one)):
+        if "anyOf" in first:
+            return all(_exclude(mender, option, second, depth + 1) for option in first["anyOf"])
+    values = [_values_of(part) for part in (one, two)]
+    if values[0] is not None and values[1] is not None:
+        return not any(_same(a, b) for a in values[0] for b in values[1])
+    types = [_types_of(part, known) for part, known in zip((one, two), values, strict=True)]
+    if types[0] and types[1]:
+        shared = types[0] & types[1]
+        if not shared and not ({"integer", "number"} <= types[0] | types[1]):
+            return True
+        if shared != {"object"}:
+            return False
+    properties = [part.get("properties", {}) for part in (one, two)]
+    both = set(one.get("required", ())) & set(two.get("required", ()))
+    if any(
+        _exclude(mender, properties[0].get(name, True), properties[1].get(name, True), depth + 1)
+        for name in both
+    ):
+        return True
+    return any(
+        part.get("additionalProperties") is False
+        and "patternProperties" not in part
+        and set(other.get("required", ())) - set(part.get("properties", ()))
+        for part, other in ((one, two), (two, one))
+    )
+
+
+def _target(mender: _Mender, part: Json | bool) -> Json | bool:
+    if isinstance(part, dict) and isinstance(ref := part.get("$ref"), str):
+        found: Json | bool = mender.definitions.get(ref.rpartition("/")[2], True)
+        return found
+    return part
+
+
+def _values_of(part: Json) -> list[Any] | None:
+    if "const" in part:
+        return [part["const"]]
+    values: list[Any] | None = part.get("enum")
+    return values
+
+
+def _types_of(part: Json, values: list[Any] | None) -> frozenset[str]:
+    named = part.get("type")
+    if named is not None:
+        return frozenset([named] if isinstance(named, str) else named)
+    return frozenset(map(_type_of, values or ()))
+
+
+def _type_of(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "integer" if value == int(value) else "number"
+    return {str: "string", list: "array"}.get(type(value), "object")
+
+
+def _same(one: object, two: object) -> bool:
+    """Whether JSON values are equal; Python takes `True` for 1."""
+    return one == two and isinstance(one, bool) == isinstance(two, bool)
+
+
+def left_out_text(left_out: tuple[LeftOut, ...]) -> Iterator[str]:
+    """What each keyword is, where it stands, and why it is left out."""
+    for pointer, keyword, why in left_out:
+        yield f"'{keyword}' at {pointer}: {why}"

@@ -15,7 +15,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test test-gateway check check-aarch64 format gpu bench fuzz chaos clean test-clients test-hermes test-api test-engines test-page
+.PHONY: up install dev test test-gateway check check-aarch64 format gpu bench fuzz chaos clean test-clients test-hermes test-schemas test-api test-engines test-page
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -158,6 +158,20 @@ test-clients: $(CLIENTS_DIR)/ai-sdk/.$(AI_SDK)
 test-hermes: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
 test-hermes: $(DEV) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
 	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/hermes $(ARGS)
+
+# Schemas of real MCP servers and of zod, which are not in this repository: lists them once, and walks
+# through the grammar of each.
+SCHEMAS_DIR ?= $(HOME)/.cache/herma-schemas
+
+test-schemas: export HERMA_SCHEMAS_DIR := $(abspath $(SCHEMAS_DIR))
+test-schemas: $(DEV) $(SCHEMAS_DIR)/schemas.json
+	$(BIN)/python -m pytest -q -s -m 'slow or not slow' tests/schemas $(ARGS)
+
+$(SCHEMAS_DIR)/schemas.json: tests/schemas/collect.py tests/schemas/zod_types.mjs
+	@command -v npm >/dev/null || { echo "make test-schemas needs node (20 or later) and npm"; exit 1; }
+	@mkdir -p $(@D) && npm install --silent --no-fund --no-audit --ignore-scripts --prefix $(@D) \
+		$$($(BIN)/python -c 'from tests.schemas.collect import PACKAGES; print(*PACKAGES)')
+	$(BIN)/python -m tests.schemas.collect $(@D)
 
 # A real llama-server with the built-in model, built once (15 to 30 minutes on two cores) and kept
 # outside the checkout; cmake and a C++ compiler are needed.

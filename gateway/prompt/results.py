@@ -5,7 +5,7 @@ another order, twice, or not at all; and results whose calls a client has compac
 know templates.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gateway.prompt.turns import THOUGHTS, Turn, with_calls, without
 
@@ -59,6 +59,58 @@ def single_calls(turns: Sequence[Turn]) -> list[Turn]:
     return single
 
 
+def ordered_results(turns: Sequence[Turn]) -> list[Turn]:
+    """The conversation for a template that does not write whose result a result is: results stand
+    behind the turn of their calls, in its order, as mistral-common writes them from v11 on. Before
+    the result of a later call, an earlier call without one has an empty one. Beside the results of
+    a turn's calls, one of no call and a second one of the same call say so.
+    """
+    expected: list[str] = []
+    number = 0
+    for turn in turns:
+        if turn["role"] == "tool":
+            call_id = turn.get("tool_call_id")
+            if call_id and expected and (number >= len(expected) or call_id != expected[number]):
+                return _in_order(turns)
+            number += 1
+        elif "tool_calls" in turn:
+            expected, number = [call["id"] for call in turn["tool_calls"]], 0
+    return list(turns)
+
+
+def _in_order(turns: Sequence[Turn]) -> list[Turn]:
+    results = _results(turns)
+    places = set(results.values())
+    called = {call["id"] for turn in turns for call in turn.get("tool_calls", ())}
+    ordered: list[Turn] = []
+    is_beside = False
+    for at, turn in enumerate(turns):
+        if turn["role"] == "tool":
+            if at not in places:
+                ordered.append(_named(turn, called) if is_beside else turn)
+            continue
+        ordered.append(turn)
+        calls = turn.get("tool_calls", ())
+        is_beside = bool(calls)
+        answered = [number for number in range(len(calls)) if (at, number) in results]
+        for number in range(answered[-1] + 1 if answered else 0):
+            found = results.get((at, number))
+            ordered.append(_empty_result(calls[number]) if found is None else turns[found])
+    return ordered
+
+
+def _named(turn: Turn, called: Collection[str]) -> Turn:
+    """A result that belongs to no call of its turn, with a line that says so."""
+    call_id = turn.get("tool_call_id")
+    if not call_id:
+        return turn
+    if call_id in called:
+        line = f"[A second result of the call {call_id}:]"
+    else:
+        line = f"[The result of the call {call_id}, which is not part of this conversation:]"
+    return {**turn, "content": f"{line}\n{turn['content']}"}
+
+
 def _results(turns: Sequence[Turn]) -> Mapping[_Place, int]:
     """The place of each call's result, by the places of the turn and of the call in it. Ids may be
     used again, as servers that number the calls of an answer do: a result is that of the last call
@@ -75,7 +127,7 @@ def _results(turns: Sequence[Turn]) -> Mapping[_Place, int]:
             callers |= _by_id(calls, latest)
         elif turn["role"] == "tool":
             call_id = turn.get("tool_call_id")
-            asked = latest if call_id is None else callers.get(call_id, [])
+            asked = callers.get(call_id, []) if call_id else latest
             place = next((place for place in asked if place not in results), None)
             if place is not None:
                 results[place] = at

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from gateway.api import json_text
-from gateway.prompt.results import paired_turns, single_calls
+from gateway.prompt.results import ordered_results, paired_turns, single_calls
 from gateway.prompt.turns import THOUGHTS, Turn, joined, with_calls, without
 
 Form = Callable[[Sequence[Turn]], list[Turn]]
@@ -47,6 +47,10 @@ _SILENT: Final = {"role": "assistant", "content": ""}
 _THINKING: Final = {"role": "assistant", "content": "Hh8", **dict.fromkeys(THOUGHTS, "Ii9")}
 _ONE_CALL: Final = (_USER, with_calls(_SILENT, _CALLS[:1]), _RESULTS[0])
 _TWO_CALLS: Final = (_USER, with_calls(_SILENT, _CALLS), *_RESULTS)
+_CROSSED: Final = tuple(
+    {**result, "tool_call_id": other["tool_call_id"]}
+    for result, other in zip(_RESULTS, reversed(_RESULTS), strict=True)
+)
 _TALKING_CALL: Final = (_USER, with_calls(_THINKING, _CALLS[:1]), _RESULTS[0])
 _ORPHAN: Final = (_USER, _ANSWER, _RESULTS[0], _USER)
 
@@ -91,10 +95,22 @@ def find_traits(show: Show) -> Traits:
     try_form(single_calls, _TWO_CALLS, "Ff6", "Gg7", "Dd4", "Ee5")
     shows_calls = shown(_ONE_CALL, "Ff6", "Dd4")
     if shows_calls:
+        forms[:0] = _orders(show, forms)
         try_form(joined_thoughts, _TALKING_CALL)
         if shown(_ORPHAN):
             try_form(paired_turns, _ORPHAN, "Dd4")
     return Traits(tuple(forms), no_tools, shows_calls=shows_calls)
+
+
+def _orders(show: Show, forms: Sequence[Form]) -> list[Form]:
+    """The form for a template that does not show to which call a result belongs."""
+    if single_calls in forms:
+        return []
+    right: Sequence[Turn] = _TWO_CALLS
+    crossed: Sequence[Turn] = (*_TWO_CALLS[:2], *_CROSSED)
+    for form in forms:
+        right, crossed = form(right), form(crossed)
+    return [ordered_results] if show(right, _TOOLS) == show(crossed, _TOOLS) else []
 
 
 def folded_system(turns: Sequence[Turn]) -> list[Turn]:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Any, Final, NamedTuple
 
+from gateway.schemas.disjoint import exclude
 from gateway.schemas.pattern import HardPattern, written
 from gateway.schemas.references import pointer_to, target_of
 
@@ -209,7 +210,7 @@ def _number(value: object) -> int | float | None:
 
 
 def _numbers(mender: _Mender, given: Json, mended: Json, at: str) -> None:
-    bounds = {key: given[key] for key in _BOUNDS if key in given}
+    bounds: Json = {key: given[key] for key in _BOUNDS if key in given}
     for inclusive, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         is_strict = bounds.get(exclusive)
         if isinstance(is_strict, bool):  # draft 4
@@ -217,15 +218,7 @@ def _numbers(mender: _Mender, given: Json, mended: Json, at: str) -> None:
             if is_strict and inclusive in bounds:
                 bounds[exclusive] = bounds.pop(inclusive)
     for keyword, value in bounds.items():
-        number = _number(value)
-        if number is None:
-            mender.leave_out(at, keyword, f"{value!r:.80} is no number")
-            continue
-        narrowed = _lower(number) if "inimum" in keyword else _upper(number)
-        if narrowed is None:
-            mender.leave_out(at, keyword, f"{value!r:.80} is out of range")
-        else:
-            mended[keyword] = narrowed
+        _bound(mender, keyword, value, mended, at)
     lower = max(mended.get("minimum", -math.inf), mended.get("exclusiveMinimum", -math.inf))
     upper = min(mended.get("maximum", math.inf), mended.get("exclusiveMaximum", math.inf))
     if lower > upper:
@@ -238,6 +231,18 @@ def _numbers(mender: _Mender, given: Json, mended: Json, at: str) -> None:
             mender.leave_out(at, "multipleOf", f"{given['multipleOf']!r:.80} cannot be followed")
         else:
             mended["multipleOf"] = step
+
+
+def _bound(mender: _Mender, keyword: str, value: object, mended: Json, at: str) -> None:
+    number = _number(value)
+    if number is None:
+        mender.leave_out(at, keyword, f"{value!r:.80} is no number")
+        return
+    narrowed = _lower(number) if "inimum" in keyword else _upper(number)
+    if narrowed is None:
+        mender.leave_out(at, keyword, f"{value!r:.80} is out of range")
+    else:
+        mended[keyword] = narrowed
 
 
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -470,7 +475,7 @@ def _choices(mender: _Mender, given: Json, mended: Json, at: str) -> None:
             mended["allOf"] = [*mended.get("allOf", ()), *parts]
             continue
         if keyword == "oneOf" and not all(
-            _exclude(mender, one, two) for one, two in combinations(parts, 2)
+            exclude(mender.definitions, one, two) for one, two in combinations(parts, 2)
         ):
             mender.leave_out(at, keyword, "a value may be valid for two of its schemas")
         if "anyOf" in mended:
@@ -496,80 +501,3 @@ def _spread_demands(mended: Json) -> None:
             {**whole, **one, "required": [*dict.fromkeys([*required, *one.get("required", ())])]}
             for one in options
         ]
-
-
-def _exclude(mender: _Mender, one: Json | bool, two: Json | bool, depth: int = 0) -> bool:
-    """Whether no value is valid for both."""
-    one, two = _target(mender, one), _target(mender, two)
-    if isinstance(one, bool) or isinstance(two, bool):
-        return one is False or two is False
-    if depth > _MOST_WAYS:
-        return False
-    for first, second in ((one, two), (two, one)):
-        if "anyOf" in first:
-            return all(_exclude(mender, option, second, depth + 1) for option in first["anyOf"])
-    values = [_values_of(part) for part in (one, two)]
-    if values[0] is not None and values[1] is not None:
-        return not any(_same(a, b) for a in values[0] for b in values[1])
-    types = [_types_of(part, known) for part, known in zip((one, two), values, strict=True)]
-    if types[0] and types[1]:
-        shared = types[0] & types[1]
-        if not shared and not ({"integer", "number"} <= types[0] | types[1]):
-            return True
-        if shared != {"object"}:
-            return False
-    properties = [part.get("properties", {}) for part in (one, two)]
-    both = set(one.get("required", ())) & set(two.get("required", ()))
-    if any(
-        _exclude(mender, properties[0].get(name, True), properties[1].get(name, True), depth + 1)
-        for name in both
-    ):
-        return True
-    return any(
-        part.get("additionalProperties") is False
-        and "patternProperties" not in part
-        and set(other.get("required", ())) - set(part.get("properties", ()))
-        for part, other in ((one, two), (two, one))
-    )
-
-
-def _target(mender: _Mender, part: Json | bool) -> Json | bool:
-    if isinstance(part, dict) and isinstance(ref := part.get("$ref"), str):
-        found: Json | bool = mender.definitions.get(ref.rpartition("/")[2], True)
-        return found
-    return part
-
-
-def _values_of(part: Json) -> list[Any] | None:
-    if "const" in part:
-        return [part["const"]]
-    values: list[Any] | None = part.get("enum")
-    return values
-
-
-def _types_of(part: Json, values: list[Any] | None) -> frozenset[str]:
-    named = part.get("type")
-    if named is not None:
-        return frozenset([named] if isinstance(named, str) else named)
-    return frozenset(map(_type_of, values or ()))
-
-
-def _type_of(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "integer" if value == int(value) else "number"
-    return {str: "string", list: "array"}.get(type(value), "object")
-
-
-def _same(one: object, two: object) -> bool:
-    """Whether JSON values are equal; Python takes `True` for 1."""
-    return one == two and isinstance(one, bool) == isinstance(two, bool)
-
-
-def left_out_text(left_out: tuple[LeftOut, ...]) -> Iterator[str]:
-    """What each keyword is, where it stands, and why it is left out."""
-    for pointer, keyword, why in left_out:
-        yield f"'{keyword}' at {pointer}: {why}"

@@ -1,8 +1,8 @@
 """Regular expressions of JSON schemas (ECMA-262) -> expressions that engines read the same way.
 
 Owns the reading of a pattern and how it is written again: anchored at both ends, because some
-engines read a pattern as the whole string; without what other dialects read in another way
-(`[a-z&&]` is an intersection for Rust, `{` a mistake, `\\d` any digit of Unicode). What no automaton
+engines read a pattern as the whole string; and without what other dialects read in another way: for
+Rust `[a-z&&]` is an intersection, `{` a mistake and `\\d` any digit of Unicode. What no automaton
 can follow (look-around, word boundaries, back-references) is refused. Must not know schemas.
 """
 

@@ -59,7 +59,7 @@ def _parameters(root: dict[str, Any]) -> Mapping[str, Any]:
     else:
         own = {}
         _gather(root, root, own, 0)
-    if all([type(one) is not dict or _SIMPLE.isdisjoint(one) for one in own.values()]):
+    if not [one for one in own.values() if type(one) is dict and not _SIMPLE.isdisjoint(one)]:
         return own
     return {name: _plain(root, one, 0) for name, one in own.items()}
 

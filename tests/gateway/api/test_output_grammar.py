@@ -6,7 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.api import ApiError, ChatRequest, chat_request, parse_completions, schema_source, schema_text
+from gateway.api import (
+    ApiError,
+    ChatRequest,
+    chat_request,
+    parse_completions,
+    schema_source,
+    schema_text,
+)
 from gateway.api.output_grammar import MAX_DEPTH, closed
 from protocol.messages import MAX_GRAMMAR_BYTES
 

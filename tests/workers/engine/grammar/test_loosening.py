@@ -1,0 +1,59 @@
+"""Schemas that the library cannot follow, in grammars of several tools."""
+
+import json
+from array import array
+
+import pytest
+
+from gateway.api import schema_text
+from gateway.output.tools import CallableTool, CallTags, optional_calls
+from protocol.messages import Grammar
+from workers.engine.grammar.compiler import LlGuidanceCompiler
+from workers.engine.grammar.sequence_grammar import GrammarBroken
+
+GOOD = {"type": "object", "properties": {"a": {"type": "integer"}}}
+HARD = {"type": "object", "properties": {"a": {"enum": [1], "type": "string"}}, "required": ["a"]}
+"""No value is valid, which only the library finds out."""
+
+
+def _grammar(*, is_strict: bool) -> Grammar:
+    tools = [
+        CallableTool(name, schema_text(one, "f", is_strict=is_strict, is_lenient=not is_strict))
+        for name, one in (("good", GOOD), ("hard", HARD))
+    ]
+    return Grammar("lark", optional_calls(tools, CallTags(4090, 4091), None))
+
+
+def test_one_tool_does_not_refuse_the_others(
+    compiler: LlGuidanceCompiler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its arguments are any object, and the log says so."""
+    compiler.compile(_grammar(is_strict=False), array("I"))
+    said = capsys.readouterr().err
+    assert "'arguments_1' allows any object" in said
+    assert "arguments_0" not in said
+
+
+def test_a_strict_tool_is_named(compiler: LlGuidanceCompiler) -> None:
+    """By its rule, from which the gateway finds the tool."""
+    with pytest.raises(GrammarBroken, match=r"^arguments_1: .*nsatisfiable"):
+        compiler.compile(_grammar(is_strict=True), array("I"))
+
+
+def test_a_form_of_the_answer_may_be_looser_too(
+    compiler: LlGuidanceCompiler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless it is strict."""
+    text = schema_text(HARD, "f", is_strict=False, is_lenient=True)
+    compiler.compile(Grammar("json_schema", text), array("I"))
+    assert "any object" in capsys.readouterr().err
+    strict = json.loads(text)
+    strict["x-guidance"]["lenient"] = False
+    with pytest.raises(GrammarBroken):
+        compiler.compile(Grammar("json_schema", json.dumps(strict)), array("I"))
+
+
+def test_a_grammar_of_a_client_stays_as_it_is(compiler: LlGuidanceCompiler) -> None:
+    """It is broken as it is written."""
+    with pytest.raises(GrammarBroken):
+        compiler.compile(Grammar("lark", "start: missing"), array("I"))

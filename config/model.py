@@ -140,8 +140,10 @@ class GatewayConfig(_Table, frozen=True):
     Workers. A request waits for `resume_wait_s` for a worker that restarts, and for `rejoin_wait_s`
     for one whose link is gone: workers dial in again within a second, but a host that slept or a
     restarted supervisor takes longer. A model that only workers name stays known for the same time.
-    A worker that sends nothing for a sequence within `first_token_s` has lost it. `recovery_probes`
-    successes in a row end a fallback to providers.
+    A worker that sends nothing for a sequence within `first_token_s`, or nothing more of it for
+    `stall_s`, has lost it; what its engine reports of the sequence (progress within the prompt, a
+    place in a queue, a preemption) counts, and before its first token the progress of others too.
+    `recovery_probes` successes in a row end a fallback to providers.
 
     Bounds. `max_queue` bounds the waiting sequences of one model; by default as many as its workers
     take at once, at least 256. `rate_limit` applies to each key without its own,
@@ -167,6 +169,7 @@ class GatewayConfig(_Table, frozen=True):
     resume_wait_s: Seconds = 120.0
     rejoin_wait_s: Seconds = 15.0
     first_token_s: Seconds = 600.0
+    stall_s: Seconds = 120.0
     disconnect_grace_s: Seconds = 10.0
     recovery_probes: Positive = 3
     drain_s: Seconds = 10.0

@@ -296,6 +296,16 @@ class Accepted(_Message, frozen=True, tag=35):
     cached_tokens: Count
 
 
+class Alive(_Message, frozen=True, tag=55):
+    """The engine works on the sequence, or keeps it waiting on purpose, and has no token of it: it
+    reports progress within the prompt, a place in its queue, or a preemption. Sent at most once a
+    second. A gateway that does not know this message counts it as garbage.
+    """
+
+    request_id: Id16
+    attempt: Count
+
+
 class TokenLogprobs(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False
 ):
@@ -590,6 +600,7 @@ FromWorker = (
     | Files
     | Progress
     | Accepted
+    | Alive
     | Tokens
     | Finished
     | Rejected

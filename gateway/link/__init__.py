@@ -6,10 +6,12 @@ Must not know requests, prompts or HTTP.
 from gateway.link.attempts import OVERDUE, Attempt, Crashed, Lost, Outcome, Overdue, Stopped
 from gateway.link.model_files import ModelFiles
 from gateway.link.relays import RelayClient
+from gateway.link.silence import SECOND_PLACE, Silence
 from gateway.link.worker_link import WorkerLink
 
 __all__ = [
     "OVERDUE",
+    "SECOND_PLACE",
     "Attempt",
     "Crashed",
     "Lost",
@@ -17,6 +19,7 @@ __all__ = [
     "Outcome",
     "Overdue",
     "RelayClient",
+    "Silence",
     "Stopped",
     "WorkerLink",
 ]

@@ -5,18 +5,19 @@ calls, and only the end wakes the task. Messages for no live attempt are counted
 not know sockets, text or HTTP.
 """
 
-import math
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from gateway.link.silence import Silence
 from gateway.routing import Lease
 from gateway.runtime import Wakeup
 from gateway.telemetry import Counters
 from protocol.ids import RequestId, WorkerId
 from protocol.messages import (
     Accepted,
+    Alive,
     Embedding,
     Finished,
     Rejected,
@@ -34,7 +35,11 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Overdue(msgspec.Struct, frozen=True):
-    """The worker sent no token in time; it may never have received the sequence."""
+    """The worker was silent about the sequence for too long; it may never have received it, unless
+    it `has_begun` to answer.
+    """
+
+    has_begun: bool = False
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -53,6 +58,7 @@ _AboutAttempt = (
     | Finished
     | Rejected
     | Accepted
+    | Alive
     | RelayHead
     | RelayData
     | RelayTaken
@@ -62,13 +68,15 @@ Outcome = Finished | Rejected | Lost | Overdue | Stopped | Crashed
 
 LOST: Final = Lost()
 OVERDUE: Final = Overdue()
+STALLED: Final = Overdue(has_begun=True)
 STOPPED: Final = Stopped()
 
 
 class Attempt:
     """One sequence on one worker. `expected` is the offset of the next output token. The attempt is
-    over once it has an `outcome`, which rings `ended`. The first token must arrive by `due_at`; the
-    owner of the attempt sets `due_at` to infinity when it has arrived.
+    over once it has an `outcome`, which rings `ended`. `silence` bounds the silence about it, None
+    if its owner does. `num_signs` counts signs of life beside tokens. `has_steps`: steps of the
+    engine are work on sequences.
 
     The callbacks run inside the link's frame callback and must not block. `on_first_tokens` gets
     the tokens until the owner sets `is_proven`, `on_tokens` gets those that follow; both return
@@ -77,12 +85,14 @@ class Attempt:
     `on_embedding` gets the result of an embedding, which has no tokens.
     """
 
+    has_steps = True
+
     __slots__ = (
-        "due_at",
         "ended",
         "expected",
         "is_proven",
         "lease",
+        "num_signs",
         "number",
         "on_accepted",
         "on_complete",
@@ -91,6 +101,7 @@ class Attempt:
         "on_tokens",
         "outcome",
         "request_id",
+        "silence",
         "worker_id",
     )
 
@@ -105,14 +116,15 @@ class Attempt:
         on_accepted: Callable[[Accepted], None],
         on_first_tokens: Callable[[TokenItem], bool] | None = None,
         on_complete: Callable[[Finished], None] = lambda _finished: None,
-        due_at: float = math.inf,
+        silence: Silence | None = None,
     ) -> None:
         self.lease = lease
         self.worker_id = lease.worker_id
         self.request_id = request_id
         self.number = number
         self.expected = expected
-        self.due_at = due_at
+        self.silence = silence
+        self.num_signs = 0
         self.outcome: Outcome | None = None
         self.is_proven = on_first_tokens is None
         self.on_first_tokens = on_first_tokens or on_tokens
@@ -170,6 +182,8 @@ class Attempts:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._attempts: dict[bytes, Attempt] = {}
+        # Workers that have brought a part of any answer since the last look at silent ones.
+        self._moving: set[WorkerId] = set()
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -183,20 +197,44 @@ class Attempts:
         if self._attempts.get(attempt.request_id) is attempt:
             del self._attempts[attempt.request_id]
 
-    def end_overdue(self, now: float) -> None:
-        """End the attempts whose first token is overdue. One timer serves all: a cancel scope per
-        attempt cost more than the rest of a request's waiting.
+    def end_overdue(self, now: float, stepped: Callable[[WorkerId], bool]) -> None:
+        """End the attempts that have been silent for too long. One timer serves all: a cancel scope
+        per attempt cost more than the rest of a request's waiting, and so would a note of the time
+        with each token. `stepped`: the worker's engine has worked since the last call; steps of
+        text-level engines prove nothing, because their comments count too.
         """
-        for attempt in self._attempts.values():
-            if now >= attempt.due_at:
-                attempt.end(OVERDUE)
+        watched = [one for one in self._attempts.values() if one.silence is not None]
+        moving, self._moving = self._moving, set()
+        for attempt in watched:
+            assert attempt.silence is not None
+            if attempt.silence.has_moved(attempt.expected):
+                moving.add(attempt.worker_id)
+        for attempt in watched:
+            assert attempt.silence is not None
+            worker_id = attempt.worker_id
+            others_move = worker_id in moving or (attempt.has_steps and stepped(worker_id))
+            if attempt.silence.look(
+                now, attempt.expected, attempt.num_signs, others_move=others_move
+            ):
+                attempt.end(OVERDUE if attempt.silence.is_waiting else STALLED)
+
+    def note_answer(self, worker_id: WorkerId) -> None:
+        """The worker has finished an answer."""
+        self._moving.add(worker_id)
 
     def accepted(self, worker_id: WorkerId, message: Accepted) -> None:
         """The engine has taken the sequence."""
         attempt = self.of(worker_id, message)
         if attempt is not None:
+            attempt.num_signs += 1
             with _EndsOnError(attempt):
                 attempt.on_accepted(message)
+
+    def alive(self, worker_id: WorkerId, message: Alive) -> None:
+        """The engine has not forgotten the sequence."""
+        attempt = self.of(worker_id, message)
+        if attempt is not None:
+            attempt.num_signs += 1
 
     def tokens(self, worker_id: WorkerId, items: tuple[TokenItem, ...]) -> str | None:
         """Hand the tokens of one step to their attempts. Returns a description of the gap if tokens
@@ -247,6 +285,7 @@ class Attempts:
                 return f"{num_sent} tokens were sent and {attempt.expected} came"
             with _EndsOnError(attempt):
                 attempt.on_complete(message)
+            self._moving.add(worker_id)
         attempt.end(message)
         return None
 

@@ -5,7 +5,7 @@ Owns one exchange: its messages, and its flow control (how many bytes each side 
 a provider. Must not know what bodies mean, nor which worker is asked.
 """
 
-import math
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +14,7 @@ from typing import Final, Protocol, final
 import trio
 
 from gateway.link.attempts import Attempt
+from gateway.link.silence import Silence
 from gateway.routing import Lease
 from protocol.errors import ReadError, ReadTimeout, WireError
 from protocol.ids import BlockDigest, RequestId
@@ -38,6 +39,10 @@ from protocol.transport import Body, HttpResponse
 UPLOAD_ROOM_BYTES: Final = 2**19
 """An upload pauses while more bytes than this wait on its worker's link, which streams share."""
 LOOK_AGAIN_S: Final = 0.002
+_REPORT: Final = re.compile(rb"prompt_progress|queue[ _-]?pos", re.IGNORECASE)
+"""What llama-server (`return_progress`) and other engines write into a stream while a prompt waits
+or is computed. A bare comment is no sign of life of the sequence.
+"""
 
 RelayMessage = RelayHead | RelayData | RelayTaken | RelayEnd
 
@@ -48,12 +53,26 @@ class RelayAttempt(Attempt):
 
     The engine has taken `num_taken` bytes of the request; None until its worker has answered. Of
     the response, `num_came` bytes have arrived and `num_read` were read, of which the worker knows
-    `num_granted`: it may send `RELAY_WINDOW_BYTES` beyond those.
+    `num_granted`: it may send `RELAY_WINDOW_BYTES` beyond those. Bytes are no answer yet: the owner
+    calls `begin` when the answer has begun, and watches the silence itself from then on.
     """
 
-    __slots__ = ("headers", "num_came", "num_granted", "num_read", "num_taken", "pieces", "status")
+    has_steps = False
 
-    def __init__(self, lease: Lease, request_id: RequestId, number: int, due_at: float) -> None:
+    __slots__ = (
+        "has_begun",
+        "headers",
+        "num_came",
+        "num_granted",
+        "num_read",
+        "num_taken",
+        "pieces",
+        "status",
+    )
+
+    def __init__(
+        self, lease: Lease, request_id: RequestId, number: int, silence: Silence | None
+    ) -> None:
         super().__init__(
             lease,
             request_id,
@@ -61,8 +80,9 @@ class RelayAttempt(Attempt):
             expected=0,
             on_tokens=_no_tokens,
             on_accepted=_no_acceptance,
-            due_at=due_at,
+            silence=silence,
         )
+        self.has_begun = False
         self.status = 0
         self.headers: tuple[tuple[str, str], ...] = ()
         self.pieces: deque[bytes] = deque()
@@ -75,11 +95,11 @@ class RelayAttempt(Attempt):
         """Take a message of the worker. Returns the worker's mistake if bytes are missing or exceed
         its credit.
         """
-        self.due_at = math.inf
         wrong = None
         match message:
             case RelayTaken(num_taken=num_taken):
                 self.num_taken = num_taken
+                self.num_signs += 1
             case RelayHead():
                 self.status, self.headers = message.status, message.headers
             case RelayData():
@@ -98,7 +118,16 @@ class RelayAttempt(Attempt):
         if self.num_came > self.num_granted + RELAY_WINDOW_BYTES:
             return f"{self.num_came} bytes came where {self.num_granted} had been taken"
         self.pieces.append(message.data)
+        if self.has_begun:
+            self.expected += len(message.data)
+        elif self.silence is not None and _REPORT.search(message.data) is not None:
+            self.num_signs += 1
         return None
+
+    def begin(self) -> None:
+        """The answer has begun."""
+        self.has_begun = True
+        self.expected += 1
 
     def read(self) -> bytes:
         """The bytes that have arrived since the last call."""
@@ -126,8 +155,8 @@ class Link(Protocol):
 
 @final
 class RelayClient:
-    """One exchange on the worker of `lease`; afterwards `attempt.outcome` is how it ended. The
-    worker must acknowledge the exchange within `known_s`.
+    """One exchange on the worker of `lease`; afterwards `attempt.outcome` is how it ended.
+    `silence` bounds the wait for the answer's begin.
     """
 
     def __init__(
@@ -139,13 +168,12 @@ class RelayClient:
         *,
         model: str,
         digests: Sequence[BlockDigest],
-        known_s: float,
+        silence: Silence | None = None,
     ) -> None:
         self._link = link
         self._model = model
         self._digests = digests
-        due_at = trio.current_time() + known_s
-        self.attempt = RelayAttempt(lease, request_id, number, due_at)
+        self.attempt = RelayAttempt(lease, request_id, number, silence)
 
     @asynccontextmanager
     async def exchange(

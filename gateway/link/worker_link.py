@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Final, assert_never
 
 import trio
@@ -30,6 +31,7 @@ from protocol.messages import (
     PROTOCOL_VERSION,
     Abort,
     Accepted,
+    Alive,
     BlockEvent,
     BlocksDropped,
     BlocksSnapshot,
@@ -99,6 +101,8 @@ _Rare = (
 )
 _ENDED_THERE: Final = (Finished, Rejected)
 """Outcomes after which the worker has already forgotten the sequence."""
+
+_OK: Final = 200
 
 _log = logging.getLogger(__name__)
 
@@ -286,6 +290,8 @@ class WorkerLink:
                 self._attempts.accepted(worker_id, message)
             case Finished():
                 gap = self._attempts.finished(worker_id, message)
+            case Alive():
+                self._attempts.alive(worker_id, message)
             case Bundle():
                 self._unpack(worker_id, message, is_part=is_part)
             case RelayData() | RelayHead() | RelayTaken() | RelayEnd():
@@ -336,6 +342,8 @@ class WorkerLink:
             return None
         if not isinstance(attempt, RelayAttempt):
             return f"{type(message).__name__} came for a sequence of tokens"
+        if isinstance(message, RelayEnd) and message.error is None and attempt.status == _OK:
+            self._attempts.note_answer(worker_id)
         return attempt.take(message)
 
     def _unpack(self, worker_id: WorkerId, bundle: Bundle, *, is_part: bool) -> None:
@@ -450,7 +458,7 @@ class WorkerLink:
         without waiting for the next ping. Silence is not judged while frames wait unread: otherwise
         an event loop that lags would take its own lag for the death of its workers.
         """
-        ping_at = judge_at = trio.current_time()
+        ping_at = judge_at = looked_at = trio.current_time()
         while True:
             due = min(ping_at, max(judge_at, self._peers.silent_at()))
             await trio.sleep_until(due)
@@ -468,7 +476,8 @@ class WorkerLink:
             if now >= ping_at:
                 ping_at = next_tick(now, PING_S if self._attempts else REST_PING_S)
                 self._ping_all()
-                self._attempts.end_overdue(now)
+                since, looked_at = looked_at, now
+                self._attempts.end_overdue(now, partial(self._dispatcher.has_stepped_since, since))
 
     def _ping_all(self) -> None:
         nonce = next(self._nonces)

@@ -142,6 +142,11 @@ class Dispatcher:
         worker = self._core.fleet.get(worker_id)
         return worker.engine.relay if worker is not None and worker.engine is not None else None
 
+    def has_stepped_since(self, at: float, worker_id: WorkerId) -> bool:
+        """Whether the engine of the worker has reported a step later than `at`."""
+        worker = self._core.fleet.get(worker_id)
+        return worker is not None and worker.has_stepped_since(at)
+
     def statistics(self) -> DispatchStatistics:
         return self._core.statistics()
 

@@ -23,7 +23,8 @@ class RouteRequest(msgspec.Struct, frozen=True):
     `max_tokens` is already limited to what the context window leaves. `weight` is the key's share.
     With `session` None the conversation is recognised by its prompt. `auxiliary`: not streamed,
     without tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at`
-    is on the clock of `now`. `excluded` workers are used only if no other one is ready. `resumed`:
+    is on the clock of `now`. `excluded` workers are used only if no other one is ready, and if they
+    have failed on this request (`has_failed`) only if no provider may answer either. `resumed`:
     text was sent already, so no provider can continue the answer. `prefer` breaks ties.
     `fingerprint` is equal for equal bytes of the client's body; see `quarantine.py`.
     `num_sequences`: a placed request leads to this many sequences, one for each choice.
@@ -45,6 +46,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     prefer: WorkerId | None = None
     fingerprint: bytes = b""
     num_sequences: int = 1
+    has_failed: bool = False
 
 
 class Assign(msgspec.Struct, frozen=True):

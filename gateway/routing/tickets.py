@@ -99,6 +99,8 @@ class PlacementQueue:
             reason, changes = _no_worker(model), model.fallback.step(ready, now)
             changes += model.fallback.turn_on(reason)
             return (*changes, UseProvider(ticket, chain, reason))
+        if request.has_failed and (chain := _instead(model, request, ready)):
+            return (UseProvider(ticket, chain, f"the worker of {model.name} failed on it"),)
         session = model.conversations.recognise(
             request.key, request.session, request.digests, ticket
         )
@@ -532,6 +534,15 @@ def _refund(model: Model, reservation: Reservation) -> None:
     """Give the key back its charge for a sequence that a worker refused or lost."""
     request = reservation.request
     model.shares.charge(request.key, reservation.session, request.weight, -reservation.charged)
+
+
+def _instead(
+    model: Model, request: RouteRequest, ready: Sequence[Worker]
+) -> tuple[FallbackConfig, ...]:
+    """The providers for a request on which all ready workers have failed."""
+    if all(worker.worker_id in request.excluded for worker in ready):
+        return model.chain(request)
+    return ()
 
 
 def _is_late(request: RouteRequest, now: float) -> bool:

@@ -121,7 +121,6 @@ class HealthProbes:
             1,
             model=probe.model,
             digests=(),
-            known_s=PROBE_S,
         )
         name = self._link.worker_name(probe.worker_id)
         engine = engine_behind(name, client, facts)

@@ -42,7 +42,12 @@ class RelayJob(msgspec.Struct, frozen=True):
     fingerprint: bytes = b""
 
     def route_request(
-        self, ticket: int, *, cloud: bool, excluded: frozenset[WorkerId] = frozenset()
+        self,
+        ticket: int,
+        *,
+        cloud: bool,
+        excluded: frozenset[WorkerId] = frozenset(),
+        has_failed: bool = False,
     ) -> RouteRequest:
         """The request for a place."""
         caller = self.caller
@@ -58,6 +63,7 @@ class RelayJob(msgspec.Struct, frozen=True):
             auxiliary=self.auxiliary,
             cloud=cloud and caller.cloud,
             excluded=excluded,
+            has_failed=has_failed,
             fingerprint=self.fingerprint,
         )
 

@@ -13,9 +13,9 @@ from typing import Final, Literal
 
 import trio
 
-from config import FallbackConfig, ParamsConfig, ProviderConfig
+from config import FallbackConfig, GatewayConfig, ParamsConfig, ProviderConfig
 from gateway.api import ApiError, Usage, connection_lost, invalid
-from gateway.link import Overdue, RelayClient
+from gateway.link import Overdue, RelayClient, Silence
 from gateway.routing import Lease, RouteRequest, UseProvider
 from gateway.telemetry import AttemptTrace
 from gateway.turn.relay_job import RelayJob
@@ -25,7 +25,8 @@ from gateway.upstream import Provider, ProviderCut, ProviderFailed
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Rejected, RejectReason, RelayFacts
 
-_Failure = RejectReason | Literal["lost"]
+_Failure = RejectReason | Literal["lost", "failed"]
+"""`failed`: the engine lives, and has failed on the request."""
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _LOADED: Final = frozenset({429, 503})
 """An engine that answers with one of these has no room now; it is alive."""
@@ -42,13 +43,25 @@ Exchange = Callable[[Provider, FallbackConfig, Lease], Awaitable[None]]
 
 
 class RelayRun:
-    """One request. `exchange` is called once per attempt. `what` is the path in error texts."""
+    """One request. `exchange` is called once per attempt. `what` is the path in error texts.
+    `streamed`: the answer comes in parts.
+    """
 
-    def __init__(self, services: Services, job: RelayJob, what: str, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        services: Services,
+        job: RelayJob,
+        what: str,
+        exchange: Exchange,
+        *,
+        streamed: bool = False,
+    ) -> None:
         self._services = services
         self._job = job
         self._what = what
         self._exchange = exchange
+        self._streamed = streamed
+        self._client: RelayClient | None = None
         self._request_id = RequestId(services.draw(ID_BYTES))
         self._trace = job.caller.trace.turn
         self._step: AttemptTrace | None = None
@@ -62,7 +75,7 @@ class RelayRun:
     async def run(self, *, cloud: bool) -> UseProvider | None:
         """Answer by a worker, or return the providers to ask instead. Raises `ApiError`."""
         dispatcher = self._services.dispatcher
-        excluded = frozenset[WorkerId]()
+        excluded, has_failed = frozenset[WorkerId](), False
         self._trace.model = self._job.model
         self._trace.prompt_tokens += self._job.prompt_tokens
         self._trace.names += (self._request_id,)
@@ -72,15 +85,17 @@ class RelayRun:
                 failure = await self._try(answer)
                 if failure is None:
                     return None
-                if failure != "lost" and not answer.is_lost:
-                    self._services.counters.busy_requeued += 1
-                    self._note_loss("busy")
-                    self._trace.ticket = answer.ticket
-                    answer = await dispatcher.route_again(answer, failure)
+                has_failed = has_failed or failure == "failed"
+                if failure == "lost" or failure == "failed" or answer.is_lost:  # noqa: PLR1714
+                    excluded = frozenset({answer.worker_id})
+                    self._release()
+                    ask = self._ask(excluded, cloud=cloud, has_failed=has_failed)
+                    answer = await dispatcher.route(ask)
                     continue
-                excluded = frozenset({answer.worker_id})
-                self._release()
-                answer = await dispatcher.route(self._ask(excluded, cloud=cloud))
+                self._services.counters.busy_requeued += 1
+                self._note_loss("busy")
+                self._trace.ticket = answer.ticket
+                answer = await dispatcher.route_again(answer, failure)
             return answer
         finally:
             self._release()
@@ -92,6 +107,8 @@ class RelayRun:
     def begin(self, lease: Lease) -> None:
         """The first part of the answer has arrived."""
         self.has_begun = True
+        if self._client is not None:
+            self._client.attempt.begin()
         first_at = self._services.dispatcher.started(lease.ticket)
         if self._step is not None:
             self._step.first_at = first_at
@@ -100,10 +117,14 @@ class RelayRun:
         if self._step is not None:
             self._step.fail(trio.current_time(), reason)
 
-    def _ask(self, excluded: frozenset[WorkerId], *, cloud: bool) -> RouteRequest:
+    def _ask(
+        self, excluded: frozenset[WorkerId], *, cloud: bool, has_failed: bool = False
+    ) -> RouteRequest:
         self._ticket = self._services.dispatcher.next_ticket()
         self._trace.ticket = self._ticket
-        return self._job.route_request(self._ticket, cloud=cloud, excluded=excluded)
+        return self._job.route_request(
+            self._ticket, cloud=cloud, excluded=excluded, has_failed=has_failed
+        )
 
     async def _try(self, lease: Lease) -> _Failure | None:
         """Ask the engine of this worker. Returns None if it has answered, else why the place is
@@ -121,21 +142,21 @@ class RelayRun:
             name, lease.asked_at, lease.placed_at, lease.reason, lease.decision
         )
         self._trace.begin(self._step)
-        first_token_s = self._services.config.gateway.first_token_s
-        client = RelayClient(
+        bounds = self._services.config.gateway
+        client = self._client = RelayClient(
             self._services.link,
             lease,
             self._request_id,
             self._num_attempts,
             model=self._job.model,
             digests=self._job.digests,
-            known_s=first_token_s,
+            silence=self._silence(bounds),
         )
         target = FallbackConfig(
             provider=name, model=facts.model, params=ParamsConfig(drop=facts.refused_fields)
         )
         try:
-            await self._exchange(engine_behind(name, client, facts), target, lease)
+            await self._exchange(engine_behind(name, client, facts, bounds.stall_s), target, lease)
         except ProviderFailed as error:
             return self._judge(error, client, lease, name)
         except ProviderCut as error:
@@ -153,6 +174,7 @@ class RelayRun:
         be tried again.
         """
         dispatcher, outcome = self._services.dispatcher, client.attempt.outcome
+        has_failed = False
         if isinstance(outcome, Rejected):
             if outcome.reason not in _BUSY:
                 raise invalid(None, f"The worker cannot run this request: {outcome.detail}")
@@ -165,8 +187,10 @@ class RelayRun:
             if error.status in _REFUSED:
                 text = f"The engine of {self._job.model} refuses this request."
                 raise ApiError(error.status or _ABSENT, text)
+            has_failed = True
             if isinstance(outcome, Overdue):
-                dispatcher.failed(lease.ticket, "it did not take the request in time")
+                dispatcher.failed(lease.ticket, "it was silent about a request")
+                self._policy().note_silence(has_begun=False)
             else:
                 dispatcher.failed(lease.ticket, "its engine failed on a request")
                 self._policy().note_error(str(error))
@@ -174,7 +198,16 @@ class RelayRun:
         lost = outcome or Overdue()
         self._note_loss(loss_reason(lease, lost))
         self._policy().note_loss(lease, lost, name, is_proven=False, output_tokens=0)
-        return "lost"
+        return "failed" if has_failed else "lost"
+
+    def _silence(self, bounds: GatewayConfig) -> Silence:
+        """The bounds until the answer begins. An answer in one piece begins at its end."""
+        first_s, now = bounds.first_token_s, trio.current_time()
+        if not self._streamed:
+            first_s += bounds.stall_s
+        if self._retry_policy is None:
+            return Silence(first_s, math.inf, now)
+        return self._retry_policy.silence(first_s, math.inf, now, 0)
 
     def _policy(self) -> RetryPolicy:
         if self._retry_policy is None:
@@ -196,14 +229,16 @@ class RelayRun:
             self._services.dispatcher.release(ticket, tokens, is_proven=self._is_complete)
 
 
-def engine_behind(worker: str, client: RelayClient, facts: RelayFacts) -> Provider:
-    """A worker's text-level engine as a `Provider`. It has no time limits of its own, because its
-    worker watches the engine for silence.
+def engine_behind(
+    worker: str, client: RelayClient, facts: RelayFacts, stall_s: float = math.inf
+) -> Provider:
+    """A worker's text-level engine as a `Provider`. Until an answer begins, the link's watch over
+    the attempt (`gateway/link/silence.py`) bounds it; then it may be silent for `stall_s`.
     """
     settings = ProviderConfig(
         base_url="http://engine/v1",
         first_token_s=math.inf,
-        read_s=math.inf,
+        read_s=stall_s,
         answer_s=math.inf,
         stream_usage="stream_options" not in facts.refused_fields,
     )

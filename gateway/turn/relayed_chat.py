@@ -50,7 +50,8 @@ class _RelayedChat:
         self._request = request
         self._job = job
         self._emit = emit
-        self.run = RelayRun(services, job, "/v1/chat/completions", self._exchange)
+        path = "/v1/chat/completions"
+        self.run = RelayRun(services, job, path, self._exchange, streamed=request.stream)
 
     def record(self) -> None:
         """Record the usage, also for a client that has left."""

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from gateway.api import ApiError, connection_lost, poisoned_request
-from gateway.link import Outcome, Overdue
+from gateway.link import SECOND_PLACE, Outcome, Overdue, Silence
 from gateway.routing import Dispatcher, Lease, RequestIdentity
 from gateway.telemetry import Counters, EventFeed, Rerouted, Resumed, RetryRefused
 from protocol.messages import Finished
@@ -35,6 +35,8 @@ FLOOR_PER_S: Final = 5.0
 """Retries per second that are allowed at any load."""
 MOST: Final = 100.0
 """Retries that may happen at once: all requests of a busy fleet, once."""
+
+_MAX_SILENCES: Final = 2
 
 _log = logging.getLogger("herma.turn")
 
@@ -82,6 +84,7 @@ class RetryPolicy:
         "_name",
         "_num_errors",
         "_num_fruitless",
+        "_num_silences",
     )
 
     def __init__(
@@ -101,6 +104,25 @@ class RetryPolicy:
         self._identity = identity
         self._num_fruitless = 0
         self._num_errors = 0
+        self._num_silences = 0
+
+    def silence(self, first_s: float, stall_s: float, now: float, num_parts: int) -> Silence:
+        """The bounds on the silence at the next place: longer ones, if the last was left for it."""
+        factor = SECOND_PLACE if self._num_silences else 1.0
+        return Silence(factor * first_s, factor * stall_s, now, num_parts=num_parts)
+
+    def note_silence(self, *, has_begun: bool) -> None:
+        """The place was left because nothing came. Raises `ApiError` if it was the second one: a
+        request about which two places are silent is not tried for ever.
+        """
+        self._num_silences += 1
+        if self._num_silences < _MAX_SILENCES:
+            return
+        _log.error("request %s ends: two places of %s were silent", self._name, self._model)
+        if has_begun:
+            raise connection_lost()
+        text = f"No worker of {self._model} began to answer in time, at two places."
+        raise ApiError(504, text, code="no_answer")
 
     def proven(self) -> None:
         """The sequence has made progress: count losses from zero again."""
@@ -149,6 +171,17 @@ class RetryPolicy:
             raise connection_lost()
 
 
+def failed_there(outcome: Outcome) -> bool:
+    """Whether the engine lives and has failed on the request, which is no use trying there again
+    while anybody else can answer.
+    """
+    match outcome:
+        case Overdue() | Finished(reason="error"):
+            return True
+        case _:
+            return False
+
+
 def loss_reason(lease: Lease, outcome: Outcome) -> str:
     """Why the place is lost, in one of a few fixed phrases for operators."""
     match outcome:
@@ -156,6 +189,8 @@ def loss_reason(lease: Lease, outcome: Outcome) -> str:
             return "its engine failed on the request"
         case Finished():
             return "it gave the work up"
+        case Overdue(has_begun=True):
+            return "no more tokens came in time"
         case Overdue():
             return "no first token came in time"
         case _:

@@ -5,7 +5,6 @@ the sequence after the tokens so far. Must not know HTTP, frames or providers.
 """
 
 import logging
-import math
 from collections.abc import Callable
 from typing import Final, assert_never
 
@@ -21,7 +20,7 @@ from gateway.api import (
     invalid,
     unavailable,
 )
-from gateway.link import Attempt, Crashed, Lost, Outcome, Overdue, Stopped
+from gateway.link import Attempt, Crashed, Lost, Outcome, Overdue, Silence, Stopped
 from gateway.output import (
     NO_STOPS,
     OutputPipeline,
@@ -34,7 +33,7 @@ from gateway.output.tools import ARGUMENTS, ToolParser
 from gateway.routing import PROOF_TOKENS, Lease, RouteRequest, UseProvider
 from gateway.telemetry import AttemptTrace
 from gateway.turn.preparation import Job
-from gateway.turn.retry_policy import RetryPolicy, loss_reason
+from gateway.turn.retry_policy import RetryPolicy, failed_there, loss_reason
 from gateway.turn.services import Services
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES, RequestId, WorkerId
@@ -122,7 +121,7 @@ class SequenceRun:
         `prefer` is the worker to start on even if others have more room. `resumed`: text of other
         choices has been sent already. Raises `ApiError` when the choice cannot be finished.
         """
-        excluded = _NO_WORKERS
+        excluded, has_failed = _NO_WORKERS, False
         if prefer is not None:
             # `prefer` only breaks ties; excluding the others makes that worker, which holds the
             # prompt's blocks, the first choice.
@@ -150,8 +149,11 @@ class SequenceRun:
                         self._emit_end(end)
                     return None
                 excluded = self._record_loss(attempt, outcome)
+                has_failed = has_failed or failed_there(outcome)
                 self._release()
-                ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
+                ask = self._request_of(
+                    prefer, excluded, resumed=resumed, cloud=cloud, has_failed=has_failed
+                )
                 answer = await dispatcher.route(ask)
             return answer
         finally:
@@ -211,8 +213,9 @@ class SequenceRun:
         *,
         resumed: bool,
         cloud: bool,
+        has_failed: bool = False,
     ) -> RouteRequest:
-        """The request for the next lease."""
+        """The request for the next lease. `has_failed`: the excluded worker failed on it."""
         job, caller, output = self._job, self._job.caller, self.output
         self._ticket = self._services.dispatcher.next_ticket()
         self._trace.ticket = self._ticket
@@ -229,6 +232,7 @@ class SequenceRun:
             auxiliary=job.auxiliary,
             cloud=cloud and caller.cloud,
             excluded=excluded,
+            has_failed=has_failed,
             # Once this choice has begun, text of its siblings may have been sent.
             resumed=resumed or output.has_text or (self.has_begun and job.request.n > 1),
             prefer=prefer,
@@ -266,7 +270,8 @@ class SequenceRun:
                 failed(ticket, "its engine failed on a request")
                 self._policy().note_error(outcome.detail)
             case Overdue():
-                failed(ticket, "no first token in time")
+                failed(ticket, "it was silent about a request")
+                self._policy().note_silence(has_begun=self.output.num_tokens > 0)
             case Crashed(error=error):
                 raise self._error_of(error, ticket)
             case Rejected(reason=reason) if reason in _BUSY:
@@ -308,11 +313,17 @@ class SequenceRun:
             on_complete=self._on_complete,
         )
         if attempt.outcome is None:
-            attempt.due_at = lease.placed_at + self._services.config.gateway.first_token_s
+            attempt.silence = self._silence(num_tokens)
             if job.request.embeds:
                 attempt.on_embedding = self._on_embedding
             self._services.link.submit(attempt, self._message(job))
         return attempt
+
+    def _silence(self, num_parts: int) -> Silence:
+        bounds, now = self._services.config.gateway, trio.current_time()
+        if self._retry_policy is None:
+            return Silence(bounds.first_token_s, bounds.stall_s, now, num_parts=num_parts)
+        return self._retry_policy.silence(bounds.first_token_s, bounds.stall_s, now, num_parts)
 
     def _message(self, job: Job) -> Submit | Embed:
         if job.request.embeds:
@@ -385,7 +396,6 @@ class SequenceRun:
 
     def _end_prefill(self, attempt: Attempt) -> None:
         self._is_prefilling = False
-        attempt.due_at = math.inf
         first_at = self._services.dispatcher.started(attempt.lease.ticket)
         if self._step is not None:
             self._step.first_at = first_at

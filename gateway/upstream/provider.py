@@ -159,12 +159,16 @@ class Provider:
         `headers`. `on_usage` gets the reported usage. Raises `ProviderFailed`.
         """
         answer_s = self.config.answer_s
+        answer: Answer | None = None
         try:
-            async with self._ask_chat(raw, model, headers, _JSON, answer_s) as response:
-                self._check_status(response, _CHAT)
-                answer = await self._whole(response, answer_s)
+            with trio.move_on_after(answer_s):
+                async with self._ask_chat(raw, model, headers, _JSON, answer_s) as response:
+                    self._check_status(response, _CHAT)
+                    answer = await self._whole(response, answer_s)
         except _EXCHANGE_ERRORS as error:
             raise self._failure(error) from error
+        if answer is None:
+            raise ProviderFailed(f"{self.name} gave no whole answer in {answer_s:g} s")
         if (usage := usage_of(answer.body)) is not None:
             on_usage(usage)
         return answer
@@ -229,12 +233,15 @@ class Provider:
         def take(data: bytes) -> bool:
             if splitter.is_between_events and relay.pass_single(data):
                 return splitter.is_done
-            if events := splitter.push(data):
-                relay.take(events)
+            relay.take(splitter.push(data))
             return splitter.is_done
 
+        def is_life() -> bool:
+            # Before the answer begins, comments are legal until `first_token_s` is over.
+            return not relay.has_begun or relay.has_news
+
         try:
-            await _read_body(response.body, take, self.config.read_s)
+            await _read_body(response.body, take, self.config.read_s, is_life)
         except HttpError:
             if not splitter.is_done:
                 raise
@@ -423,10 +430,15 @@ def client_for(url: str) -> HttpClient | ProxiedClient:
     return HttpClient(url)
 
 
-async def _read_body(body: Body, take: Callable[[bytes], bool], silence_s: float) -> None:
+async def _read_body(
+    body: Body,
+    take: Callable[[bytes], bool],
+    silence_s: float,
+    is_life: Callable[[], bool] = lambda: True,
+) -> None:
     """Call `take` with each piece of `body`. Once it returns True, no more is needed, and the end
     of the body is awaited for `END_S`, so that its connection can be used again. Raises what `take`
-    raises, and `ReadTimeout` after `silence_s` without a byte.
+    raises, and `ReadTimeout` after `silence_s` without a piece after which `is_life()`.
 
     A failure of `take` ends the reading by cancellation, because httpx reads through nested
     generators: an exception in the loop would leave the inner ones to the garbage collector.
@@ -442,9 +454,6 @@ async def _read_body(body: Body, take: Callable[[bytes], bool], silence_s: float
     def pass_on(data: bytes) -> bool:
         nonlocal failure, is_done, move_at
         now = current_time()
-        if now >= move_at:
-            move_at = now + margin_s
-            reading.deadline = move_at + silence_s
         if failure is not None:
             return False
         try:
@@ -452,6 +461,11 @@ async def _read_body(body: Body, take: Callable[[bytes], bool], silence_s: float
         except HermaError as error:
             failure = error
             reading.cancel()
+            return False
+        # Asked only when the deadline is to move: nearly every event is an answer's part.
+        if now >= move_at and is_life():
+            move_at = now + margin_s
+            reading.deadline = move_at + silence_s
         if is_done:
             move_at = math.inf
             reading.deadline = min(reading.deadline, now + END_S)
@@ -462,7 +476,7 @@ async def _read_body(body: Body, take: Callable[[bytes], bool], silence_s: float
     if failure is not None:
         raise failure
     if reading.cancelled_caught and not is_done:
-        raise ReadTimeout(f"no byte for {silence_s:g} s")
+        raise ReadTimeout(f"no part of an answer for {silence_s:g} s")
 
 
 def _retry_after_s(value: bytes | None) -> int | None:

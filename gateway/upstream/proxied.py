@@ -10,6 +10,7 @@ from http.cookiejar import CookieJar
 from typing import Final
 
 import httpx
+import trio
 
 from protocol import errors
 from protocol.errors import HttpError
@@ -62,7 +63,11 @@ class ProxiedClient:
                 method, url, headers=list(headers), content=body, timeout=timeout
             )
             request.stream = _RequestBody(body)
-            response = await self._client.send(request, stream=True)
+            # httpx's own limit begins anew with each byte, so that a head could dribble for ever.
+            with trio.move_on_after(connect_s + write_s + read_s) as waiting:
+                response = await self._client.send(request, stream=True)
+            if waiting.cancelled_caught:
+                raise errors.ReadTimeout(f"the server sent no whole head in {read_s:g} s")
             # The caller sets one deadline for the whole body; httpx would set one for each read.
             request.extensions["timeout"]["read"] = None
             try:

@@ -19,6 +19,9 @@ MAX_HELD_BYTES: Final = 2**16
 """The bound on events before the first content; with more bytes the answer counts as begun."""
 
 
+_NEWS: Final = frozenset({Kind.CONTENT, Kind.DONE})
+
+
 class BadStream(HermaError):
     """The stream contains an error or garbage; clients may read the text."""
 
@@ -39,7 +42,16 @@ class StreamRelay:
         self._may_begin = may_begin
         self._held = b""
         self._latest = (b"", b"")
+        self._has_events = False
         self.has_begun = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether what was taken last, within an answer that has begun, contains a part of it: some
+        servers send comments, blank lines or empty chunks for ever.
+        """
+        latest = split_events(self._latest[1]) if self._has_events else []
+        return any(kind_of(event) in _NEWS for event in latest)
 
     @property
     def is_finished(self) -> bool:
@@ -57,11 +69,17 @@ class StreamRelay:
         ):
             return False
         self._latest = self._latest[1], data
+        self._has_events = True
         self._on_events(data)
         return True
 
     def take(self, events: bytes) -> None:
-        """Pass events on. Raises `BadStream` at the first error or garbage."""
+        """Pass events on; none after a mere part of one. Raises `BadStream` at the first error or
+        garbage.
+        """
+        self._has_events = bool(events)
+        if not events:
+            return
         good: list[bytes] = []
         for event in split_events(events):
             kind = kind_within(event) if self.has_begun else kind_of(event)

@@ -132,9 +132,10 @@ class HttpClient:
         leaving it, the connection is kept if the body was read to its end, else closed.
 
         `connect_s` bounds the wait for a free connection, and once more the connecting; `write_s`
-        bounds sending the request (each piece of an iterable `body`), `read_s` the silence before
-        and within the head. An iterable body is sent in chunks unless `num_bytes` gives its length.
-        Entering raises subclasses of `protocol.errors.HttpError`.
+        bounds sending the request (each piece of an iterable `body`), `read_s` the time until the
+        whole head is there: a head that dribbles is no answer. An iterable body is sent in chunks
+        unless `num_bytes` gives its length. Entering raises subclasses of
+        `protocol.errors.HttpError`.
         """
         if isinstance(body, bytes):
             num_bytes = len(body)
@@ -266,13 +267,13 @@ class Connection:
 
     async def read_head(self, parser: ResponseParser, read_s: float) -> None:
         """Feed `parser` until it has the head."""
-        while not parser.has_head:
-            with trio.CancelScope(deadline=trio.current_time() + read_s) as waiting:
+        with trio.CancelScope(deadline=trio.current_time() + read_s) as waiting:
+            while not parser.has_head:
                 parser.feed(await self.receive())
-            if waiting.cancelled_caught:
-                raise ReadTimeout(f"the server sent nothing in {read_s:g} s")
-            if not parser.has_head:
-                parser.take()  # raises what is wrong
+                if not parser.has_head:
+                    parser.take()  # raises what is wrong
+        if waiting.cancelled_caught:
+            raise ReadTimeout(f"the server sent no whole head in {read_s:g} s")
 
     def fileno(self) -> int:
         """The socket's descriptor, to wait for it."""

@@ -19,6 +19,7 @@ from protocol import wire
 from protocol.errors import HttpError, WireError
 from protocol.messages import (
     Abort,
+    Alive,
     Dismiss,
     Distrust,
     Drain,
@@ -54,6 +55,7 @@ from workers.ipc import (
 from workers.loop import Channel, EngineStatus
 
 LOAD_EVERY_S: Final = 0.1
+ALIVE_EVERY_S: Final = 1.0
 WATCH_EVERY_S: Final = 1.0
 _ANSWERING: Final = "answering"
 """A declared phase, so that the engine may be silent for `stall_s`: its prompts may take minutes,
@@ -254,6 +256,7 @@ class Bridge:
         if num_tokens == 0:
             # The engine reports progress within the prompt.
             self._status.step += 1
+            self._report_alive(running)
             return
         now = trio.current_time()
         if running.last_at:
@@ -262,6 +265,13 @@ class Bridge:
         running.last_at = now
         if now - self._load_at >= LOAD_EVERY_S:
             self._report_load()
+
+    def _report_alive(self, running: Running) -> None:
+        now = trio.current_time()
+        if now - running.reported_at >= ALIVE_EVERY_S:
+            running.reported_at = now
+            link, request_id, attempt = running.key
+            self._outbox.put(link, Alive(request_id, attempt))
 
     # Load and life.
 

@@ -40,7 +40,7 @@ class Refused(Exception):
 class Running:
     """One running request. `is_accepted`: the engine answers it. `is_dropped`: its gateway is gone.
     `digests` are the blocks of its prompt; `expected` is what the cache was expected to hold when
-    the request was sent.
+    the request was sent. `reported_at`: when the gateway last learned that it is alive.
     """
 
     def __init__(self, key: Key, digests: list[BlockDigest]) -> None:
@@ -51,6 +51,7 @@ class Running:
         self.is_accepted = False
         self.is_dropped = False
         self.last_at = 0.0
+        self.reported_at = 0.0
 
     @property
     def num_tokens(self) -> int:

@@ -33,7 +33,7 @@ HEAD = RelayHead(ID, 1, 200, (("content-type", "text/plain"),))
 
 
 def attempt() -> RelayAttempt:
-    return RelayAttempt(Lease(1, WORKER, 0, ""), ID, 1, due_at=9.0)
+    return RelayAttempt(Lease(1, WORKER, 0, ""), ID, 1, None)
 
 
 def data(offset: int, size: int) -> RelayData:
@@ -41,10 +41,10 @@ def data(offset: int, size: int) -> RelayData:
 
 
 def test_bytes_in_their_order_and_a_whole_end() -> None:
-    """Any sign of life means that the worker knows of it."""
+    """What the engine takes of the request is a sign of life; bytes are none before `begin`."""
     relay = attempt()
     assert relay.take(RelayTaken(ID, 1, 0)) is None
-    assert relay.due_at == float("inf")
+    assert (relay.num_signs, relay.expected) == (1, 0)
     assert relay.take(HEAD) is None
     assert relay.take(data(0, 5)) is None
     assert relay.take(data(5, 7)) is None
@@ -123,7 +123,7 @@ class FakeLink:
 
 def client(link: FakeLink) -> RelayClient:
     lease = Lease(1, WORKER, 0, "")
-    return RelayClient(link, lease, ID, 1, model="m", digests=(), known_s=60.0)
+    return RelayClient(link, lease, ID, 1, model="m", digests=())
 
 
 async def exchange(link: FakeLink, body: bytes) -> tuple[int, bytes]:

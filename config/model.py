@@ -216,7 +216,7 @@ class ModelConfig(_Table, frozen=True):
     An alias that ends in `*` stands for all names that begin with the text before it.
     `alias_params` rewrites the requests that name an alias. `context_length` is only used until a
     worker reports the model's. `max_gap_ms` replaces the profile's for its workers. `owned_by`
-    is in lists of models. `pictures` says what happens to those of tools and of earlier turns.
+    is in lists of models. `pictures` says what happens to those that a model of text cannot read.
     """
 
     name: Name

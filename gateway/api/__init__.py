@@ -12,7 +12,8 @@ from gateway.api.api_format import (
     with_herma,
 )
 from gateway.api.byte_lru import ByteLru
-from gateway.api.chat_formatter import CHAT_FORMAT
+from gateway.api.chat_as_responses import parse_any_chat
+from gateway.api.chat_formatter import CHAT_FORMAT, custom_chat_format
 from gateway.api.chat_parser import chat_request, parse_chat_request
 from gateway.api.completions_formatter import completions_format
 from gateway.api.completions_parser import Completions, parse_completions
@@ -86,6 +87,7 @@ from gateway.api.response_items import (
     ItemList,
     ItemsBody,
     MetadataBody,
+    chained,
     events_after,
     number_of,
     page_of,
@@ -95,7 +97,12 @@ from gateway.api.response_items import (
     with_ids,
     with_named,
 )
-from gateway.api.responses_formatter import Recorder, ResponseStream, responses_format
+from gateway.api.responses_formatter import (
+    Recorder,
+    ResponseStream,
+    compaction_format,
+    responses_format,
+)
 from gateway.api.responses_parser import (
     Responses,
     ResponsesDraft,
@@ -188,14 +195,17 @@ __all__ = [
     "Usage",
     "Version",
     "busy",
+    "chained",
     "charged_by",
     "chat_request",
     "check_items",
     "check_target",
+    "compaction_format",
     "completions_format",
     "connection_lost",
     "context_length_exceeded",
     "count_of",
+    "custom_chat_format",
     "decode_object",
     "embeddings_format",
     "events_after",
@@ -211,6 +221,7 @@ __all__ = [
     "number_of",
     "output_cap_required",
     "page_of",
+    "parse_any_chat",
     "parse_chat_request",
     "parse_completions",
     "parse_embeddings",

@@ -6,8 +6,9 @@ encoded from the types below, which are also the API's description. Must not kno
 to send.
 """
 
-from collections.abc import Sequence
-from typing import Final, Literal, assert_never
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal, assert_never
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,6 +22,7 @@ from gateway.api.api_format import (
     error_chunk,
     usage_chunk,
 )
+from gateway.api.custom_tools import input_of
 from gateway.api.errors import ApiError
 from gateway.api.events import (
     ChoiceEvent,
@@ -36,6 +38,8 @@ from gateway.api.events import (
     ToolCallStart,
     Usage,
 )
+
+NO_CUSTOMS: Final[Mapping[str, bool]] = {}
 
 _RareEvent = ToolCallStart | ToolCallEnd | Finished | Usage | Started
 
@@ -63,12 +67,22 @@ class FunctionCall(msgspec.Struct):
     arguments: str
 
 
+class CustomCall(msgspec.Struct):
+    """`input` is the text for a custom tool."""
+
+    name: str
+    input: str
+
+
 class ToolCallObject(msgspec.Struct):
-    """A call for the client to make."""
+    """A call for the client to make. One of a custom tool that the client sent without a wrapper
+    has both forms: Cursor reads the name of every call in `function` (codex-proxy#708).
+    """
 
     id: str
-    type: Literal["function"]
-    function: FunctionCall
+    type: Literal["function", "custom"]
+    function: FunctionCall | UnsetType = UNSET
+    custom: CustomCall | UnsetType = UNSET
 
 
 class ChatLogprobs(msgspec.Struct):
@@ -117,13 +131,21 @@ class FunctionDelta(msgspec.Struct):
     arguments: str | UnsetType = UNSET
 
 
+class CustomDelta(msgspec.Struct):
+    """More of a call of a custom tool; the name comes once."""
+
+    name: str | UnsetType = UNSET
+    input: str | UnsetType = UNSET
+
+
 class ToolCallPart(msgspec.Struct, kw_only=True):
     """More of the call `index`; id and type come once."""
 
     index: int
     id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
-    function: FunctionDelta
+    type: Literal["function", "custom"] | UnsetType = UNSET
+    function: FunctionDelta | UnsetType = UNSET
+    custom: CustomDelta | UnsetType = UNSET
 
 
 class ChatDelta(msgspec.Struct):
@@ -269,12 +291,55 @@ class ChunkFormatter:
         return self._envelope + b'"choices":' + _encode([choice]) + b"}\n\n"
 
 
+class CustomChunks(ChunkFormatter):
+    """A `StreamFormatter` for a request with custom tools (`ChatRequest.custom_tools`). The text of
+    such a call is known when its JSON is complete.
+    """
+
+    __slots__ = ("_customs", "_open")
+
+    def __init__(self, head: AnswerHead, customs: Mapping[str, bool]) -> None:
+        super().__init__(head)
+        self._customs = customs
+        self._open: dict[tuple[int, int], tuple[str, list[str]]] = {}
+
+    def format(self, event: ChoiceEvent) -> bytes:
+        """See `StreamFormatter`."""
+        if isinstance(event, ToolCallStart) and event.name in self._customs:
+            self._open[event.index, event.call_index] = event.name, []
+            both = self._parts(event.name, "", named=True)
+            call = ToolCallPart(index=event.call_index, id=event.id, type="custom", **both)
+            return self._choice(event.index, ChatDelta(tool_calls=[call]))
+        if isinstance(event, ToolCallArguments):
+            found = self._open.get((event.index, event.call_index))
+            if found is not None:
+                found[1].append(event.text)
+                return b""
+        if isinstance(event, ToolCallEnd):
+            found = self._open.pop((event.index, event.call_index), None)
+            if found is not None:
+                both = self._parts(found[0], input_of("".join(found[1])))
+                call = ToolCallPart(index=event.call_index, **both)
+                return self._choice(event.index, ChatDelta(tool_calls=[call]))
+        return super().format(event)
+
+    def _parts(self, name: str, text: str, *, named: bool = False) -> dict[str, Any]:
+        shown = name if named else UNSET
+        parts: dict[str, Any] = {"custom": CustomDelta(shown, text)}
+        if self._customs[name]:
+            parts["function"] = FunctionDelta(shown, text)
+        return parts
+
+
 class CompletionBuilder:
-    """A `BodyBuilder`: the body of one answer that is not streamed."""
+    """A `BodyBuilder`: the body of one answer that is not streamed. `customs` are as
+    `ChatRequest.custom_tools`.
+    """
 
-    __slots__ = ("_choices", "_head")
+    __slots__ = ("_choices", "_customs", "_head")
 
-    def __init__(self, head: AnswerHead) -> None:
+    def __init__(self, head: AnswerHead, customs: Mapping[str, bool] = NO_CUSTOMS) -> None:
+        self._customs = customs
         self._head = head
         self._choices: dict[int, _Choice] = {}
 
@@ -309,7 +374,10 @@ class CompletionBuilder:
                 object="chat.completion",
                 created=self._head.created,
                 model=self._head.model,
-                choices=[self._choices[index].as_object(index) for index in sorted(self._choices)],
+                choices=[
+                    self._choices[index].as_object(index, self._customs)
+                    for index in sorted(self._choices)
+                ],
                 usage=UNSET if usage is None else UsageObject.of(usage),
                 herma=UNSET if started is None else HermaObject.of(started, usage),
             )
@@ -328,10 +396,10 @@ class _Choice:
         self.logprobs: list[TokenLogprob] | None = None
         self.reason: StopReason | UnsetType = UNSET
 
-    def as_object(self, index: int) -> ChatChoice:
+    def as_object(self, index: int, customs: Mapping[str, bool]) -> ChatChoice:
         text, reasoning = "".join(self.texts), "".join(self.reasoning) or UNSET
         calls = [
-            ToolCallObject(start.id, "function", FunctionCall(start.name, "".join(arguments)))
+            _call_object(start, "".join(arguments), customs)
             for start, arguments in self.calls
         ]
         message = ChatMessage(
@@ -344,6 +412,25 @@ class _Choice:
         )
         logprobs = None if self.logprobs is None else ChatLogprobs(self.logprobs, None)
         return ChatChoice(index, message, logprobs, self.reason)
+
+
+def _call_object(
+    start: ToolCallStart, arguments: str, customs: Mapping[str, bool]
+) -> ToolCallObject:
+    if start.name not in customs:
+        return ToolCallObject(start.id, "function", FunctionCall(start.name, arguments))
+    text = input_of(arguments)
+    function = FunctionCall(start.name, text) if customs[start.name] else UNSET
+    return ToolCallObject(start.id, "custom", function, CustomCall(start.name, text))
+
+
+def custom_chat_format(customs: Mapping[str, bool]) -> ApiFormat:
+    """The format for a request with custom tools."""
+    return replace(
+        CHAT_FORMAT,
+        streamed=lambda head: CustomChunks(head, customs),
+        whole=lambda head: CompletionBuilder(head, customs),
+    )
 
 
 CHAT_FORMAT: Final = ApiFormat(

@@ -13,6 +13,8 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from gateway.api.chat_shapes import plain_chat
+from gateway.api.deferred_tools import load_tools, only_shown
 from gateway.api.errors import ApiError, invalid
 from gateway.api.output_grammar import OutputGrammar, schema_grammar
 from gateway.api.request import (
@@ -29,6 +31,7 @@ from gateway.api.request import (
     request_of,
     typed_body,
 )
+from gateway.api.text_files import text_of_file
 from gateway.api.tool_schemas import ToolSchema
 from protocol.sampling import MAX_LOGPROBS
 
@@ -37,7 +40,14 @@ Rewrite = Callable[[dict[str, Any]], dict[str, Any]]
 _ROLES: Final[dict[str, Role]] = {role: role for role in get_args(Role)}
 _CHOICES: Final[dict[str, ToolChoice]] = {choice: choice for choice in get_args(ToolChoice)}
 
-_TEXT_PARTS: Final = frozenset({"text", "refusal"})
+_TEXT_PARTS: Final = {"text": "text", "refusal": "refusal", "tool_reference": "tool_name"}
+"""The field with the text of a part, by its type."""
+_PICTURES: Final = "image_url"
+
+_NOT_SERVED: Final = frozenset(
+    {"functions", "function_call", "web_search_options", "audio", "mcp_servers"}
+)
+"""Fields on which an answer would depend, and which only providers know."""
 
 _TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 """Template variables that the request's own fields decide."""
@@ -158,9 +168,54 @@ def parse_chat_request(body: bytes, rewrite: Rewrite | None = None) -> ChatReque
 
 
 def chat_request(
-    raw: dict[str, Any], fingerprint: bytes = b"", num_bytes: int | None = None
+    raw: dict[str, Any],
+    fingerprint: bytes = b"",
+    num_bytes: int | None = None,
+    *,
+    may_load: bool = False,
 ) -> ChatRequest:
-    """The request in the decoded body `raw`; raises as `parse_chat_request`."""
+    """The request in the decoded body `raw`; raises as `parse_chat_request`. With `may_load` there
+    may be references to tools although no tool is deferred.
+    """
+    tools = raw.get("tools")
+    if may_load or (tools and _are_new(tools)):
+        return _shaped_request(raw, fingerprint, num_bytes)
+    try:
+        return _plain_request(raw, fingerprint, num_bytes)
+    except ApiError:
+        if plain_chat(raw)[0] is raw:
+            raise
+        return _shaped_request(raw, fingerprint, num_bytes)
+
+
+def _shaped_request(
+    raw: dict[str, Any], fingerprint: bytes, num_bytes: int | None
+) -> ChatRequest:
+    """The request in a body that may have the shapes of other APIs, and deferred tools."""
+    plain, customs = plain_chat(raw)
+    loaded = load_tools(plain)
+    local = {**loaded.body, "messages": loaded.messages}
+    request = _plain_request(local, fingerprint, num_bytes)
+    shown = only_shown(request.tools, loaded.shown)
+    return msgspec.structs.replace(
+        request,
+        raw=loaded.body,
+        custom_tools=customs,
+        shown_tools=None if len(shown) == len(request.tools) else shown,
+    )
+
+
+def _are_new(tools: object) -> bool:
+    """Whether any of the tools was not seen before, so that it may have another shape."""
+    if type(tools) is not list:
+        return False
+    return bool([tool for tool in tools if type(tool) is not ToolSchema or not tool.function_name])
+
+
+def _plain_request(
+    raw: dict[str, Any], fingerprint: bytes, num_bytes: int | None
+) -> ChatRequest:
+    """The request in a body of the plain shape."""
     typed = typed_body(raw, ChatBody)
     if typed.top_logprobs and not typed.logprobs:
         raise invalid("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
@@ -194,7 +249,7 @@ def chat_request(
 
 
 def translated_chat(
-    raw: dict[str, Any], fingerprint: bytes, num_bytes: int, form: str
+    raw: dict[str, Any], fingerprint: bytes, num_bytes: int, form: str, *, may_load: bool = False
 ) -> ChatRequest:
     """As `chat_request`, of a body that was written from that of another API, whose field for the
     form of the answer is `form`: errors name that field.
@@ -204,7 +259,7 @@ def translated_chat(
         return text.replace("response_format.json_schema", form).replace("response_format", form)
 
     try:
-        request = chat_request(raw, fingerprint, num_bytes)
+        request = chat_request(raw, fingerprint, num_bytes, may_load=may_load)
     except ApiError as error:
         param = None if error.param is None else renamed(error.param)
         raise invalid(param, renamed(error.message), code=error.code or "invalid_value") from error
@@ -239,7 +294,7 @@ def _messages(bodies: list[MessageBody], others: list[OtherPart]) -> tuple[Messa
 
 
 def _is_past(bodies: list[MessageBody], at: int) -> bool:
-    """Whether a message may lose a picture without the client asking about just that: a result of
+    """Whether a message may lose a file or sound without the client asking about just that: a result of
     a tool, what follows one (clients pass a tool's pictures on as the user's), and all messages
     before the last one. The assistant's own at the end is the beginning of an answer.
     """
@@ -292,13 +347,25 @@ def _part_text(part: Part, where: str, others: list[OtherPart], *, is_past: bool
     kind = part.get("type")
     if not isinstance(kind, str):
         raise invalid(f"{where}.type", f"'{where}.type' must be a string.")
-    if kind not in _TEXT_PARTS:
-        others.append(OtherPart(where, kind, is_past))
-        return _LEFT_OUT.format(_WORDS.get(kind, "part")) if is_past else None
-    text = part.get(kind)
-    if not isinstance(text, str):
-        raise invalid(f"{where}.{kind}", f"'{where}.{kind}' must be a string.")
-    return text
+    field = _TEXT_PARTS.get(kind)
+    if field is not None:
+        text = part.get(field)
+        if not isinstance(text, str):
+            raise invalid(f"{where}.{field}", f"'{where}.{field}' must be a string.")
+        return text
+    if kind == "file" and (text := _file_text(part.get("file"))) is not None:
+        return text
+    is_past = is_past or kind == _PICTURES
+    others.append(OtherPart(where, kind, is_past))
+    return _LEFT_OUT.format(_WORDS.get(kind, "part")) if is_past else None
+
+
+def _file_text(file: object) -> str | None:
+    return (
+        text_of_file(file.get("file_data"), file.get("filename"))
+        if isinstance(file, dict)
+        else None
+    )
 
 
 def _tool_calls(bodies: list[ToolCallBody], at: int) -> tuple[ToolCall, ...]:

@@ -6,12 +6,14 @@ not know sockets or when to send.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, Literal, assert_never
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.api.api_format import AnswerHead, ApiFormat, HermaObject
+from gateway.api.call_ids import to_client
 from gateway.api.errors import ApiError
 from gateway.api.events import (
     ChoiceEvent,
@@ -25,7 +27,6 @@ from gateway.api.events import (
     ToolCallStart,
     Usage,
 )
-from gateway.api.messages_parser import CALL_PREFIX
 from gateway.api.signatures import Signer
 
 _encode = msgspec.json.Encoder().encode
@@ -97,6 +98,12 @@ class MessageUsage(msgspec.Struct):
         return MessageUsage(rest, usage.completion_tokens, usage.cached_tokens)
 
 
+class ContextManagement(msgspec.Struct):
+    """The edits of the context that changed something."""
+
+    applied_edits: Sequence[dict[str, Any]]
+
+
 class MessageObject(msgspec.Struct):
     """A whole answer, and the beginning of a streamed one."""
 
@@ -108,6 +115,7 @@ class MessageObject(msgspec.Struct):
     stop_reason: StopWord | None
     stop_sequence: str | None
     usage: MessageUsage
+    context_management: ContextManagement | UnsetType = UNSET
     herma: HermaObject | UnsetType = UNSET
 
 
@@ -132,18 +140,27 @@ class TokenCount(msgspec.Struct):
     input_tokens: int
 
 
-def messages_format(signer: Signer, request_id: str, *, shows_thinking: bool = True) -> ApiFormat:
+def messages_format(
+    signer: Signer,
+    request_id: str,
+    *,
+    shows_thinking: bool = True,
+    context_edits: Sequence[dict[str, Any]] | None = None,
+) -> ApiFormat:
     """The Messages API for one request, whose message has the digits of `request_id`. Clients that
     do not ask for thinking (`shows_thinking`) take the first block for the answer, so what a model
-    thinks all the same is left out.
+    thinks all the same is left out. `context_edits` are reported if the client asked for some.
     """
+    context = UNSET if context_edits is None else ContextManagement(context_edits)
     return ApiFormat(
         name="messages",
         id_prefix="msg_",
         streamed=lambda head: MessageStream(
-            head, signer, request_id, shows_thinking=shows_thinking
+            head, signer, request_id, shows_thinking=shows_thinking, context=context
         ),
-        whole=lambda head: MessageBuilder(head, signer, shows_thinking=shows_thinking),
+        whole=lambda head: MessageBuilder(
+            head, signer, shows_thinking=shows_thinking, context=context
+        ),
         error_body=lambda error: message_error(error, request_id),
         id_suffix=request_id.partition("_")[2],
     )
@@ -176,8 +193,15 @@ class MessageStream:
     """A `StreamFormatter`. Its only choice is the first."""
 
     def __init__(
-        self, head: AnswerHead, signer: Signer, request_id: str, *, shows_thinking: bool = True
+        self,
+        head: AnswerHead,
+        signer: Signer,
+        request_id: str,
+        *,
+        shows_thinking: bool = True,
+        context: ContextManagement | UnsetType = UNSET,
     ) -> None:
+        self._context = context
         self._shows_thinking = shows_thinking
         self._head = head
         self._signer = signer
@@ -217,7 +241,7 @@ class MessageStream:
                 self._has_arguments = self._has_arguments or bool(event.text)
                 return self._delta(b"input_json_delta", b"partial_json", event.text)
             case ToolCallStart():
-                call = ToolUseBlock(CALL_PREFIX + event.id, event.name, {})
+                call = ToolUseBlock(to_client(event.id), event.name, {})
                 self._has_arguments = False
                 return self._begin("tool_use", call)
             case ToolCallEnd():
@@ -244,6 +268,8 @@ class MessageStream:
             "delta": _stop(self._finished),
             "usage": MessageUsage.of(self._usage),
         }
+        if self._context is not UNSET:
+            rest["context_management"] = self._context
         if self._started is not None:
             rest["herma"] = HermaObject.of(self._started, self._usage)
         return (
@@ -306,7 +332,15 @@ def _stop(finished: Finished | None) -> dict[str, str | None]:
 class MessageBuilder:
     """A `BodyBuilder`: the message in one piece."""
 
-    def __init__(self, head: AnswerHead, signer: Signer, *, shows_thinking: bool = True) -> None:
+    def __init__(
+        self,
+        head: AnswerHead,
+        signer: Signer,
+        *,
+        shows_thinking: bool = True,
+        context: ContextManagement | UnsetType = UNSET,
+    ) -> None:
+        self._context = context
         self._shows_thinking = shows_thinking
         self._head = head
         self._signer = signer
@@ -345,9 +379,12 @@ class MessageBuilder:
             stop_reason=None,
             stop_sequence=None,
             usage=MessageUsage.of(usage),
+            context_management=self._context,
             herma=UNSET if started is None else HermaObject.of(started, usage),
         )
-        return _encode({**msgspec.structs.asdict(message), **stop})
+        fields = msgspec.structs.asdict(message)
+        given = {name: value for name, value in fields.items() if value is not UNSET}
+        return _encode({**given, **stop})
 
     def _last(self, kind: Literal["thinking", "text"]) -> list[str]:
         if not self._blocks or self._blocks[-1][0] != kind:
@@ -367,7 +404,7 @@ class MessageBuilder:
         arguments = _object_in(text or "{}")
         if arguments is None:
             arguments = _object_in(_whole_part(text)) or {}
-        return ToolUseBlock(CALL_PREFIX + kind.id, kind.name, arguments)
+        return ToolUseBlock(to_client(kind.id), kind.name, arguments)
 
 
 def _object_in(text: str) -> dict[str, Any] | None:

@@ -1,7 +1,8 @@
 """The body of POST /v1/messages (Anthropic's API) -> `ChatRequest`.
 
 Owns the shape of the body and its translation into a chat, which providers get too. Fields, blocks
-and tools that Herma cannot serve are dropped, because clients send many kinds. Two texts of Claude
+and tools that Herma cannot serve are dropped, because clients send many kinds; the request names
+those that the answer would depend on. Two texts of Claude
 Code are removed, because they change the beginning of every prompt and so defeat every prefix
 cache: a billing header in the system text, and a count of the tokens left. Must not know HTTP.
 """
@@ -14,8 +15,13 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from gateway.api.call_ids import from_client
 from gateway.api.chat_parser import Rewrite, translated_chat
+from gateway.api.client_tools import client_tool
+from gateway.api.context_edits import EditedContext, edited_context
+from gateway.api.deferred_tools import may_refer, reference
 from gateway.api.errors import invalid
+from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
     MAX_SESSION_CHARS,
     MAX_STOPS,
@@ -28,9 +34,7 @@ from gateway.api.request import (
     typed_body,
 )
 from gateway.api.signatures import Signer
-
-CALL_PREFIX: Final = "toolu_"
-"""The prefix of call ids in this API; the rest is the id that the model's template knows."""
+from gateway.api.text_files import text_of_file
 
 _FINGERPRINT_SEED: Final = 1
 """The same bytes mean another request in another API."""
@@ -41,7 +45,19 @@ _SESSION: Final = re.compile(r"session_([0-9A-Za-z-]{8,})")
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _OUR_TOOLS: Final = frozenset({None, "custom"})
-"""Types of tools that the client runs; a server would run the others."""
+"""Types of tools that the client describes. It runs those of `client_tools.py` too; a server would
+run the others.
+"""
+_SEARCH: Final = "tool_search_tool_"
+"""Begins the types of a search that the server would run. None runs here, so that the tools which
+it would find are shown from the beginning.
+"""
+_NOT_SERVED: Final = ("mcp_servers", "container")
+"""Fields on which an answer would depend."""
+_SUMMARY: Final = "Summary of the conversation so far:\n\n{}"
+
+_IN_RESULTS: Final = frozenset({"text", "tool_reference"})
+"""Types of parts that stay in the result of a call."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -56,13 +72,14 @@ class MessageParam(msgspec.Struct):
 
 
 class ToolParam(msgspec.Struct):
-    """A tool; those with another `type` than `custom` are ignored."""
+    """A tool that the client runs."""
 
     name: Annotated[str, Meta(min_length=1)]
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
+    defer_loading: bool | None = None
 
 
 class ToolChoiceParam(msgspec.Struct):
@@ -108,6 +125,8 @@ class MessagesBody(msgspec.Struct, kw_only=True):
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     metadata: MetadataParam | None = None
 
@@ -118,12 +137,16 @@ def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) 
     Thinking in the history counts if `signer` has signed it. Raises `ApiError` 400 that names the
     field.
     """
-    typed = typed_body(decode_object(body), MessagesBody)
-    chat = _chat_of(typed, signer)
+    raw = decode_object(body)
+    typed = typed_body(raw, MessagesBody)
+    chat, context = _chat_of(typed, signer)
+    for name in GRAMMAR_FIELDS & raw.keys():
+        chat[name] = raw[name]
     if rewrite is not None:
         chat = rewrite(chat)
     fingerprint = xxhash.xxh3_128_digest(body, seed=_FINGERPRINT_SEED)
-    request = translated_chat(chat, fingerprint, len(body), "output_config.format")
+    form = "output_config.format" if typed.output_format is None else "output_format"
+    request = translated_chat(chat, fingerprint, len(body), form, may_load=may_refer(body))
     if may_continue(request.messages):
         request = continued(request, "messages")
     return msgspec.structs.replace(
@@ -131,14 +154,36 @@ def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) 
         session=_session(typed.metadata),
         translated_from="messages",
         template_kwargs={**_template_kwargs(typed), **request.template_kwargs},
+        ignored=_ignored(typed, raw, context),
+        context_edits=None if typed.context_management is None else tuple(context.applied),
     )
 
 
-def _chat_of(typed: MessagesBody, signer: Signer) -> dict[str, Any]:
+def _ignored(
+    typed: MessagesBody, raw: dict[str, Any], context: EditedContext
+) -> tuple[str, ...]:
+    """What the client asked for and does not get."""
+    tools = [
+        f"tools[{at}] ({tool.get('type')})"
+        for at, tool in enumerate(typed.tools or ())
+        if not _is_ours(tool)
+    ]
+    fields = [name for name in _NOT_SERVED if raw.get(name)]
+    return (*tools, *fields, *(f"context_management ({kind})" for kind in context.ignored))
+
+
+def _chat_of(typed: MessagesBody, signer: Signer) -> tuple[dict[str, Any], EditedContext]:
+    """The chat, and what was edited in it."""
     system, tokens_left = _system(typed.system)
-    messages = [{"role": "system", "content": system}] if system else []
+    messages: list[dict[str, Any]] = []
     for at, message in enumerate(typed.messages):
+        if (summary := _compacted(message)) is not None:
+            messages = [{"role": "user", "content": _SUMMARY.format(summary)}]
         messages += _messages(message, at, signer)
+    context = edited_context(messages, typed.context_management)
+    messages = list(context.messages)
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
     if tokens_left:
         _append(messages[-1], tokens_left)
     chat: dict[str, Any] = {"model": typed.model, "messages": messages}
@@ -149,15 +194,27 @@ def _chat_of(typed: MessagesBody, signer: Signer) -> dict[str, Any]:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if stops := [stop for stop in typed.stop_sequences or () if stop]:
         chat["stop"] = stops[:MAX_STOPS]
-    tools = [_tool(tool, at) for at, tool in enumerate(typed.tools or ()) if _is_ours(tool)]
+    tools = _tools(typed.tools or ())
     if tools:
         chat["tools"] = cached_tools(tools)
         chat |= _tool_choice(typed.tool_choice)
+    if typed.output_config is not None and typed.output_config.effort is not None:
+        chat["reasoning_effort"] = typed.output_config.effort
     form = typed.output_config.format if typed.output_config is not None else None
+    form = typed.output_format if form is None else form
     if form is not None and form.get("type") == "json_schema":
         schema = {"name": "answer", "schema": form.get("schema")}
         chat["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return chat
+    elif form is not None:
+        chat["response_format"] = form
+    return chat, context
+
+
+def _compacted(message: MessageParam) -> str | None:
+    """The summary that stands for all before it, if a server has compacted the conversation."""
+    blocks = message.content if isinstance(message.content, list) else ()
+    texts = [block.get("content") for block in blocks if block.get("type") == "compaction"]
+    return next((text for text in reversed(texts) if isinstance(text, str) and text), None)
 
 
 def _template_kwargs(typed: MessagesBody) -> dict[str, Any]:
@@ -254,11 +311,7 @@ def _call(block: Block, where: str) -> dict[str, Any]:
     # A call that was cut short may have been kept as text; no history makes a request fail.
     arguments = given if isinstance(given, str) else _encode(given or {}).decode()
     function = {"name": name, "arguments": arguments}
-    return {"id": _call_id(block.get("id")), "type": "function", "function": function}
-
-
-def _call_id(given: object) -> str:
-    return given.removeprefix(CALL_PREFIX) if isinstance(given, str) else ""
+    return {"id": from_client(block.get("id")), "type": "function", "function": function}
 
 
 def _user(blocks: list[Block], at: int) -> Iterator[dict[str, Any]]:
@@ -275,23 +328,27 @@ def _user(blocks: list[Block], at: int) -> Iterator[dict[str, Any]]:
         if said:
             yield {"role": "user", "content": _content(said)}
             said = []
-        text, others = _result(block, f"{where}.content")
-        yield {"role": "tool", "tool_call_id": _call_id(block.get("tool_use_id")), "content": text}
+        content, others = _result(block, f"{where}.content")
+        call_id = from_client(block.get("tool_use_id"))
+        yield {"role": "tool", "tool_call_id": call_id, "content": content}
         pictures += others
     is_said = not any(block.get("type") == "tool_result" for block in blocks)
     if is_said or said or pictures:
         yield {"role": "user", "content": _content(pictures + said)}
 
 
-def _result(block: Block, where: str) -> tuple[str, list[Block]]:
-    """The text of a call's result, and the parts that are none."""
+def _result(block: Block, where: str) -> tuple[str | list[Block], list[Block]]:
+    """The text of a call's result, or parts with references to tools; and all other parts."""
     inner = block.get("content")
     parts = _parts(inner, where) if isinstance(inner, list) else []
-    texts = [part["text"] for part in parts if part["type"] == "text"]
-    text = inner if isinstance(inner, str) else "\n".join(texts)
+    said = [part for part in parts if part["type"] in _IN_RESULTS]
+    others = [part for part in parts if part["type"] not in _IN_RESULTS]
+    if any(part["type"] != "text" for part in said):
+        return said, others
+    text = inner if isinstance(inner, str) else "\n".join(part["text"] for part in said)
     if not text and block.get("is_error"):
         text = "error"
-    return text, [part for part in parts if part["type"] != "text"]
+    return text, others
 
 
 def _content(parts: list[Block]) -> str | list[Block]:
@@ -321,6 +378,8 @@ def _parts(blocks: Iterable[object], where: str) -> list[Block]:
                 parts.append({"type": "image_url", "image_url": {"url": _url(block)}})
             case "document":
                 parts += _document(block, where)
+            case "tool_reference" if isinstance(name := block.get("tool_name"), str):
+                parts.append(reference(name))
             case "search_result":
                 texts = [f"{block.get('title', '')} ({block.get('source', '')})"]
                 parts.append({"type": "text", "text": "\n".join(texts + _inner_texts(block))})
@@ -356,23 +415,42 @@ def _document(block: Block, where: str) -> list[Block]:
             return [{"type": "text", "text": inner}]
         return _parts(inner if isinstance(inner, list) else [], where)
     name = str(block.get("title") or "document")
+    if (text := text_of_file(_url(block), name)) is not None:
+        return [{"type": "text", "text": text}]
     return [{"type": "file", "file": {"filename": name, "file_data": _url(block)}}]
 
 
 def _is_ours(tool: dict[str, Any]) -> bool:
-    return tool.get("type") in _OUR_TOOLS
+    kind = tool.get("type")
+    return kind in _OUR_TOOLS or client_tool(tool) is not None or "input_schema" in tool
 
 
-def _tool(given: dict[str, Any], at: int) -> dict[str, Any]:
+def _tools(given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tools that the client runs, as tools of the chat API."""
+    searches = any(str(tool.get("type")).startswith(_SEARCH) for tool in given)
+    return [
+        _tool(tool, at, may_defer=not searches)
+        for at, tool in enumerate(given)
+        if _is_ours(tool)
+    ]
+
+
+def _tool(given: dict[str, Any], at: int, *, may_defer: bool) -> dict[str, Any]:
     """A tool of the chat API."""
     tool = typed_body(given, ToolParam, f"tools[{at}]")
     function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    function["parameters"] = tool.input_schema or {"type": "object", "properties": {}}
+    description, schema = tool.description, tool.input_schema
+    if schema is None and (known := client_tool(given)) is not None:
+        description, schema = known
+    if description is not None:
+        function["description"] = description
+    function["parameters"] = schema or {"type": "object", "properties": {}}
     if tool.strict:
         function["strict"] = True
-    return {"type": "function", "function": function}
+    found: dict[str, Any] = {"type": "function", "function": function}
+    if tool.defer_loading and may_defer:
+        found["defer_loading"] = True
+    return found
 
 
 def _tool_choice(choice: ToolChoiceParam | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from gateway.api.response_items import (
     ItemsBody,
     MetadataBody,
 )
-from gateway.api.responses_formatter import ResponseObject
+from gateway.api.responses_formatter import CompactedResponse, ResponseObject
 from gateway.api.responses_parser import ResponsesBody
 from gateway.api.utility_bodies import (
     Alive,
@@ -181,6 +181,14 @@ _OPERATIONS: Final = {
         "post",
         "Answer a conversation, as OpenAI's Responses API does.",
         {JSON: ResponseObject, EVENTS: None},
+        _GENERATING,
+        ResponsesBody,
+        in_v1=True,
+    ),
+    "/responses/compact": _Operation(
+        "post",
+        "Replace a conversation by a summary.",
+        {JSON: CompactedResponse},
         _GENERATING,
         ResponsesBody,
         in_v1=True,

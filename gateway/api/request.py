@@ -174,13 +174,19 @@ class OtherPart(msgspec.Struct, frozen=True):
 class ChatRequest(msgspec.Struct, frozen=True):
     """A checked request, of any endpoint. None: the client did not set the field.
 
-    `tools` are those that the model sees (none with tool_choice "none", only the named one if one
-    was named). Without `parallel_calls` an answer has at most one call. `seed` is cut to 63 bits.
+    `tools` are those that the model may call (none with tool_choice "none", only the named one if
+    one was named); `shown_tools` are those at the beginning of the prompt if they are others, since
+    deferred tools stand in messages. Without `parallel_calls` an answer has at most one call. `seed` is cut to 63 bits.
     `session` is the name of the conversation in the body. `other_part` is the first content part
     that `messages` cannot hold; `has_bias`: there is a logit bias. The answer must follow
     `grammar`. It continues `answer_start`, which is not part of it. `raw` is the decoded body with
     unknown fields, for a provider; it must not be changed. `fingerprint` is equal for equal bytes
     of the body, which has `num_bytes`.
+
+    `custom_tools` are those functions that stand for tools of text, True for those that the client
+    sent without a wrapper. `ignored` names what the client asked for and does not get;
+    `context_edits` are the edits of the conversation that it asked for and got, None without any
+    request for some.
 
     `embeds`: the embedding of the prompt is wanted, of `dimensions` numbers. `translated_from`:
     `raw` was translated from the body of another API, and `messages` from its field of this name.
@@ -226,6 +232,15 @@ class ChatRequest(msgspec.Struct, frozen=True):
     answer_start: str = ""
     embeds: bool = False
     dimensions: int | None = None
+    shown_tools: tuple[dict[str, Any], ...] | None = None
+    custom_tools: Mapping[str, bool] = {}
+    ignored: tuple[str, ...] = ()
+    context_edits: tuple[dict[str, Any], ...] | None = None
+
+    @property
+    def prompt_tools(self) -> tuple[dict[str, Any], ...]:
+        """The tools at the beginning of the prompt."""
+        return self.tools if self.shown_tools is None else self.shown_tools
 
     @property
     def prompt_field(self) -> str:

@@ -17,6 +17,7 @@ PAGE: Final = 20
 STOPPED: Final = "The gateway stopped while this response was running."
 
 REASONING_PREFIX: Final = "rs_"
+COMPACTION: Final = "compaction"
 _PREFIXES: Final = {
     "message": "msg_",
     "reasoning": REASONING_PREFIX,
@@ -24,6 +25,10 @@ _PREFIXES: Final = {
     "function_call_output": "fco_",
     "custom_tool_call": "ctc_",
     "custom_tool_call_output": "ctco_",
+    "tool_search_call": "tsc_",
+    "tool_search_output": "tso_",
+    "additional_tools": "at_",
+    COMPACTION: "cmp_",
 }
 _OTHER_PREFIX: Final = "item_"
 
@@ -101,6 +106,20 @@ def with_ids(items: Iterable[Item], suffix: str) -> list[Item]:
             form = {"status": "completed", **form, "content": _parts(item)}
         listed.append(form)
     return listed
+
+
+def chained(turns: Sequence[tuple[Sequence[Item], Item]]) -> list[Item]:
+    """The items of a chain of responses (what each got, and the response), without those that a
+    compaction in a response has replaced.
+    """
+    items: list[Item] = []
+    for given, made in turns:
+        items += given
+        for item in made["output"]:
+            if item.get("type") == COMPACTION:
+                items.clear()
+            items.append(item)
+    return items
 
 
 def references(items: Iterable[Item]) -> list[str]:

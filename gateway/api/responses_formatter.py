@@ -12,6 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.api.api_format import AnswerHead, ApiFormat, HermaObject
+from gateway.api.compaction import sealed_summary
+from gateway.api.custom_tools import input_of
 from gateway.api.errors import ApiError
 from gateway.api.events import (
     ChoiceEvent,
@@ -48,7 +50,10 @@ _PREFIXES: Final = {
     "message": "msg_",
     "function_call": "fc_",
     "custom_tool_call": "ctc_",
+    "tool_search_call": "tsc_",
+    "compaction": "cmp_",
 }
+_NO_SUMMARY: Final = "The model wrote no summary of the conversation; nothing was compacted."
 
 _encode = msgspec.json.Encoder().encode
 
@@ -125,6 +130,18 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     herma: HermaObject | UnsetType = UNSET
 
 
+class CompactedResponse(msgspec.Struct, kw_only=True):
+    """A conversation as the only item that replaces it."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: ResponseUsage | None
+    error: dict[str, Any] | UnsetType = UNSET
+    herma: HermaObject | UnsetType = UNSET
+
+
 class Recorder(Protocol):
     """Records an answer while it is formatted."""
 
@@ -167,6 +184,19 @@ def responses_format(
     )
 
 
+def compaction_format(asked: Responses, signer: Signer) -> ApiFormat:
+    """The format of a compaction alone."""
+    nothing = _Nothing()
+
+    def whole(head: AnswerHead) -> CompactionBuilder:
+        return CompactionBuilder(head, asked, signer)
+
+    def streamed(head: AnswerHead) -> ResponseStream:
+        return ResponseStream(_Response(head, asked, _no_time), signer, nothing)
+
+    return ApiFormat("responses", ID_PREFIX, streamed, whole)
+
+
 class _Open:
     """The item that is being written; `texts` are its content so far."""
 
@@ -197,6 +227,8 @@ class _Items:
 
     def take(self, event: ContentEvent) -> list[Event]:
         """The events of the stream for `event`, except `Finished`, which is for `close`."""
+        if self._asked.compacts:
+            return self._summary(event)
         match event:
             case TextDelta():
                 return self._text(event) if event.text or event.logprobs else []
@@ -213,6 +245,16 @@ class _Items:
             case _:
                 assert_never(event)
 
+    def end_status(self, *, is_cut: bool) -> Status:
+        """The status at the end. A summary that was cut short is one."""
+        return "incomplete" if is_cut and not self._asked.compacts else "completed"
+
+    def missing(self) -> ApiError | None:
+        """Why the answer has failed although the model has ended well."""
+        if self._asked.compacts and not self.done:
+            return ApiError(502, _NO_SUMMARY, code="no_summary")
+        return None
+
     def close(self, status: Status) -> list[Event]:
         """End the open item, if there is one."""
         item, self._open = self._open, None
@@ -220,6 +262,11 @@ class _Items:
             return []
         text = "".join(item.texts)
         match item.kind:
+            case "compaction":
+                item.fields["encrypted_content"] = sealed_summary(text.strip(), self._signer)
+                item.fields.pop("status")
+                self.done.append(item.fields)
+                return [_item_event("done", item)]
             case "message":
                 part = _text_part(text, item.logprobs)
                 item.fields["content"] = [part]
@@ -235,19 +282,33 @@ class _Items:
                 said = {**place, "text": text}
                 events = [("response.reasoning_text.done", said), _part_event("done", place, part)]
             case "custom_tool_call":
-                item.fields["input"] = given = _custom_input(text)
+                item.fields["input"] = given = input_of(text)
                 delta = {**item.place, "delta": given}
                 done = {**item.place, "input": given}
                 kind = "response.custom_tool_call_input"
                 events = [(f"{kind}.delta", delta), (f"{kind}.done", done)]
+            case "tool_search_call":
+                item.fields["arguments"] = _json_of(text)
+                events = []
             case _:
                 item.fields["arguments"] = text
                 done = {**item.place, "name": item.fields["name"], "arguments": text}
                 events = [("response.function_call_arguments.done", done)]
         item.fields["status"] = status
         self.done.append(item.fields)
-        ended = {"output_index": item.index, "item": item.fields}
-        return [*events, ("response.output_item.done", ended)]
+        return [*events, _item_event("done", item)]
+
+    def _summary(self, event: ContentEvent) -> list[Event]:
+        """The text is the summary, and all other content is no part of the answer."""
+        if not isinstance(event, TextDelta) or not event.text:
+            return []
+        item, events = self._open, []
+        if item is None:
+            if not event.text.strip():
+                return []
+            item, events = self._begin("compaction", {"encrypted_content": ""})
+        item.texts.append(event.text)
+        return events
 
     def _text(self, event: TextDelta) -> list[Event]:
         opening: list[Event] = []
@@ -276,6 +337,9 @@ class _Items:
         fields: Fields = {"call_id": event.id, "name": name.name}
         if name.kind == "custom":
             return self._begin("custom_tool_call", {**fields, "input": ""})[1]
+        if name.kind == "tool_search":
+            fields = {"call_id": event.id, "execution": "client", "arguments": {}}
+            return self._begin("tool_search_call", fields)[1]
         if name.namespace is not None:
             fields["namespace"] = name.namespace
         return self._begin("function_call", {**fields, "arguments": ""})[1]
@@ -286,7 +350,7 @@ class _Items:
         if item is None:
             return []
         item.texts.append(text)
-        if item.kind == "custom_tool_call":
+        if item.kind in {"custom_tool_call", "tool_search_call"}:
             return []
         return [("response.function_call_arguments.delta", {**item.place, "delta": text})]
 
@@ -313,14 +377,16 @@ def _text_part(text: str, logprobs: list[TokenLogprob]) -> Fields:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def _custom_input(arguments: str) -> str:
-    """The text in the arguments of a custom tool; arguments of another form are the text."""
+def _item_event(verb: str, item: _Open) -> Event:
+    return f"response.output_item.{verb}", {"output_index": item.index, "item": item.fields}
+
+
+def _json_of(arguments: str) -> object:
+    """The arguments as JSON; as text, if they were cut short."""
     try:
-        value = msgspec.json.decode(arguments)
+        return msgspec.json.decode(arguments or "{}")
     except (msgspec.MsgspecError, RecursionError):
         return arguments
-    text = value.get("input") if isinstance(value, dict) else None
-    return text if isinstance(text, str) else arguments
 
 
 class _Response:
@@ -418,8 +484,10 @@ class ResponseStream:
 
     def done(self) -> bytes:
         """The end of the open item, and of the response."""
-        status: Status = "incomplete" if self._is_cut else "completed"
+        status = self._items.end_status(is_cut=self._is_cut)
         closing = self._items.close(status)
+        if (error := self._items.missing()) is not None:
+            return self.error(error)
         return self._end(closing, self._state(status)["response"])
 
     def cancel(self) -> bytes:
@@ -482,8 +550,43 @@ class ResponseBuilder:
 
     def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
         """See `BodyBuilder`."""
-        status: Status = "incomplete" if self._is_cut else "completed"
+        status = self._items.end_status(is_cut=self._is_cut)
         self._items.close(status)
-        response = self._response.at(status, self._items.done, usage, started=started)
+        error = self._items.missing()
+        response = self._response.at(
+            status if error is None else "failed",
+            self._items.done,
+            usage,
+            started=started,
+            error=error,
+        )
         self._recorder.state(response)
         return _encode(response)
+
+
+class CompactionBuilder:
+    """A `BodyBuilder`: a compaction alone."""
+
+    def __init__(self, head: AnswerHead, asked: Responses, signer: Signer) -> None:
+        self._head = head
+        self._items = _Items(head.id, asked, signer)
+
+    def add(self, event: ContentEvent) -> None:
+        """See `BodyBuilder`."""
+        self._items.take(event)
+
+    def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
+        """See `BodyBuilder`."""
+        self._items.close("completed")
+        error = self._items.missing()
+        return _encode(
+            CompactedResponse(
+                id=self._head.id,
+                object="response.compaction",
+                created_at=self._head.created,
+                output=self._items.done,
+                usage=None if usage is None else ResponseUsage.of(usage),
+                error=UNSET if error is None else _error(error),
+                herma=UNSET if started is None else HermaObject.of(started, usage),
+            )
+        )

@@ -1,12 +1,12 @@
 """The body of POST /v1/responses (OpenAI's API) -> `ChatRequest`, and what its answer repeats.
 
 Owns the shape of the body and its translation into a chat, which providers get too. Items, parts
-and tools that Herma cannot serve are dropped, and no history makes a request fail, whatever
-arguments its calls have. The items that a response continues or refers to are arguments. Must not
-know HTTP, nor where items are stored.
+and tools that Herma cannot serve are dropped (the request names such tools), and no history makes a
+request fail, whatever arguments its calls have. The items that a response continues or refers to
+are arguments. Must not know HTTP, nor where items are stored.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -14,7 +14,11 @@ import xxhash
 from msgspec import Meta
 
 from gateway.api.chat_parser import Rewrite, translated_chat
+from gateway.api.compaction import SUMMARISE, summary_text
+from gateway.api.custom_tools import arguments_of, custom_function
+from gateway.api.deferred_tools import DEFER, reference
 from gateway.api.errors import invalid
+from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
     ChatRequest,
     OutputCap,
@@ -24,6 +28,7 @@ from gateway.api.request import (
     typed_body,
 )
 from gateway.api.signatures import Signer
+from gateway.api.text_files import text_of_file
 from protocol.sampling import MAX_LOGPROBS
 
 NAMESPACE_SEPARATOR: Final = "__"
@@ -35,12 +40,11 @@ _FINGERPRINT_SEED: Final = 2
 
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
-_CUSTOM_INPUT: Final = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
+SEARCH: Final = "tool_search"
+"""The function that stands for a search of tools by the client."""
+_COMPACTIONS: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})
+_NOT_SERVED: Final = ("prompt", "max_tool_calls", "context_management")
+"""Fields on which an answer would depend."""
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -93,14 +97,15 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
 class ToolName(msgspec.Struct, frozen=True):
     """A tool as the client knows it."""
 
-    kind: Literal["function", "custom"]
+    kind: Literal["function", "custom", "tool_search"]
     name: str
     namespace: str | None = None
 
 
 class Responses(msgspec.Struct, frozen=True):
     """A request, and what its answer needs: the tools by the names that the model knows, the fields
-    to `echo`, and whether reasoning is `sealed` into a blob.
+    to `echo`, and whether reasoning is `sealed` into a blob. One that `compacts` is answered with a
+    summary of the conversation, as one sealed item.
     """
 
     request: ChatRequest
@@ -108,6 +113,7 @@ class Responses(msgspec.Struct, frozen=True):
     echo: dict[str, Any]
     sealed: bool = False
     is_background: bool = False
+    compacts: bool = False
 
 
 class ResponsesDraft(msgspec.Struct, frozen=True):
@@ -136,6 +142,12 @@ class ResponsesDraft(msgspec.Struct, frozen=True):
     def with_items(self, items: list[Item]) -> "ResponsesDraft":
         """The request with `items` as its input."""
         return msgspec.structs.replace(self, typed=msgspec.structs.replace(self.typed, input=items))
+
+    def compacting(self) -> "ResponsesDraft":
+        """The demand for a summary of the conversation, in one piece."""
+        items = [*self.items, {"type": "compaction_trigger"}]
+        typed = msgspec.structs.replace(self.typed, input=items, stream=False, background=False)
+        return msgspec.structs.replace(self, typed=typed)
 
     @property
     def wants_store(self) -> bool:
@@ -175,28 +187,64 @@ def parse_responses(
     if isinstance(draft, bytes):
         draft = read_responses(draft)
     typed, raw = draft.typed, draft.raw
-    names: dict[str, ToolName] = {}
-    chat = _chat_of(typed, signer, names, history)
+    said = _Conversation(signer)
+    chat = _chat_of(typed, said, history)
+    for name in GRAMMAR_FIELDS & raw.keys():
+        chat[name] = raw[name]
     if rewrite is not None:
         chat = rewrite(chat)
     fingerprint = xxhash.xxh3_128_digest(draft.body, seed=_FINGERPRINT_SEED)
-    request = translated_chat(chat, fingerprint, len(draft.body), "text.format")
+    given = chat, fingerprint, len(draft.body), "text.format"
+    request = translated_chat(*given, may_load=said.has_references)
+    if said.compacts:
+        request = _compacting(request)
     return Responses(
         request=msgspec.structs.replace(
-            request, session=session_of(raw) or draft.conversation_id, translated_from="input"
+            request,
+            session=session_of(raw) or draft.conversation_id,
+            translated_from="input",
+            ignored=_ignored(typed, raw),
         ),
-        names=names,
+        names=said.names,
         echo={**_echo(typed, raw), **_stored_fields(draft, is_stored=is_stored)},
         sealed=ENCRYPTED in (typed.include or ()),
         is_background=bool(typed.background),
+        compacts=said.compacts,
     )
+
+
+def _compacting(request: ChatRequest) -> ChatRequest:
+    """`request` for a summary: its prompt begins as before, with the tools, but none may be called,
+    and the answer has no form.
+    """
+    raw = {name: value for name, value in request.raw.items() if name != "response_format"}
+    if "tools" in raw:
+        raw["tool_choice"] = "none"
+    return msgspec.structs.replace(
+        request,
+        raw=raw,
+        tools=(),
+        tool_choice="none",
+        shown_tools=request.prompt_tools,
+        grammar=None,
+    )
+
+
+def _ignored(typed: ResponsesBody, raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the client asked for and does not get."""
+    tools = [
+        f"tools[{at}] ({tool.get('type')})"
+        for at, tool in enumerate(typed.tools or ())
+        if tool.get("type") not in _KNOWN_TOOLS
+    ]
+    return (*tools, *(name for name in _NOT_SERVED if raw.get(name)))
 
 
 def check_items(items: Iterable[Item], signer: Signer) -> None:
     """Raise `ApiError` 400 for an item that no request could hold."""
-    messages: list[dict[str, Any]] = []
+    said = _Conversation(signer)
     for at, item in enumerate(items):
-        _add(item, f"items[{at}]", messages, signer)
+        said.add(item, f"items[{at}]")
 
 
 def _stored_fields(draft: ResponsesDraft, *, is_stored: bool) -> dict[str, Any]:
@@ -234,7 +282,7 @@ def _echo(typed: ResponsesBody, raw: dict[str, Any]) -> dict[str, Any]:
         "temperature": typed.temperature,
         "text": {"format": text or {"type": "text"}},
         "tool_choice": "auto" if typed.tool_choice is None else typed.tool_choice,
-        "tools": [tool for tool in typed.tools or () if tool.get("type") in _TOOLS],
+        "tools": [tool for tool in typed.tools or () if tool.get("type") in _KNOWN_TOOLS],
         "top_logprobs": typed.top_logprobs or 0,
         "top_p": typed.top_p,
         "truncation": "disabled",
@@ -247,10 +295,20 @@ def _text_or_none(value: object) -> str | None:
 
 
 def _chat_of(
-    typed: ResponsesBody, signer: Signer, names: dict[str, ToolName], history: Iterable[Item]
+    typed: ResponsesBody, said: "_Conversation", history: Iterable[Item]
 ) -> dict[str, Any]:
-    """The chat; `names` gets the tools."""
-    messages = _messages(typed, signer, history)
+    """The chat; `said` gets its messages and tools."""
+    said.may_defer = not any(map(_is_search_by_server, typed.tools or ()))
+    said.take_tools(typed.tools or (), "tools")
+    if typed.instructions:
+        said.messages.append({"role": "system", "content": typed.instructions})
+    for item in history:
+        said.add(item, "history")
+    for at, item in enumerate(_given_items(typed)):
+        said.add(item, f"input[{at}]")
+    messages = said.messages
+    if said.compacts:
+        messages.append({"role": "user", "content": SUMMARISE})
     if all(message["role"] in {"system", "developer"} for message in messages):
         # A probe of the client, without a question.
         messages.append({"role": "user", "content": ""})
@@ -271,17 +329,19 @@ def _chat_of(
         "model": typed.model,
         "messages": messages,
         **chat,
-        **_tool_fields(typed, names),
+        **_tool_fields(typed, said),
         **_response_format(typed.text),
     }
 
 
-def _tool_fields(typed: ResponsesBody, names: dict[str, ToolName]) -> dict[str, Any]:
+def _tool_fields(typed: ResponsesBody, said: "_Conversation") -> dict[str, Any]:
     """The tools, and which of them may be called."""
-    tools = list(_tools(typed.tools or (), names))
+    tools = said.tools
     choice, allowed = _tool_choice(typed.tool_choice)
+    if choice == "none" and said.compacts:
+        choice = "auto"  # the prompt must begin as that of the last turn did
     if allowed is not None:
-        tools = [tool for tool in tools if names[tool["function"]["name"]].name in allowed]
+        tools = [tool for tool in tools if said.names[tool["function"]["name"]].name in allowed]
     if not tools:
         return {}
     fields = {"tools": cached_tools(tools), "tool_choice": choice}
@@ -298,19 +358,6 @@ def _response_format(text: TextParam | None) -> dict[str, Any]:
         return {"response_format": form}
     wrapped = {name: value for name, value in form.items() if name != "type"}
     return {"response_format": {"type": "json_schema", "json_schema": wrapped}}
-
-
-def _tools(given: Iterable[Item], names: dict[str, ToolName]) -> Iterator[dict[str, Any]]:
-    """The tools that the client runs, as functions under names of their own."""
-    for at, tool in enumerate(given):
-        write = _TOOLS.get(str(tool.get("type")))
-        if write is None:
-            continue  # a server would run it
-        for name, function in write(tool, f"tools[{at}]"):
-            flat = name.name if name.namespace is None else _flat(name.namespace, name.name)
-            if flat not in names:
-                names[flat] = name
-                yield {"type": "function", "function": {"name": flat, **function}}
 
 
 def _flat(namespace: str, name: str) -> str:
@@ -331,6 +378,8 @@ def _function(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]
         function["description"] = tool["description"]
     if tool.get("strict") is True:
         function["strict"] = True
+    if tool.get(DEFER) is True:
+        function[DEFER] = True
     yield ToolName("function", _name(tool, where)), function
 
 
@@ -343,17 +392,29 @@ def _namespace(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any
 
 
 def _custom(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
-    """A tool that takes text: a function of one text. Its description states the grammar."""
-    texts = [tool.get("description")]
-    form = tool.get("format")
-    if isinstance(form, dict) and isinstance(form.get("definition"), str):
-        texts.append(f"The input follows this {form.get('syntax')} grammar:\n{form['definition']}")
-    description = "\n\n".join(text for text in texts if isinstance(text, str) and text)
-    function = {"description": description, "parameters": _CUSTOM_INPUT}
-    yield ToolName("custom", _name(tool, where)), function
+    yield ToolName("custom", _name(tool, where)), custom_function(tool)
 
 
-_TOOLS: Final = {"function": _function, "namespace": _namespace, "custom": _custom}
+def _search(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:  # noqa: ARG001
+    """A search by the client; there is none by the server."""
+    if tool.get("execution") != "client":
+        return
+    given, text = tool.get("parameters"), tool.get("description")
+    function: dict[str, Any] = {"parameters": given if isinstance(given, dict) else _NO_PARAMETERS}
+    if isinstance(text, str):
+        function["description"] = text
+    yield ToolName("tool_search", SEARCH), function
+
+
+def _is_search_by_server(tool: Item) -> bool:
+    """Whether the server would run the search. None runs here, so that the tools which it would
+    find are shown from the beginning.
+    """
+    return tool.get("type") == SEARCH and tool.get("execution") != "client"
+
+
+_TOOLS: Final = {"function": _function, "namespace": _namespace, "custom": _custom, SEARCH: _search}
+_KNOWN_TOOLS: Final = _TOOLS.keys()
 
 
 def _tool_choice(
@@ -370,6 +431,8 @@ def _tool_choice(
         return mode if isinstance(mode, str) else "auto", {
             str(one.get("name")) for one in tools if isinstance(one, dict)
         }
+    if kind == SEARCH:
+        return {"type": "function", "function": {"name": SEARCH}}, None
     if kind not in {"function", "custom"}:
         return "auto", None  # of a tool that a server would run
     name = given.get("name")
@@ -378,31 +441,89 @@ def _tool_choice(
     return {"type": "function", "function": {"name": name}}, None
 
 
-def _messages(
-    typed: ResponsesBody, signer: Signer, history: Iterable[Item]
-) -> list[dict[str, Any]]:
-    """The messages of the chat. All output of the model between two inputs is one message."""
-    messages: list[dict[str, Any]] = []
-    if typed.instructions:
-        messages.append({"role": "system", "content": typed.instructions})
-    for item in history:
-        _add(item, "history", messages, signer)
-    for at, item in enumerate(_given_items(typed)):
-        _add(item, f"input[{at}]", messages, signer)
-    return messages
+class _Conversation:
+    """The messages and tools of a chat, item by item. All output of the model between two inputs is
+    one message. `names` are the tools by the names that the model knows. Without `may_defer` all
+    tools of the request are shown from the beginning.
+    """
+
+    def __init__(self, signer: Signer) -> None:
+        self.signer = signer
+        self.messages: list[dict[str, Any]] = []
+        self.names: dict[str, ToolName] = {}
+        self.tools: list[dict[str, Any]] = []
+        self.may_defer = True
+        self.has_references = False
+        self.compacts = False
+
+    def take_tools(
+        self, given: object, where: str, *, are_found: bool = False, may_defer: bool = True
+    ) -> list[str]:
+        """Add the tools that the client runs, as functions under names of their own; returns those
+        names. Tools that `are_found` stand where they were found.
+        """
+        found: list[str] = []
+        for at, tool in enumerate(given if isinstance(given, list | tuple) else ()):
+            write = _TOOLS.get(str(tool.get("type"))) if isinstance(tool, dict) else None
+            if write is None:
+                continue  # a server would run it
+            for name, function in write(tool, f"{where}[{at}]"):
+                is_deferred = function.pop(DEFER, False) or tool.get(DEFER) is True
+                flat = name.name if name.namespace is None else _flat(name.namespace, name.name)
+                found.append(flat)
+                if flat in self.names:
+                    continue
+                self.names[flat] = name
+                entry = {"type": "function", "function": {"name": flat, **function}}
+                if are_found or (is_deferred and may_defer and self.may_defer):
+                    entry[DEFER] = True
+                self.tools.append(entry)
+        return found
+
+    def add(self, item: Item, where: str) -> None:
+        """Go on with `item`. Raises `ApiError` 400."""
+        kind = item.get("type") or ("message" if "role" in item else None)
+        if kind == "message" and item.get("role") != "assistant":
+            self.messages.append(_message(item, where))
+        elif kind in _RESULTS:
+            self.messages += _result(item)
+        elif kind in _WRITTEN:
+            if not self.messages or self.messages[-1]["role"] != "assistant":
+                self.messages.append({"role": "assistant", "content": ""})
+            _WRITTEN[kind](item, self.messages[-1], self.signer)
+        elif kind == "tool_search_output":
+            parts = self._found(item, where)
+            content = parts or "No tools were found."
+            call_id = _search_id(item)
+            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        elif kind == "additional_tools":
+            self._add_tools(item, where)
+        elif kind in _COMPACTIONS:
+            text = summary_text(item.get("encrypted_content"), self.signer)
+            if text is not None:
+                self.messages.append({"role": "user", "content": text})
+        elif kind == "compaction_trigger":
+            self.compacts = True
+
+    def _add_tools(self, item: Item, where: str) -> None:
+        """Tools that come with an item: before the conversation they are like those of the
+        request, later they stand there.
+        """
+        given, place = item.get("tools"), f"{where}.tools"
+        if all(message["role"] in {"system", "developer"} for message in self.messages):
+            self.take_tools(given, place, may_defer=False)
+        elif parts := self._found(item, where):
+            self.messages.append({"role": "developer", "content": parts})
+
+    def _found(self, item: Item, where: str) -> list[dict[str, str]]:
+        names = self.take_tools(item.get("tools"), f"{where}.tools", are_found=True)
+        self.has_references = self.has_references or bool(names)
+        return [reference(name) for name in names]
 
 
-def _add(item: Item, where: str, messages: list[dict[str, Any]], signer: Signer) -> None:
-    """Go on with `item`."""
-    kind = item.get("type") or ("message" if "role" in item else None)
-    if kind == "message" and item.get("role") != "assistant":
-        messages.append(_message(item, where))
-    elif kind in _RESULTS:
-        messages += _result(item)
-    elif kind in _WRITTEN:
-        if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": ""})
-        _WRITTEN[kind](item, messages[-1], signer)
+def _search_id(item: Item) -> str:
+    """The id of a search's call. A server's own searches have none."""
+    return str(item.get("call_id") or SEARCH)
 
 
 def _message(item: Item, where: str) -> dict[str, Any]:
@@ -434,6 +555,10 @@ def _parts(content: Iterable[object]) -> list[Item]:
                     parts.append({"type": "text", "text": text})
             case "input_image":
                 parts.append({"type": "image_url", "image_url": {"url": part.get("image_url")}})
+            case "input_file" if (
+                text := text_of_file(part.get("file_data"), part.get("filename"))
+            ) is not None:
+                parts.append({"type": "text", "text": text})
             case "input_file":
                 named = {name: value for name, value in part.items() if name != "type"}
                 parts.append({"type": "file", "file": named})
@@ -477,17 +602,21 @@ def _add_reasoning(item: Item, message: dict[str, Any], signer: Signer) -> None:
 def _add_call(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001
     """Add a call with its original arguments, even if they are not JSON."""
     name = item.get("name")
+    is_search = item.get("type") == "tool_search_call"
+    if is_search:
+        name = SEARCH
     if not isinstance(name, str) or not name:
         return
     if isinstance(space := item.get("namespace"), str) and space:
         name = _flat(space, name)
     arguments = item.get("arguments")
     if item.get("type") == "custom_tool_call":
-        arguments = _encode({"input": item.get("input")}).decode()
+        arguments = arguments_of(item.get("input"))
     elif not isinstance(arguments, str):
         arguments = _encode(arguments or {}).decode()
     function = {"name": name, "arguments": arguments}
-    call = {"id": str(item.get("call_id") or ""), "type": "function", "function": function}
+    call_id = _search_id(item) if is_search else str(item.get("call_id") or "")
+    call = {"id": call_id, "type": "function", "function": function}
     message.setdefault("tool_calls", []).append(call)
 
 
@@ -496,5 +625,6 @@ _WRITTEN: Final = {
     "reasoning": _add_reasoning,
     "function_call": _add_call,
     "custom_tool_call": _add_call,
+    "tool_search_call": _add_call,
 }
 """Items of the model, by their type."""

@@ -17,6 +17,7 @@ MAX_TEXT_BYTES: Final = 8 * 2**20
 """The bound on the text in a blob. A compressed blob that holds more is an attack."""
 
 _MAC_BYTES: Final = 32
+_REASONING: Final = b"reasoning"
 
 
 class Signer:
@@ -36,19 +37,19 @@ class Signer:
         """Whether `signature` is ours of exactly this text."""
         return hmac.compare_digest(_bytes(self.signature(text)), _bytes(signature))
 
-    def sealed(self, text: str) -> str:
-        """A blob that holds `text`."""
+    def sealed(self, text: str, purpose: bytes = _REASONING) -> str:
+        """A blob that holds `text`, for that purpose only."""
         packed = zlib.compress(_bytes(text))
-        return base64.b64encode(self._mac(b"reasoning", packed) + packed).decode()
+        return base64.b64encode(self._mac(purpose, packed) + packed).decode()
 
-    def unsealed(self, blob: str) -> str | None:
-        """The text in `blob`; None if this gateway did not make it."""
+    def unsealed(self, blob: str, purpose: bytes = _REASONING) -> str | None:
+        """The text in `blob`; None if this gateway did not make it for that purpose."""
         try:
             data = base64.b64decode(blob, validate=True)
         except (binascii.Error, ValueError):
             return None
         mac, packed = data[:_MAC_BYTES], data[_MAC_BYTES:]
-        if not hmac.compare_digest(mac, self._mac(b"reasoning", packed)):
+        if not hmac.compare_digest(mac, self._mac(purpose, packed)):
             return None
         text = zlib.decompressobj().decompress(packed, MAX_TEXT_BYTES)
         return text.decode("utf-8", "surrogatepass")

@@ -43,7 +43,15 @@ class ToolSchema(dict[str, Any]):
     JSON and the last answer of `holds`.
     """
 
-    __slots__ = ("_found", "_texts", "function_name", "num_bytes", "shown", "sources")
+    __slots__ = (
+        "_found",
+        "_texts",
+        "function_name",
+        "loaded",
+        "num_bytes",
+        "shown",
+        "sources",
+    )
 
     def __init__(self, fields: dict[str, Any], num_bytes: int) -> None:
         super().__init__(fields)
@@ -56,6 +64,8 @@ class ToolSchema(dict[str, Any]):
         """Set once by `shown_tool`."""
         self.sources: dict[bool, object] = {}
         """What engines get of its parameters, by whether it is strict."""
+        self.loaded: ToolSchema | None = None
+        """The tool without its mark, set once by `load_tools`."""
 
     def holds(self, text: str) -> bool:
         """Whether `text` occurs anywhere in the tool's JSON."""

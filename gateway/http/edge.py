@@ -21,7 +21,7 @@ from gateway.routing import ModelView, RoutePreview, WorkerView
 from gateway.spending import RateLimits, SpendingFigures
 from gateway.telemetry import AuditTrail, EventFeed, Listener, RequestTraces
 from gateway.turn import Caller, KnownText, PathRequest, Respond
-from gateway.upstream import apply_params
+from gateway.upstream import ChatEvents, apply_params
 
 Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
@@ -29,6 +29,15 @@ TextOf = Callable[[str], Awaitable[KnownText]]
 PassThrough = Callable[[PathRequest, Caller, Respond], Awaitable[None]]
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 Preview = Callable[[ChatRequest, Caller], Awaitable[RoutePreview]]
+
+
+def as_events(run_turn: RunTurn) -> RunTurn:
+    """`run_turn`, but a provider's answer is parsed into events instead of passed on as bytes."""
+
+    async def run(request: ChatRequest, caller: Caller, emit: Emit) -> None:
+        await run_turn(request, caller, ChatEvents(emit).take)
+
+    return run
 
 
 async def no_text(name: str) -> KnownText:

@@ -15,9 +15,10 @@ from gateway.api import (
     CHAT_FORMAT,
     Completions,
     completions_format,
+    custom_chat_format,
     embeddings_format,
     named_body,
-    parse_chat_request,
+    parse_any_chat,
     parse_completions,
     parse_embeddings,
     passed_on,
@@ -26,11 +27,11 @@ from gateway.api import (
 )
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
-from gateway.http.edge import Edge, model_named
+from gateway.http.edge import Edge, as_events, model_named
 from gateway.http.metrics import Metrics
 from gateway.http.pass_through_route import PassThroughRoute
 from gateway.http.prompts import EachPrompt
-from gateway.http.response_writer import EXTENSION
+from gateway.http.response_writer import EXTENSION, name_ignored
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.whole_answer import EmbeddingsAnswer, WholeAnswer
 from gateway.prompt import checked_ids, decode_raw
@@ -55,6 +56,7 @@ class Generation:
 
     def __init__(self, edge: Edge, gate: Gatekeeper, metrics: Metrics) -> None:
         self._edge = edge
+        self._as_events = replace(edge, run_turn=as_events(edge.run_turn))
         self._gate = gate
         self._metrics = metrics
         self._admission_pacer = AdmissionPacer()
@@ -63,15 +65,17 @@ class Generation:
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Answer a chat."""
         caller, body = await self.take(scope, receive)
-        request = parse_chat_request(body, self._edge.rewrite)
-        api = (
-            with_continuous_usage(CHAT_FORMAT, request.n)
-            if request.continuous_usage
-            else CHAT_FORMAT
-        )
+        request = parse_any_chat(body, self._edge.signer, self._edge.rewrite)
+        api, edge = CHAT_FORMAT, self._edge
+        if request.custom_tools:
+            api, edge = custom_chat_format(request.custom_tools), self._as_events
+        if request.continuous_usage:
+            api = with_continuous_usage(api, request.n)
         answer = StreamedAnswer if request.stream else WholeAnswer
         writer = scope["extensions"][EXTENSION]
-        await answer(self._edge, self._metrics, request, caller, api, writer).run()
+        if request.ignored:
+            name_ignored(writer, request)
+        await answer(edge, self._metrics, request, caller, api, writer).run()
 
     async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer raw prompts, each with its choices. Providers are asked only for a model that has

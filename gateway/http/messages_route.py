@@ -20,30 +20,20 @@ from gateway.api import (
     messages_format,
     parse_messages,
 )
-from gateway.http.edge import Edge, Emit, RunTurn
+from gateway.http.edge import Edge, as_events
 from gateway.http.generation import Generation
 from gateway.http.metrics import Metrics
-from gateway.http.response_writer import EXTENSION
+from gateway.http.response_writer import EXTENSION, name_ignored
 from gateway.http.responses import error_headers, header, send_body, send_json
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.tokenize import count_chat
 from gateway.http.whole_answer import WholeAnswer
 from gateway.turn import Caller
-from gateway.upstream import ChatEvents
 
 _NOT_FORWARDED: Final = (b"anthropic-", b"x-stainless-")
 """Prefixes of headers that concern this API; providers get a chat completion instead."""
 
 _Endpoint = Callable[[str, Scope, Receive, Send], Awaitable[None]]
-
-
-def as_events(run_turn: RunTurn) -> RunTurn:
-    """`run_turn`, but a provider's answer is parsed into events instead of passed on as bytes."""
-
-    async def run(request: ChatRequest, caller: Caller, emit: Emit) -> None:
-        await run_turn(request, caller, ChatEvents(emit).take)
-
-    return run
 
 
 def without_headers(caller: Caller, beginnings: tuple[bytes, ...]) -> Caller:
@@ -90,9 +80,15 @@ class Messages:
         """Answer a message."""
         caller, request = await self._take(scope, receive)
         thinks = request.template_kwargs.get("enable_thinking") is True
-        api = messages_format(self._edge.signer, request_id, shows_thinking=thinks)
+        api = messages_format(
+            self._edge.signer,
+            request_id,
+            shows_thinking=thinks,
+            context_edits=request.context_edits,
+        )
         answer = StreamedAnswer if request.stream else WholeAnswer
         writer = scope["extensions"][EXTENSION]
+        name_ignored(writer, request)
         await answer(self._turns, self._metrics, request, caller, api, writer).run()
 
     async def _count_tokens(

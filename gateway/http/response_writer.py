@@ -10,7 +10,8 @@ checkpoint. Instead the link's frame callback calls a `ResponseWriter`, whose me
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from gateway.http.responses import Header
+from gateway.api import ChatRequest
+from gateway.http.responses import Header, header
 
 MAX_PENDING_BYTES: Final = 2**20
 """Bytes that are kept for a client that reads slowly: about a minute of text. A single part that is
@@ -20,6 +21,9 @@ larger, such as an image in a provider's event, is kept in addition.
 EXTENSION: Final = "herma.response_writer"
 """The writer's name in `scope["extensions"]`."""
 
+
+MAX_IGNORED_CHARS: Final = 1024
+"""The bound on the header that names what the client does not get."""
 
 Look = Callable[[float], float]
 """A callback that gets the time on trio's clock and returns when to be called again. Must not
@@ -84,3 +88,10 @@ class ResponseWriter(Protocol):
     async def flushed(self) -> None:
         """Return once everything is with the kernel, or the peer is gone."""
         ...
+
+
+def name_ignored(writer: ResponseWriter, request: ChatRequest) -> None:
+    """Tell the client in a header what it asked for and does not get."""
+    if request.ignored:
+        ignored = header(b"x-herma-ignored", ", ".join(request.ignored)[:MAX_IGNORED_CHARS])
+        writer.extra_headers = (*writer.extra_headers, ignored)

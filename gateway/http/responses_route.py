@@ -17,6 +17,7 @@ from gateway.api import (
     Deleted,
     InputTokens,
     ResponsesDraft,
+    compaction_format,
     invalid,
     page_of,
     parse_responses,
@@ -25,11 +26,11 @@ from gateway.api import (
 )
 from gateway.http.auth import Gatekeeper
 from gateway.http.background_answer import BackgroundAnswer
-from gateway.http.edge import Edge
+from gateway.http.edge import Edge, as_events
 from gateway.http.generation import Generation
-from gateway.http.messages_route import as_events, without_headers
+from gateway.http.messages_route import without_headers
 from gateway.http.metrics import Metrics
-from gateway.http.response_writer import EXTENSION
+from gateway.http.response_writer import EXTENSION, name_ignored
 from gateway.http.responses import SSE_HEADERS, send_json
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.tokenize import count_chat
@@ -67,6 +68,7 @@ class ResponsesRoute:
         record = self._stored.record(origin)
         api = responses_format(asked, self._edge.signer, record, self._edge.unix_time)
         rest = asked.request, caller, api, scope["extensions"][EXTENSION]
+        name_ignored(rest[-1], asked.request)
         if record is not None and origin.is_background:
             self._stored.background.check_room()
             background = BackgroundAnswer(self._edge, self._metrics, *rest)
@@ -86,6 +88,20 @@ class ResponsesRoute:
         finally:
             if record is not None:
                 record.close()
+
+    async def compact(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Answer with a summary of the conversation, as one sealed item. Nothing is stored."""
+        caller, draft = await self._take(scope, receive)
+        asked = parse_responses(
+            draft.compacting(),
+            self._edge.signer,
+            self._edge.rewrite,
+            history=await self._stored.history(caller.key, draft),
+        )
+        api = compaction_format(asked, self._edge.signer)
+        writer = scope["extensions"][EXTENSION]
+        name_ignored(writer, asked.request)
+        await WholeAnswer(self._edge, self._metrics, asked.request, caller, api, writer).run()
 
     async def count_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with the number of tokens in the prompt, counted as a turn would."""

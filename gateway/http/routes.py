@@ -71,6 +71,7 @@ def edge_app(edge: Edge) -> ASGIApp:
         **_with_and_without_v1("/messages", Methods(POST=messages.create)),
         **_with_and_without_v1("/messages/count_tokens", Methods(POST=messages.count_tokens)),
         **_with_and_without_v1("/responses", Methods(POST=responses.create)),
+        **_with_and_without_v1("/responses/compact", Methods(POST=responses.compact)),
         **_with_and_without_v1("/responses/input_tokens", Methods(POST=responses.count_tokens)),
         **_with_and_without_v1("/conversations", Methods(POST=conversations.create)),
         **_with_and_without_v1("/tokenize", Methods(POST=tokenizing.tokenize)),

@@ -97,7 +97,7 @@ def _encoding_of_chat(text: ModelText, request: ChatRequest) -> Callable[[], "ar
     if not is_past and (refusal := request.refused_locally) is not None:
         raise refusal
     now = datetime.now(tz=UTC).astimezone()
-    given = request.messages, request.tools, request.template_kwargs, now
+    given = request.messages, request.prompt_tools, request.template_kwargs, now
     if not request.answer_start:
         return lambda: text.encode_chat(*given)
 

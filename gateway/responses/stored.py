@@ -15,6 +15,7 @@ from gateway.api import (
     REASONING_PREFIX,
     ApiError,
     ResponsesDraft,
+    chained,
     invalid,
     references,
     response_of,
@@ -113,7 +114,7 @@ class StoredResponses:
                 turns = await self._archive.find(store.chain, owner, previous_id)
             if turns is None:
                 raise _no_previous(previous_id)
-            return [item for given, made in turns for item in (*given, *made["output"])]
+            return chained(turns)
         if (conversation_id := draft.conversation_id) is not None:
             return await self.items(owner, conversation_id)
         return []

@@ -333,7 +333,8 @@ async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[b
         ids = await _run(encode, at_once=len(request.prompt) <= INLINE_SIZE)
         return pack_tokens(ids), ""
     now = _local_time(int(time.time())) if text.tells_time else _NO_TIME
-    given = request.messages, request.tools, request.template_kwargs, now
+    shown = request.tools if request.shown_tools is None else request.shown_tools
+    given = request.messages, shown, request.template_kwargs, now
     if is_quickly_rendered(request):
         segments = text.render_chat(*given)
     else:

@@ -197,15 +197,15 @@ def test_what_an_answer_cannot_go_on_from_is_refused(fields: dict[str, Any]) -> 
 
 
 def test_a_part_that_is_no_text_is_named() -> None:
-    """An image part is for providers; the error of local models names its type."""
-    text, image = {"type": "text", "text": "See:"}, {"type": "image_url", "image_url": {"url": ""}}
-    request = parse(messages=[{"role": "user", "content": [text, image]}])
-    assert request.messages[0].content == "See:"
-    assert request.raw["messages"][0]["content"] == [text, image]
+    """Sound is for providers; the error of local models names its type."""
+    text, sound = {"type": "text", "text": "Hear:"}, {"type": "input_audio", "input_audio": {}}
+    request = parse(messages=[{"role": "user", "content": [text, sound]}])
+    assert request.messages[0].content == "Hear:"
+    assert request.raw["messages"][0]["content"] == [text, sound]
     assert request.other_part is not None
     error = request.other_part.refusal()
     assert (error.status, error.param) == (400, "messages[0].content[1].type")
-    assert "image_url" in error.message
+    assert "input_audio" in error.message
 
 
 def test_of_several_parts_that_are_no_text_the_first_is_named() -> None:
@@ -215,13 +215,14 @@ def test_of_several_parts_that_are_no_text_the_first_is_named() -> None:
         messages=[
             {"role": "system", "content": "s"},
             {"role": "user", "content": parts},
-            {"role": "user", "content": [{"type": "image_url"}]},
+            {"role": "user", "content": [{"type": "input_audio"}, {"type": "image_url"}]},
         ]
     )
     assert request.other_part == OtherPart("messages[1].content[0]", "input_audio")
 
 
 SEEN = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}
+HEARD = {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}
 SAID = {"role": "assistant", "content": "a"}
 RESULT = {"role": "tool", "tool_call_id": "c", "content": [{"type": "file", "file": {}}]}
 
@@ -229,21 +230,27 @@ RESULT = {"role": "tool", "tool_call_id": "c", "content": [{"type": "file", "fil
 @pytest.mark.parametrize(
     ("messages", "is_past"),
     [
-        ([SEEN], False),
-        ([SEEN, SAID], False),  # the assistant's is the beginning of an answer
-        ([SEEN, SAID, SEEN], False),
-        ([{**SEEN, "role": "system"}, {"role": "user", "content": "u"}], False),
-        ([SEEN, {"role": "user", "content": "u"}], True),
-        ([SEEN, SAID, {"role": "user", "content": "u"}], True),
+        ([HEARD], False),
+        ([HEARD, SAID], False),  # the assistant's is the beginning of an answer
+        ([HEARD, SAID, HEARD], False),
+        ([{**HEARD, "role": "system"}, {"role": "user", "content": "u"}], False),
+        ([HEARD, {"role": "user", "content": "u"}], True),
+        ([HEARD, SAID, {"role": "user", "content": "u"}], True),
         ([SAID, RESULT], True),
-        ([SAID, RESULT, SEEN], True),
-        ([SAID, RESULT, SAID, SEEN], False),
+        ([SAID, RESULT, HEARD], True),
+        ([SAID, RESULT, SAID, HEARD], False),
+        ([SEEN], True),
+        ([{**SEEN, "role": "system"}, {"role": "user", "content": "u"}], True),
+        ([SAID, RESULT, SAID, SEEN], True),
+        ([SEEN, SAID, HEARD], False),
     ],
 )
-def test_a_picture_that_is_asked_about_is_told_from_the_history(
+def test_what_is_asked_about_is_told_from_the_history(
     messages: list[dict[str, Any]], is_past: bool
 ) -> None:
-    """What is past has a line in its place, whose text depends on the kind."""
+    """What is past has a line in its place, whose text depends on the kind; a picture has one
+    anywhere.
+    """
     request = parse(messages=messages)
     assert request.other_part is not None
     assert request.other_part.is_past == is_past

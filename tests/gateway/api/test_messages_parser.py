@@ -45,14 +45,15 @@ def test_fields_become_those_of_a_chat() -> None:
 
 @pytest.mark.parametrize("kind", ["enabled", "adaptive"])
 def test_thinking_is_the_template_s(kind: str) -> None:
-    """With the effort, if one is given; providers are told nothing that they may refuse."""
+    """With the effort, if one is given, which providers get too."""
     request = parsed(
         thinking={"type": kind, "budget_tokens": 1024, "display": "omitted"},
         output_config={"effort": "low"},
     )
     kwargs = {"enable_thinking": True, "thinking": True, "reasoning_effort": "low"}
     assert request.template_kwargs == kwargs
-    assert request.raw.keys() == {"model", "messages", "max_tokens"}
+    assert request.raw.keys() == {"model", "messages", "max_tokens", "reasoning_effort"}
+    assert request.raw["reasoning_effort"] == "low"
 
 
 def test_what_changes_in_every_request_leaves_the_system_text() -> None:
@@ -140,7 +141,7 @@ def test_tools_and_choices() -> None:
     """Tools that a server would run are dropped, and unknown fields ignored."""
     server = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
     request = parsed(
-        tools=[server, {**TOOL, "defer_loading": True, "cache_control": {"type": "ephemeral"}}],
+        tools=[server, {**TOOL, "defer_loading": False, "cache_control": {"type": "ephemeral"}}],
         tool_choice={"type": "any", "disable_parallel_tool_use": True},
     )
     function = {"name": "look", "description": "Look.", "parameters": {"type": "object"}}

@@ -96,10 +96,15 @@ async def test_several_turns_in_the_input() -> None:
 
 
 async def test_a_picture_is_for_models_that_see() -> None:
-    """A clear 400 that names the part; text beside it does not make it vanish."""
+    """A model of text reads that one was there. A clear 400 names what else is no text; text beside
+    it does not make it vanish.
+    """
     part = {"type": "input_text", "text": "What is it?"}
+    pdf = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AA"}
     async with whole_gateway() as whole:
-        said = [{"role": "user", "content": [part, PICTURE]}]
+        await asked(whole, [{"role": "user", "content": [part, PICTURE]}])
+        assert "A picture was here" in prompt(whole)
+        said = [{"role": "user", "content": [part, pdf]}]
         reply = await whole.post(PATH, model="alpha", input=said)
     assert (reply.status, reply.json["error"]["code"]) == (400, "unsupported_content_part")
     assert reply.json["error"]["param"] == "input"

@@ -192,13 +192,13 @@ async def test_when_nobody_answers_the_client_learns_who_failed_but_not_where() 
     assert_nothing_internal(asked, *fakes)
 
 
-IMAGE = [
+SOUND = [
     {"type": "text", "text": "What is this?"},
-    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}, "x": [1]},
+    {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}, "x": [1]},
 ]
 
 
-@pytest.mark.parametrize("messages", [[{"role": "user", "content": IMAGE}], [REFUSED]])
+@pytest.mark.parametrize("messages", [[{"role": "user", "content": SOUND}], [REFUSED]])
 async def test_what_the_template_cannot_show_goes_to_a_provider(
     messages: list[dict[str, Any]],
 ) -> None:
@@ -225,14 +225,14 @@ async def test_what_the_template_cannot_show_goes_to_a_provider(
 
 
 @pytest.mark.parametrize("ready", [True, False])
-async def test_an_image_is_refused_by_its_type_where_nobody_can_see(ready: bool) -> None:
+async def test_sound_is_refused_by_its_type_where_nobody_can_hear(ready: bool) -> None:
     """Without a provider the refusal comes at once, whatever the worker does."""
     async with open_gateway() as gateway, open_worker(gateway.address, ready=ready):
         await gateway.wait_state("ready" if ready else "starting")
-        asked = await gateway.ask(messages=[{"role": "user", "content": IMAGE}])
+        asked = await gateway.ask(messages=[{"role": "user", "content": SOUND}])
         assert asked.error is not None
         assert (asked.error.status, asked.error.code) == (400, "unsupported_content_part")
-        assert "image_url" in asked.error.message
+        assert "input_audio" in asked.error.message
 
 
 async def test_limits_of_all_providers_are_a_limit() -> None:

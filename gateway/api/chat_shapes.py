@@ -1,0 +1,133 @@
+"""Chats in the shapes of other APIs, as some clients send them -> plain chats.
+
+Owns tools without the wrapper `function` (the Responses API's form), custom tools and their calls,
+and parts by the names of the Responses API. Cursor sends all of these to /chat/completions
+(codex-proxy#707, codex-lb#833). Must not know templates, models, or deferred tools.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gateway.api.custom_tools import arguments_of, custom_function, wrapped_input
+from gateway.api.request import cached_tools
+
+_PARTS: Final = {"input_text": "text", "output_text": "text"}
+
+Fields = dict[str, Any]
+
+
+def plain_chat(raw: Fields) -> tuple[Fields, dict[str, bool]]:
+    """`raw` in the plain shape (itself, if it has that), and its custom tools by name: True for
+    those without a wrapper. What is not of the right type stays as it is, for the checks behind
+    this.
+    """
+    customs: dict[str, bool] = {}
+    changed: Fields = {}
+    tools = raw.get("tools")
+    if isinstance(tools, list):
+        plain = [_tool(tool, customs) for tool in tools]
+        if any(new is not old for new, old in zip(plain, tools, strict=True)):
+            are_objects = all(isinstance(tool, dict) for tool in plain)
+            changed["tools"] = cached_tools(plain) if are_objects else plain
+    choice = raw.get("tool_choice")
+    if isinstance(choice, dict) and (named := _choice(choice)) is not choice:
+        changed["tool_choice"] = named
+    messages = raw.get("messages")
+    if isinstance(messages, list):
+        plain = [_message(message, customs) for message in messages]
+        if any(new is not old for new, old in zip(plain, messages, strict=True)):
+            changed["messages"] = plain
+    return ({**raw, **changed} if changed else raw), customs
+
+
+def _tool(tool: object, customs: dict[str, bool]) -> object:
+    if not isinstance(tool, dict):
+        return tool
+    kind = tool.get("type", "function")
+    if kind == "function" and "function" not in tool and "name" in tool:
+        rest = {key: value for key, value in tool.items() if key in {"defer_loading"}}
+        function = {key: value for key, value in tool.items() if key not in {"type", *rest}}
+        return {"type": "function", "function": function, **rest}
+    if kind != "custom":
+        return tool
+    inner = tool.get("custom")
+    given = inner if isinstance(inner, dict) else tool
+    name = given.get("name")
+    if not isinstance(name, str) or not name:
+        return tool
+    customs[name] = given is tool
+    function = {"name": name, **custom_function(given)}
+    deferred = {"defer_loading": True} if tool.get("defer_loading") is True else {}
+    return {"type": "function", "function": function, **deferred}
+
+
+def _choice(choice: Fields) -> Fields:
+    """The choice of one tool by name, or of several, as one of functions."""
+    kind = choice.get("type")
+    if kind in ("function", "custom") and not isinstance(choice.get("function"), dict):
+        inner = choice.get("custom")
+        given = inner if isinstance(inner, dict) else choice
+        if "name" in given:
+            return {"type": "function", "function": {"name": given["name"]}}
+    if kind == "allowed_tools":
+        nested = choice.get("allowed_tools")
+        given = nested if isinstance(nested, dict) else choice
+        tools = given.get("tools")
+        if isinstance(tools, list):
+            plain = [_choice(one) if isinstance(one, dict) else one for one in tools]
+            is_plain = nested is given and all(
+                new is old for new, old in zip(plain, tools, strict=True)
+            )
+            if not is_plain:
+                fields = {"mode": given.get("mode", "auto"), "tools": plain}
+                return {"type": "allowed_tools", "allowed_tools": fields}
+    return choice
+
+
+def _message(message: object, customs: Mapping[str, bool]) -> object:
+    if not isinstance(message, dict):
+        return message
+    changed: Fields = {}
+    calls, content = message.get("tool_calls"), message.get("content")
+    if isinstance(calls, list):
+        plain = [_call(call, customs) for call in calls]
+        if any(new is not old for new, old in zip(plain, calls, strict=True)):
+            changed["tool_calls"] = plain
+    if isinstance(content, list):
+        parts = [_part(part) for part in content]
+        if any(new is not old for new, old in zip(parts, content, strict=True)):
+            changed["content"] = parts
+    return {**message, **changed} if changed else message
+
+
+def _call(call: object, customs: Mapping[str, bool]) -> object:
+    """A call of a custom tool as one of a function. Cursor sends the text alone back as the
+    arguments of a function.
+    """
+    if not isinstance(call, dict):
+        return call
+    custom, function = call.get("custom"), call.get("function")
+    if isinstance(custom, dict):
+        given = {"name": custom.get("name"), "arguments": arguments_of(custom.get("input"))}
+        return {"id": call.get("id"), "type": "function", "function": given}
+    if isinstance(function, dict) and function.get("name") in customs:
+        arguments = function.get("arguments")
+        if isinstance(arguments, str) and (text := wrapped_input(arguments)) != arguments:
+            return {**call, "function": {**function, "arguments": text}}
+    return call
+
+
+def _part(part: object) -> object:
+    if not isinstance(part, dict):
+        return part
+    kind = part.get("type")
+    if kind in _PARTS and isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    if kind == "input_image":
+        url = {"url": part.get("image_url")}
+        if isinstance(part.get("detail"), str):
+            url["detail"] = part["detail"]
+        return {"type": "image_url", "image_url": url}
+    if kind == "input_file":
+        return {"type": "file", "file": {key: v for key, v in part.items() if key != "type"}}
+    return part

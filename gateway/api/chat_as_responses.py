@@ -1,8 +1,8 @@
 """The body of POST /v1/chat/completions, also in the shape of the Responses API.
 
-Owns how a body with `input` in the place of `messages` is read: as the Responses API reads it, to be
-answered as a chat. Cursor sends such bodies for some names of models (codex-lb#833). Must not know
-stored responses.
+Owns how a body with `input` in the place of `messages` is read: as the Responses API reads it, to
+be answered as a chat. Cursor sends such bodies for some names of models (codex-lb#833). Must not
+know stored responses.
 """
 
 from typing import Any, Final

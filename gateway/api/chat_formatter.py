@@ -399,8 +399,7 @@ class _Choice:
     def as_object(self, index: int, customs: Mapping[str, bool]) -> ChatChoice:
         text, reasoning = "".join(self.texts), "".join(self.reasoning) or UNSET
         calls = [
-            _call_object(start, "".join(arguments), customs)
-            for start, arguments in self.calls
+            _call_object(start, "".join(arguments), customs) for start, arguments in self.calls
         ]
         message = ChatMessage(
             role="assistant",

@@ -188,9 +188,7 @@ def chat_request(
         return _shaped_request(raw, fingerprint, num_bytes)
 
 
-def _shaped_request(
-    raw: dict[str, Any], fingerprint: bytes, num_bytes: int | None
-) -> ChatRequest:
+def _shaped_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | None) -> ChatRequest:
     """The request in a body that may have the shapes of other APIs, and deferred tools."""
     plain, customs = plain_chat(raw)
     loaded = load_tools(plain)
@@ -212,9 +210,7 @@ def _are_new(tools: object) -> bool:
     return bool([tool for tool in tools if type(tool) is not ToolSchema or not tool.function_name])
 
 
-def _plain_request(
-    raw: dict[str, Any], fingerprint: bytes, num_bytes: int | None
-) -> ChatRequest:
+def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | None) -> ChatRequest:
     """The request in a body of the plain shape."""
     typed = typed_body(raw, ChatBody)
     if typed.top_logprobs and not typed.logprobs:
@@ -294,9 +290,9 @@ def _messages(bodies: list[MessageBody], others: list[OtherPart]) -> tuple[Messa
 
 
 def _is_past(bodies: list[MessageBody], at: int) -> bool:
-    """Whether a message may lose a file or sound without the client asking about just that: a result of
-    a tool, what follows one (clients pass a tool's pictures on as the user's), and all messages
-    before the last one. The assistant's own at the end is the beginning of an answer.
+    """Whether a message may lose a file or sound without the client asking about just that: a
+    result of a tool, what follows one (clients pass a tool's pictures on as the user's), and all
+    messages before the last one. The assistant's own at the end is the beginning of an answer.
     """
     role = bodies[at].role
     if role == "tool" or (at > 0 and bodies[at - 1].role == "tool"):

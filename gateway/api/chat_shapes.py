@@ -27,8 +27,8 @@ def plain_chat(raw: Fields) -> tuple[Fields, dict[str, bool]]:
     if isinstance(tools, list):
         plain = [_tool(tool, customs) for tool in tools]
         if any(new is not old for new, old in zip(plain, tools, strict=True)):
-            are_objects = all(isinstance(tool, dict) for tool in plain)
-            changed["tools"] = cached_tools(plain) if are_objects else plain
+            objects = [tool for tool in plain if isinstance(tool, dict)]
+            changed["tools"] = cached_tools(objects) if len(objects) == len(plain) else plain
     choice = raw.get("tool_choice")
     if isinstance(choice, dict) and (named := _choice(choice)) is not choice:
         changed["tool_choice"] = named
@@ -45,7 +45,7 @@ def _tool(tool: object, customs: dict[str, bool]) -> object:
         return tool
     kind = tool.get("type", "function")
     if kind == "function" and "function" not in tool and "name" in tool:
-        rest = {key: value for key, value in tool.items() if key in {"defer_loading"}}
+        rest = {key: value for key, value in tool.items() if key == "defer_loading"}
         function = {key: value for key, value in tool.items() if key not in {"type", *rest}}
         return {"type": "function", "function": function, **rest}
     if kind != "custom":

@@ -86,9 +86,7 @@ def reference(name: str) -> dict[str, str]:
     return {"type": REFERENCE, "tool_name": name}
 
 
-def only_shown(
-    chosen: Sequence[Tool], shown: Iterable[Tool]
-) -> tuple[Tool, ...]:
+def only_shown(chosen: Sequence[Tool], shown: Iterable[Tool]) -> tuple[Tool, ...]:
     """Those of the tools that may be called which stand at the beginning of the prompt."""
     names = {_name(tool) for tool in shown}
     return tuple(tool for tool in chosen if _name(tool) in names)
@@ -115,7 +113,7 @@ def _name(tool: Any) -> str:  # noqa: ANN401 (of a body that is not checked yet)
     return str(function.get("name")) if isinstance(function, dict) else ""
 
 
-def _plain(tool: Tool) -> Tool:
+def _plain(tool: Any) -> Any:  # noqa: ANN401 (of a body that is not checked yet)
     """The tool without the mark, which is for the server."""
     if not isinstance(tool, dict) or DEFER not in tool:
         return tool

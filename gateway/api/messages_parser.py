@@ -159,9 +159,7 @@ def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) 
     )
 
 
-def _ignored(
-    typed: MessagesBody, raw: dict[str, Any], context: EditedContext
-) -> tuple[str, ...]:
+def _ignored(typed: MessagesBody, raw: dict[str, Any], context: EditedContext) -> tuple[str, ...]:
     """What the client asked for and does not get."""
     tools = [
         f"tools[{at}] ({tool.get('type')})"
@@ -174,18 +172,7 @@ def _ignored(
 
 def _chat_of(typed: MessagesBody, signer: Signer) -> tuple[dict[str, Any], EditedContext]:
     """The chat, and what was edited in it."""
-    system, tokens_left = _system(typed.system)
-    messages: list[dict[str, Any]] = []
-    for at, message in enumerate(typed.messages):
-        if (summary := _compacted(message)) is not None:
-            messages = [{"role": "user", "content": _SUMMARY.format(summary)}]
-        messages += _messages(message, at, signer)
-    context = edited_context(messages, typed.context_management)
-    messages = list(context.messages)
-    if system:
-        messages.insert(0, {"role": "system", "content": system})
-    if tokens_left:
-        _append(messages[-1], tokens_left)
+    messages, context = _conversation(typed, signer)
     chat: dict[str, Any] = {"model": typed.model, "messages": messages}
     for name in ("max_tokens", "temperature", "top_p", "top_k", "seed"):
         if (value := getattr(typed, name)) is not None:
@@ -198,16 +185,40 @@ def _chat_of(typed: MessagesBody, signer: Signer) -> tuple[dict[str, Any], Edite
     if tools:
         chat["tools"] = cached_tools(tools)
         chat |= _tool_choice(typed.tool_choice)
-    if typed.output_config is not None and typed.output_config.effort is not None:
-        chat["reasoning_effort"] = typed.output_config.effort
-    form = typed.output_config.format if typed.output_config is not None else None
-    form = typed.output_format if form is None else form
+    return chat | _output(typed), context
+
+
+def _conversation(
+    typed: MessagesBody, signer: Signer
+) -> tuple[list[dict[str, Any]], EditedContext]:
+    system, tokens_left = _system(typed.system)
+    messages: list[dict[str, Any]] = []
+    for at, message in enumerate(typed.messages):
+        if (summary := _compacted(message)) is not None:
+            messages = [{"role": "user", "content": _SUMMARY.format(summary)}]
+        messages += _messages(message, at, signer)
+    context = edited_context(messages, typed.context_management)
+    messages = list(context.messages)
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    if tokens_left:
+        _append(messages[-1], tokens_left)
+    return messages, context
+
+
+def _output(typed: MessagesBody) -> dict[str, Any]:
+    """The fields for the effort and the form of the answer."""
+    fields: dict[str, Any] = {}
+    config = typed.output_config or OutputConfig()
+    if config.effort is not None:
+        fields["reasoning_effort"] = config.effort
+    form = typed.output_format if config.format is None else config.format
     if form is not None and form.get("type") == "json_schema":
         schema = {"name": "answer", "schema": form.get("schema")}
-        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     elif form is not None:
-        chat["response_format"] = form
-    return chat, context
+        fields["response_format"] = form
+    return fields
 
 
 def _compacted(message: MessageParam) -> str | None:
@@ -429,9 +440,7 @@ def _tools(given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The tools that the client runs, as tools of the chat API."""
     searches = any(str(tool.get("type")).startswith(_SEARCH) for tool in given)
     return [
-        _tool(tool, at, may_defer=not searches)
-        for at, tool in enumerate(given)
-        if _is_ours(tool)
+        _tool(tool, at, may_defer=not searches) for at, tool in enumerate(given) if _is_ours(tool)
     ]
 
 

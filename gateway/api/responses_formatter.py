@@ -302,7 +302,8 @@ class _Items:
         """The text is the summary, and all other content is no part of the answer."""
         if not isinstance(event, TextDelta) or not event.text:
             return []
-        item, events = self._open, []
+        events: list[Event] = []
+        item = self._open
         if item is None:
             if not event.text.strip():
                 return []

@@ -376,10 +376,7 @@ def _function(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]
     function: dict[str, Any] = {"parameters": given if isinstance(given, dict) else _NO_PARAMETERS}
     if isinstance(tool.get("description"), str):
         function["description"] = tool["description"]
-    if tool.get("strict") is True:
-        function["strict"] = True
-    if tool.get(DEFER) is True:
-        function[DEFER] = True
+    function |= {mark: True for mark in ("strict", DEFER) if tool.get(mark) is True}
     yield ToolName("function", _name(tool, where)), function
 
 
@@ -474,7 +471,7 @@ class _Conversation:
                 if flat in self.names:
                     continue
                 self.names[flat] = name
-                entry = {"type": "function", "function": {"name": flat, **function}}
+                entry: dict[str, Any] = {"type": "function", "function": {"name": flat, **function}}
                 if are_found or (is_deferred and may_defer and self.may_defer):
                     entry[DEFER] = True
                 self.tools.append(entry)

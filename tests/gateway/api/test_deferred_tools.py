@@ -125,9 +125,7 @@ def test_a_choice_may_be_of_a_loaded_tool(
     choice: dict[str, Any], callable_names: list[str]
 ) -> None:
     """And what stands in the conversation stays there, whatever may be called."""
-    request = messages(
-        [USER, *referring("later_1")], *SHOWN[:1], *LATER, tool_choice=choice
-    )
+    request = messages([USER, *referring("later_1")], *SHOWN[:1], *LATER, tool_choice=choice)
     assert names(request.tools) == callable_names
     assert any('"name": "later_1"' in (m.content or "") for m in request.messages)
 
@@ -186,9 +184,7 @@ FOUND = [
     {
         "type": "namespace",
         "name": "mcp__notes",
-        "tools": [
-            {"type": "function", "name": "add", "parameters": SCHEMA, "defer_loading": True}
-        ],
+        "tools": [{"type": "function", "name": "add", "parameters": SCHEMA, "defer_loading": True}],
     },
     {"type": "function", "name": "look", "parameters": SCHEMA, "defer_loading": True},
 ]

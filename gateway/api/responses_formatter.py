@@ -28,7 +28,8 @@ from gateway.api.events import (
     ToolCallStart,
     Usage,
 )
-from gateway.api.responses_parser import Responses, ToolName
+from gateway.api.responses_parser import Responses
+from gateway.api.responses_tools import ToolName
 from gateway.api.signatures import Signer
 
 ID_PREFIX: Final = "resp_"

@@ -6,17 +6,15 @@ request fail, whatever arguments its calls have. The items that a response conti
 are arguments. Must not know HTTP, nor where items are stored.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
 import xxhash
 from msgspec import Meta
 
 from gateway.api.chat_parser import Rewrite, translated_chat
-from gateway.api.compaction import SUMMARISE, summary_text
-from gateway.api.custom_tools import arguments_of, custom_function
-from gateway.api.deferred_tools import DEFER, reference
+from gateway.api.compaction import SUMMARISE
 from gateway.api.errors import invalid
 from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
@@ -27,27 +25,25 @@ from gateway.api.request import (
     session_of,
     typed_body,
 )
+from gateway.api.responses_chat import ResponsesChat
+from gateway.api.responses_tools import (
+    KNOWN_TOOLS,
+    ToolName,
+    is_search_by_server,
+    tool_choice,
+)
 from gateway.api.signatures import Signer
-from gateway.api.text_files import text_of_file
 from protocol.sampling import MAX_LOGPROBS
 
-NAMESPACE_SEPARATOR: Final = "__"
 ENCRYPTED: Final = "reasoning.encrypted_content"
 LOGPROBS: Final = "message.output_text.logprobs"
 
 _FINGERPRINT_SEED: Final = 2
 """Distinguishes these requests from those of other APIs with the same bytes."""
 
-_ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
-_RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
-SEARCH: Final = "tool_search"
-"""The function that stands for a search of tools by the client."""
-_COMPACTIONS: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})
 _NOT_SERVED: Final = ("prompt", "max_tool_calls", "context_management")
 """Fields on which an answer would depend."""
-_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
-_encode: Final = msgspec.json.Encoder().encode
 
 Item = dict[str, Any]
 
@@ -92,14 +88,6 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     store: bool | None = None
     background: bool | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-
-
-class ToolName(msgspec.Struct, frozen=True):
-    """A tool as the client knows it."""
-
-    kind: Literal["function", "custom", "tool_search"]
-    name: str
-    namespace: str | None = None
 
 
 class Responses(msgspec.Struct, frozen=True):
@@ -187,7 +175,7 @@ def parse_responses(
     if isinstance(draft, bytes):
         draft = read_responses(draft)
     typed, raw = draft.typed, draft.raw
-    said = _Conversation(signer)
+    said = ResponsesChat(signer)
     chat = _chat_of(typed, said, history)
     for name in GRAMMAR_FIELDS & raw.keys():
         chat[name] = raw[name]
@@ -235,14 +223,14 @@ def _ignored(typed: ResponsesBody, raw: Mapping[str, Any]) -> tuple[str, ...]:
     tools = [
         f"tools[{at}] ({tool.get('type')})"
         for at, tool in enumerate(typed.tools or ())
-        if tool.get("type") not in _KNOWN_TOOLS
+        if tool.get("type") not in KNOWN_TOOLS
     ]
     return (*tools, *(name for name in _NOT_SERVED if raw.get(name)))
 
 
 def check_items(items: Iterable[Item], signer: Signer) -> None:
     """Raise `ApiError` 400 for an item that no request could hold."""
-    said = _Conversation(signer)
+    said = ResponsesChat(signer)
     for at, item in enumerate(items):
         said.add(item, f"items[{at}]")
 
@@ -282,7 +270,7 @@ def _echo(typed: ResponsesBody, raw: dict[str, Any]) -> dict[str, Any]:
         "temperature": typed.temperature,
         "text": {"format": text or {"type": "text"}},
         "tool_choice": "auto" if typed.tool_choice is None else typed.tool_choice,
-        "tools": [tool for tool in typed.tools or () if tool.get("type") in _KNOWN_TOOLS],
+        "tools": [tool for tool in typed.tools or () if tool.get("type") in KNOWN_TOOLS],
         "top_logprobs": typed.top_logprobs or 0,
         "top_p": typed.top_p,
         "truncation": "disabled",
@@ -294,11 +282,9 @@ def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _chat_of(
-    typed: ResponsesBody, said: "_Conversation", history: Iterable[Item]
-) -> dict[str, Any]:
+def _chat_of(typed: ResponsesBody, said: ResponsesChat, history: Iterable[Item]) -> dict[str, Any]:
     """The chat; `said` gets its messages and tools."""
-    said.may_defer = not any(map(_is_search_by_server, typed.tools or ()))
+    said.may_defer = not any(map(is_search_by_server, typed.tools or ()))
     said.take_tools(typed.tools or (), "tools")
     if typed.instructions:
         said.messages.append({"role": "system", "content": typed.instructions})
@@ -334,10 +320,10 @@ def _chat_of(
     }
 
 
-def _tool_fields(typed: ResponsesBody, said: "_Conversation") -> dict[str, Any]:
+def _tool_fields(typed: ResponsesBody, said: ResponsesChat) -> dict[str, Any]:
     """The tools, and which of them may be called."""
     tools = said.tools
-    choice, allowed = _tool_choice(typed.tool_choice)
+    choice, allowed = tool_choice(typed.tool_choice)
     if choice == "none" and said.compacts:
         choice = "auto"  # the prompt must begin as that of the last turn did
     if allowed is not None:
@@ -358,270 +344,3 @@ def _response_format(text: TextParam | None) -> dict[str, Any]:
         return {"response_format": form}
     wrapped = {name: value for name, value in form.items() if name != "type"}
     return {"response_format": {"type": "json_schema", "json_schema": wrapped}}
-
-
-def _flat(namespace: str, name: str) -> str:
-    return f"{namespace}{NAMESPACE_SEPARATOR}{name}"
-
-
-def _name(tool: Item, where: str) -> str:
-    name = tool.get("name")
-    if not isinstance(name, str) or not name:
-        raise invalid(f"{where}.name", f"'{where}.name' must be a string.")
-    return name
-
-
-def _function(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
-    given = tool.get("parameters")
-    function: dict[str, Any] = {"parameters": given if isinstance(given, dict) else _NO_PARAMETERS}
-    if isinstance(tool.get("description"), str):
-        function["description"] = tool["description"]
-    function |= {mark: True for mark in ("strict", DEFER) if tool.get(mark) is True}
-    yield ToolName("function", _name(tool, where)), function
-
-
-def _namespace(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
-    space, inner = _name(tool, where), tool.get("tools")
-    for at, one in enumerate(inner if isinstance(inner, list) else ()):
-        if isinstance(one, dict) and one.get("type", "function") == "function":
-            for name, function in _function(one, f"{where}.tools[{at}]"):
-                yield ToolName("function", name.name, space), function
-
-
-def _custom(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
-    yield ToolName("custom", _name(tool, where)), custom_function(tool)
-
-
-def _search(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:  # noqa: ARG001
-    """A search by the client; there is none by the server."""
-    if tool.get("execution") != "client":
-        return
-    given, text = tool.get("parameters"), tool.get("description")
-    function: dict[str, Any] = {"parameters": given if isinstance(given, dict) else _NO_PARAMETERS}
-    if isinstance(text, str):
-        function["description"] = text
-    yield ToolName("tool_search", SEARCH), function
-
-
-def _is_search_by_server(tool: Item) -> bool:
-    """Whether the server would run the search. None runs here, so that the tools which it would
-    find are shown from the beginning.
-    """
-    return tool.get("type") == SEARCH and tool.get("execution") != "client"
-
-
-_TOOLS: Final = {"function": _function, "namespace": _namespace, "custom": _custom, SEARCH: _search}
-_KNOWN_TOOLS: Final = _TOOLS.keys()
-
-
-def _tool_choice(
-    given: str | dict[str, Any] | None,
-) -> tuple[str | dict[str, Any], set[str] | None]:
-    """The choice of a chat, and the tools that may be called if not all."""
-    if given is None or isinstance(given, str):
-        return given or "auto", None
-    kind = given.get("type")
-    if kind == "allowed_tools":
-        listed = given.get("tools")
-        tools = listed if isinstance(listed, list) else []
-        mode = given.get("mode")
-        return mode if isinstance(mode, str) else "auto", {
-            str(one.get("name")) for one in tools if isinstance(one, dict)
-        }
-    if kind == SEARCH:
-        return {"type": "function", "function": {"name": SEARCH}}, None
-    if kind not in {"function", "custom"}:
-        return "auto", None  # of a tool that a server would run
-    name = given.get("name")
-    if isinstance(space := given.get("namespace"), str):
-        name = _flat(space, str(name))
-    return {"type": "function", "function": {"name": name}}, None
-
-
-class _Conversation:
-    """The messages and tools of a chat, item by item. All output of the model between two inputs is
-    one message. `names` are the tools by the names that the model knows. Without `may_defer` all
-    tools of the request are shown from the beginning.
-    """
-
-    def __init__(self, signer: Signer) -> None:
-        self.signer = signer
-        self.messages: list[dict[str, Any]] = []
-        self.names: dict[str, ToolName] = {}
-        self.tools: list[dict[str, Any]] = []
-        self.may_defer = True
-        self.has_references = False
-        self.compacts = False
-
-    def take_tools(
-        self, given: object, where: str, *, are_found: bool = False, may_defer: bool = True
-    ) -> list[str]:
-        """Add the tools that the client runs, as functions under names of their own; returns those
-        names. Tools that `are_found` stand where they were found.
-        """
-        found: list[str] = []
-        for at, tool in enumerate(given if isinstance(given, list | tuple) else ()):
-            write = _TOOLS.get(str(tool.get("type"))) if isinstance(tool, dict) else None
-            if write is None:
-                continue  # a server would run it
-            for name, function in write(tool, f"{where}[{at}]"):
-                is_deferred = function.pop(DEFER, False) or tool.get(DEFER) is True
-                flat = name.name if name.namespace is None else _flat(name.namespace, name.name)
-                found.append(flat)
-                if flat in self.names:
-                    continue
-                self.names[flat] = name
-                entry: dict[str, Any] = {"type": "function", "function": {"name": flat, **function}}
-                if are_found or (is_deferred and may_defer and self.may_defer):
-                    entry[DEFER] = True
-                self.tools.append(entry)
-        return found
-
-    def add(self, item: Item, where: str) -> None:
-        """Go on with `item`. Raises `ApiError` 400."""
-        kind = item.get("type") or ("message" if "role" in item else None)
-        if kind == "message" and item.get("role") != "assistant":
-            self.messages.append(_message(item, where))
-        elif kind in _RESULTS:
-            self.messages += _result(item)
-        elif kind in _WRITTEN:
-            if not self.messages or self.messages[-1]["role"] != "assistant":
-                self.messages.append({"role": "assistant", "content": ""})
-            _WRITTEN[kind](item, self.messages[-1], self.signer)
-        elif kind == "tool_search_output":
-            parts = self._found(item, where)
-            content = parts or "No tools were found."
-            call_id = _search_id(item)
-            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
-        elif kind == "additional_tools":
-            self._add_tools(item, where)
-        elif kind in _COMPACTIONS:
-            text = summary_text(item.get("encrypted_content"), self.signer)
-            if text is not None:
-                self.messages.append({"role": "user", "content": text})
-        elif kind == "compaction_trigger":
-            self.compacts = True
-
-    def _add_tools(self, item: Item, where: str) -> None:
-        """Tools that come with an item: before the conversation they are like those of the
-        request, later they stand there.
-        """
-        given, place = item.get("tools"), f"{where}.tools"
-        if all(message["role"] in {"system", "developer"} for message in self.messages):
-            self.take_tools(given, place, may_defer=False)
-        elif parts := self._found(item, where):
-            self.messages.append({"role": "developer", "content": parts})
-
-    def _found(self, item: Item, where: str) -> list[dict[str, str]]:
-        names = self.take_tools(item.get("tools"), f"{where}.tools", are_found=True)
-        self.has_references = self.has_references or bool(names)
-        return [reference(name) for name in names]
-
-
-def _search_id(item: Item) -> str:
-    """The id of a search's call. A server's own searches have none."""
-    return str(item.get("call_id") or SEARCH)
-
-
-def _message(item: Item, where: str) -> dict[str, Any]:
-    role, content = item.get("role"), item.get("content")
-    if role not in _ROLES:
-        known = ", ".join(sorted(_ROLES))
-        raise invalid(f"{where}.role", f"'{where}.role' must be one of {known}, not {role!r}.")
-    if isinstance(content, str):
-        return {"role": role, "content": content}
-    if not isinstance(content, list):
-        raise invalid(f"{where}.content", f"'{where}.content' must be text or a list of parts.")
-    parts = _parts(content)
-    are_texts = all(part["type"] == "text" for part in parts)
-    if role == "user" and not (are_texts and len(parts) < 2):
-        return {"role": role, "content": parts}
-    return {"role": role, "content": "\n".join(_texts(parts))}
-
-
-def _parts(content: Iterable[object]) -> list[Item]:
-    """Parts of a chat message; unknown ones are left out."""
-    parts: list[Item] = []
-    for part in content:
-        if not isinstance(part, dict):
-            continue
-        match part.get("type"):
-            case "input_text" | "output_text" | "text" | "refusal" as kind:
-                text = part.get("refusal" if kind == "refusal" else "text")
-                if isinstance(text, str):
-                    parts.append({"type": "text", "text": text})
-            case "input_image":
-                parts.append({"type": "image_url", "image_url": {"url": part.get("image_url")}})
-            case "input_file" if (
-                text := text_of_file(part.get("file_data"), part.get("filename"))
-            ) is not None:
-                parts.append({"type": "text", "text": text})
-            case "input_file":
-                named = {name: value for name, value in part.items() if name != "type"}
-                parts.append({"type": "file", "file": named})
-            case _:
-                pass
-    return parts
-
-
-def _texts(parts: Iterable[Item]) -> list[str]:
-    return [part["text"] for part in parts if part["type"] == "text"]
-
-
-def _result(item: Item) -> Iterator[dict[str, Any]]:
-    """The result of a call; images in it follow as a message of the user."""
-    output = item.get("output")
-    parts = _parts(output) if isinstance(output, list) else []
-    text = output if isinstance(output, str) else "\n".join(_texts(parts))
-    yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": text}
-    if others := [part for part in parts if part["type"] != "text"]:
-        yield {"role": "user", "content": others}
-
-
-def _add_text(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001
-    content = item.get("content")
-    if isinstance(content, list):
-        content = "".join(_texts(_parts(content)))
-    if isinstance(content, str):
-        message["content"] += content
-
-
-def _add_reasoning(item: Item, message: dict[str, Any], signer: Signer) -> None:
-    blob, content = item.get("encrypted_content"), item.get("content")
-    text = signer.unsealed(blob) if isinstance(blob, str) else None
-    if text is None and isinstance(content, list):
-        parts = (part.get("text") for part in content if isinstance(part, dict))
-        text = "".join(part for part in parts if isinstance(part, str))
-    if text:
-        message["reasoning_content"] = message.get("reasoning_content", "") + text
-
-
-def _add_call(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001
-    """Add a call with its original arguments, even if they are not JSON."""
-    name = item.get("name")
-    is_search = item.get("type") == "tool_search_call"
-    if is_search:
-        name = SEARCH
-    if not isinstance(name, str) or not name:
-        return
-    if isinstance(space := item.get("namespace"), str) and space:
-        name = _flat(space, name)
-    arguments = item.get("arguments")
-    if item.get("type") == "custom_tool_call":
-        arguments = arguments_of(item.get("input"))
-    elif not isinstance(arguments, str):
-        arguments = _encode(arguments or {}).decode()
-    function = {"name": name, "arguments": arguments}
-    call_id = _search_id(item) if is_search else str(item.get("call_id") or "")
-    call = {"id": call_id, "type": "function", "function": function}
-    message.setdefault("tool_calls", []).append(call)
-
-
-_WRITTEN: Final = {
-    "message": _add_text,
-    "reasoning": _add_reasoning,
-    "function_call": _add_call,
-    "custom_tool_call": _add_call,
-    "tool_search_call": _add_call,
-}
-"""Items of the model, by their type."""

@@ -35,6 +35,7 @@ USES = {
     "/messages",
     "/messages/count_tokens",
     "/responses",
+    "/responses/compact",
     "/responses/input_tokens",
     "/responses/{name}/cancel",
     "/conversations",

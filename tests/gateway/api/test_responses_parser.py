@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.errors import ApiError
-from gateway.api.responses_parser import Responses, ToolName, parse_responses
+from gateway.api.responses_parser import Responses, parse_responses
+from gateway.api.responses_tools import ToolName
 from gateway.api.signatures import Signer
 
 SIGNER = Signer(bytes(32))

@@ -1,0 +1,215 @@
+"""Items of the Responses API -> the messages and tools of a chat.
+
+Owns what each item and part means. Those that Herma cannot serve are dropped, and no history makes
+a request fail, whatever arguments its calls have. Must not know the other fields of a request.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from gateway.api.compaction import summary_text
+from gateway.api.custom_tools import arguments_of
+from gateway.api.deferred_tools import DEFER, reference
+from gateway.api.errors import invalid
+from gateway.api.responses_tools import SEARCH, TOOLS, ToolName, flat_name
+from gateway.api.signatures import Signer
+from gateway.api.text_files import text_of_file
+
+_ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+_RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+_COMPACTIONS: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})
+
+_encode: Final = msgspec.json.Encoder().encode
+
+Item = dict[str, Any]
+
+
+class ResponsesChat:
+    """The messages and tools of a chat, item by item. All output of the model between two inputs is
+    one message. `names` are the tools by the names that the model knows. Without `may_defer` all
+    tools of the request are shown from the beginning.
+    """
+
+    def __init__(self, signer: Signer) -> None:
+        self.signer = signer
+        self.messages: list[dict[str, Any]] = []
+        self.names: dict[str, ToolName] = {}
+        self.tools: list[dict[str, Any]] = []
+        self.may_defer = True
+        self.has_references = False
+        self.compacts = False
+
+    def take_tools(
+        self, given: object, where: str, *, are_found: bool = False, may_defer: bool = True
+    ) -> list[str]:
+        """Add the tools that the client runs, as functions under names of their own; returns those
+        names. Tools that `are_found` stand where they were found.
+        """
+        found: list[str] = []
+        for at, tool in enumerate(given if isinstance(given, list | tuple) else ()):
+            write = TOOLS.get(str(tool.get("type"))) if isinstance(tool, dict) else None
+            if write is None:
+                continue  # a server would run it
+            for name, function in write(tool, f"{where}[{at}]"):
+                is_deferred = function.pop(DEFER, False) or tool.get(DEFER) is True
+                flat = name.name if name.namespace is None else flat_name(name.namespace, name.name)
+                found.append(flat)
+                if flat in self.names:
+                    continue
+                self.names[flat] = name
+                entry: dict[str, Any] = {"type": "function", "function": {"name": flat, **function}}
+                if are_found or (is_deferred and may_defer and self.may_defer):
+                    entry[DEFER] = True
+                self.tools.append(entry)
+        return found
+
+    def add(self, item: Item, where: str) -> None:
+        """Go on with `item`. Raises `ApiError` 400."""
+        kind = item.get("type") or ("message" if "role" in item else None)
+        if kind == "message" and item.get("role") != "assistant":
+            self.messages.append(_message(item, where))
+        elif kind in _RESULTS:
+            self.messages += _result(item)
+        elif kind in _WRITTEN:
+            if not self.messages or self.messages[-1]["role"] != "assistant":
+                self.messages.append({"role": "assistant", "content": ""})
+            _WRITTEN[kind](item, self.messages[-1], self.signer)
+        elif kind == "tool_search_output":
+            parts = self._found(item, where)
+            content = parts or "No tools were found."
+            call_id = _search_id(item)
+            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        elif kind == "additional_tools":
+            self._add_tools(item, where)
+        elif kind in _COMPACTIONS:
+            text = summary_text(item.get("encrypted_content"), self.signer)
+            if text is not None:
+                self.messages.append({"role": "user", "content": text})
+        elif kind == "compaction_trigger":
+            self.compacts = True
+
+    def _add_tools(self, item: Item, where: str) -> None:
+        """Tools that come with an item: before the conversation they are like those of the
+        request, later they stand there.
+        """
+        given, place = item.get("tools"), f"{where}.tools"
+        if all(message["role"] in {"system", "developer"} for message in self.messages):
+            self.take_tools(given, place, may_defer=False)
+        elif parts := self._found(item, where):
+            self.messages.append({"role": "developer", "content": parts})
+
+    def _found(self, item: Item, where: str) -> list[dict[str, str]]:
+        names = self.take_tools(item.get("tools"), f"{where}.tools", are_found=True)
+        self.has_references = self.has_references or bool(names)
+        return [reference(name) for name in names]
+
+
+def _search_id(item: Item) -> str:
+    """The id of a search's call. A server's own searches have none."""
+    return str(item.get("call_id") or SEARCH)
+
+
+def _message(item: Item, where: str) -> dict[str, Any]:
+    role, content = item.get("role"), item.get("content")
+    if role not in _ROLES:
+        known = ", ".join(sorted(_ROLES))
+        raise invalid(f"{where}.role", f"'{where}.role' must be one of {known}, not {role!r}.")
+    if isinstance(content, str):
+        return {"role": role, "content": content}
+    if not isinstance(content, list):
+        raise invalid(f"{where}.content", f"'{where}.content' must be text or a list of parts.")
+    parts = _parts(content)
+    are_texts = all(part["type"] == "text" for part in parts)
+    if role == "user" and not (are_texts and len(parts) < 2):
+        return {"role": role, "content": parts}
+    return {"role": role, "content": "\n".join(_texts(parts))}
+
+
+def _parts(content: Iterable[object]) -> list[Item]:
+    """Parts of a chat message; unknown ones are left out."""
+    parts: list[Item] = []
+    for part in content:
+        if not isinstance(part, dict):
+            continue
+        match part.get("type"):
+            case "input_text" | "output_text" | "text" | "refusal" as kind:
+                text = part.get("refusal" if kind == "refusal" else "text")
+                if isinstance(text, str):
+                    parts.append({"type": "text", "text": text})
+            case "input_image":
+                parts.append({"type": "image_url", "image_url": {"url": part.get("image_url")}})
+            case "input_file" if (
+                text := text_of_file(part.get("file_data"), part.get("filename"))
+            ) is not None:
+                parts.append({"type": "text", "text": text})
+            case "input_file":
+                named = {name: value for name, value in part.items() if name != "type"}
+                parts.append({"type": "file", "file": named})
+            case _:
+                pass
+    return parts
+
+
+def _texts(parts: Iterable[Item]) -> list[str]:
+    return [part["text"] for part in parts if part["type"] == "text"]
+
+
+def _result(item: Item) -> Iterator[dict[str, Any]]:
+    """The result of a call; images in it follow as a message of the user."""
+    output = item.get("output")
+    parts = _parts(output) if isinstance(output, list) else []
+    text = output if isinstance(output, str) else "\n".join(_texts(parts))
+    yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": text}
+    if others := [part for part in parts if part["type"] != "text"]:
+        yield {"role": "user", "content": others}
+
+
+def _add_text(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001
+    content = item.get("content")
+    if isinstance(content, list):
+        content = "".join(_texts(_parts(content)))
+    if isinstance(content, str):
+        message["content"] += content
+
+
+def _add_reasoning(item: Item, message: dict[str, Any], signer: Signer) -> None:
+    blob, content = item.get("encrypted_content"), item.get("content")
+    text = signer.unsealed(blob) if isinstance(blob, str) else None
+    if text is None and isinstance(content, list):
+        parts = (part.get("text") for part in content if isinstance(part, dict))
+        text = "".join(part for part in parts if isinstance(part, str))
+    if text:
+        message["reasoning_content"] = message.get("reasoning_content", "") + text
+
+
+def _add_call(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001
+    """Add a call with its original arguments, even if they are not JSON."""
+    name = item.get("name")
+    is_search = item.get("type") == "tool_search_call"
+    if is_search:
+        name = SEARCH
+    if not isinstance(name, str) or not name:
+        return
+    if isinstance(space := item.get("namespace"), str) and space:
+        name = flat_name(space, name)
+    arguments = item.get("arguments")
+    if item.get("type") == "custom_tool_call":
+        arguments = arguments_of(item.get("input"))
+    elif not isinstance(arguments, str):
+        arguments = _encode(arguments or {}).decode()
+    function = {"name": name, "arguments": arguments}
+    call_id = _search_id(item) if is_search else str(item.get("call_id") or "")
+    call = {"id": call_id, "type": "function", "function": function}
+    message.setdefault("tool_calls", []).append(call)
+
+
+_WRITTEN: Final = {
+    "message": _add_text,
+    "reasoning": _add_reasoning,
+    "function_call": _add_call,
+    "custom_tool_call": _add_call,
+    "tool_search_call": _add_call,
+}
+"""Items of the model, by their type."""

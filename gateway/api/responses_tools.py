@@ -1,0 +1,108 @@
+"""Tools of the Responses API that the client runs -> functions of a chat.
+
+Owns their names in a chat, where namespaces are part of the name, and the choice among them. Must
+not know items or requests.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+
+from gateway.api.custom_tools import custom_function
+from gateway.api.deferred_tools import DEFER
+from gateway.api.errors import invalid
+
+NAMESPACE_SEPARATOR: Final = "__"
+SEARCH: Final = "tool_search"
+"""The function that stands for a search of tools by the client."""
+
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
+
+Item = dict[str, Any]
+
+
+class ToolName(msgspec.Struct, frozen=True):
+    """A tool as the client knows it."""
+
+    kind: Literal["function", "custom", "tool_search"]
+    name: str
+    namespace: str | None = None
+
+
+def flat_name(namespace: str, name: str) -> str:
+    return f"{namespace}{NAMESPACE_SEPARATOR}{name}"
+
+
+def _name(tool: Item, where: str) -> str:
+    name = tool.get("name")
+    if not isinstance(name, str) or not name:
+        raise invalid(f"{where}.name", f"'{where}.name' must be a string.")
+    return name
+
+
+def _function(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
+    given = tool.get("parameters")
+    function: dict[str, Any] = {"parameters": given if isinstance(given, dict) else _NO_PARAMETERS}
+    if isinstance(tool.get("description"), str):
+        function["description"] = tool["description"]
+    function |= {mark: True for mark in ("strict", DEFER) if tool.get(mark) is True}
+    yield ToolName("function", _name(tool, where)), function
+
+
+def _namespace(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
+    space, inner = _name(tool, where), tool.get("tools")
+    for at, one in enumerate(inner if isinstance(inner, list) else ()):
+        if isinstance(one, dict) and one.get("type", "function") == "function":
+            for name, function in _function(one, f"{where}.tools[{at}]"):
+                yield ToolName("function", name.name, space), function
+
+
+def _custom(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
+    yield ToolName("custom", _name(tool, where)), custom_function(tool)
+
+
+def _search(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:  # noqa: ARG001
+    """A search by the client; there is none by the server."""
+    if tool.get("execution") != "client":
+        return
+    given, text = tool.get("parameters"), tool.get("description")
+    function: dict[str, Any] = {"parameters": given if isinstance(given, dict) else _NO_PARAMETERS}
+    if isinstance(text, str):
+        function["description"] = text
+    yield ToolName("tool_search", SEARCH), function
+
+
+def is_search_by_server(tool: Item) -> bool:
+    """Whether the server would run the search. None runs here, so that the tools which it would
+    find are shown from the beginning.
+    """
+    return tool.get("type") == SEARCH and tool.get("execution") != "client"
+
+
+TOOLS: Final = {"function": _function, "namespace": _namespace, "custom": _custom, SEARCH: _search}
+KNOWN_TOOLS: Final = TOOLS.keys()
+
+
+def tool_choice(
+    given: str | dict[str, Any] | None,
+) -> tuple[str | dict[str, Any], set[str] | None]:
+    """The choice of a chat, and the tools that may be called if not all."""
+    if given is None or isinstance(given, str):
+        return given or "auto", None
+    kind = given.get("type")
+    if kind == "allowed_tools":
+        listed = given.get("tools")
+        tools = listed if isinstance(listed, list) else []
+        mode = given.get("mode")
+        return mode if isinstance(mode, str) else "auto", {
+            str(one.get("name")) for one in tools if isinstance(one, dict)
+        }
+    if kind == SEARCH:
+        return {"type": "function", "function": {"name": SEARCH}}, None
+    if kind not in {"function", "custom"}:
+        return "auto", None  # of a tool that a server would run
+    name = given.get("name")
+    if isinstance(space := given.get("namespace"), str):
+        name = flat_name(space, str(name))
+    return {"type": "function", "function": {"name": name}}, None

@@ -180,8 +180,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     `seed` is cut to 63 bits. `session` is the name of the conversation in the body. `other_part` is
     the first content part that `messages` cannot hold; `has_bias`: there is a logit bias. The
     answer must follow `grammar`. It continues `answer_start`, which is not part of it. `raw` is the
-    decoded body with unknown fields, for a provider; it must not be changed. `fingerprint` is equal for equal bytes
-    of the body, which has `num_bytes`.
+    decoded body with unknown fields, for a provider; it must not be changed. `fingerprint` is equal
+    for equal bytes of the body, which has `num_bytes`.
 
     `custom_tools` are those functions that stand for tools of text, True for those that the client
     sent without a wrapper. `ignored` names what the client asked for and does not get;

@@ -54,7 +54,8 @@ class ApiError(HermaError):
 
     `status` is the HTTP status while the head is withheld; afterwards the same `body()` goes out
     as an SSE event. `retry_after_s` is whole seconds, since clients ignore fractions. `type`
-    follows from the status unless `error_type` says otherwise.
+    follows from the status unless `error_type` says otherwise. `overflow` is the window and the
+    tokens of a prompt that exceeds it, if both are known.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ApiError(HermaError):
         param: str | None = None,
         error_type: str | None = None,
         retry_after_s: int | None = None,
+        overflow: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -74,6 +76,7 @@ class ApiError(HermaError):
         self.param = param
         self.type = error_type or _DEFAULT_TYPES.get(status, "server_error")
         self.retry_after_s = retry_after_s
+        self.overflow = overflow
 
     def __repr__(self) -> str:
         return (
@@ -101,7 +104,9 @@ def context_length_exceeded(
         f"This model's maximum context length is {context_length} tokens. However, your {param} "
         f"resulted in {prompt_tokens} tokens. Please reduce the length of the {param}."
     )
-    return ApiError(400, message, code="context_length_exceeded", param=param)
+    overflow = context_length, prompt_tokens
+    code = "context_length_exceeded"
+    return ApiError(400, message, code=code, param=param, overflow=overflow)
 
 
 def model_not_found(model: str) -> ApiError:
@@ -110,9 +115,13 @@ def model_not_found(model: str) -> ApiError:
     return ApiError(404, message, code="model_not_found", param="model")
 
 
-def connection_lost() -> ApiError:
-    """502: the answer broke off and cannot be resumed; clients retry on exactly these words."""
-    return ApiError(502, "upstream connection lost", code="upstream_connection_lost")
+def connection_lost(why: str = "") -> ApiError:
+    """502: the answer broke off and cannot be resumed; clients retry on exactly these words. `why`
+    follows them, if the server said it.
+    """
+    message = "upstream connection lost"
+    message = f"{message}: {why}" if why else message
+    return ApiError(502, message, code="upstream_connection_lost")
 
 
 def poisoned_request(deaths: int) -> ApiError:

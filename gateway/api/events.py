@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.api.errors import ApiError
 
-StopReason = Literal["stop", "length", "tool_calls"]
+StopReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):

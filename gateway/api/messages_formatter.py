@@ -35,11 +35,12 @@ _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _EVENT: Final = b'event: %b\ndata: {"type":"%b",%b\n\n'
 _DELTA: Final = b"content_block_delta"
 
-StopWord = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopWord = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
 _REASONS: Final[dict[str, StopWord]] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
+    "content_filter": "refusal",
 }
 _ERROR_TYPES: Final = {
     400: "invalid_request_error",
@@ -55,7 +56,6 @@ _ERROR_TYPES: Final = {
     503: "overloaded_error",
     529: "overloaded_error",
 }
-_NUMBER: Final = re.compile(r"(\d+) tokens")
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},]', re.DOTALL)
 _CLOSER: Final = {"{": "}", "[": "]"}
 
@@ -174,10 +174,13 @@ def message_error(error: ApiError, request_id: str) -> bytes:
 
 def _message_of(error: ApiError) -> str:
     """The error's text, with the words on which Claude Code compacts its history."""
-    numbers = _NUMBER.findall(error.message)
-    if error.code == "context_length_exceeded" and len(numbers) == 2:
-        return f"prompt is too long: {numbers[1]} tokens > {numbers[0]} maximum"
-    return error.message
+    if error.code != "context_length_exceeded":
+        return error.message
+    if error.overflow is not None:
+        window, tokens = error.overflow
+        return f"prompt is too long: {tokens} tokens > {window} maximum"
+    text = error.message
+    return text if "prompt is too long" in text else f"prompt is too long: {text}"
 
 
 def _event(name: bytes, rest: bytes) -> bytes:

@@ -46,6 +46,8 @@ _CODES: Final = {
     "spending_limit_reached": "insufficient_quota",
     "context_length_exceeded": "context_length_exceeded",
 }
+_CUTS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Why a response is incomplete, by why its only choice ended."""
 _PREFIXES: Final = {
     "reasoning": "rs_",
     "message": "msg_",
@@ -414,16 +416,16 @@ class _Response:
         *,
         started: Started | None = None,
         error: ApiError | None = None,
+        reason: str = "max_output_tokens",
     ) -> Fields:
-        """The object in that state."""
-        is_cut = status == "incomplete"
+        """The object in that state; `reason` is why it is incomplete."""
         rest: Fields = {
             "completed_at": int(self._unix_time()) if status == "completed" else None,
             "status": status,
             "output": output,
             "usage": None if usage is None else ResponseUsage.of(usage),
             "error": None if error is None else _error(error),
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "incomplete_details": {"reason": reason} if status == "incomplete" else None,
         }
         if started is not None:
             rest["herma"] = HermaObject.of(started, usage)
@@ -447,7 +449,7 @@ class ResponseStream:
         self._items = _Items(response.id, response.asked, signer)
         self._started: Started | None = None
         self._usage: Usage | None = None
-        self._is_cut = False
+        self._cut_by: str | None = None
         # The first content is formatted before the head is written.
         self._num_events = _NUM_OPENING
         self._status: Status = "queued" if response.asked.is_background else "in_progress"
@@ -474,7 +476,7 @@ class ResponseStream:
             case Usage():
                 self._usage = event
             case Finished():
-                self._is_cut = event.reason == "length"
+                self._cut_by = _CUTS.get(event.reason)
             case _:
                 return self._written(self._items.take(event))
         return b""
@@ -486,7 +488,7 @@ class ResponseStream:
 
     def done(self) -> bytes:
         """The end of the open item, and of the response."""
-        status = self._items.end_status(is_cut=self._is_cut)
+        status = self._items.end_status(is_cut=self._cut_by is not None)
         closing = self._items.close(status)
         if (error := self._items.missing()) is not None:
             return self.error(error)
@@ -516,7 +518,9 @@ class ResponseStream:
     def _state(self, status: Status) -> Fields:
         is_over = status not in {"queued", "in_progress"}
         output, started = (self._items.done, self._started) if is_over else ([], None)
-        return {"response": self._response.at(status, output, self._usage, started=started)}
+        reason = self._cut_by or "max_output_tokens"
+        found = self._response.at(status, output, self._usage, started=started, reason=reason)
+        return {"response": found}
 
     def _written(self, events: Iterable[Event]) -> bytes:
         parts, first = [], self._num_events
@@ -541,18 +545,18 @@ class ResponseBuilder:
         self._response = response
         self._recorder = recorder
         self._items = _Items(response.id, response.asked, signer)
-        self._is_cut = False
+        self._cut_by: str | None = None
         self._recorder.state(response.at("in_progress", []))
 
     def add(self, event: ContentEvent) -> None:
         """See `BodyBuilder`."""
         self._items.take(event)
         if isinstance(event, Finished):
-            self._is_cut = event.reason == "length"
+            self._cut_by = _CUTS.get(event.reason)
 
     def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
         """See `BodyBuilder`."""
-        status = self._items.end_status(is_cut=self._is_cut)
+        status = self._items.end_status(is_cut=self._cut_by is not None)
         self._items.close(status)
         error = self._items.missing()
         response = self._response.at(
@@ -561,6 +565,7 @@ class ResponseBuilder:
             usage,
             started=started,
             error=error,
+            reason=self._cut_by or "max_output_tokens",
         )
         self._recorder.state(response)
         return _encode(response)

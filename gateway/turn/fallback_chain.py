@@ -36,6 +36,7 @@ from gateway.turn.caller import Caller
 from gateway.turn.services import Services
 from gateway.upstream import (
     Answer,
+    AnswerFiltered,
     Header,
     Provider,
     ProviderCut,
@@ -66,7 +67,10 @@ async def answer_by_chain(
     caller: Caller,
     model: str,
 ) -> ApiError | None:
-    """Answer a chat by a provider of the chain; see `ask_chain`."""
+    """Answer a chat by a provider of the chain; see `ask_chain`. An answer that the filter of a
+    provider refused is the client's if nobody else answers.
+    """
+    filtered: list[tuple[Started, Answer | bytes]] = []
 
     async def exchange(
         provider: Provider, target: FallbackConfig, sent: ProviderRequest, bill: Bill
@@ -78,12 +82,31 @@ async def answer_by_chain(
             route=route.reason,
             model=target.model,
         )
-        answer = await _ask(provider, sent, target.model, started, emit, bill)
+        try:
+            answer = await _ask(provider, sent, target.model, started, emit, bill)
+        except ProviderFailed as error:
+            if error.filtered is not None:
+                filtered.append((started, error.filtered))
+            raise
         if answer is not None:
-            emit(msgspec.structs.replace(started, headers=answer.headers))
-            emit(UpstreamBody(answer.status, answer.body))
+            emit_whole(answer, started, emit)
 
-    return await ask_chain(services, request, route, exchange, caller=caller, model=model)
+    error = await ask_chain(services, request, route, exchange, caller=caller, model=model)
+    if error is None or not filtered:
+        return error
+    started, answer = filtered[0]
+    emit_whole(answer, started, emit)
+    return None
+
+
+def emit_whole(answer: Answer | bytes, started: Started, emit: Emit) -> None:
+    """Emit an answer that has come as a whole: in one piece, or as all events of a stream."""
+    if isinstance(answer, bytes):
+        emit(started)
+        emit(UpstreamChunk(answer))
+    else:
+        emit(msgspec.structs.replace(started, headers=answer.headers))
+        emit(UpstreamBody(answer.status, answer.body))
 
 
 async def ask_chain(
@@ -140,7 +163,11 @@ async def ask_chain(
         except ProviderCut as error:
             step.fail(trio.current_time(), "it broke the answer off")
             _note_cut(services, provider.name, target.model, error)
-            raise connection_lost() from error
+            raise connection_lost(error.words) from error
+        except AnswerFiltered as error:
+            services.counters.cloud_answers += 1
+            services.health.failed(provider.name, str(error))
+            return None
         services.health.succeeded(provider.name)
         services.counters.cloud_answers += 1
         return None
@@ -196,6 +223,9 @@ async def _ask(
     except ProviderFailed as error:
         if not error.may_be_charged:
             bill.waive()
+        raise
+    except AnswerFiltered:
+        bill.complete()
         raise
     if answer is not None and answer.status != 200:
         bill.waive()

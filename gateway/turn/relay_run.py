@@ -21,7 +21,7 @@ from gateway.telemetry import AttemptTrace
 from gateway.turn.relay_job import RelayJob
 from gateway.turn.retry_policy import RetryPolicy, loss_reason
 from gateway.turn.services import Services
-from gateway.upstream import Provider, ProviderCut, ProviderFailed
+from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderFailed
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Rejected, RejectReason, RelayFacts
 
@@ -163,7 +163,9 @@ class RelayRun:
             _log.warning("an answer of worker %s was cut: %s", name, error.__cause__ or error)
             if not lease.is_lost:
                 dispatcher.failed(lease.ticket, "it broke an answer off")
-            raise connection_lost() from error
+            raise connection_lost(error.words) from error
+        except AnswerFiltered as error:
+            dispatcher.failed(lease.ticket, str(error))
         self._is_complete = True
         return None
 
@@ -185,7 +187,7 @@ class RelayRun:
             if error.status == _ABSENT:
                 raise no_such_path(self._job.model, self._what)
             if error.status in _REFUSED:
-                text = f"The engine of {self._job.model} refuses this request."
+                text = error.words or f"The engine of {self._job.model} refuses this request."
                 raise ApiError(error.status or _ABSENT, text)
             has_failed = True
             if isinstance(outcome, Overdue):

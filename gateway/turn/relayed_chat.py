@@ -12,17 +12,23 @@ from gateway.api import (
     ChatRequest,
     Started,
     TurnEvent,
-    UpstreamBody,
     UpstreamUsage,
     Usage,
     unavailable,
 )
 from gateway.routing import Lease, UseProvider
-from gateway.turn.fallback_chain import Emit, ask_chat
+from gateway.turn.fallback_chain import Emit, ask_chat, emit_whole
 from gateway.turn.relay_job import RelayJob
 from gateway.turn.relay_run import RelayRun
 from gateway.turn.services import Services
-from gateway.upstream import Provider, forwarded_to_provider, provider_request
+from gateway.upstream import (
+    Answer,
+    AnswerFiltered,
+    Provider,
+    ProviderFailed,
+    forwarded_to_provider,
+    provider_request,
+)
 
 _AGAIN_S = 1
 
@@ -78,15 +84,28 @@ class _RelayedChat:
             session="",
         )
         begin = partial(self._begin, lease)
-        answer = await ask_chat(provider, sent, target.model, started, begin, self.run.note_usage)
+        filtered: AnswerFiltered | None = None
+        answer: Answer | bytes | None = None
+        try:
+            answer = await ask_chat(
+                provider, sent, target.model, started, begin, self.run.note_usage
+            )
+        except AnswerFiltered as error:
+            filtered = error
+        except ProviderFailed as error:
+            if error.filtered is None:
+                raise
+            # Another worker of the model has the same filter.
+            answer, filtered = error.filtered, AnswerFiltered(str(error))
         if answer is not None:
             if self.run.usage is not None:
                 cached_tokens = self.run.usage.cached_tokens
                 started = msgspec.structs.replace(started, cached_tokens=cached_tokens)
-            begin(started)
-            self._emit(UpstreamBody(answer.status, answer.body))
+            emit_whole(answer, started, begin)
         if self.run.usage is not None:
             self._emit(UpstreamUsage(self.run.usage))
+        if filtered is not None:
+            raise filtered
 
     def _begin(self, lease: Lease, event: TurnEvent) -> None:
         """Pass an event on; the first one marks the begin of the answer."""

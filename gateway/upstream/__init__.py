@@ -4,7 +4,7 @@ Owns the exchange with one provider: what is sent to it, which part of its answe
 client, and how it fails. Must not know which provider is asked when.
 """
 
-from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed
+from gateway.upstream.answer import Answer, AnswerFiltered, ProviderCut, ProviderFailed
 from gateway.upstream.chat_events import ChatEvents
 from gateway.upstream.forwarded_headers import Header, forwarded_to_provider
 from gateway.upstream.provider import Provider
@@ -19,6 +19,7 @@ from gateway.upstream.usage import UsageTail
 
 __all__ = [
     "Answer",
+    "AnswerFiltered",
     "ChatEvents",
     "EventSplitter",
     "Header",

@@ -1,14 +1,19 @@
 """The outcomes of a request to a provider.
 
-Owns the complete answer, what a body must contain to be one, and the two failures. Must not know
-HTTP clients.
+Owns the complete answer, what a body must contain to be one, and the failures. Must not know HTTP
+clients.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from gateway.api import ApiError
+from gateway.upstream.answer_end import End, end_of
+from gateway.upstream.call_parts import CallIds, CallParts
+from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted
 from gateway.upstream.forwarded_headers import Header
 from protocol.errors import HermaError
 
@@ -17,7 +22,9 @@ class ProviderFailed(HermaError):
     """The provider sent no part of an answer, so another provider can be asked. `status` is that of
     its response, if there was one. `may_be_charged` is False if the request did not reach the
     provider or was refused. `was_kept`: a kept-alive connection ended before the response, so the
-    request may succeed on a new one.
+    request may succeed on a new one. `words` are those of the server, if it said why. `filtered` is
+    what it answered when its own filter ended the answer before the first content: an answer in one
+    piece, or whole events. That is for the client if nobody else answers.
     """
 
     def __init__(
@@ -28,16 +35,30 @@ class ProviderFailed(HermaError):
         retry_after_s: int | None = None,
         may_be_charged: bool = True,
         was_kept: bool = False,
+        words: str = "",
+        filtered: "Answer | bytes | None" = None,
     ) -> None:
         super().__init__(text)
         self.status = status
         self.retry_after_s = retry_after_s
         self.may_be_charged = may_be_charged
         self.was_kept = was_kept
+        self.words = words
+        self.filtered = filtered
 
 
 class ProviderCut(HermaError):
-    """The answer broke off after a part of it was passed on to the client."""
+    """The answer broke off after a part of it was passed on to the client. `words` are those of the
+    server, if it said why.
+    """
+
+    def __init__(self, text: str, *, words: str = "") -> None:
+        super().__init__(text)
+        self.words = words
+
+
+class AnswerFiltered(HermaError):
+    """The whole answer was passed on; a filter of the server ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +70,113 @@ class Answer:
     headers: tuple[Header, ...] = ()
 
 
-class _Body(msgspec.Struct):
-    error: object = None
-    choices: object = None
-
-
-_decode: Final = msgspec.json.Decoder(_Body).decode
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class NoAnswer(HermaError):
-    """A response body is not an answer. The text may be shown to clients."""
+    """A response body is not an answer. The text may be shown to clients. `refusal` is the error in
+    it if that is about the request.
+    """
+
+    def __init__(self, text: str, *, words: str = "", refusal: ApiError | None = None) -> None:
+        super().__init__(f"{text}: {words}" if words else text)
+        self.words = words
+        self.refusal = refusal
 
 
-def check_answer(status: int, body: bytes) -> None:
-    """Raise `NoAnswer` for a web page, whatever its status, and for a 200 that is not an answer.
-    Agents read the message of each choice, which may be empty: a model can end at once.
+class CheckedAnswer(msgspec.Struct, frozen=True):
+    """The body of an answer for the client; `is_filtered`: a filter of the server ended it."""
+
+    body: bytes
+    is_filtered: bool = False
+
+
+def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None) -> CheckedAnswer:
+    """The answer to the request `raw`; its calls are written anew where a client could not read
+    them.
+
+    Raises `NoAnswer` for a web page, whatever its status, and for a 200 that is not an answer or
+    not a whole one. Agents read the message of each choice, which may be empty: a model can end at
+    once. A choice that does not say why it ended is whole, as its body is.
     """
     try:
         if not body.isascii():
-            body.decode()  # fields that no one reads are only skipped
+            body.decode()  # strings that no one reads are only skipped
         answer = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        is_json = isinstance(error, msgspec.ValidationError)
-        raise NoAnswer("sent no JSON object" if is_json else "sent no JSON") from error
+        raise NoAnswer("sent no JSON") from error
+    if not isinstance(answer, dict):
+        raise NoAnswer("sent no JSON object")
     if status != 200:
-        return
-    if answer.error:
-        raise NoAnswer("sent an error instead of an answer")
-    choices = answer.choices if isinstance(answer.choices, list) else []
-    if not choices or not all(map(_has_message, choices)):
+        return CheckedAnswer(body)
+    if answer.get("error"):
+        raise _told(answer["error"])
+    choices = answer.get("choices")
+    choices = choices if isinstance(choices, list) else []
+    if not choices or not all(map(_has_content, choices)):
+        if not choices and (told := error_in(400, answer)) is not None:
+            raise NoAnswer("sent an error instead of an answer", words=quoted(told.message))
         raise NoAnswer("sent an answer without a message")
+    ids = CallIds(raw)
+    ends = [_checked(choice, ids) for choice in choices]
+    is_filtered = any(end is End.FILTERED for end, _ in ends)
+    if any(is_changed for _, is_changed in ends):
+        body = _encode(answer)
+    return CheckedAnswer(body, is_filtered)
 
 
-def _has_message(choice: object) -> bool:
-    return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
+def _told(value: object) -> NoAnswer:
+    """The failure for an error in an answer with status 200."""
+    error, text = error_in(400, value), "sent an error instead of an answer"
+    if error is None:
+        return NoAnswer(text)
+    refuses = error.code == OVERFLOW or is_about_request(value)
+    return NoAnswer(text, words=quoted(error.message), refusal=error if refuses else None)
+
+
+def _has_content(choice: object) -> bool:
+    return isinstance(choice, dict) and (
+        isinstance(choice.get("message"), dict) or isinstance(choice.get("text"), str)
+    )
+
+
+def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
+    """How a choice has ended, and whether its calls were written anew. Raises `NoAnswer`."""
+    reason = choice.get("finish_reason")
+    end = end_of(reason) if isinstance(reason, str) and reason else End.STOPPED
+    if end is End.BROKEN:
+        raise NoAnswer(f"ended its answer with finish_reason {str(reason)[:64]!r}")
+    message = choice.get("message")
+    given = message.get("tool_calls") if isinstance(message, dict) else None
+    if not isinstance(message, dict) or not isinstance(given, list) or not given:
+        return end, False
+    calls = CallParts(ids)
+    # Each call of a whole answer is one, whatever its index says.
+    found = calls.take([{**c, "index": at} for at, c in enumerate(given) if isinstance(c, dict)])
+    if end is not End.LENGTH and calls.is_cut:
+        raise NoAnswer("cut a tool call in its arguments")
+    ended = {part.number: part.arguments for part in calls.end()}
+    written = [
+        {
+            "id": part.id,
+            "type": "function",
+            "function": {"name": part.name, "arguments": ended.get(part.number, part.arguments)},
+            **part.extra,
+        }
+        for part in found
+    ]
+    if len(written) == len(given) and all(map(_is_same, given, written)):
+        return end, False
+    message["tool_calls"] = written
+    return end, True
+
+
+def _is_same(given: object, written: dict[str, Any]) -> bool:
+    """Whether a client reads `written` in `given` too."""
+    if not isinstance(given, dict) or given.get("id") != written["id"]:
+        return False
+    function = given.get("function")
+    return isinstance(function, dict) and all(
+        function.get(name) == value for name, value in written["function"].items()
+    )

@@ -25,6 +25,7 @@ from gateway.api import (
     Usage,
     connection_lost,
 )
+from gateway.upstream.error_words import error_of
 from gateway.upstream.sse import data_of, split_events
 from gateway.upstream.usage import usage_of
 
@@ -90,7 +91,7 @@ class ChatEvents:
     def _take_body(self, event: UpstreamBody) -> None:
         answer = _object(event.body) or {}
         if event.status != 200:
-            self._emit(Failed(_error(event.status, answer)))
+            self._emit(Failed(_error(event.status, event.body)))
             return
         self._has_answer = True
         self._usage = usage_of(event.body)
@@ -193,15 +194,6 @@ def _text_of(content: object) -> str:
     return "".join(_text_of(part.get("text")) for part in _dicts(content))
 
 
-def _error(status: int, answer: dict[str, Any]) -> ApiError:
+def _error(status: int, body: bytes) -> ApiError:
     """The provider's refusal of the request."""
-    given = answer.get("error")
-    error = given if isinstance(given, dict) else {}
-    message = error.get("message") or (given if isinstance(given, str) else None)
-    code, param = error.get("code"), error.get("param")
-    return ApiError(
-        status,
-        message if isinstance(message, str) else "The provider refused this request.",
-        code=code if isinstance(code, str) else None,
-        param=param if isinstance(param, str) else None,
-    )
+    return error_of(status, body) or ApiError(status, "The provider refused this request.")

@@ -7,6 +7,8 @@ side's account, and those that the gateway sets itself. Must not know providers.
 from collections.abc import Sequence
 from typing import Final
 
+from gateway.upstream.redaction import Redaction
+
 Header = tuple[bytes, bytes]
 """A name in lower case, and its value as it was received."""
 
@@ -64,16 +66,17 @@ def forwarded_to_provider(headers: Sequence[Header]) -> list[Header]:
     return _bounded([one for one in headers if _is_for_provider(one[0]) and one[0] not in listed])
 
 
-def forwarded_to_client(headers: Sequence[Header], secrets: Sequence[bytes] = ()) -> list[Header]:
+def forwarded_to_client(
+    headers: Sequence[Header], secrets: Sequence[bytes] | Redaction = ()
+) -> list[Header]:
     """The response headers that are forwarded to the client; none contains one of `secrets`."""
+    redaction = secrets if isinstance(secrets, Redaction) else Redaction(secrets)
     listed = _listed(headers)
     return _bounded(
         [
             one
             for one in headers
-            if _is_for_client(one[0])
-            and one[0] not in listed
-            and not any(secret in one[1] for secret in secrets)
+            if _is_for_client(one[0]) and one[0] not in listed and not redaction.is_in(one[1])
         ]
     )
 

@@ -27,12 +27,27 @@ import msgspec
 import trio
 
 from config import ProviderConfig
-from gateway.api import Usage
-from gateway.upstream.answer import Answer, NoAnswer, ProviderCut, ProviderFailed, check_answer
+from gateway.api import ApiError, Usage
+from gateway.upstream.answer import (
+    Answer,
+    AnswerFiltered,
+    NoAnswer,
+    ProviderCut,
+    ProviderFailed,
+    check_answer,
+)
+from gateway.upstream.error_words import OVERFLOW, error_of, has_form, quoted
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
+from gateway.upstream.redaction import Redaction
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import EventSplitter, EventTooLarge
-from gateway.upstream.usage import StreamUsage, usage_of, with_usage_requested
+from gateway.upstream.stream_end import StreamEnd
+from gateway.upstream.usage import (
+    StreamUsage,
+    asks_for_usage,
+    usage_of,
+    with_usage_requested,
+)
 from protocol.errors import (
     ConfigError,
     ConnectError,
@@ -51,6 +66,10 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 MAX_RETRY_AFTER_S: Final = 600
+
+MAX_WORDS_BYTES: Final = 2**16
+WORDS_S: Final = 2.0
+"""How long the words of a failure are awaited: another server may answer meanwhile."""
 
 END_S: Final = 0.5
 """How long the end of a response is awaited after [DONE]: some servers keep it open."""
@@ -121,11 +140,12 @@ class Provider:
         if api_key is not None:
             self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
         self._url = config.base_url.rstrip("/")
-        self._secrets = [api_key.encode()] if api_key else []
+        secrets = [api_key.encode()] if api_key else []
         self._given_client = client
         self._client: HttpClient | ProxiedClient | None = None
         if client is None:
-            self._secrets.append(_address(name, self._url)[1].encode())
+            secrets.append(_address(name, self._url)[1].encode())
+        self._redaction = Redaction(secrets)
 
     def is_of(self, config: ProviderConfig, api_key: str | None) -> bool:
         """Whether it was made from this table and key."""
@@ -163,8 +183,9 @@ class Provider:
         try:
             with trio.move_on_after(answer_s):
                 async with self._ask_chat(raw, model, headers, _JSON, answer_s) as response:
-                    self._check_status(response, _CHAT)
-                    answer = await self._whole(response, answer_s)
+                    answer = await self._answer_of_failure(response)
+                    if answer is None:
+                        answer = await self._whole(response, answer_s, raw)
         except _EXCHANGE_ERRORS as error:
             raise self._failure(error) from error
         if answer is None:
@@ -189,10 +210,10 @@ class Provider:
         before its events. The first content must come within `first_token_s`; comments before it
         are dropped. `on_usage` gets the reported usage, which is always requested unless
         `stream_usage` is off. Raises `ProviderFailed` before the first call of `on_events`,
-        `ProviderCut` after it.
+        `ProviderCut` after it, and `AnswerFiltered` behind a whole answer.
         """
         asked = with_usage_requested(raw) if self.config.stream_usage else raw
-        usage = StreamUsage(on_usage, is_ours=asked is not raw)
+        usage = StreamUsage(on_usage, is_ours=not asks_for_usage(raw))
         deadline = trio.CancelScope(deadline=trio.current_time() + self.config.first_token_s)
 
         def may_begin() -> bool:
@@ -203,26 +224,31 @@ class Provider:
             deadline.deadline = math.inf
             return True
 
-        relay = StreamRelay(on_events, usage, may_begin)
+        relay = StreamRelay(on_events, usage, may_begin, StreamEnd(raw))
         answer: Answer | None = None
         try:
             with deadline:
                 async with self._ask_chat(
                     asked, model, headers, _EVENTS, self.config.read_s
                 ) as response:
-                    self._check_status(response, _CHAT)
-                    on_headers(self._forwarded(response))
-                    answer = await self._relay(response, relay)
+                    answer = await self._answer_of_failure(response)
+                    if answer is None:
+                        on_headers(self._forwarded(response))
+                        answer = await self._relay(response, relay)
         except (ProviderFailed, *_EXCHANGE_ERRORS) as error:
             failed = self._failure(error)
             if relay.has_begun:
-                raise ProviderCut(str(failed)) from failed
-            raise failed from error
+                raise ProviderCut(str(failed), words=failed.words) from failed
+            if not isinstance(error, BadStream) or error.refusal is None:
+                raise failed from error
+            answer = self._refusal(error.refusal)
         if deadline.cancelled_caught:
             first_token_s = self.config.first_token_s
             raise ProviderFailed(f"{self.name} gave no first token in {first_token_s:g} s")
         if answer is None and not relay.has_begun:
             raise ProviderFailed(f"{self.name} ended its stream without an answer")
+        if relay.is_filtered:
+            raise AnswerFiltered(f"{self.name} ended an answer by its filter")
         return answer
 
     async def _relay(self, response: HttpResponse, relay: StreamRelay) -> Answer | None:
@@ -339,7 +365,44 @@ class Provider:
             may_be_charged=status >= 500 and status not in _UNCHARGED,
         )
 
-    async def _whole(self, response: HttpResponse, silence_s: float) -> Answer:
+    async def _answer_of_failure(self, response: HttpResponse) -> Answer | None:
+        """None if the status is that of an answer or a refusal. Raises `ProviderFailed` for other
+        statuses, with the words in the body; a prompt that is too long is a refusal all the same.
+        """
+        try:
+            self._check_status(response, _CHAT)
+        except ProviderFailed as failed:
+            if response.status < 500:
+                raise  # its words would be about our account there
+            error = error_of(response.status, await self._first_bytes(response))
+            if error is None:
+                raise
+            if error.code == OVERFLOW:
+                return self._refusal(error)
+            words = self._redaction.of(quoted(error.message).encode()).decode()
+            failed.words = words
+            raise
+        return None
+
+    async def _first_bytes(self, response: HttpResponse) -> bytes:
+        """What comes of a body within `WORDS_S`."""
+        body = bytearray()
+        with trio.move_on_after(WORDS_S):
+            try:
+                async for data in response.body:
+                    body += data
+                    if len(body) > MAX_WORDS_BYTES:
+                        break
+            except HttpError:
+                return bytes(body)  # it broke off; the status is known already
+        return bytes(body)
+
+    def _refusal(self, error: ApiError) -> Answer:
+        return Answer(error.status, self._redaction.of(error.body()))
+
+    async def _whole(
+        self, response: HttpResponse, silence_s: float, raw: Mapping[str, Any] | None = None
+    ) -> Answer:
         body = bytearray()
 
         def take(data: bytes) -> bool:
@@ -350,27 +413,42 @@ class Provider:
 
         if not response.body.pass_ready(take):
             await _read_body(response.body, take, silence_s)
-        whole = bytes(body)
+        whole, headers = bytes(body), self._forwarded(response)
         try:
-            check_answer(response.status, whole)
+            checked = check_answer(response.status, whole, raw)
         except NoAnswer as error:
-            raise ProviderFailed(f"{self.name} {error}", status=response.status) from error
-        if response.status != 200:
-            whole = self._without_secrets(whole)
-        return Answer(response.status, whole, self._forwarded(response))
+            if error.refusal is not None:
+                return self._refusal(error.refusal)
+            raise self._no_answer(error, response.status, whole) from error
+        if response.status == 200:
+            answer = Answer(200, checked.body, headers)
+            if checked.is_filtered:
+                text = f"{self.name} ended the answer by its filter"
+                raise ProviderFailed(text, filtered=answer)
+            return answer
+        told = error_of(response.status, whole)
+        if told is not None and told.code == OVERFLOW:
+            return self._refusal(told)
+        if told is not None and not has_form(whole):
+            whole = told.body()
+        return Answer(response.status, self._redaction.of(whole), headers)
+
+    def _no_answer(self, error: NoAnswer, status: int, body: bytes) -> ProviderFailed:
+        told = error_of(status, body) if status != 200 else None
+        words = error.words if told is None else told.message
+        return ProviderFailed(
+            self._redaction.of(f"{self.name} {error}".encode()).decode(),
+            status=status,
+            words=self._redaction.of(words.encode()).decode(),
+        )
 
     def _forwarded(self, response: HttpResponse) -> tuple[Header, ...]:
-        return tuple(forwarded_to_client(response.headers, self._secrets))
-
-    def _without_secrets(self, body: bytes) -> bytes:
-        """`body` of a refusal, which may quote our key or the address, with both redacted."""
-        for secret in self._secrets:
-            body = body.replace(secret, b"[redacted]")
-        return body
+        return tuple(forwarded_to_client(response.headers, self._redaction))
 
     def _failure(self, error: HermaError) -> ProviderFailed:
         """The failure for an error of the HTTP client, whose own text may name addresses."""
         name, may_be_charged, was_kept = self.name, True, False
+        words, filtered = "", None
         match error:
             case ProviderFailed():
                 return error
@@ -381,12 +459,20 @@ class Provider:
             case ReadTimeout() | WriteTimeout():
                 text = f"{name} was silent for too long"
             case BadStream():
-                text = f"{name} {error}"
+                text = self._redaction.of(f"{name} {error}".encode()).decode()
+                words = self._redaction.of(error.words.encode()).decode()
+                filtered = error.filtered
             case KeptConnectionClosed():
                 text, was_kept = f"{name} ended the connection", True
             case _:
                 text = f"{name} broke the exchange off ({type(error).__name__})"
-        return ProviderFailed(text, may_be_charged=may_be_charged, was_kept=was_kept)
+        return ProviderFailed(
+            text,
+            may_be_charged=may_be_charged,
+            was_kept=was_kept,
+            words=words,
+            filtered=filtered,
+        )
 
 
 class _Bounded(Body):

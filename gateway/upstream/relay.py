@@ -1,19 +1,30 @@
 """The stream relay: passes a provider's stream on to the client.
 
 Owns the moment at which the stream becomes an answer: before its first content nothing is passed
-on, so that another provider can still be asked. Errors and garbage are never passed on. Must not
-know connections or deadlines.
+on, so that another provider can still be asked. Errors, garbage, an end that is none and what
+follows `[DONE]` are never passed on. Must not know connections or deadlines.
 """
 
-import re
 from collections.abc import Callable
 from typing import Final
 
-from gateway.upstream.sse import Kind, is_plain, kind_of, kind_within, split_events
+from gateway.api import ApiError
+from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted
+from gateway.upstream.sse import (
+    Kind,
+    data_of,
+    error_of_event,
+    has_text,
+    is_plain,
+    kind_of,
+    kind_within,
+    split_events,
+)
+from gateway.upstream.stream_end import MAX_KEPT_BYTES, BrokenEnd, StreamEnd
 from gateway.upstream.usage import StreamUsage, may_contain_usage
 from protocol.errors import HermaError
 
-_FINISH: Final = re.compile(rb'"finish_reason"\s*:\s*"')
+_DONE_EVENT: Final = b"data: [DONE]\n\n"
 
 MAX_HELD_BYTES: Final = 2**16
 """The bound on events before the first content; with more bytes the answer counts as begun."""
@@ -23,12 +34,31 @@ _NEWS: Final = frozenset({Kind.CONTENT, Kind.DONE})
 
 
 class BadStream(HermaError):
-    """The stream contains an error or garbage; clients may read the text."""
+    """The stream contains an error, garbage or an end that is none; clients may read the text.
+
+    `words` are those of the server, if it said why. `refusal` is its error if that is about the
+    request. `filtered` is the whole stream if a filter of the server ended the answer before its
+    first content.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        words: str = "",
+        refusal: ApiError | None = None,
+        filtered: bytes | None = None,
+    ) -> None:
+        super().__init__(f"{text}: {words}" if words else text)
+        self.words = words or text
+        self.refusal = refusal
+        self.filtered = filtered
 
 
 class StreamRelay:
-    """Takes whole events; `on_events` gets those for the client, unchanged. `may_begin` is called
-    once before, and can refuse. `has_begun`: something was passed on.
+    """Takes whole events; `on_events` gets those for the client, unchanged unless `end` mends the
+    calls in them. `may_begin` is called once before, and can refuse. `has_begun`: something was
+    passed on.
     """
 
     def __init__(
@@ -36,13 +66,16 @@ class StreamRelay:
         on_events: Callable[[bytes], None],
         usage: StreamUsage,
         may_begin: Callable[[], bool],
+        end: StreamEnd | None = None,
     ) -> None:
         self._on_events = on_events
         self._usage = usage
         self._may_begin = may_begin
+        self._end = end or StreamEnd()
         self._held = b""
-        self._latest = (b"", b"")
+        self._latest = b""
         self._has_events = False
+        self._is_over = False
         self.has_begun = False
 
     @property
@@ -50,69 +83,123 @@ class StreamRelay:
         """Whether what was taken last, within an answer that has begun, contains a part of it: some
         servers send comments, blank lines or empty chunks for ever.
         """
-        latest = split_events(self._latest[1]) if self._has_events else []
+        latest = split_events(self._latest) if self._has_events else []
         return any(kind_of(event) in _NEWS for event in latest)
 
     @property
     def is_finished(self) -> bool:
-        """Whether a choice has said why it ended: some servers send no `[DONE]` after that."""
-        return any(_FINISH.search(events) for events in self._latest)
+        """Whether every choice has said why it ended: some servers send no `[DONE]` after that."""
+        return self._end.is_finished
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether a filter of the server ended the answer."""
+        return self._end.is_filtered
 
     def pass_single(self, data: bytes) -> bool:
-        """If `data` is one event without usage, within an answer that has begun, pass it on and
-        return True. This is a fast path of `take`, with a third of its calls.
+        """If `data` is one event without usage, calls or an end, within an answer that has begun,
+        pass it on and return True. This is a fast path of `take`, with a third of its calls.
         """
+        end = self._end
+        has_calls = (
+            b'"tool_calls"' in data
+            and b'"tool_calls":null' not in data
+            and b'"tool_calls": null' not in data
+        )
         if (
             not self.has_begun
+            or self._is_over
+            or not end.is_single
+            or (
+                b'"finish_reason"' in data
+                and b'"finish_reason":null' not in data
+                and b'"finish_reason": null' not in data
+            )
+            or (has_calls and not self._goes_on(data))
             or not is_plain(data)
             or (b'"usage"' in data and may_contain_usage(data))
         ):
             return False
-        self._latest = self._latest[1], data
+        self._latest = data
         self._has_events = True
+        if has_calls:
+            end.kept += data
         self._on_events(data)
         return True
 
+    def _goes_on(self, data: bytes) -> bool:
+        """Whether a chunk with calls only goes on with the arguments of one."""
+        steady = self._end.steady
+        if steady is None or len(self._end.kept) > MAX_KEPT_BYTES:
+            return False
+        return steady[0] in data or steady[1] in data
+
     def take(self, events: bytes) -> None:
         """Pass events on; none after a mere part of one. Raises `BadStream` at the first error or
-        garbage.
+        garbage, and at an end that is none. What follows the end is ignored.
         """
         self._has_events = bool(events)
         if not events:
             return
         good: list[bytes] = []
         for event in split_events(events):
+            if self._is_over:
+                break
             kind = kind_within(event) if self.has_begun else kind_of(event)
-            if kind is Kind.CONTENT:
-                if not (self.has_begun or self._begin()):
-                    return
-            elif problem := self._problem(kind):
+            try:
+                checked = self._checked(event, kind)
+            except BadStream:
                 self._pass_on(b"".join(good))
-                raise BadStream(problem)
+                raise
+            if kind is Kind.CONTENT and not (self.has_begun or self._begin()):
+                return
             if kind is Kind.HOLLOW:
                 # The standard says to ignore such an event, but some clients parse it as JSON.
                 continue
             if self.has_begun or kind is not Kind.COMMENT:
-                good.append(event)
+                good.append(checked)
         self._pass_on(b"".join(good))
+
+    def _checked(self, event: bytes, kind: Kind) -> bytes:
+        """What the client gets for `event`. Raises `BadStream`."""
+        match kind:
+            case Kind.ERROR:
+                raise _told(data_of(event))
+            case Kind.GARBAGE:
+                raise BadStream("sent what is no JSON object")
+            case Kind.DONE:
+                return self._checked_end(event)
+            case Kind.CONTENT if b'"finish_reason"' in event or b'"tool_calls"' in event:
+                pass
+            case Kind.CONTENT | Kind.EMPTY if not self._end.is_single:
+                pass
+            case _:
+                return event
+        try:
+            event = self._end.take(event)
+        except BrokenEnd as error:
+            raise BadStream(str(error)) from error
+        if self._end.is_filtered and not self.has_begun and not has_text(event):
+            held = self._held + event + _DONE_EVENT
+            raise BadStream("ended the answer by its filter", filtered=held)
+        return event
+
+    def _checked_end(self, event: bytes) -> bytes:
+        if not self.has_begun:
+            raise BadStream("ended its stream without an answer")
+        try:
+            self._end.check()
+        except BrokenEnd as error:
+            raise BadStream(str(error)) from error
+        self._is_over = True
+        return event
 
     def _begin(self) -> bool:
         self.has_begun = self._may_begin()
         return self.has_begun
 
-    def _problem(self, kind: Kind) -> str | None:
-        match kind:
-            case Kind.ERROR:
-                return "sent an error in its stream"
-            case Kind.GARBAGE:
-                return "sent what is no JSON object"
-            case Kind.DONE if not self.has_begun:
-                return "ended its stream without an answer"
-            case _:
-                return None
-
     def _pass_on(self, events: bytes) -> None:
-        self._latest = self._latest[1], events
+        self._latest = events
         events = self._usage.take(events)
         if not self.has_begun:
             self._held += events
@@ -124,3 +211,14 @@ class StreamRelay:
             events, self._held = self._held + events, b""
         if events:
             self._on_events(events)
+
+
+def _told(data: bytes) -> BadStream:
+    """The failure for an event that holds an error."""
+    value = error_of_event(data)
+    error = error_in(400, value)
+    text = "sent an error in its stream"
+    if error is None:
+        return BadStream(text)
+    refuses = error.code == OVERFLOW or is_about_request(value)
+    return BadStream(text, words=quoted(error.message), refusal=error if refuses else None)

@@ -144,6 +144,17 @@ def kind_of(event: bytes) -> Kind:
     return Kind.CONTENT if any(map(_has_content, choices)) else Kind.EMPTY
 
 
+def error_of_event(data: bytes) -> object:
+    """The error in the data of an event, of which `kind_of` is `ERROR`."""
+    return _decode_soundness(data).error
+
+
+def has_text(event: bytes) -> bool:
+    """Whether one whole chunk has a part of the answer, beside the reason of its end."""
+    choices = _decode_chunk(data_of(event)).choices
+    return any(map(_has_text, choices if isinstance(choices, list) else ()))
+
+
 def kind_within(event: bytes) -> Kind:
     """`kind_of` for an event of an answer that has begun, in a tenth of the time: `EMPTY` counts as
     `CONTENT`, because the difference no longer matters.
@@ -177,9 +188,12 @@ def _has_done(events: bytes) -> bool:
 
 
 def _has_content(choice: object) -> bool:
+    return _has_text(choice) or (isinstance(choice, dict) and bool(choice.get("finish_reason")))
+
+
+def _has_text(choice: object) -> bool:
     if not isinstance(choice, dict):
         return False
     delta = choice.get("delta")
     fields = delta.items() if isinstance(delta, dict) else ()
-    has_content = any(value for name, value in fields if name != "role")
-    return has_content or bool(choice.get("text") or choice.get("finish_reason"))
+    return any(value for name, value in fields if name != "role") or bool(choice.get("text"))

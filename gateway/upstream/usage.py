@@ -1,8 +1,9 @@
 """The usage that a provider reports for a request.
 
 Owns the usage objects of the OpenAI API and its variants, in whole answers and in streams. A stream
-reports usage only on request, so the gateway always requests it. For clients that did not, it drops
-the extra chunk, because many of them index `choices[0]` of every chunk. Must not know prices.
+reports usage only on request, so the gateway always requests it. Clients that did not request it
+get none: a chunk without choices is dropped, because many clients index `choices[0]` of every
+chunk, and a chunk with choices loses the field. Must not know prices.
 """
 
 import re
@@ -55,13 +56,9 @@ class _Answer(msgspec.Struct):
     usage: _Usage | None = None
 
 
-class _Chunk(msgspec.Struct):
-    usage: dict[str, msgspec.Raw] | None = None
-    choices: list[msgspec.Raw] | None = None
-
-
 _decode: Final = msgspec.json.Decoder(_Answer).decode
-_decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+_decode_any: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def usage_of(body: bytes) -> Usage | None:
@@ -75,12 +72,18 @@ def may_contain_usage(events: bytes) -> bool:
     return b'"usage"' in events and _USAGE.search(events) is not None
 
 
+def asks_for_usage(raw: Mapping[str, Any]) -> bool:
+    """Whether the client of the streamed request `raw` wants the usage."""
+    options = raw.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
 def with_usage_requested(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The streamed request `raw` with usage requested; `raw` itself if it does so already."""
+    if asks_for_usage(raw):
+        return raw
     options = raw.get("stream_options")
     asked = options if isinstance(options, dict) else {}
-    if asked.get("include_usage") is True:
-        return raw
     return {**raw, "stream_options": {**asked, "include_usage": True}}
 
 
@@ -95,15 +98,19 @@ class StreamUsage:
         """The part of `events` that the client gets; `on_usage` gets the usage in them."""
         if not may_contain_usage(events):
             return events
-        return b"".join(event for event in split_events(events) if self._is_for_client(event))
+        return b"".join([self._for_client(event) for event in split_events(events)])
 
-    def _is_for_client(self, event: bytes) -> bool:
+    def _for_client(self, event: bytes) -> bytes:
         data = data_of(event)
         if (usage := usage_of(data)) is not None:
             self._on_usage(usage)
-        # Drop also a chunk whose usage cannot be read: it was sent only because of our request.
-        chunk = _read(_decode_chunk, data) if self._is_ours else None
-        return chunk is None or chunk.usage is None or chunk.choices != []
+        # A usage that cannot be read is kept back as well: nobody asked for it.
+        chunk = _read(_decode_any, data) if self._is_ours else None
+        if chunk is None or not isinstance(chunk.get("usage"), dict):
+            return event
+        if not chunk.get("choices"):
+            return b""
+        return b"data: " + _encode({k: v for k, v in chunk.items() if k != "usage"}) + b"\n\n"
 
 
 @final

@@ -33,7 +33,7 @@ class FakeProvider:
     `usage` is told in whole answers, and in streams that ask for it, in a chunk of its own.
     `ends` False leaves the closing [DONE] out. No word leaves before `go_on` is set; `before_first`
     is called right before the first one does. After the last event the connection stays open for
-    `linger_s`, then ends in order, or not if `breaks`.
+    `linger_s`, then ends in order, or not if `breaks`. The last word's chunk says `finish`.
     """
 
     words: tuple[str, ...] = ("Hello", " from", " afar")
@@ -52,6 +52,7 @@ class FakeProvider:
     before_first: Callable[[], None] = lambda: None
     linger_s: float = 0.0
     breaks: bool = False
+    finish: str | None = "stop"
     requests: list[Recorded] = field(default_factory=list)
     gone: trio.Event = field(default_factory=trio.Event)
     base_url: str = ""
@@ -151,10 +152,16 @@ class FakeProvider:
                 "id": "up-1",
                 "object": "chat.completion.chunk",
                 "model": model,
-                "choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}],
+                "choices": [
+                    {
+                        "index": 0,
+                        "delta": {"content": word},
+                        "finish_reason": self.finish if at == len(self.words) else None,
+                    }
+                ],
                 **self.extra,
             }
-            for word in self.words
+            for at, word in enumerate(self.words, 1)
         ]
         if usage is not None:
             chunks.append({"id": "up-1", "model": model, "choices": [], "usage": usage})
@@ -165,7 +172,7 @@ class FakeProvider:
     def whole(self, model: str) -> bytes:
         """The body of an answer in one piece."""
         message = {"role": "assistant", "content": "".join(self.words)}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        choice = {"index": 0, "message": message, "finish_reason": self.finish}
         told = {} if self.usage is None else {"usage": self.usage}
         answer = {"id": "up-1", "model": model, "choices": [choice], **told, **self.extra}
         return json.dumps(answer).encode()

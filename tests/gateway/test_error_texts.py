@@ -19,8 +19,10 @@ ROOT = Path(__file__).parents[2]
 OTHER_APIS = {
     ROOT / "gateway/api" / name
     for name in ("messages_formatter.py", "messages_parser.py", "responses_formatter.py")
-}
-"""The clients of Messages and Responses act on words of their own, which these give on purpose."""
+} | {ROOT / "gateway/upstream/error_words.py"}
+"""The clients of Messages and Responses act on words of their own, which these give on purpose. The
+last one looks for words of other servers.
+"""
 SOURCES = (
     *sorted({*(ROOT / "gateway").rglob("*.py")} - OTHER_APIS),
     ROOT / "workers/scheduler/admission.py",  # its refusals are passed on

@@ -51,11 +51,12 @@ async def test_a_byte_order_mark_costs_no_token() -> None:
     """The first event is not taken for a comment because of it."""
     events: list[bytes] = []
     async with open_provider() as fake:
-        told = [b"\xef\xbb\xbf" + FIRST, FIRST, b"data: [DONE]\n\n"]
+        last = FIRST.replace(b'"}}]', b'"},"finish_reason":"stop"}]')
+        told = [b"\xef\xbb\xbf" + FIRST, last, b"data: [DONE]\n\n"]
         fake.events = lambda *_: told  # type: ignore[method-assign]
         provider = provider_of(fake)
         await provider.stream(RAW, "large", events.append)
-        assert b"".join(events) == FIRST + FIRST + told[-1]
+        assert b"".join(events) == FIRST + last + told[-1]
         await provider.aclose()
 
 

@@ -58,7 +58,8 @@ def test_without_a_proxy_httpx_is_not_imported() -> None:
 
 async def test_a_stream_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy is asked for the whole address, and its answer is read as any other."""
-    event = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
+    choice = b'{"delta":{"content":"word"},"finish_reason":"stop"}'
+    event = b'data: {"choices":[%b]}\n\n' % choice
     body = event + b"data: [DONE]\n\n"
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     answer = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)

@@ -57,7 +57,7 @@ def test_we_ask_where_the_client_did_not(options: dict[str, Any] | None) -> None
 
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n"])
 def test_the_chunk_that_only_we_wanted_is_kept_back(end: str) -> None:
-    """Among others in one piece; a chunk with choices is passed on whatever it tells."""
+    """Among others in one piece; a chunk with choices is passed on without the field."""
     told: list[Usage] = []
     text = 'data: {"choices":[{"delta":{"content":"\\"usage\\":{"}}],"usage":null}' + end
     both = 'data: {"choices":[{"index":0}],"usage":{"prompt_tokens":1}}' + end
@@ -65,7 +65,7 @@ def test_the_chunk_that_only_we_wanted_is_kept_back(end: str) -> None:
     done = "data: [DONE]" + end
     events = f": hm{end}{text}{both}{only}{done}".encode()
     assert StreamUsage(told.append, is_ours=True).take(events) == (
-        f": hm{end}{text}{both}{done}".encode()
+        f': hm{end}{text}data: {{"choices":[{{"index":0}}]}}\n\n{done}'.encode()
     )
     assert told == [Usage(1, 0, 0), Usage(7, 0, 2)]
     assert StreamUsage(told.append, is_ours=False).take(events) == events

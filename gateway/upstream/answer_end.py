@@ -1,0 +1,48 @@
+"""The end of an answer: whether it is one.
+
+Owns what the `finish_reason` of a server means. An answer that ends by the server's own failure, by
+a reason that nobody knows or without one is not whole, however orderly its bytes end. Must not know
+chunks, bodies or APIs.
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+
+class End(Enum):
+    """How a choice has ended. `BROKEN`: the server did not finish it."""
+
+    STOPPED = auto()
+    LENGTH = auto()
+    CALLS = auto()
+    FILTERED = auto()
+    BROKEN = auto()
+
+
+_ENDS: Final = {
+    **dict.fromkeys(
+        ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "stop_token"), End.STOPPED
+    ),
+    # The second is Mistral's, the last Z.ai's: https://docs.z.ai/api-reference/llm/chat-completion
+    **dict.fromkeys(
+        (
+            "length",
+            "model_length",
+            "max_tokens",
+            "max_output_tokens",
+            "model_context_window_exceeded",
+        ),
+        End.LENGTH,
+    ),
+    **dict.fromkeys(("tool_calls", "function_call", "tool_use", "tool_call"), End.CALLS),
+    # The second is Z.ai's, the others those of Gemini behind some proxies.
+    **dict.fromkeys(
+        ("content_filter", "sensitive", "safety", "recitation", "refusal", "content_filtered"),
+        End.FILTERED,
+    ),
+}
+
+
+def end_of(reason: str) -> End:
+    """What `reason` means."""
+    return _ENDS.get(reason.lower(), End.BROKEN)

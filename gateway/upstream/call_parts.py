@@ -1,0 +1,275 @@
+"""The tool calls of one choice, put together from the parts that servers send.
+
+Owns which part belongs to which call, and what a client gets instead of parts that it could not
+read: every call has a number, an id of its own, a name in its first part, and arguments. Servers
+leave out the index or repeat it, send ids late, empty or twice (also in a later turn), the name
+behind the arguments, and no arguments at all. Must not know chunks or APIs.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, final
+
+import msgspec
+
+MAX_CALLS: Final = 1024
+MAX_ARGUMENTS_CHARS: Final = 2**23
+"""Arguments beyond this length pass, but whether they are whole is no longer checked."""
+
+_NUMBERED: Final = re.compile(r"(.*?)(\d+)\Z", re.DOTALL)
+_KEPT: Final = re.compile(r".+:\d+\Z", re.DOTALL)
+"""An id like `functions.name:3`, with which Kimi's models number their calls."""
+_JSON_MARK: Final = re.compile(r'"(?:[^"\\]|\\.)*("|\\?\Z)|[\[\]{}]', re.DOTALL)
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class CallPart(msgspec.Struct, frozen=True):
+    """A part for the client. The first part of a call has its `id` and `name`, later ones have
+    neither. `extra` are fields of the call that Herma does not know.
+    """
+
+    number: int
+    arguments: str
+    id: str | None = None
+    name: str | None = None
+    extra: dict[str, Any] = {}
+
+
+class CallIds:
+    """Gives ids that no call of the conversation has. `raw` is the request."""
+
+    def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
+        self._raw = raw or {}
+        self._taken: set[str] | None = None
+        self._seed = b""
+
+    def unique(self, given: str, position: int) -> str:
+        """`given` if no other call has it, else a new id, the same for the same request. Ids that
+        end in `:NUMBER` go on with the next number.
+        """
+        taken = self._known()
+        if not given or given in taken:
+            given = self._numbered_on(given) if _KEPT.fullmatch(given) else self._new(position)
+        taken.add(given)
+        return given
+
+    def _known(self) -> set[str]:
+        if self._taken is None:
+            self._taken = set(_ids_of(self._raw.get("messages")))
+        return self._taken
+
+    def _new(self, position: int) -> str:
+        if not self._seed:
+            messages = self._raw.get("messages")
+            last = messages[-1] if isinstance(messages, list) and messages else None
+            count = len(messages) if isinstance(messages, list) else 0
+            self._seed = _encode([count, last])
+        while True:
+            named = self._seed + b"\0%d" % position
+            found = f"call_{hashlib.blake2b(named, digest_size=12).hexdigest()}"
+            if found not in self._known():
+                return found
+            position += MAX_CALLS
+
+    def _numbered_on(self, given: str) -> str:
+        """The same id with the number behind the highest of the conversation."""
+        match = _NUMBERED.fullmatch(given)
+        assert match is not None
+        ends = (one.rpartition(":")[2] for one in self._known() if _KEPT.fullmatch(one))
+        number = 1 + max(map(int, (end[:9] for end in ends)), default=0)
+        while f"{match[1]}{number}" in self._known():
+            number += 1
+        return f"{match[1]}{number}"
+
+
+def _ids_of(messages: object) -> Iterable[str]:
+    for message in messages if isinstance(messages, list) else ():
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict) and isinstance(call_id := call.get("id"), str):
+                yield call_id
+
+
+@final
+class _Call:
+    __slots__ = (
+        "arguments",
+        "extra",
+        "index",
+        "is_counted",
+        "name",
+        "num_chars",
+        "number",
+        "source_id",
+    )
+
+    def __init__(self, index: int | None) -> None:
+        self.index = index
+        self.source_id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+        self.num_chars = 0
+        self.extra: dict[str, Any] = {}
+        self.number: int | None = None
+
+    @property
+    def text(self) -> str:
+        if len(self.arguments) > 1:
+            self.arguments = ["".join(self.arguments)]
+        return self.arguments[0] if self.arguments else ""
+
+    def add(self, text: str) -> None:
+        if text and self.num_chars <= MAX_ARGUMENTS_CHARS:
+            self.num_chars += len(text)
+            self.arguments.append(text)
+
+
+class CallParts:
+    """The calls of one choice."""
+
+    def __init__(self, ids: CallIds | None = None) -> None:
+        self._ids = ids or CallIds()
+        self._calls: list[_Call] = []
+        self._num_begun = 0
+        self.begun: list[tuple[str, dict[str, Any]]] = []
+        """The id and the unknown fields of each call that has begun."""
+
+    def take(self, parts: object) -> list[CallPart]:
+        """What the client gets for `parts`, the `tool_calls` of a delta or a message."""
+        given = (
+            [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+        )
+        return [
+            found for at, part in enumerate(given) for found in self._take(part, at, len(given))
+        ]
+
+    def add_arguments(self, number: int, text: str) -> None:
+        """More arguments of a call that the client has got already."""
+        for call in self._calls:
+            if call.number == number:
+                call.add(text)
+
+    def is_open(self, number: int) -> bool:
+        """Whether a part with this number as its index, and with arguments only, goes on with the
+        call of that number.
+        """
+        return any(call.number == number == call.index for call in self._calls[-1:])
+
+    def end(self) -> list[CallPart]:
+        """The rest for the client, at the end of the answer: `{}` for calls without arguments."""
+        rest = []
+        for call in self._calls:
+            if call.number is not None and not call.text.strip():
+                call.add("{}")
+                rest.append(CallPart(call.number, "{}"))
+        return rest
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the arguments of a call break off."""
+        return any(
+            call.num_chars <= MAX_ARGUMENTS_CHARS and breaks_off(call.text) for call in self._calls
+        )
+
+    def _take(self, part: dict[str, Any], at: int, count: int) -> list[CallPart]:
+        given = part.get("function")
+        function = given if isinstance(given, dict) else {}
+        call_id, name = _text(part.get("id")), _text(function.get("name"))
+        arguments = _arguments(function.get("arguments"))
+        call = self._call_of(part.get("index"), call_id, name, at if count > 1 else None)
+        if call is None:
+            return []
+        call.source_id = call.source_id or call_id
+        call.name = call.name or name
+        call.extra |= {key: value for key, value in part.items() if key not in _KNOWN}
+        if call.number is not None:
+            if len(arguments) == call.num_chars and _is_whole(arguments) and arguments == call.text:
+                return []  # sent once more as a whole
+            call.add(arguments)
+            return [CallPart(call.number, arguments)] if arguments else []
+        call.add(arguments)
+        if not call.name:
+            return []
+        call.number = self._num_begun
+        self._num_begun += 1
+        own = self._ids.unique(call.source_id, call.number)
+        self.begun.append((own, call.extra))
+        return [CallPart(call.number, call.text, own, call.name, dict(call.extra))]
+
+    def _call_of(self, index: object, call_id: str, name: str, at: int | None) -> _Call | None:
+        """The call that a part belongs to, which may be a new one; None for one call too many."""
+        number = index if isinstance(index, int) and not isinstance(index, bool) else None
+        found = self._latest(number, call_id, at)
+        if found is not None and not _is_another(found, call_id, name):
+            return found
+        if len(self._calls) >= MAX_CALLS:
+            return None
+        self._calls.append(_Call(number))
+        return self._calls[-1]
+
+    def _latest(self, number: int | None, call_id: str, at: int | None) -> _Call | None:
+        """The last call with that index; without an index that with the id, else the last one."""
+        calls = self._calls
+        if number is not None:
+            calls = [call for call in calls if call.index == number]
+        elif call_id:
+            same = [call for call in calls if call.source_id == call_id]
+            calls = same or calls[-1:]
+        elif at is not None and at < len(calls):
+            calls = calls[at : at + 1]
+        return calls[-1] if calls else None
+
+
+_KNOWN: Final = frozenset({"index", "id", "type", "function"})
+
+
+def _is_another(call: _Call, call_id: str, name: str) -> bool:
+    """Whether a part with this id and name begins another call than `call`, which is in its place.
+    A name alone begins one when the arguments of `call` are whole: some servers repeat the name in
+    every part.
+    """
+    if call_id and call.source_id and call_id != call.source_id:
+        return True
+    if not name or not call.name:
+        return False
+    if name != call.name and not call_id:
+        return True
+    return _is_whole(call.text)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _arguments(value: object) -> str:
+    if isinstance(value, dict):
+        return _encode(value).decode()
+    return value if isinstance(value, str) else ""
+
+
+def _is_whole(text: str) -> bool:
+    """Whether `text` is a JSON object."""
+    if not text.rstrip().endswith("}"):
+        return False
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+
+
+def breaks_off(text: str) -> bool:
+    """Whether `text` is the beginning of a JSON object or list without its end. Other text that is
+    no JSON does not count: it is all that the model wrote.
+    """
+    if not text.lstrip().startswith(("{", "[")) or _is_whole(text):
+        return False
+    depth = 0
+    for mark in _JSON_MARK.finditer(text):
+        if mark[0].startswith('"'):
+            if mark[1] != '"':
+                return True
+        else:
+            depth += 1 if mark[0] in "{[" else -1
+    return depth > 0

@@ -1,0 +1,244 @@
+"""The words of servers that refuse or fail.
+
+Owns where servers put the text of an error, and by which words and codes they say that a prompt is
+larger than their window. Clients compress their history on such a refusal, so it must reach them in
+the words that they know. Must not know requests, or which server said what.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from gateway.api import ApiError
+
+MAX_WORDS: Final = 2000
+MAX_QUOTED: Final = 300
+"""Characters of a text that is quoted within another one."""
+
+OVERFLOW: Final = "context_length_exceeded"
+
+_REQUEST_STATUSES: Final = frozenset({400, 413, 415, 422})
+"""Statuses that are about the request itself, as codes of errors in answers with status 200."""
+
+_OVERFLOW_CODES: Final = frozenset(
+    {
+        OVERFLOW,
+        "context_window_exceeded",  # Anthropic's kin behind proxies
+        "exceed_context_size_error",  # llama.cpp
+        "model_max_prompt_tokens_exceeded",  # GitHub's models
+        "string_above_max_length",  # OpenAI, one message alone
+        "contextwindowexceedederror",  # LiteLLM
+        "context_limit_exceeded",
+        "max_context_length_exceeded",
+    }
+)
+_N: Final = r"(\d[\d,_]*)"
+_LIMIT: Final = (
+    r"(?:maximum |max |available )?(?:context|model|prompt|sequence)[ -]?"
+    r"(?:length|size|window|limit)"
+)
+_TOKENS: Final = r"(?P<n>\d[\d,_]*)"
+_ASKED: Final = r"(?:requested|resulted in|contains|has|total of)\D{0,40}?"
+_BOTH: Final = tuple(
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        # The window first, then the tokens: OpenAI, vLLM, OpenRouter, DeepSeek, Mistral, xAI.
+        rf"max\w* (?:context|prompt|model|sequence) length (?:is|of) {_N}.*?{_ASKED}{_TOKENS}",
+        # SGLang with a completion: "... context length of 4096 tokens. You requested a total of".
+        rf"(?:context|model) length of {_N} tokens.*?total of {_TOKENS}",
+    )
+)
+_BOTH_TURNED: Final = tuple(
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        # The tokens first, then the window: Anthropic, llama.cpp, SGLang, vLLM, Gemini.
+        rf"prompt is too long: {_TOKENS} tokens > {_N}",
+        rf"request \({_TOKENS} tokens\) exceeds the available context size \({_N}",
+        rf"(?:input|prompt)[^.]*?{_TOKENS}(?: tokens)?\)? is (?:long|larg|great)er than [^.]*?{_N}",
+        rf"input length \({_TOKENS} tokens\) exceeds [^.]*?\({_N}",
+        rf"prompt \([^)]*?length:? {_TOKENS}\) is (?:too long|longer than)[^.]*?{_N}",
+        rf"token count (?:of )?\(?{_TOKENS}\)? exceeds [^.]*?{_N}",
+        rf"prompt contains {_TOKENS} tokens.*?{_N} maximum context length",
+    )
+)
+_SIGNS: Final = tuple(
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        r"prompt is too long",
+        r"prompt too long",
+        r"input is too long for requested model",
+        r"input length and [`']?max_tokens[`']? exceed context limit",
+        rf"(?:exceed\w*|longer than|larger than|greater than|too long|over)\b.{{0,60}}{_LIMIT}",
+        rf"{_LIMIT}\b.{{0,40}}exceeded",
+        r"(?:maximum|max) (?:context|prompt|model) length (?:is|of) \d",
+        r"exceeded model token limit",
+        r"context window (?:exceeds|exceeded|is full)",
+        r"range of input length should be",
+        r"inputs?`? (?:tokens )?.{0,30}must (?:be <=|have less than) \d",
+        r"input token count.{0,40}exceeds",
+        r"exceeds the maximum allowed length",
+        r"\bContextWindowExceededError\b",
+        r"too large for model with \d+ maximum context",
+    )
+)
+_LIMITS_RATE: Final = re.compile(
+    r"rate limit|per (?:minute|min|day|hour)|\b[TR]P[MD]\b", re.IGNORECASE
+)
+
+
+def error_of(status: int, body: bytes) -> ApiError | None:
+    """The error that `body` tells, with `status`; None if it holds no words. A prompt that is too
+    long is a 400 with the code `context_length_exceeded`, whatever the status was.
+    """
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _of_text(status, body)
+    return error_in(status, value)
+
+
+def error_in(status: int, value: object) -> ApiError | None:
+    """As `error_of`, of a decoded body or event."""
+    message = _message(value)
+    if not message:
+        return None
+    fields = list(_objects(value))
+    codes = [text for one in fields for key in ("code", "type") if (text := _word(one.get(key)))]
+    if _is_overflow(message, codes):
+        return _overflow(message, fields)
+    own = next((one for one in fields if _word(one.get("code")) or _word(one.get("param"))), {})
+    return ApiError(
+        status,
+        message,
+        code=_word(own.get("code")) or None,
+        param=_word(own.get("param")) or _param(value),
+    )
+
+
+def is_about_request(error: object) -> bool:
+    """Whether `error`, the error object in an answer or event with status 200, is a refusal of the
+    request rather than a failure of the server.
+    """
+    for one in _objects({"error": error}):
+        for key in ("code", "status", "status_code"):
+            code = one.get(key)
+            if isinstance(code, str) and code.isdecimal():
+                code = int(code[:9])
+            if isinstance(code, int) and code in _REQUEST_STATUSES:
+                return True
+    return False
+
+
+def has_form(body: bytes) -> bool:
+    """Whether `body` has an error object as OpenAI's API has it, with a text."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    error = value.get("error") if isinstance(value, dict) else None
+    return isinstance(error, dict) and bool(_word(error.get("message")))
+
+
+def quoted(message: str) -> str:
+    """`message` in one line, for the middle of another text."""
+    line = " ".join(message.split()).rstrip(".")
+    return line if len(line) <= MAX_QUOTED else f"{line[:MAX_QUOTED]}..."
+
+
+def _is_overflow(message: str, codes: list[str]) -> bool:
+    if any(code.lower() in _OVERFLOW_CODES for code in codes):
+        return True
+    if _LIMITS_RATE.search(message):
+        return False
+    return any(sign.search(message) for sign in (*_SIGNS, *_BOTH, *_BOTH_TURNED))
+
+
+def _overflow(message: str, fields: list[dict[str, Any]]) -> ApiError:
+    for one in fields:  # llama.cpp's
+        window, tokens = one.get("n_ctx"), one.get("n_prompt_tokens")
+        if isinstance(window, int) and isinstance(tokens, int):
+            return _known_overflow(message, window, tokens)
+    for pattern in (*_BOTH, *_BOTH_TURNED):
+        if (match := pattern.search(message)) is not None:
+            return _known_overflow(
+                message, _number(match[1 if pattern in _BOTH else 2]), _number(match["n"])
+            )
+    return ApiError(400, message, code=OVERFLOW)
+
+
+def _known_overflow(message: str, window: int, tokens: int) -> ApiError:
+    """The server's words with both numbers, unless the prompt alone would fit: then the words ask
+    for fewer tokens of output.
+    """
+    return ApiError(
+        400, message, code=OVERFLOW, overflow=(window, tokens) if tokens > window else None
+    )
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", "").replace("_", ""))
+
+
+def _message(value: object, depth: int = 0) -> str:
+    """The text of an error. Known places are `error.message`, `error`, `message`, `detail` (a text,
+    an object, or FastAPI's list of problems), `errors` and `msg`.
+    """
+    if isinstance(value, str):
+        return value.strip()[:MAX_WORDS]
+    if isinstance(value, list):
+        found = [text for one in value[:8] if (text := _problem(one, depth))]
+        return "; ".join(found)[:MAX_WORDS]
+    if not isinstance(value, dict) or depth > 4:
+        return ""
+    for key in ("error", "message", "detail", "errors", "msg", "error_message", "error_msg"):
+        if text := _message(value.get(key), depth + 1):
+            return text
+    return ""
+
+
+def _problem(value: object, depth: int) -> str:
+    """One problem of a list, with the place that it names."""
+    text = _message(value, depth + 1)
+    place = _place(value)
+    return f"{place}: {text}" if text and place else text
+
+
+def _place(value: object) -> str:
+    loc = value.get("loc") if isinstance(value, dict) else None
+    parts = [str(part) for part in loc] if isinstance(loc, list) else []
+    return ".".join(parts[1:] if parts[:1] == ["body"] and len(parts) > 1 else parts)
+
+
+def _param(value: object) -> str | None:
+    detail = value.get("detail") if isinstance(value, dict) else None
+    first = detail[0] if isinstance(detail, list) and detail else None
+    return _place(first) or None
+
+
+def _objects(value: object, depth: int = 0) -> Iterator[dict[str, Any]]:
+    """The objects that may hold a code, the inner ones first."""
+    if isinstance(value, list):
+        for one in value[:8]:
+            yield from _objects(one, depth + 1)
+    if not isinstance(value, dict) or depth > 4:
+        return
+    for key in ("error", "detail", "errors"):
+        yield from _objects(value.get(key), depth + 1)
+    yield value
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _of_text(status: int, body: bytes) -> ApiError | None:
+    """The error in plain text. A web page has no words for clients."""
+    try:
+        text = body.decode().strip()
+    except UnicodeDecodeError:
+        return None
+    if not text or text.startswith(("<", "{", "[")):
+        return None
+    return error_in(status, {"message": text})

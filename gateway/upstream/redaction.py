@@ -1,0 +1,34 @@
+"""Redaction: the secrets of a provider are kept out of what clients read.
+
+Owns how a secret is found in a text. A short key, such as `EMPTY` or `sk`, is a part of many words,
+so it counts only where it stands alone. Must not know where the secrets come from.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final, final
+
+ALONE_CHARS: Final = 12
+"""A secret of fewer bytes counts only where no letter, digit, `_` or `-` is beside it."""
+
+_ALONE: Final = rb"(?<![A-Za-z0-9_-])%b(?![A-Za-z0-9_-])"
+
+
+@final
+class Redaction:
+    """Finds `secrets`."""
+
+    def __init__(self, secrets: Sequence[bytes]) -> None:
+        patterns = [
+            re.escape(secret) if len(secret) >= ALONE_CHARS else _ALONE % re.escape(secret)
+            for secret in sorted(filter(None, secrets), key=len, reverse=True)
+        ]
+        self._pattern = re.compile(b"|".join(patterns)) if patterns else None
+
+    def is_in(self, data: bytes) -> bool:
+        """Whether `data` contains a secret."""
+        return self._pattern is not None and self._pattern.search(data) is not None
+
+    def of(self, data: bytes) -> bytes:
+        """`data` with each secret replaced."""
+        return data if self._pattern is None else self._pattern.sub(b"[redacted]", data)

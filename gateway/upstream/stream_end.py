@@ -1,0 +1,179 @@
+"""The end of a streamed answer, and the tool calls in it.
+
+Owns what is kept of the events of one stream until its end shows whether the answer is whole: how
+each choice has ended, and whether the arguments of its calls break off. Chunks whose calls a client
+could not read are written anew. Must not know when events are passed on.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import msgspec
+
+from gateway.upstream.answer_end import End, end_of
+from gateway.upstream.call_parts import CallIds, CallPart, CallParts
+from gateway.upstream.sse import data_of, split_events
+from protocol.errors import HermaError
+
+MAX_KEPT_BYTES: Final = 2**23
+
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class BrokenEnd(HermaError):
+    """The answer is not whole; clients may read the text."""
+
+
+@final
+class _Choice:
+    def __init__(self, ids: CallIds) -> None:
+        self.calls = CallParts(ids)
+        self.end: End | None = None
+
+
+@final
+class StreamEnd:
+    """One stream that answers the request `raw`. `steady` are the beginnings of `tool_calls` in
+    chunks that only go on with the arguments of a call: these are kept unread, in `kept`, until the
+    arguments are looked at.
+    """
+
+    def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
+        self._ids = CallIds(raw)
+        self._choices: dict[int, _Choice] = {}
+        self.is_single = (raw or {}).get("n") in (None, 1)
+        self.kept = bytearray()
+        self.steady: tuple[bytes, bytes] | None = None
+        self._steady_number = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every choice that came has said why it ended."""
+        return bool(self._choices) and all(c.end is not None for c in self._choices.values())
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether a filter of the server ended a choice."""
+        return any(choice.end is End.FILTERED for choice in self._choices.values())
+
+    def take(self, event: bytes) -> bytes:
+        """What the client gets for `event`, a chunk. Raises `BrokenEnd`."""
+        self._read_kept()
+        chunk = _object(data_of(event))
+        before: list[bytes] = []
+        is_changed = False
+        for choice in _dicts(chunk.get("choices")):
+            index = choice.get("index", 0)
+            index = index if isinstance(index, int) else 0
+            state = self._choices.get(index)
+            if state is None:
+                state = self._choices[index] = _Choice(self._ids)
+            delta = choice.get("delta")
+            if isinstance(delta, dict) and delta.get("tool_calls"):
+                is_changed = self._take_calls(state, delta) or is_changed
+            reason = choice.get("finish_reason")
+            if not isinstance(reason, str) or not reason or state.end is not None:
+                continue
+            if rest := self._finish(state, reason):
+                before.append(_with_calls(chunk, choice, rest))
+        if is_changed:
+            event = b"data: " + _encode(chunk) + b"\n\n"
+        return b"".join([*before, event]) if before else event
+
+    def check(self) -> None:
+        """The stream says that it is over. Raises `BrokenEnd` unless every choice has ended."""
+        self._read_kept()
+        if not self.is_finished:
+            raise BrokenEnd("ended its stream without a finish_reason")
+
+    def _take_calls(self, state: _Choice, delta: dict[str, Any]) -> bool:
+        """Take the calls of a delta, which is changed unless a client can read it as it is. Returns
+        whether it was changed.
+        """
+        given = delta["tool_calls"]
+        found = state.calls.take(given)
+        self.steady = None
+        if found and self.is_single and state.calls.is_open(number := found[-1].number):
+            self._steady_number = number
+            self.steady = (
+                b'"tool_calls":[{"index":%d,"function":{"arguments":' % number,
+                b'"tool_calls": [{"index": %d, "function": {"arguments": ' % number,
+            )
+        if _is_same(given, found):
+            return False
+        if found:
+            delta["tool_calls"] = [_written(part) for part in found]
+        else:
+            del delta["tool_calls"]
+        return True
+
+    def _finish(self, state: _Choice, reason: str) -> list[CallPart]:
+        end = end_of(reason)
+        if end is End.BROKEN:
+            raise BrokenEnd(f"ended its answer with finish_reason {reason[:64]!r}")
+        if end in (End.STOPPED, End.CALLS) and state.calls.is_cut:
+            raise BrokenEnd("cut a tool call in its arguments")
+        state.end = end
+        return state.calls.end() if end is not End.LENGTH else []
+
+    def _read_kept(self) -> None:
+        """Read the arguments in the chunks that were passed on unread."""
+        if not self.kept:
+            return
+        data, self.kept = bytes(self.kept), bytearray()
+        for event in split_events(data):
+            for choice in _dicts(_object(data_of(event)).get("choices")):
+                delta = choice.get("delta")
+                for part in _dicts(delta.get("tool_calls") if isinstance(delta, dict) else None):
+                    given = part.get("function")
+                    text = given.get("arguments") if isinstance(given, dict) else None
+                    if isinstance(text, str) and (state := self._choices.get(0)) is not None:
+                        state.calls.add_arguments(self._steady_number, text)
+
+
+def _is_same(given: object, found: list[CallPart]) -> bool:
+    """Whether `given` says to a client what `found` says."""
+    parts = given if isinstance(given, list) else []
+    return len(parts) == len(found) and all(map(_says, parts, found))
+
+
+def _says(part: object, found: CallPart) -> bool:
+    if not isinstance(part, dict) or part.get("index") != found.number:
+        return False
+    given = part.get("function")
+    function = given if isinstance(given, dict) else {}
+    arguments, name = function.get("arguments"), function.get("name")
+    if (arguments or "") != found.arguments:
+        return False
+    if found.id is None:
+        return not name and not part.get("id")
+    return part.get("id") == found.id and name == found.name
+
+
+def _written(part: CallPart) -> dict[str, Any]:
+    if part.id is None:
+        return {"index": part.number, "function": {"arguments": part.arguments}}
+    function = {"name": part.name, "arguments": part.arguments}
+    named = {"index": part.number, "id": part.id, "type": "function", "function": function}
+    return {**named, **part.extra}
+
+
+def _with_calls(chunk: dict[str, Any], choice: dict[str, Any], rest: list[CallPart]) -> bytes:
+    """A chunk before `chunk` with the rest of the calls of `choice`."""
+    delta = {"tool_calls": [_written(part) for part in rest]}
+    own = {"index": choice.get("index", 0), "delta": delta, "finish_reason": None}
+    fields = {name: value for name, value in chunk.items() if name != "usage"}
+    return b"data: " + _encode({**fields, "choices": [own]}) + b"\n\n"
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -1,0 +1,250 @@
+"""The words of servers that refuse: where they stand, and which of them say that a prompt is too
+long.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.api import Failed, UpstreamBody, message_error
+from gateway.upstream import ChatEvents
+from gateway.upstream.error_words import OVERFLOW, error_of, has_form
+from gateway.upstream.redaction import Redaction
+
+WINDOW, TOKENS = 4096, 5000
+
+OVERFLOWS: list[tuple[str, Any, bool]] = [
+    (
+        "openai",
+        {
+            "error": {
+                "message": "This model's maximum context length is 4096 tokens. However, your "
+                "messages resulted in 5000 tokens. Please reduce the length of the messages.",
+                "code": "context_length_exceeded",
+            }
+        },
+        True,
+    ),
+    (
+        "vllm, older",
+        {
+            "object": "error",
+            "message": "This model's maximum context length is 4096 tokens. However, you requested "
+            "5000 tokens (4900 in the messages, 100 in the completion). Please reduce the length "
+            "of the messages or completion.",
+            "code": 400,
+        },
+        True,
+    ),
+    (
+        "vllm, newer",
+        {
+            "error": {
+                "message": "The decoder prompt (length 5000) is longer than the maximum model "
+                "length of 4096. Make sure that `max_model_len` is no smaller than the number of "
+                "text tokens.",
+                "type": "BadRequestError",
+                "code": 400,
+            }
+        },
+        True,
+    ),
+    (
+        "vllm, a little too much output",
+        {
+            "error": {
+                "message": "'max_tokens' or 'max_completion_tokens' is too large: 200. This "
+                "model's maximum context length is 4096 tokens and your request has 4000 input "
+                "tokens (200 > 4096 - 4000).",
+                "code": 400,
+            }
+        },
+        False,
+    ),
+    (
+        "sglang",
+        {
+            "object": "error",
+            "message": "The input (5000 tokens) is longer than the model's context length (4096 "
+            "tokens).",
+            "type": "BadRequestError",
+            "code": 400,
+        },
+        True,
+    ),
+    (
+        "sglang, with a completion",
+        {
+            "message": "Requested token count exceeds the model's maximum context length of 4096 "
+            "tokens. You requested a total of 5000 tokens: 4900 tokens from the input messages and "
+            "100 tokens for the completion."
+        },
+        True,
+    ),
+    (
+        "sglang, http server",
+        {"detail": "Input length (5000 tokens) exceeds the maximum allowed length (4096 tokens)."},
+        True,
+    ),
+    (
+        "llama.cpp",
+        {
+            "error": {
+                "code": 400,
+                "message": "request (5000 tokens) exceeds the available context size (4096 "
+                "tokens), try increasing it",
+                "type": "exceed_context_size_error",
+                "n_prompt_tokens": 5000,
+                "n_ctx": 4096,
+            }
+        },
+        True,
+    ),
+    (
+        "anthropic",
+        {
+            "type": "error",
+            "error": {
+                "type": "invalid_request_error",
+                "message": "prompt is too long: 5000 tokens > 4096 maximum",
+            },
+        },
+        True,
+    ),
+    (
+        "litellm",
+        {
+            "error": {
+                "message": "litellm.ContextWindowExceededError: litellm.BadRequestError: "
+                "AnthropicException - prompt is too long: 5000 tokens > 4096 maximum",
+                "code": "400",
+            }
+        },
+        True,
+    ),
+    ("ollama", {"error": "the input length exceeds the context length"}, False),
+    ("ollama, newer", {"error": "prompt too long; exceeded max context length by 9 tokens"}, False),
+    (
+        "gemini",
+        [
+            {
+                "error": {
+                    "code": 400,
+                    "message": "The input token count (5000) exceeds the maximum number of tokens "
+                    "allowed (4096).",
+                    "status": "INVALID_ARGUMENT",
+                }
+            }
+        ],
+        True,
+    ),
+    (
+        "mistral",
+        {
+            "object": "error",
+            "message": "Prompt contains 5000 tokens and 0 draft tokens, too large for model with "
+            "4096 maximum context length",
+        },
+        True,
+    ),
+    (
+        "xai",
+        {
+            "error": "This model's maximum prompt length is 4096 but the request contains 5,000 "
+            "tokens."
+        },
+        True,
+    ),
+    ("bedrock", {"message": "Input is too long for requested model."}, False),
+    ("moonshot", {"error": {"message": "Your request exceeded model token limit: 4096"}}, False),
+]
+
+
+@pytest.mark.parametrize("status", [400, 413, 422, 500])
+@pytest.mark.parametrize(
+    ("body", "has_numbers"), [case[1:] for case in OVERFLOWS], ids=[case[0] for case in OVERFLOWS]
+)
+def test_a_full_window_is_one_error(body: Any, has_numbers: bool, status: int) -> None:
+    """Whoever says it: 400, one code, the words on which agents compact, and both numbers."""
+    error = error_of(status, json.dumps(body).encode())
+    assert error is not None
+    assert (error.status, error.code) == (400, OVERFLOW)
+    assert error.overflow == ((WINDOW, TOKENS) if has_numbers else None)
+    told = json.loads(message_error(error, "req_1"))["error"]
+    assert told["type"] == "invalid_request_error"
+    assert "prompt is too long" in told["message"].lower()
+    if has_numbers:
+        assert told["message"] == "prompt is too long: 5000 tokens > 4096 maximum"
+    # The error goes to other APIs as its JSON, which says the same.
+    again = error_of(400, error.body())
+    assert again is not None
+    assert (again.code, again.overflow) == (error.code, error.overflow)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Rate limit reached: your request exceeds the limit of 4096 tokens per minute.",
+        "max_tokens must be at most 4096",
+        "Unknown field 'context_length'.",
+        "The image is too long.",
+        "'messages' is too short",
+    ],
+)
+def test_other_refusals_do_not_compress_a_history(text: str) -> None:
+    """It would be lost for nothing."""
+    error = error_of(400, json.dumps({"error": {"message": text}}).encode())
+    assert error is not None
+    assert error.code is None
+    assert error.message == text
+
+
+WORDS: list[tuple[Any, str]] = [
+    ({"error": {"message": "No such voice."}}, "No such voice."),
+    ({"error": "No such voice."}, "No such voice."),
+    ({"message": "No such voice.", "type": "Bad", "code": 400}, "No such voice."),
+    ({"detail": "No such voice."}, "No such voice."),
+    ({"detail": {"error": {"message": "No such voice."}}}, "No such voice."),
+    (
+        {"detail": [{"loc": ["body", "messages", 0], "msg": "Field required", "type": "missing"}]},
+        "messages.0: Field required",
+    ),
+    ({"errors": [{"message": "No such voice."}, "Nor tone."]}, "No such voice.; Nor tone."),
+    ({"error": {"error": {"message": "No such voice."}}}, "No such voice."),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), WORDS)
+def test_the_words_are_found_where_they_stand(body: Any, words: str) -> None:
+    """An object, a text, a list, one within another."""
+    data = json.dumps(body).encode()
+    error = error_of(422, data)
+    assert error is not None
+    assert (error.status, error.message) == (422, words)
+    assert has_form(data) is (isinstance(body.get("error"), dict) and "message" in body["error"])
+    found: list[Any] = []
+    ChatEvents(found.append).take(UpstreamBody(422, data))
+    (failed,) = found
+    assert isinstance(failed, Failed)
+    assert failed.error.message == words
+
+
+def test_text_has_words_and_a_page_has_none() -> None:
+    """Rust servers refuse in plain text; proxies send pages."""
+    error = error_of(400, b"Failed to deserialize the JSON body: missing field `role`")
+    assert error is not None
+    assert "missing field" in error.message
+    for body in (b"<html>no</html>", b"", b"{}", b'{"x": 1}', b"\xff\xfe"):
+        assert error_of(400, body) is None
+
+
+def test_a_short_key_is_no_part_of_a_word() -> None:
+    """It is hidden where it stands alone; a long one everywhere."""
+    redaction = Redaction([b"EMPTY", b"sk", b"sk-a-long-secret-key"])
+    text = b"EMPTYING the task (sk): EMPTY, risk-free, xsk-a-long-secret-keyx"
+    assert redaction.of(text) == (
+        b"EMPTYING the task ([redacted]): [redacted], risk-free, x[redacted]x"
+    )
+    assert not redaction.is_in(b"a task")
+    assert redaction.is_in(b"Bearer EMPTY")

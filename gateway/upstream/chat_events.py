@@ -25,21 +25,22 @@ from gateway.api import (
     Usage,
     connection_lost,
 )
+from gateway.upstream.answer_end import End, end_of
+from gateway.upstream.call_parts import CallPart, CallParts
 from gateway.upstream.error_words import error_of
 from gateway.upstream.sse import data_of, split_events
 from gateway.upstream.usage import usage_of
 
 _DONE: Final = b"[DONE]"
-_CALLS: Final = frozenset({"tool_calls", "function_call"})
 _decode: Final = msgspec.json.Decoder().decode
 
 
 class _Call:
-    """A tool call while its deltas arrive. `is_live`: its arguments are passed on at once."""
+    """A tool call while its parts arrive. `is_live`: its arguments are passed on at once."""
 
-    def __init__(self) -> None:
-        self.id = ""
-        self.name = ""
+    def __init__(self, call_id: str, name: str) -> None:
+        self.id = call_id
+        self.name = name
         self.arguments: list[str] = []
         self.is_live = False
 
@@ -54,6 +55,7 @@ class ChatEvents:
 
     def __init__(self, emit: Callable[[TurnEvent], None]) -> None:
         self._emit = emit
+        self._parts = CallParts()
         self._calls: dict[int, _Call] = {}
         self._late_text: list[str] = []
         self._reason = "stop"
@@ -107,8 +109,9 @@ class ChatEvents:
                 self._emit(ReasoningDelta(0, thought))
             if text := _text_of(said.get("content")) or _text_of(said.get("refusal")):
                 self._take_text(text)
-            for at, call in enumerate(_dicts(said.get("tool_calls"))):
-                self._take_call(call, at)
+            if given := said.get("tool_calls"):
+                for part in self._parts.take(given):
+                    self._take_part(part)
         if isinstance(reason := choice.get("finish_reason"), str):
             self._reason = reason
         if isinstance(stop := choice.get("stop_reason"), str):
@@ -120,59 +123,53 @@ class ChatEvents:
         else:
             self._emit(TextDelta(0, text))
 
-    def _take_call(self, part: dict[str, Any], at: int) -> None:
-        index = part.get("index")
-        index = index if isinstance(index, int) else at
-        is_first = not self._calls
-        call = self._calls.setdefault(index, _Call())
-        given = part.get("function")
-        function = given if isinstance(given, dict) else {}
-        if isinstance(call_id := part.get("id"), str) and call_id:
-            call.id = call_id
-        if isinstance(name := function.get("name"), str) and not call.name:
-            call.name = name
-        arguments = function.get("arguments")
-        if isinstance(arguments, dict):
-            arguments = msgspec.json.encode(arguments).decode()
-        text = arguments if isinstance(arguments, str) else ""
-        if call.is_live:
-            if text:
-                self._emit(ToolCallArguments(0, 0, text))
-            return
-        call.arguments.append(text)
-        if is_first and call.name:
-            call.is_live = True
-            self._begin(0, call)
-
-    def _begin(self, index: int, call: _Call) -> None:
-        self._emit(ToolCallStart(0, index, call.id or f"call_{index}", call.name))
-        if text := "".join(call.arguments):
-            self._emit(ToolCallArguments(0, index, text))
+    def _take_part(self, part: CallPart) -> None:
+        if part.id is not None:
+            is_first = not self._calls
+            call = self._calls[part.number] = _Call(part.id, part.name or "")
+            if is_first:
+                call.is_live = True
+                self._emit(ToolCallStart(0, 0, call.id, call.name))
+        call = self._calls[part.number]
+        if not call.is_live:
+            call.arguments.append(part.arguments)
+        elif part.arguments:
+            self._emit(ToolCallArguments(0, 0, part.arguments))
 
     def _end(self) -> None:
         """The answer is complete."""
         if not self._has_answer:
             return
         self._has_answer = False
-        num_calls = 0
-        is_cut = self._reason == "length"
-        for at, call in enumerate(self._calls.values(), 1):
-            if not call.is_live:
-                if not call.name:
-                    continue
-                self._begin(num_calls, call)
-            self._emit(ToolCallEnd(0, num_calls, is_whole=not is_cut or at < len(self._calls)))
-            num_calls += 1
+        end = end_of(self._reason)
+        if end is not End.LENGTH:
+            for part in self._parts.end():
+                self._take_part(part)
+        self._end_calls(is_cut=end is End.LENGTH)
         if self._late_text:
             self._emit(TextDelta(0, "".join(self._late_text)))
-        if is_cut:
-            self._emit(Finished(0, "length"))
-        elif num_calls or self._reason in _CALLS:
-            self._emit(Finished(0, "tool_calls"))
-        else:
-            self._emit(Finished(0, "stop", self._stop))
+        self._emit(self._finished(end))
         if self._usage is not None:
             self._emit(self._usage)
+
+    def _end_calls(self, *, is_cut: bool) -> None:
+        """Emit the calls that waited, and the end of each; `is_cut`: the last one breaks off."""
+        for number, call in self._calls.items():
+            if not call.is_live:
+                self._emit(ToolCallStart(0, number, call.id, call.name))
+                if text := "".join(call.arguments):
+                    self._emit(ToolCallArguments(0, number, text))
+            is_whole = not is_cut or number + 1 < len(self._calls)
+            self._emit(ToolCallEnd(0, number, is_whole=is_whole))
+
+    def _finished(self, end: End) -> Finished:
+        if end is End.LENGTH:
+            return Finished(0, "length")
+        if end is End.FILTERED:
+            return Finished(0, "content_filter")
+        if self._calls or end is End.CALLS:
+            return Finished(0, "tool_calls")
+        return Finished(0, "stop", self._stop)
 
 
 def _object(data: bytes) -> dict[str, Any] | None:

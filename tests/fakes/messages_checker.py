@@ -12,7 +12,7 @@ import msgspec
 
 from tests.fakes.stream_checker import StreamFault
 
-REASONS: Final = ("end_turn", "max_tokens", "stop_sequence", "tool_use")
+REASONS: Final = ("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal")
 USAGE: Final = (
     "input_tokens",
     "output_tokens",

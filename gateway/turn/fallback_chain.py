@@ -151,6 +151,7 @@ async def ask_chain(
         try:
             with bill:
                 await exchange(provider, target, sent, bill)
+            services.health.succeeded(provider.name)
         except ProviderFailed as error:
             step.fail(trio.current_time(), str(error))
             _note_failure(services, provider.name, target.model, error, path)
@@ -165,10 +166,7 @@ async def ask_chain(
             _note_cut(services, provider.name, target.model, error)
             raise connection_lost(error.words) from error
         except AnswerFiltered as error:
-            services.counters.cloud_answers += 1
             services.health.failed(provider.name, str(error))
-            return None
-        services.health.succeeded(provider.name)
         services.counters.cloud_answers += 1
         return None
     what = None if path is None else f"Model {model} has nothing at /v1{path}"

@@ -155,9 +155,7 @@ async def ask_chain(
         except ProviderFailed as error:
             step.fail(trio.current_time(), str(error))
             _note_failure(services, provider.name, target.model, error, path)
-            if error.was_kept and not any(failure.was_kept for failure in failures):
-                # The provider closed a connection that was kept from an earlier request: ask once
-                # more, over a new one.
+            if _may_ask_again(error, failures):
                 targets.appendleft(target)
             failures.append(error)
             continue
@@ -171,6 +169,13 @@ async def ask_chain(
         return None
     what = None if path is None else f"Model {model} has nothing at /v1{path}"
     return _none_answered(failures, refusals, what)
+
+
+def _may_ask_again(error: ProviderFailed, failures: list[ProviderFailed]) -> bool:
+    """Whether the same provider is asked once more: it closed a connection that was kept from an
+    earlier request, so a new one may do.
+    """
+    return error.was_kept and not any(failure.was_kept for failure in failures)
 
 
 def _note_failure(

@@ -1,4 +1,4 @@
-"""Engines that answer their health check and no request: who answers meanwhile, and the way back."""
+"""Engines that answer their health check and no request: who answers then, and the way back."""
 
 import json
 import time

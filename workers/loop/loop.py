@@ -72,6 +72,7 @@ from workers.scheduler import (
 __all__ = ["Channel", "Compiled", "EngineBroken", "EngineLoop", "GrammarCompiler", "Runner"]
 
 LOAD_EVERY_S: Final = 0.1
+ALIVE_EVERY_S: Final = 1.0
 
 BRIEF_STEP_S: Final = 0.002
 """Messages before a step that should take less than this are sent with its tokens: a separate frame
@@ -153,6 +154,7 @@ class EngineLoop(Generic[InFlight]):
         self._pipeline = Pipeline(runner, status, scheduler.step_cost, clock)
         self._out: list[tuple[int, bytes]] = []
         self._load_at = -LOAD_EVERY_S
+        self._alive_at = -ALIVE_EVERY_S
         self._load_was_busy: bool | None = None
         self._prepare_at = clock() + PREPARE_EVERY_S
         self._draining = False
@@ -298,6 +300,9 @@ class EngineLoop(Generic[InFlight]):
             warning = "" if self._watch_drafts is None else self._watch_drafts(busy)
             self._status.drafting = drafting_line(load.drafting, warning)
         self._queue([Outgoing(BROADCAST, load)])
+        if busy and now - self._alive_at >= ALIVE_EVERY_S:
+            self._alive_at = now
+            self._queue(self._scheduler.signs_of_life())
 
     def _load(self) -> Load:
         meter = self._pipeline.meter

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import final
 
-from protocol.messages import BlocksSnapshot, Embed, Load, Rejected, Submit
+from protocol.messages import Alive, BlocksSnapshot, Embed, Load, Rejected, Submit
 from workers.ipc import BROADCAST, SUPERVISOR
 from workers.scheduler.admission import Refusal, SchedulerLimits, SubmissionReader, largest_id
 from workers.scheduler.block_manager import BlockManager
@@ -266,6 +266,16 @@ class Scheduler:
             places=self._concurrency.places,
             drafting=None if self._proposer is None else self._proposer.summary(),
         )
+
+    def signs_of_life(self) -> tuple[Outgoing, ...]:
+        """A message for each sequence that has begun and gets no token now: it was preempted, or
+        its tokens are computed again.
+        """
+        begun = [one for one in self._queues.waiting.values() if one.turn]
+        begun += [
+            one for one in self._queues.running.values() if one.num_planned < len(one.token_ids) - 1
+        ]
+        return tuple(Outgoing(one.link, Alive(*one.key[1:])) for one in begun)
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` if the books contradict each other. O(blocks), for idle times."""

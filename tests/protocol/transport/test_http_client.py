@@ -238,13 +238,27 @@ async def test_the_first_that_waits_is_served_first(autojump_clock: MockClock) -
 
 
 async def test_silence(autojump_clock: MockClock) -> None:
-    """Before the head, and within it after interim responses, each for `read_s`."""
+    """Before the head, and within it after interim responses."""
     for pieces in ([], [b"HTTP/1.1 102 Processing\r\n\r\n"]):
         async with open_server(ScriptedServer(pieces)) as server:
             client = HttpClient(server.url)
             with pytest.raises(ReadTimeout):
                 await ask(client, read_s=7.0)
             assert repr(client) == "<HttpClient 0 busy, 0 idle>"
+
+
+async def test_a_head_that_dribbles(autojump_clock: MockClock) -> None:
+    """No byte renews the bound."""
+
+    async def dribble(stream: trio.SocketStream) -> None:
+        for byte in b"HTTP/1.1 200 OK\r\n" + b"x-more: 1\r\n" * 20:
+            await stream.send_all(bytes([byte]))
+            await trio.sleep(1.0)
+
+    async with served_by(dribble) as url:
+        client = HttpClient(url)
+        with trio.fail_after(10.0), pytest.raises(ReadTimeout, match="no whole head in 7 s"):
+            await ask(client, read_s=7.0)
 
 
 async def nothing(_: trio.SocketStream) -> None:

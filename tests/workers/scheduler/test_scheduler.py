@@ -4,6 +4,7 @@ import pytest
 
 from protocol.messages import (
     Accepted,
+    Alive,
     BlocksSnapshot,
     BlocksStored,
     Finished,
@@ -213,6 +214,21 @@ def test_the_latest_is_preempted_and_repeats_nothing() -> None:
     assert [start.seq for plan in engine.plans for start in plan.started] == [1, 2]
     assert list(engine.ledger.finished) == [0, 1]
     assert [m.cached_tokens for m in engine.ledger.finished.values()] == [0, 0]
+
+
+def test_the_preempted_one_is_reported_to_live() -> None:
+    """Its gateway would take its silence for a loss; those that get tokens need no such message."""
+    engine = Engine(num_blocks=8, block_size=2, context_length=16)
+    engine.submit(make_submit(0, [1, 2, 3], max_tokens=12))
+    engine.submit(make_submit(1, [4, 5, 6], max_tokens=12))
+    assert engine.scheduler.signs_of_life() == ()
+    while not engine.scheduler.load(1, 0.0, 0.0).preemptions:
+        engine.step()
+    (sign,) = engine.scheduler.signs_of_life()
+    preempted = make_submit(1, [4, 5, 6])
+    assert sign.message == Alive(preempted.request_id, preempted.attempt)
+    engine.drain()
+    assert engine.scheduler.signs_of_life() == ()
 
 
 def test_the_oldest_waits_for_nobody() -> None:

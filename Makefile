@@ -15,7 +15,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test test-gateway check check-aarch64 format gpu bench fuzz chaos clean test-clients test-hermes test-schemas test-api test-engines test-page
+.PHONY: up install dev test test-gateway check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-api test-engines test-page
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -101,11 +101,28 @@ format: $(DEV)
 	$(BIN)/ruff format .
 
 # On a machine with an NVIDIA GPU. Tests of kernels are mostly the compilers' time, so several
-# processes share the card; those of the engine measure its memory and have it alone.
-gpu: $(DEV)
-	$(BIN)/python -m pytest -q -n 4 --dist loadfile -m gpu tests/kernels $(ARGS)
-	$(BIN)/python -m pytest -q -m gpu --ignore tests/kernels $(ARGS)
-	$(BIN)/python -m tests.gpu_parity
+# processes share the card; those of the engine measure its memory and have it alone. Each part
+# writes every test down as it ends; RESUME=1 leaves out what a part that was cut off has passed.
+GPU_DIR  ?= benchmarks/out/gpu
+GPU_JOBS ?= 4
+RESUME   ?= 0
+GPU_TESTS = HERMA_GPU_RESUME=$(RESUME) HERMA_GPU_LOG=$(GPU_DIR)/$@.jsonl $(BIN)/python -m pytest -q -p tests.gpu_log -m gpu
+
+gpu: gpu-kernels gpu-engine gpu-parity gpu-answers
+
+gpu-kernels: $(DEV)
+	$(GPU_TESTS) -n $(GPU_JOBS) --dist worksteal tests/kernels $(ARGS)
+
+gpu-engine: $(DEV)
+	$(GPU_TESTS) tests/workers/engine $(ARGS)
+
+gpu-parity: $(DEV)
+	@mkdir -p $(GPU_DIR)
+	$(BIN)/python -m tests.gpu_parity --json $(GPU_DIR)/$@.json
+
+# The tokens of 27B, 8B and 0.6B in 16, 8 and 4 bits at batch 1, 8 and 64.
+gpu-answers: $(DEV)
+	$(BIN)/python -m benchmarks.engine.answers --out $(GPU_DIR)/answers $(ARGS)
 
 # The same properties as in `make test`, with many more examples.
 fuzz: $(DEV)

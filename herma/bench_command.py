@@ -67,10 +67,17 @@ def add_bench(commands: Commands) -> None:
         "--lengths", default="", metavar="LIST", help="prompt tokens of the first-token tests"
     )
     engine.add_argument(
-        "--runs", type=int, default=0, metavar="N", help="runs of each test; default: 3"
+        "--runs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="runs of each test; default: 3, of the workload 1",
     )
     engine.add_argument(
         "--requests", type=int, default=0, metavar="N", help="of the workload; default: 256"
+    )
+    engine.add_argument(
+        "--kv-tokens", type=int, default=0, metavar="N", help="keys and values; default: 320,000"
     )
     engine.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     engine.add_argument("--seconds", type=float, default=480.0, help="length of the soak")

@@ -34,6 +34,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         lengths=_numbers(arguments.lengths),
         runs=arguments.runs,
         requests=arguments.requests,
+        kv_tokens=arguments.kv_tokens,
     )
     if "smoke" in options.tests:
         tests = (*ALL, "soak")

@@ -73,8 +73,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. `batches`, `lengths` and `runs` replace those of the scale, for a model
-    that needs the memory or a card that is available for minutes only.
+    """The command line. `batches`, `lengths`, `runs` and `kv_tokens` replace those of the scale,
+    for a model that needs the memory or a card that is available for minutes only.
     """
 
     model: str
@@ -93,6 +93,7 @@ class Options:
     lengths: tuple[int, ...] = ()
     runs: int = 0
     requests: int = 0
+    kv_tokens: int = 0
 
     @property
     def scale(self) -> Scale:
@@ -104,6 +105,8 @@ class Options:
             scale,
             firsts=self.lengths or scale.firsts,
             runs=self.runs or scale.runs,
+            workload_runs=self.runs or scale.workload_runs,
+            kv_tokens=self.kv_tokens or scale.kv_tokens,
             workload_requests=self.requests or scale.workload_requests,
         )
 

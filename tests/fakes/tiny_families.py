@@ -54,6 +54,26 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "llama-biased": ("LlamaConfig", {"attention_bias": True, "num_key_value_heads": 4}),
     "mistral": ("MistralConfig", {"head_dim": 16, "sliding_window": 40}),
+    "ministral3": (
+        "Ministral3Config",
+        {
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10_000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 32,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+    ),
+    "seed_oss": ("SeedOssConfig", {"head_dim": 16, "attention_out_bias": True}),
+    "internlm3": ("InternLM3Config", {"head_dim": 16}),
+    "iquestcoder": ("IQuestCoderConfig", {"head_dim": 16}),
     "gemma3": (
         "Gemma3TextConfig",
         {

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from config import WorkerConfig
+from workers.engine.load.checkpoint import Report
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
 
@@ -102,7 +103,11 @@ def write_tiny_model(
     return model_dir
 
 
-def load_tiny(model_dir: Path, **changes: Any) -> Runner:
+def _silent(_phase: str, _share: float, _text: str) -> None:
+    """What most tests do with reports."""
+
+
+def load_tiny(model_dir: Path, *, report: Report = _silent, **changes: Any) -> Runner:
     """The runner of a tiny model on the CPU; `changes` are keys of the worker's configuration."""
     config = {
         "name": "tiny",
@@ -114,4 +119,4 @@ def load_tiny(model_dir: Path, **changes: Any) -> Runner:
         "device": "cpu",
         **changes,
     }
-    return load_runner(WorkerConfig(**config), lambda *_: None)
+    return load_runner(WorkerConfig(**config), report)

@@ -27,7 +27,6 @@ from workers.engine.drafting.dummy import drawn_drafter
 from workers.engine.drafting.recurrent import RecurrentDrafter
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.load.quantize import Stored
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
@@ -188,7 +187,7 @@ def _runner(
 
 
 def _weights(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> ModelWeights:
-    by_block = shape.stored is Stored.FP8_BLOCKS
+    by_block = shape.stored.is_by_block
     change = None if by_block else layer_change(config, shape, dtype, _NOWHERE)
     form = vocabulary_form(config, shape)
     weights = draw_weights(shape, _NOWHERE, dtype, change=change, vocabulary=form)

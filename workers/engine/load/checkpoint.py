@@ -85,6 +85,11 @@ class Checkpoint:
         self._files.clear()
 
     @property
+    def model_dir(self) -> Path:
+        """Where the files are."""
+        return self._dir
+
+    @property
     def names(self) -> frozenset[str]:
         """The names of all tensors."""
         return frozenset(self._where)

@@ -27,6 +27,7 @@ class Stored(StrEnum):
     DENSE = "dense"
     FP8_ROWS = "fp8 by row"
     FP8_BLOCKS = "fp8 by block"
+    FP8_BLOCKS_PACKED = "fp8 by block as compressed-tensors"
     INT4_AWQ = "int4 as AWQ"
     INT4_GPTQ = "int4 as GPTQ"
     INT4_GPTQ_V2 = "int4 as GPTQ v2"
@@ -34,7 +35,12 @@ class Stored(StrEnum):
 
     @property
     def is_fp8(self) -> bool:
-        return self in {Stored.FP8_ROWS, Stored.FP8_BLOCKS}
+        return self is Stored.FP8_ROWS or self.is_by_block
+
+    @property
+    def is_by_block(self) -> bool:
+        """Whether a scale belongs to a block of rows and columns, in 8 bits."""
+        return self in {Stored.FP8_BLOCKS, Stored.FP8_BLOCKS_PACKED}
 
     @property
     def is_int4(self) -> bool:
@@ -43,7 +49,7 @@ class Stored(StrEnum):
     @property
     def scale_suffix(self) -> str:
         """What follows a module's name to name its scales."""
-        return ".weight_scale" if self is Stored.FP8_ROWS else ".weight_scale_inv"
+        return ".weight_scale_inv" if self is Stored.FP8_BLOCKS else ".weight_scale"
 
 
 def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
@@ -55,8 +61,10 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
     if isinstance(stated, dict):
         if _is_by_block(stated):
             return Stored.FP8_BLOCKS
-        if _is_by_row(stated):
+        if _is_compressed_fp8(stated, {"strategy": "channel"}):
             return Stored.FP8_ROWS
+        if _is_compressed_fp8(stated, {"strategy": "block", "block_structure": [BLOCK, BLOCK]}):
+            return Stored.FP8_BLOCKS_PACKED
         if (found := _int4(stated)) is not None:
             if (fault := int4_fault(stated)) is not None:
                 raise ConfigError(f"{path}: its quantization_config asks for {fault}")
@@ -64,8 +72,9 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
     raise ConfigError(
         f"{path}: quantised weights of this kind ({_kind(stated)}) are not supported: take 4 bits "
         "by AWQ, GPTQ or compressed-tensors (pack-quantized), e4m3 weights with scales by "
-        f"{BLOCK} x {BLOCK} block (quant_method fp8) or by channel (compressed-tensors) and "
-        "dynamic activations, or the bf16 model with quantization = 'fp8' or 'int4'"
+        f"{BLOCK} x {BLOCK} block (quant_method fp8, compressed-tensors) or by channel "
+        "(compressed-tensors) and dynamic activations, or the bf16 model with quantization = 'fp8' "
+        "or 'int4'"
     )
 
 
@@ -98,7 +107,14 @@ def _kind(stated: Any) -> str:  # noqa: ANN401 - JSON
 def _group_words(group: dict[str, Any]) -> str:
     weights, rows = group.get("weights") or {}, group.get("input_activations")
     words = f"weights of {weights.get('num_bits')} bits {weights.get('type')}"
-    return words if not rows else f"{words} and activations of {rows.get('num_bits')}"
+    if weights.get("strategy"):
+        words += f" with a scale by {weights['strategy']}"
+    if (block := weights.get("block_structure")) is not None:
+        words += f" {block}"
+    if not rows:
+        return words
+    how = "" if rows.get("dynamic") else " with static scales"
+    return f"{words} and activations of {rows.get('num_bits')}{how}"
 
 
 def _int4(stated: dict[str, Any]) -> Stored | None:
@@ -153,7 +169,8 @@ def _is_by_block(stated: dict[str, Any]) -> bool:
     )
 
 
-def _is_by_row(stated: dict[str, Any]) -> bool:
+def _is_compressed_fp8(stated: dict[str, Any], scales: dict[str, Any]) -> bool:
+    """Whether all groups of layers are in 8-bit floats of these scales."""
     groups = stated.get("config_groups")
     return (
         stated.get("quant_method") == "compressed-tensors"
@@ -161,13 +178,15 @@ def _is_by_row(stated: dict[str, Any]) -> bool:
         and not stated.get("kv_cache_scheme")
         and isinstance(groups, dict)
         and len(groups) > 0
-        and all(isinstance(group, dict) and _is_channelwise(group) for group in groups.values())
+        and all(
+            isinstance(group, dict) and _is_scaled_by(group, scales) for group in groups.values()
+        )
     )
 
 
-def _is_channelwise(group: dict[str, Any]) -> bool:
+def _is_scaled_by(group: dict[str, Any], scales: dict[str, Any]) -> bool:
     weights, rows = group.get("weights") or {}, group.get("input_activations")
-    wanted = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    wanted = {"num_bits": 8, "type": "float", **scales}
     return (
         all(weights.get(key) == value for key, value in wanted.items())
         and weights.get("symmetric", True)

@@ -11,7 +11,6 @@ from typing import Final
 
 from kernels.int4 import GROUPS
 from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules
-from workers.engine.load.quantize import Stored
 from workers.engine.memory.kv_size import CARD_SHARE
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
 from workers.engine.models.description import DeltaRule, Layer, ModelConfig
@@ -179,7 +178,7 @@ def _are_wide(config: ModelConfig, layer: Layer, kept: KeptModules, at: int) -> 
     else:
         inputs, out = names.qkv, names.out
         # Scales by block do not move with the rows, so the loader widens these.
-        is_moved = config.stored is Stored.FP8_BLOCKS and (mixer.is_partial or mixer.out_gate)
+        is_moved = config.stored.is_by_block and (mixer.is_partial or mixer.out_gate)
     reads_wide = is_moved or has_kept(inputs)
     yield reads_wide
     yield from (has_kept(each) for each in ((out,), names.gate_up, (names.down,)))

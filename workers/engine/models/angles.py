@@ -1,4 +1,4 @@
-"""Cosines and sines of every position, as the attention kernels read them.
+"""Cosines and sines of every position, as the attention kernels read them, and scales of queries.
 
 Owns the formulas of the rotations. Must not know config.json, nor layers.
 
@@ -24,6 +24,16 @@ def cos_sin(rope: Rope, head_dim: int, window: int) -> Tensor:
     cos = torch.nn.functional.pad(cos * rope.magnitude, (0, rest), value=1.0)
     sin = torch.nn.functional.pad(sin * rope.magnitude, (0, rest))
     return torch.cat((cos, sin), dim=1)
+
+
+def query_scales(rope: Rope, window: int) -> Tensor | None:
+    """float32 [window, 1]: what the queries of each position are multiplied by; None for a rotation
+    whose queries stay as they are.
+    """
+    if not rope.growth:
+        return None
+    windows = torch.arange(window).div(rope.original, rounding_mode="floor")
+    return (1 + rope.growth * torch.log1p(windows.float())).unsqueeze(1)
 
 
 def turned_order(rope: Rope, head_dim: int) -> Tensor | None:

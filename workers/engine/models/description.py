@@ -29,6 +29,7 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     `factor` stretches the window of `original` tokens that the model was first trained with; llama3
     and YaRN blend between the bounds `low` and `high`. longrope has a divisor for each pair, and
     `long_divisors` for windows beyond `original`. Cosines and sines are multiplied by `magnitude`.
+    Queries are multiplied by 1 + `growth` ln(1 + floor(position / `original`)).
     """
 
     dim: int
@@ -42,6 +43,7 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     magnitude: float = 1.0
     divisors: tuple[float, ...] = ()
     long_divisors: tuple[float, ...] = ()
+    growth: float = 0.0
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):

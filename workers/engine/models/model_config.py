@@ -21,12 +21,23 @@ def read_model_config(model_dir: Path) -> ModelConfig:
     architectures = raw.get("architectures") or []
     if not isinstance(architectures, list):
         raise ConfigError(f"{path}: architectures is {architectures!r}, not a list of names")
-    describe = MODEL_TYPES.get(str(raw.get("model_type")))
+    model_type = raw.get("model_type")
+    describe = MODEL_TYPES.get(str(model_type))
     unknown = [name for name in architectures if name not in ARCHITECTURES]
     if describe is None or unknown:
-        shown = ", ".join(map(str, unknown or architectures or [raw.get("model_type")]))
-        raise ConfigError(
-            f"{path}: architecture {shown} is not supported: choose one of "
-            f'{", ".join(ARCHITECTURES)}, or serve it with another engine, as engine = "vllm"'
-        )
+        raise ConfigError(f"{path}: {_unknown(unknown, model_type, is_known=describe is not None)}")
     return describe(ConfigFile(path, raw))
+
+
+def _unknown(architectures: list[object], model_type: object, *, is_known: bool) -> str:
+    """What is not known, of the two names that a model has, and which are."""
+    if architectures:
+        what, known = f"architecture {', '.join(map(str, architectures))}", ARCHITECTURES
+    else:
+        what, known = f"model_type {model_type!r}", tuple(MODEL_TYPES)
+    if architectures and not is_known:
+        what += f" (model_type {model_type!r})"
+    return (
+        f"{what} is not supported: choose one of {', '.join(known)}, or serve it with another "
+        'engine, as engine = "vllm"'
+    )

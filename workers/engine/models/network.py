@@ -17,7 +17,7 @@ from kernels.delta_rule import GateProduct, mix, takes_product, verify
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
 from kernels.rms_norm import norm_add, rms_norm
 from kernels.silu_mul import sigmoid_mul
-from workers.engine.models.angles import cos_sin
+from workers.engine.models.angles import cos_sin, query_scales
 from workers.engine.models.description import Attention, Gate, ModelConfig
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.state_slots import StateStep
@@ -48,6 +48,7 @@ class _Attention(NamedTuple):
     scale: float
     window: int
     sees_ahead: bool
+    query_scales: Tensor | None
 
 
 class Network:
@@ -74,8 +75,18 @@ class Network:
         ropes = dict.fromkeys(mixer.rope for mixer in config.attentions)
         head_dim = config.attention.head_dim
         angles = {rope: cos_sin(rope, head_dim, longest).to(self.device) for rope in ropes}
+        scales = {rope: query_scales(rope, longest) for rope in ropes}
+        on_device = {
+            rope: None if scale is None else scale.to(self.device) for rope, scale in scales.items()
+        }
         self._attentions = [
-            _Attention(angles[mixer.rope], mixer.scale, mixer.window, mixer.sees_ahead)
+            _Attention(
+                angles[mixer.rope],
+                mixer.scale,
+                mixer.window,
+                mixer.sees_ahead,
+                on_device[mixer.rope],
+            )
             if isinstance(mixer, Attention)
             else None
             for mixer in [layer.mixer for layer in config.layers]
@@ -165,10 +176,14 @@ class Network:
         pages: tuple[Tensor, Tensor],
     ) -> Tensor:
         eps, invariant = self.config.rms_norm_eps, self.invariant
-        angles, scale, window, sees_ahead = attention
+        angles, scale, window, sees_ahead, query_scales = attention
         qkv = norm_linear(
             hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias, invariant=invariant
         )
+        if query_scales is not None:
+            # Before the rotation, which is linear. Rows that pad a step have no position.
+            rows = query_scales.index_select(0, plan.positions.clamp_min(0))
+            qkv[:, : self.config.attention.query_size].mul_(rows)
         mixed = attend(
             qkv, layer.qk_norm, eps, angles, *pages, plan, scale=scale, window=window,
             sees_ahead=sees_ahead,

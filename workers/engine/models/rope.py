@@ -17,6 +17,9 @@ _DEFAULT_THETA: Final = 10_000.0
 _LASTING: Final = ("rope_theta", "partial_rotary_factor")
 """What scaling does not change."""
 
+_GROWTH: Final = "llama_4_scaling_beta"
+"""Of Ministral 3, whose queries grow with each further window of the original length."""
+
 _SPELLINGS: Final = {"su": RopeKind.LONG, **{kind.value: kind for kind in RopeKind}}
 
 
@@ -38,7 +41,11 @@ def read_rope(
     if dim % 2 or not 0 < dim <= head_dim:
         raise file.lacks(f"a rotation of {dim} of {head_dim} dimensions")
     rope = Rope(dim=dim, theta=base.number("rope_theta", theta), kind=kind)
-    return _READERS[kind](file, stated, rope)
+    rope = _READERS[kind](file, stated, rope)
+    if not stated.raw.get(_GROWTH):
+        return rope
+    original = stated.count("original_max_position_embeddings")
+    return replace(rope, growth=stated.number(_GROWTH), original=original)
 
 
 def stated_rotation(file: ConfigFile) -> ConfigFile:

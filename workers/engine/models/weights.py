@@ -35,6 +35,13 @@ from workers.engine.load.int4_formats import (
 from workers.engine.load.quantize import Stored
 from workers.engine.models.angles import turned_order
 from workers.engine.models.description import Attention, DeltaRule, Layer, ModelConfig
+from workers.engine.models.tensor_names import (
+    EMBEDDING,
+    foreign_prefix,
+    head_name,
+    is_cache_scale,
+    prefix_of,
+)
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
 
 _INT4: Final[dict[Stored, tuple[str, Format]]] = {
@@ -248,8 +255,8 @@ class WeightReader:
         """The whole network."""
         config = self._config
         hidden, prefix = config.hidden_size, self._prefix()
-        embedding = self._matrix(f"{prefix}embed_tokens.weight", config.vocab_size, hidden)
-        whole = self._head(embedding)
+        embedding = self._matrix(f"{prefix}{EMBEDDING}", config.vocab_size, hidden)
+        whole = self._head(embedding, prefix)
         if vocabulary != AS_STORED:
             self.settle()
         embedding, head = vocabulary.changed(embedding, whole)
@@ -283,17 +290,27 @@ class WeightReader:
 
     def check_nothing_left(self, model_dir: Path, only: str = "") -> None:
         """Refuse unused tensors whose names begin with `only`: they mean a model that would run
-        wrongly.
+        wrongly. Scales of keys and values are left out with a line.
         """
         config = self._config
-        skipped = config.names.skipped + ((f"{config.names.head}.",) if config.tied else ())
+        prefix = prefix_of(self._checkpoint.names, config.names.prefixes)
+        head = head_name(self._checkpoint.names, prefix, config.names.head)
+        skipped = config.names.skipped + ((f"{head}.",) if config.tied else ())
+        num_scales = 0
         for name in sorted(self._checkpoint.names - self._taken):
             is_skipped = name.startswith(skipped) or not name.startswith(only)
-            if not is_skipped and not self._is_idle(name):
-                raise ConfigError(
-                    f"{model_dir} has a tensor {name} that its config.json does not explain: "
-                    f"take weights and config of the same {config.family} model"
-                )
+            if is_skipped or self._is_idle(name):
+                continue
+            if is_cache_scale(name):
+                num_scales += 1
+                continue
+            raise ConfigError(
+                f"{model_dir} has a tensor {name} that its config.json does not explain: "
+                f"take weights and config of the same {config.family} model"
+            )
+        if num_scales:
+            text = "scales of keys and values (k_scale, v_scale) are ignored"
+            self._report("load", 1.0, f"{num_scales} {text}: keys and values keep their own")
 
     def _is_idle(self, name: str) -> bool:
         """Whether a tensor changes nothing: angles, and the zeros that GPTQ keeps as biases."""
@@ -303,24 +320,36 @@ class WeightReader:
             return False
         return not self._checkpoint.read(name, self._checkpoint.shape_of(name)).any()
 
-    def _head(self, embedding: Tensor) -> Tensor:
+    def _head(self, embedding: Tensor, prefix: str) -> Tensor:
         """The embedding, if the model ties them. As in transformers, a head that such a model has
         nevertheless counts unless it is a copy: it was trained apart, or its config is wrong.
         """
-        config, name = self._config, self._config.names.head
+        config, names = self._config, self._checkpoint.names
+        name = head_name(names, prefix, config.names.head)
         start = f"{name}.weight" if config.tied else f"{name}."
-        is_stored = any(each.startswith(start) for each in self._checkpoint.names)
+        is_stored = any(each.startswith(start) for each in names)
         if not is_stored and (config.tied or config.embeds):
             return embedding
+        if not is_stored:
+            raise ConfigError(
+                f"{self._checkpoint.model_dir} has no tensor {name}.weight, and its config.json "
+                "does not say that the head is the embedding: set tie_word_embeddings = true in it "
+                "if the model was trained so, or take a checkpoint with its head"
+            )
         head = self._wide(config.hidden_size, (name, config.vocab_size))
         self.settle()
         return embedding if config.tied and torch.equal(head, embedding) else head
 
     def _prefix(self) -> str:
-        """That of the checkpoint's names; the first where none fits, for the error behind it."""
-        prefixes = (*self._config.names.prefixes, "")  # none: a network without its head
-        has = (each for each in prefixes if f"{each}embed_tokens.weight" in self._checkpoint.names)
-        return next(has, prefixes[0])
+        """That of the network's names. Raises `ConfigError` for a model within another one."""
+        names, prefixes = self._checkpoint.names, self._config.names.prefixes
+        if (foreign := foreign_prefix(names, prefixes)) is not None:
+            raise ConfigError(
+                f"{self._checkpoint.model_dir}: the names of its tensors begin with {foreign!r}, "
+                "as those of a model that was saved within another one (torch.compile, an adapter, "
+                "parallel training): save the inner model, or take that away from the names"
+            )
+        return prefix_of(names, prefixes)
 
     def _layer(self, prefix: str, described: Layer) -> LayerWeights:
         config, names, mixer = self._config, self._config.names, described.mixer
@@ -459,7 +488,7 @@ class WeightReader:
                 f"{weight} is not in 8 bits, but its scales or its neighbours are: take another "
                 "quantised model, or the bf16 one with quantization = 'fp8'"
             )
-        if self._config.stored is Stored.FP8_BLOCKS and num_rows % BLOCK and not is_last:
+        if self._config.stored.is_by_block and num_rows % BLOCK and not is_last:
             raise ConfigError(
                 f"{weight} has {num_rows} rows, which blocks of {BLOCK} do not divide: take the "
                 "bf16 model with quantization = 'fp8'"

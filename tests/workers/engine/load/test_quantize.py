@@ -52,6 +52,11 @@ BY_ROW = {
     },
     "ignore": ["lm_head"],
 }
+BLOCKS = CHANNELS | {"strategy": "block", "block_structure": [128, 128]}
+BY_PACKED_BLOCK = BY_ROW | {
+    "config_groups": {"group_0": BY_ROW["config_groups"]["group_0"] | {"weights": BLOCKS}}
+}
+"""As llm-compressor writes blocks (sglang#28132)."""
 
 
 def _logits(runner: Runner) -> Tensor:
@@ -78,10 +83,14 @@ def quantised_twins(tmp_path: Path, stated: dict[str, Any], **shape: Any) -> tup
     for name, tensor in load_file(small / "model.safetensors").items():
         stored[name] = dense[name] = tensor
         if name.endswith("_proj.weight"):
-            weight = (by_block if stated is BY_BLOCK else by_row)(tensor)
+            weight = (by_row if stated is BY_ROW else by_block)(tensor)
             stored[name], dense[name] = weight.values, wide(weight).float()
             if stated is BY_BLOCK:
                 stored[name + "_scale_inv"] = weight.scales
+            elif stated is BY_PACKED_BLOCK:
+                stored[name + "_scale"] = weight.scales.bfloat16().float()
+                scaled = Fp8Weight(weight.values, stored[name + "_scale"])
+                dense[name] = wide(scaled).float()
             else:
                 stored[name + "_scale"] = weight.scales[:, None].contiguous()
     save_file(stored, small / "model.safetensors")
@@ -142,19 +151,37 @@ def test_keys_and_values_in_8_bits_take_a_quarter_of_float32(tmp_path: Path) -> 
     assert runner.facts.kv_tokens == exact.facts.kv_tokens
 
 
-@pytest.mark.parametrize("stated", [BY_BLOCK, BY_ROW])
+@pytest.mark.parametrize("stated", [BY_BLOCK, BY_PACKED_BLOCK, BY_ROW])
 def test_published_checkpoints_are_read_as_they_are(tmp_path: Path, stated: dict[str, Any]) -> None:
     """Merged matrices merge their scales; the numbers are those of the same weights in float32."""
     small, large = quantised_twins(tmp_path, stated)
     runner = load_tiny(small)
     assert runner.facts.dtype == "float32+fp8"
     assert all(
-        isinstance(weight, Fp8Weight) and weight.is_blocked == (stated is BY_BLOCK)
+        isinstance(weight, Fp8Weight) and weight.is_blocked == (stated is not BY_ROW)
         for layer in runner.model.weights.layers
         for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)
     )
     assert _error(runner, load_tiny(large)) < 1e-5
     assert _error(load_tiny(small, quantization="fp8"), runner) == 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "rows", "words"),
+    [
+        (CHANNELS | {"strategy": "tensor"}, None, "8 bits float with a scale by tensor"),
+        (BLOCKS | {"block_structure": [64, 64]}, None, r"a scale by block \[64, 64\]"),
+        (BLOCKS, STATIC, "activations of 8 with static scales"),
+    ],
+)
+def test_the_scales_that_are_not_read_are_named(
+    weights: dict[str, Any], rows: dict[str, Any] | None, words: str, tmp_path: Path
+) -> None:
+    """Not in the words that fit the accepted form, too (vllm#33280)."""
+    group = {"weights": weights, "input_activations": rows}
+    write_tiny_model(tmp_path, quantization_config=BY_ROW | {"config_groups": {"g": group}})
+    with pytest.raises(ConfigError, match=words):
+        load_tiny(tmp_path)
 
 
 def test_modules_that_a_checkpoint_leaves_dense_stay_so(tmp_path: Path) -> None:

@@ -1,33 +1,124 @@
-"""Llama 2 to 3.3 and the many models that are built alike; and Mistral, which adds a window: in all
-layers (7B v0.1), in none (later ones), or by turns.
+"""Llama 2 to 3.3 and the many models that are built alike, some under names of their own; Mistral,
+which adds a window: in all layers (7B v0.1), in none (later ones), or by turns; Ministral 3, whose
+queries grow with their position; and Seed-OSS, which has biases at queries, keys and values.
 
-Owns what their config.json says. Must not know tensors.
+Owns what their config.json says, of the text models and of Mistral's with an image tower, which is
+left out. Must not know tensors.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import SLIDING, attention, decoder, dense, layer_windows
-from workers.engine.models.description import Layer, ModelConfig
+from workers.engine.models.decoder import (
+    SLIDING,
+    attention,
+    decoder,
+    dense,
+    layer_windows,
+    tied_by,
+)
+from workers.engine.models.description import Layer, ModelConfig, Names
 
-MODEL_TYPES: Final = ("llama", "mistral")
-ARCHITECTURES: Final = ("LlamaForCausalLM", "MistralForCausalLM")
+_LLAMAS: Final = ("llama", "internlm3", "iquestcoder", "exaone")
+"""transformers has one class for all of them."""
+_SEED: Final = "seed_oss"
+_TOWER: Final = "mistral3"
+_MISTRALS: Final = ("mistral", "ministral3")
+
+MODEL_TYPES: Final = (*_LLAMAS, *_MISTRALS, _TOWER, _SEED)
+ARCHITECTURES: Final = (
+    "LlamaForCausalLM",
+    "InternLM3ForCausalLM",
+    "IQuestCoderForCausalLM",
+    "MistralForCausalLM",
+    "Ministral3ForCausalLM",
+    "Mistral3ForConditionalGeneration",
+    "SeedOssForCausalLM",
+)
+
+_FAMILIES: Final = {
+    "internlm3": "InternLM3",
+    "iquestcoder": "IQuest-Coder",
+    "exaone": "EXAONE",
+    "mistral": "Mistral",
+    "ministral3": "Ministral 3",
+    "seed_oss": "Seed-OSS",
+}
+
+_OLD_NAMES: Final = {"qkv_bias": "attention_bias", "bias": "mlp_bias"}
+"""Of InternLM3's first files, as transformers reads them."""
+
+_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "seed_oss": {"attention_bias": True},
+    "ministral3": {
+        "sliding_window": None,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e6,
+            "factor": 16.0,
+            "original_max_position_embeddings": 16_384,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
+}
+"""What transformers has where a file says nothing."""
+
+_OUTER: Final = ("dtype", "torch_dtype", "quantization_config")
+"""What a file with a tower says beside the table of its text model."""
+
+_NAMES: Final = Names(
+    prefixes=("model.", "language_model.model.", "model.language_model."),
+    skipped=(
+        "vision_tower.",
+        "multi_modal_projector.",
+        "model.vision_tower.",
+        "model.multi_modal_projector.",
+    ),
+)
 
 
 def describe(file: ConfigFile) -> ModelConfig:
     """See `families`. `pretraining_tp` only says how the weights were once cut."""
+    if file.raw["model_type"] == _TOWER:
+        file = _text_of(file)
+    model_type = str(file.raw["model_type"])
+    old = _OLD_NAMES.items() if model_type == "internlm3" else ()
+    renamed = {name: file.raw[key] for key, name in old if key in file.raw}
+    stated = {key: value for key, value in file.raw.items() if value is not None}
+    default = {k: v for k, v in _DEFAULTS.get(model_type, {}).items() if k not in stated}
+    if "rope_scaling" in stated or "rope_theta" in stated:
+        default.pop("rope_parameters", None)
+    file = ConfigFile(file.path, {**file.raw, **default, **renamed})
     file.refuse("mlp_bias")
-    is_llama = file.raw["model_type"] == "llama"
-    biased = file.flag("attention_bias") and is_llama
-    windows = (0,) * file.count("num_hidden_layers") if is_llama else _windows(file)
+    is_mistral = model_type in _MISTRALS
+    biased = file.flag("attention_bias") and not is_mistral
+    out_biased = file.flag("attention_out_bias") if model_type == _SEED else biased
+    windows = _windows(file) if is_mistral else (0,) * file.count("num_hidden_layers")
     layers = [
         Layer(
-            mixer=attention(file, window=window, qkv_bias=biased, out_bias=biased),
+            mixer=attention(file, window=window, qkv_bias=biased, out_bias=out_biased),
             mlp=dense(file),
         )
         for window in windows
     ]
-    return decoder(file, "Llama" if is_llama else "Mistral", layers)
+    return decoder(file, _FAMILIES.get(model_type, "Llama"), layers, names=_NAMES)
+
+
+def _text_of(file: ConfigFile) -> ConfigFile:
+    """The table of the text model, with what the file says beside it. Where neither says whether
+    the head is tied, it is.
+    """
+    text = file.table("text_config")
+    kind = text.raw.get("model_type", "mistral")
+    if kind not in _MISTRALS:
+        raise file.lacks(f"a text_config with model_type = {kind!r}")
+    key = "tie_word_embeddings"
+    stated = [table.raw[key] for table in (file, text) if key in table.raw]
+    tied = tied_by(file, text) if stated else {key: True}
+    outer = {name: file.raw[name] for name in _OUTER if name in file.raw}
+    return ConfigFile(file.path, {**outer, **text.raw, "model_type": kind, **tied})
 
 
 def _windows(file: ConfigFile) -> tuple[int, ...]:

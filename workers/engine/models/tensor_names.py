@@ -1,0 +1,44 @@
+"""Under which names a checkpoint holds a network.
+
+Owns the parts of a tensor's name that depend on how a model was saved: what stands before the
+network's own names, where the head is, and what exporters leave beside the weights. Must not know
+tensors.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+EMBEDDING: Final = "embed_tokens.weight"
+
+_CACHE_SCALES: Final = ("k_scale", "v_scale", "kv_scale", "q_scale", "output_scale")
+"""Of keys and values in 8 bits by some exporters; ours have no scales."""
+
+
+def prefix_of(names: Collection[str], prefixes: tuple[str, ...]) -> str:
+    """That of the network's names; the first of `prefixes` where none fits. A network without its
+    head has none.
+    """
+    has = (each for each in (*prefixes, "") if f"{each}{EMBEDDING}" in names)
+    return next(has, prefixes[0])
+
+
+def foreign_prefix(names: Collection[str], prefixes: tuple[str, ...]) -> str | None:
+    """What stands before all of `prefixes`, where the model was saved within another one."""
+    if f"{prefix_of(names, prefixes)}{EMBEDDING}" in names:
+        return None
+    found = next((name for name in sorted(names) if name.endswith(f".{EMBEDDING}")), None)
+    if found is None:
+        return None
+    own = next(one for one in (*prefixes, "") if found.endswith(f".{one}{EMBEDDING}"))
+    return found.removesuffix(f"{own}{EMBEDDING}")
+
+
+def head_name(names: Collection[str], prefix: str, head: str) -> str:
+    """The head's: beside the network, or within the part of a file that is the text model."""
+    inner = f"{prefix.removesuffix('model.')}{head}"
+    return inner if any(name.startswith(f"{inner}.") for name in names) else head
+
+
+def is_cache_scale(name: str) -> bool:
+    """Whether the tensor is a scale of keys or values."""
+    return ".self_attn." in name and name.rpartition(".")[2] in _CACHE_SCALES

@@ -35,6 +35,11 @@ _QWEN2: Final = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """Qwen 2, 2.5 and 3."""
+_QWEN3_5: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Qwen 3.5 and later: marks belong to their letters."""
 _O200K: Final = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -68,7 +73,8 @@ _HERMA_TINY: Final = (
 _WORDS: Final = re.compile(r"\(\?:(?:[a-z|]|\(\?:|\)\??)+\)(?=\(\?!\\p\{L\}\))")
 
 TABLE: Final[dict[tuple[str, ...], str]] = {
-    **{(one,): one for one in (_GPT2, _LLAMA3, _CL100K, _QWEN2, _O200K, _TEKKEN, _HERMA_TINY)},
+    **{(one,): one for one in (_GPT2, _LLAMA3, _CL100K, _QWEN2, _QWEN3_5, _O200K, _TEKKEN)},
+    (_HERMA_TINY,): _HERMA_TINY,
     (_DEEPSEEK,): _DEEPSEEK,
     _DEEPSEEK_V3: _DEEPSEEK_V3_AT_ONCE,
 }

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
+from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX
 
-from gateway.prompt.split_patterns import ascii_pattern, in_ascii
+from gateway.prompt.split_patterns import TABLE, ascii_pattern, in_ascii
 from tests.fakes.tokenizers import PATTERNS, byte_level, designs, split_by, splits
 
 LETTERS = "abBs'! .1/\n\r\t\v\x1c\x85\u00a0éß一\u0301🙂"
@@ -68,6 +70,24 @@ def test_python_finds_every_pair_and_triple_of_ascii(sources: tuple[str, ...]) -
 @pytest.mark.parametrize("sources", PATTERNS)
 def test_known_tokenizers_have_pieces(sources: tuple[str, ...]) -> None:
     """GPT-2, Llama 3, Qwen, GPT-4o, Mistral, DeepSeek and the built-in model."""
+    assert ascii_pattern(split_by(sources)) is not None
+
+
+FILES = dict(sorted(GGUF_PRE_TOKENIZER_SPLITS.items()))
+"""The expressions of published tokenizer files by their kinds, as transformers has them."""
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_expressions_that_files_have_are_in_the_table(kind: str) -> None:
+    """One letter of difference, and new text costs twice the CPU."""
+    assert (FILES[kind],) in TABLE
+
+
+def test_qwen_3_5_has_an_expression_of_its_own() -> None:
+    """With marks among the letters, as its tokenizer in transformers has it."""
+    sources = (FILES["qwen35"],)
+    assert sources == (PRETOKENIZE_REGEX,)
+    assert pieces(sources, "e\u0301a b") == ["e\u0301a", " b"]
     assert ascii_pattern(split_by(sources)) is not None
 
 

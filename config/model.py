@@ -64,8 +64,29 @@ ToolParserName = Literal[
     "glm",
     "phi4_mini",
     "function_gemma",
+    "gemma4",
+    "harmony",
+    "minimax_m2",
+    "minimax_m3",
+    "minimax_m1",
+    "lfm2",
+    "apertus",
+    "nemotron",
+    "cohere",
 ]
-ReasoningParserName = Literal["auto", "none", "think", "seed", "mistral", "cohere", "kimi_vl"]
+ReasoningParserName = Literal[
+    "auto",
+    "none",
+    "think",
+    "seed",
+    "mistral",
+    "cohere",
+    "kimi_vl",
+    "gemma4",
+    "minimax_m3",
+    "apertus",
+    "harmony",
+]
 
 DUMMY_PREFIX: Final = "dummy:"
 """Models without weights and tokenizer, only for `herma bench engine`."""

@@ -5,15 +5,25 @@ requests or how a format is read.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
-from gateway.output.reasoning import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format
-from gateway.output.tools import TOOL_FORMATS, ToolFormat, detect_tool_format
+from gateway.output.harmony_splitter import HarmonySplitter
+from gateway.output.reasoning import (
+    REASONING_FORMATS,
+    ReasoningFormat,
+    ReasoningSplitter,
+    detect_reasoning_format,
+)
+from gateway.output.tools import TOOL_FORMATS, ToolFormat, begins_call, detect_tool_format, harmony
 
 AUTO: Final = "auto"
 NONE: Final = "none"
+HARMONY: Final = "harmony"
+
+Splitter = ReasoningSplitter | HarmonySplitter
 
 
 class AnswerFormat(msgspec.Struct, frozen=True):
@@ -35,7 +45,7 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         """All markup of calls and reasoning."""
         tags = self.tools.tags if self.tools is not None else ()
         if self.reasoning is not None:
-            tags += (self.reasoning.open, self.reasoning.close)
+            tags += (self.reasoning.open, self.reasoning.close, *self.reasoning.more)
         return tags
 
     def is_opened_by(self, prompt_end: str) -> bool:
@@ -49,11 +59,32 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         """
         if self.reasoning is None:
             return ""
-        closed = f"\n{self.reasoning.close}\n\n"
+        reasoning = self.reasoning
         if self.is_opened_by(prompt_end):
-            return closed
-        is_past = prompt_end.rstrip().endswith(self.reasoning.close)
-        return f"{self.reasoning.open}\n{closed}" if self.is_reasoning_model and not is_past else ""
+            return reasoning.end_of_open
+        end = prompt_end.rstrip()
+        is_past = end.endswith((reasoning.close, reasoning.none.rstrip()))
+        return reasoning.none if self.is_reasoning_model and not is_past else ""
+
+    def before_call(self, prompt_end: str) -> str:
+        """The text to append to a prompt with this end before a call: as `past_reasoning`, but for
+        a format whose calls are messages of their own, like its text.
+        """
+        if self.reasoning is None or self.reasoning.name != HARMONY:
+            return self.past_reasoning(prompt_end)
+        return f"{harmony.END}{harmony.START}assistant" if self.is_opened_by(prompt_end) else ""
+
+    def splitter(
+        self, tools: tuple[dict[str, Any], ...], *, is_open: bool, is_past: bool
+    ) -> Splitter:
+        """What takes reasoning and answer apart, for a request with these tools. `is_open`: the
+        prompt ends in reasoning; `is_past`: it ends in the answer.
+        """
+        reasoning = None if is_past else self.reasoning
+        if reasoning is not None and reasoning.name == HARMONY:
+            return HarmonySplitter(is_open=is_open)
+        is_call = partial(begins_call, self.tools, tools) if self.tools is not None else None
+        return ReasoningSplitter(reasoning, is_open=is_open, enders=self.enders, is_call=is_call)
 
     def shown(self, special: Iterable[str]) -> frozenset[str]:
         """The special tokens of a tokenizer that are markup of this format, and so have to be part
@@ -73,5 +104,5 @@ def answer_format(
     is_reasoning_model = reasoning is not None
     if reasoning_parser == AUTO:
         reasoning = detect_reasoning_format(text)
-        is_reasoning_model = reasoning.close in text
+        is_reasoning_model = reasoning.close in text or reasoning.name == HARMONY
     return AnswerFormat(tools, reasoning, is_reasoning_model)

@@ -6,18 +6,33 @@ around the block belongs to it. Must not know tokens or events.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from gateway.output.tags import MAX_SPACE, find_first, tag_overlap, without_end_space
 
 
 class ReasoningFormat(NamedTuple):
-    """The tags around reasoning; the first character of each occurs once in it."""
+    """The tags around reasoning. `closing` closes reasoning that a prompt has opened, `empty` is
+    what a model writes that does not reason; `more` are other tags of the format.
+    """
 
     name: str
     open: str
     close: str
+    closing: str = ""
+    empty: str = ""
+    more: tuple[str, ...] = ()
+
+    @property
+    def end_of_open(self) -> str:
+        """What to append to a prompt that has opened the reasoning."""
+        return self.closing or f"\n{self.close}\n\n"
+
+    @property
+    def none(self) -> str:
+        """What to append to a prompt so that the model does not reason."""
+        return self.empty or f"{self.open}\n{self.end_of_open}"
 
 
 _ALL: Final = (
@@ -26,6 +41,25 @@ _ALL: Final = (
     ReasoningFormat("mistral", "[THINK]", "[/THINK]"),
     ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>"),
     ReasoningFormat("kimi_vl", "◁think▷", "◁/think▷"),
+    ReasoningFormat(
+        *("gemma4", "<|channel>thought", "<channel|>", "\n<channel|>"),
+        empty="<|channel>thought\n<channel|>",
+    ),
+    ReasoningFormat(
+        *("minimax_m3", "<mm:think>", "</mm:think>", "</mm:think>"), empty="</mm:think>"
+    ),
+    ReasoningFormat(
+        *("apertus", "<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>"),
+        empty="<|inner_prefix|><|inner_suffix|>",
+    ),
+    ReasoningFormat(
+        "harmony",
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+        empty="<|channel|>final<|message|>",
+        more=("<|start|>", "<|call|>", "<|return|>", "<|constrain|>"),
+    ),
 )
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {one.name: one for one in _ALL}
 
@@ -38,9 +72,14 @@ def detect_reasoning_format(template: str) -> ReasoningFormat:
     return next(named, _ALL[0])
 
 
-State = Literal["before", "start", "inside", "gap", "answer"]
+State = Literal["before", "start", "inside", "gap", "answer", "final"]
 REASONING: Final[frozenset[State]] = frozenset({"start", "inside"})
 """The states in which the text so far ends in reasoning."""
+
+
+IsCall = Callable[[str, str], bool | None]
+_MAX_CALL_HEAD: Final = 4096
+"""A longer beginning of what may become a call is a mention of one."""
 
 
 class Split(NamedTuple):
@@ -65,13 +104,18 @@ class ReasoningSplitter:
 
     Without a `reasoning` format all text is answer. `is_open`: the prompt itself ended in the
     opening tag. `enders` begin a tool call: some models forget to close their reasoning before one.
+    `is_call` takes one of them and the text behind it, and says whether they do begin a call; None
+    for not yet. Without it each of them does. Reasoning that only mentions a tag goes on.
     Text without any of `marks` does not end reasoning. In the `state` "answer" all further text is
     answer.
     """
 
     __slots__ = (
         "_close",
+        "_empty",
         "_ends",
+        "_is_call",
+        "_num_mentioned",
         "_open",
         "_pending",
         "marks",
@@ -84,12 +128,16 @@ class ReasoningSplitter:
         *,
         is_open: bool = False,
         enders: tuple[str, ...] = (),
+        is_call: IsCall | None = None,
     ) -> None:
         if reasoning is None:
             self.state: State = "answer"
         else:
             self.state = "start" if is_open else "before"
         self._open, self._close, self._ends, self.marks = _tags(reasoning, enders)
+        self._empty = reasoning.empty if reasoning is not None else ""
+        self._is_call = is_call
+        self._num_mentioned = 0
         self._pending = ""
 
     @property
@@ -144,8 +192,15 @@ class ReasoningSplitter:
         if is_near and start.startswith(self._open):
             self._pending = start[len(self._open) :]
             self.state = "start"
-        elif not is_near or not self._open.startswith(start):
+        elif is_near and self._empty == self._close and start.startswith(self._close):
+            self._pending = start[len(self._close) :]
+            self.state = "gap"
+        elif not is_near or not self._may_open(start):
             self.state = "answer"
+
+    def _may_open(self, start: str) -> bool:
+        may_be_empty = self._empty == self._close and self._close.startswith(start)
+        return may_be_empty or self._open.startswith(start)
 
     def _skip_space(self, state: State, then: State) -> None:
         if self.state != state:
@@ -163,13 +218,33 @@ class ReasoningSplitter:
     def _read_reasoning(self) -> str:
         if self.state != "inside":
             return ""
-        at, tag = find_first(self._pending, self._ends)
-        if at >= 0:
+        at, tag = self._find_end()
+        if at >= 0 and tag:
             reasoning = without_end_space(self._pending[:at])
             self._pending = self._pending[at + (len(tag) if tag == self._close else 0) :]
+            self._num_mentioned = 0
             self.state = "gap"
             return reasoning
-        held = max(tag_overlap(self._pending, tag) for tag in self._ends)
+        held = len(self._pending) - at
+        if at < 0:
+            held = max(tag_overlap(self._pending, tag) for tag in self._ends)
         certain = without_end_space(self._pending[: len(self._pending) - held])
         self._pending = self._pending[len(certain) :]
+        self._num_mentioned = max(0, self._num_mentioned - len(certain))
         return certain
+
+    def _find_end(self) -> tuple[int, str]:
+        """Where the reasoning ends, and the tag that ends it: (-1, "") for nowhere, an empty tag
+        where a call may begin.
+        """
+        while True:
+            at, tag = find_first(self._pending, self._ends, self._num_mentioned)
+            if at < 0 or tag == self._close or self._is_call is None:
+                return at, tag
+            head, close, _ = self._pending[at + len(tag) :].partition(self._close)
+            is_call = self._is_call(tag, head) if len(head) < _MAX_CALL_HEAD else False
+            if is_call is None and close:
+                is_call = False
+            if is_call is not False:
+                return at, tag if is_call else ""
+            self._num_mentioned = at + len(tag)

@@ -23,6 +23,7 @@ from gateway.api import (
     TopLogprob,
     TurnEvent,
 )
+from gateway.output.answer_format import Splitter
 from gateway.output.detokenizer import Detokenizer, PlainTexts, TokenBytes
 from gateway.output.reasoning import REASONING, ReasoningSplitter, Split
 from gateway.output.stop_strings import StopMatcher
@@ -206,9 +207,9 @@ class OutputPipeline:
         silent_ids: frozenset[int] = _NONE,
         stop_ids: frozenset[int] = _NONE,
         token_bytes: TokenBytes | None = None,
-        reasoning: ReasoningSplitter | None = None,
+        reasoning: Splitter | None = None,
     ) -> None:
-        self._reasoning = reasoning or ReasoningSplitter()
+        self._reasoning: Splitter = reasoning or ReasoningSplitter()
         self._detokenizer = detokenizer
         self._stops = stops
         self._tool_parser = tool_parser

@@ -11,16 +11,18 @@ MAX_SPACE: Final = 256
 
 
 def tag_overlap(text: str, tag: str) -> int:
-    """How many of the last characters of `text` could be the start of `tag`, whose first character
-    occurs only once in it.
+    """How many of the last characters of `text` could be the start of `tag`."""
+    start = text.find(tag[0], max(0, len(text) - len(tag) + 1))
+    while start >= 0 and not tag.startswith(text[start:]):
+        start = text.find(tag[0], start + 1)
+    return len(text) - start if start >= 0 else 0
+
+
+def find_first(text: str, tags: Iterable[str], start: int = 0) -> tuple[int, str]:
+    """Where the first of the `tags` in `text` is from `start` on, and which one; (-1, "") for
+    none.
     """
-    start = text.rfind(tag[0], max(0, len(text) - len(tag) + 1))
-    return len(text) - start if start >= 0 and tag.startswith(text[start:]) else 0
-
-
-def find_first(text: str, tags: Iterable[str]) -> tuple[int, str]:
-    """Where the first of the `tags` in `text` is, and which one; (-1, "") for none."""
-    found = [(at, tag) for tag in tags if (at := text.find(tag)) >= 0]
+    found = [(at, tag) for tag in tags if (at := text.find(tag, start)) >= 0]
     return min(found, default=(-1, ""))
 
 

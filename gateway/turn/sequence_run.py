@@ -25,7 +25,6 @@ from gateway.output import (
     NO_STOPS,
     OutputPipeline,
     Reason,
-    ReasoningSplitter,
     SequenceOutput,
     StopMatcher,
 )
@@ -495,9 +494,10 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
             job.request.tools,
             index,
             is_single=not job.request.parallel_calls,
+            past_ids=_past_ids(job) if form.tools.keeps_ids else (),
         )
         parser.begin(job.opening)
-    reasoning = None if job.opening or job.request.answer_start else form.reasoning
+    is_past = bool(job.opening or job.request.answer_start)
     return OutputPipeline(
         job.text.decoder(form),
         StopMatcher(job.request.stop) if job.request.stop else NO_STOPS,
@@ -506,5 +506,11 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
         silent_ids=job.end_ids,
         stop_ids=job.stop_ids,
         token_bytes=job.text.token_bytes if job.request.logprobs else None,
-        reasoning=ReasoningSplitter(reasoning, is_open=job.is_thinking, enders=form.enders),
+        reasoning=form.splitter(job.request.tools, is_open=job.is_thinking, is_past=is_past),
     )
+
+
+def _past_ids(job: Job) -> frozenset[str]:
+    """The ids of the conversation's calls."""
+    messages = job.request.messages
+    return frozenset(call.id for message in messages for call in message.tool_calls)

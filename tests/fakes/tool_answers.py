@@ -390,7 +390,190 @@ def _kimi() -> list[Answer]:
     ]
 
 
+def _gemma4() -> list[Answer]:
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("gemma4", text, seen)
+
+    def call(arguments: str, name: str = "f") -> str:
+        return f"<|tool_call>call:{name}{{{arguments}}}<tool_call|>"
+
+    quote = '<|"|>'
+    all_kinds = (
+        f"count:3,flag:true,map:{{a:[1,{quote}x, y}}{quote}],{quote}b{quote}:{{}}}},"
+        f"text:{quote}{LINES}{quote},maybe:null"
+    )
+    seen_all = (
+        f'{{"count": 3, "flag": true, "map": {{"a": [1, "x, y}}"], "b": {{}}}}, '
+        f'"text": {LINES_JSON}, "maybe": null}}'
+    )
+    return [
+        answer(call(all_kinds), ("f", seen_all)),
+        answer(
+            f"I do.{call('', 'g')}{call('count:1')}", "I do.", ("g", "{}"), ("f", '{"count": 1}')
+        ),
+        answer(_up_to(call(f"text:{quote}ab"), "ab"), ("f", "{")),
+        answer("<|tool_call>response:f{}", "<|tool_call>response:f{}"),
+        answer("a <|tool_call", "a <|tool_call"),
+    ]
+
+
+def _harmony() -> list[Answer]:
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("harmony", text, seen)
+
+    def call(name: str, arguments: str, kind: str = " <|constrain|>json") -> str:
+        return f"<|channel|>commentary to=functions.{name}{kind}<|message|>{arguments}<|call|>"
+
+    other = "<|channel|>final<|message|>text"
+    return [
+        answer(call("f", NESTED), ("f", NESTED)),
+        answer(call("g", "{}", " json"), ("g", "{}")),
+        answer(call("g", "{}", ""), ("g", "{}")),
+        answer(call("f", '{"count": 1}').removesuffix("<|call|>"), ("f", '{"count": 1}')),
+        answer(f"Sure.{call('g', '{}')}{call('f', '{}')}", "Sure.", ("g", "{}"), ("f", "{}")),
+        answer(_up_to(call("f", '{"text": "ab"}'), "ab"), *_cut("ab")),
+        answer(other, other),
+        answer(
+            call("g", "{}").replace("functions.g", "browser.open"),
+            call("g", "{}").replace("functions.g", "browser.open"),
+        ),
+    ]
+
+
+def _minimax() -> list[Answer]:
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("minimax_m2", text, seen)
+
+    def value(name: str, text: str) -> str:
+        return f'<parameter name="{name}">{text}</parameter>\n'
+
+    def invoke(inner: str, name: str = "f") -> str:
+        return f'<invoke name="{name}">\n{inner}</invoke>\n'
+
+    def section(*calls: str) -> str:
+        return f"<minimax:tool_call>\n{''.join(calls)}</minimax:tool_call>"
+
+    one = invoke(value("text", LINES) + value("count", "3") + value("list", "[1]"))
+    seen = ("f", f'{{"text": {LINES_JSON}, "count": 3, "list": [1]}}')
+    return [
+        answer(section(one), seen),
+        answer(f"So.\n{section(one, invoke('', 'g'))} ok", "So.", seen, ("g", "{}"), "ok"),
+        answer(section(one)[:-12], seen),
+        answer(_up_to(section(invoke(value("text", "ab"))), ">ab"), *_cut("ab")),
+        answer(section("text"), section("text")),
+        answer(section(), section()),
+    ]
+
+
+def _minimax_others() -> list[Answer]:
+    p = "]<]minimax[>["
+
+    def three(text: str, *seen: str | Call) -> Answer:
+        return Answer("minimax_m3", text, seen)
+
+    def one(text: str, *seen: str | Call) -> Answer:
+        return Answer("minimax_m1", text, seen)
+
+    def value(name: str, text: str) -> str:
+        return f"{p}<{name}>{text}{p}</{name}>"
+
+    def section(inner: str, name: str = "f") -> str:
+        return f'{p}<tool_call>\n{p}<invoke name="{name}">{inner}{p}</invoke>\n{p}</tool_call>'
+
+    nested = value("map", value("a", value("item", "1") + value("item", "x")) + value("b", " y"))
+    lines = f"<tool_calls>\n{_json('f', NESTED)}\n{_json('g', '{}')}\n</tool_calls>"
+    return [
+        three(
+            section(value("text", LINES) + value("count", "3") + value("list", value("item", "1"))),
+            ("f", f'{{"text": {LINES_JSON}, "count": 3, "list": [1]}}'),
+        ),
+        three(section(nested), ("f", '{"map": {"a": ["1", "x"], "b": " y"}}')),
+        three(
+            f"So. {section('', 'g')} ]<] {section(value('flag', 'true'))}",
+            "So.",
+            ("g", "{}"),
+            "]<]",
+            ("f", '{"flag": true}'),
+        ),
+        three(section(value("text", "a <b> ]< c")), ("f", '{"text": "a <b> ]< c"}')),
+        three(section(value("count", "3"))[: -len(p) - 13], ("f", '{"count": 3}')),
+        three(_up_to(section(value("text", "ab")), ">ab"), *_cut("ab")),
+        three(f"{p}<tool_call>text", f"{p}<tool_call>text"),
+        one(lines, ("f", NESTED), ("g", "{}")),
+        one(f"Now. {lines} ok", "Now.", ("f", NESTED), ("g", "{}"), "ok"),
+        one(f"<tool_calls>[{_json('g', '{}')}]</tool_calls>", ("g", "{}")),
+        one("<tool_calls>none</tool_calls>", "<tool_calls>none</tool_calls>"),
+    ]
+
+
+def _lfm2() -> list[Answer]:
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("lfm2", text, seen)
+
+    def calls(inner: str) -> str:
+        return f"<|tool_call_start|>[{inner}]<|tool_call_end|>"
+
+    kinds = (
+        "f(count=3, ratio=-1.5e3, flag=True, maybe=None, list=[1, 2,], map={'a': {\"b\": []}}, "
+        "text='it''s \"so\"\\n\\u00e9 [x], y)')"
+    )
+    seen = (
+        '{"count": 3, "ratio": -1.5e3, "flag": true, "maybe": null, "list": [1, 2], '
+        '"map": {"a": {"b": []}}, "text": "it\'\'s \\"so\\"\\né [x], y)"}'
+    )
+    return [
+        answer(calls(kinds), ("f", seen)),
+        answer(
+            f"Now.{calls('g(), f(count=1)')} ok", "Now.", ("g", "{}"), ("f", '{"count": 1}'), "ok"
+        ),
+        answer(calls("g()")[:-8], ("g", "{}")),
+        answer(calls(_json("f", NESTED)), ("f", NESTED)),
+        answer("<|tool_call_start|>[f(text='ab", ("f", "{")),
+        answer(calls("text"), calls("text")),
+        answer(calls("see (a) and"), calls("see (a) and")),
+    ]
+
+
+def _lists() -> list[Answer]:
+    """Formats that are a JSON list between two tags."""
+    found = []
+    for form, start, end, key, inner in (
+        ("apertus", "<|tools_prefix|>", "<|tools_suffix|>", "", '{{"{0}": {1}}}'),
+        ("nemotron", "<TOOLCALL>", "</TOOLCALL>", "arguments", ""),
+        ("cohere", "<|START_ACTION|>", "<|END_ACTION|>", "parameters", ""),
+    ):
+        one, two = (
+            inner.format(name, arguments) if inner else _json(name, arguments, key)
+            for name, arguments in (("f", NESTED), ("g", "{}"))
+        )
+        seen = (("f", NESTED), ("g", "{}"))
+        found += [
+            Answer(form, f"Now. {start}[{one}, {two}]{end} ok", ("Now.", *seen, "ok")),
+            Answer(form, f"{start}[\n{two}\n]", (("g", "{}"),)),
+            Answer(form, f"{start}[1]{end}", (f"{start}[1]{end}",)),
+            Answer(form, f"{start} is a tag", (f"{start} is a tag",)),
+        ]
+    asked = '[{"tool_call_id": "0", "tool_name": "g", "parameters": {"a": 1}}]'
+    return [
+        *found,
+        Answer("cohere", f"<|START_ACTION|>{asked}<|END_ACTION|>", (("g", '{"a": 1}'),)),
+        Answer("nemotron", '<TOOLCALL>[{"name": "g", "arguments": "{}"}]', (("g", "{}"),)),
+    ]
+
+
+def _seed() -> list[Answer]:
+    call = "<function=f>\n<parameter=count>1</parameter>\n</function>"
+    seen = ("f", '{"count": 1}')
+    text = f"<seed:tool_call>\n{call}\n</seed:tool_call>"
+    return [
+        Answer("qwen3_coder", text, (seen,)),
+        Answer("qwen3_coder", f"Now.\n{text}\n{text} ok", ("Now.", seen, seen, "ok")),
+        Answer("qwen3_coder", text[:-8], (seen,)),
+    ]
+
+
 ANSWERS: Final = (
+    *(*_gemma4(), *_harmony(), *_minimax(), *_minimax_others(), *_lfm2(), *_lists(), *_seed()),
     *(*_hermes(), *_hermes_text(), *_qwen3_coder(), *_glm(), *_llama(), *_mistral(), *_phi()),
     *_gemma(),
     *(*_deepseek_v3(), *_deepseek_v4(), *_kimi()),

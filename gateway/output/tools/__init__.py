@@ -15,8 +15,13 @@ from gateway.output.tools.call_grammar import (
     optional_calls,
 )
 from gateway.output.tools.forcing import Opening, forced_opening
-from gateway.output.tools.formats import TOOL_FORMATS, ToolFormat, detect_tool_format
-from gateway.output.tools.parser import ToolParser
+from gateway.output.tools.formats import (
+    TOOL_FORMATS,
+    ToolFormat,
+    detect_tool_format,
+    is_known_format,
+)
+from gateway.output.tools.parser import ToolParser, begins_call
 
 __all__ = [
     "ARGUMENTS",
@@ -26,9 +31,11 @@ __all__ = [
     "Opening",
     "ToolFormat",
     "ToolParser",
+    "begins_call",
     "call_tags",
     "detect_tool_format",
     "forced_calls",
     "forced_opening",
+    "is_known_format",
     "optional_calls",
 ]

@@ -4,12 +4,14 @@ Strings are streamed as they come, other values are written once they are whole.
 """
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Final
 
-from gateway.output.tags import TagScan
 from gateway.output.tools import schema
 from gateway.output.tools.grammar import CallSink, Read
+from gateway.output.tools.value_end import Path, ValueEnd
 
 MAX_VALUE: Final = 2**18
 """A longer value becomes a string whatever its schema says, so that little is held back."""
@@ -17,10 +19,17 @@ _MAX_NULL: Final = 16
 
 
 class ArgumentsWriter:
+    """The arguments of the call `name`. A value that says nothing, and is of an optional parameter
+    that is no string, is left out: models write empty tags, or Python's None, for what they do not
+    want to give (sglang#36835).
+    """
+
     def __init__(self, calls: CallSink, name: str, call_id: str = "") -> None:
         self._calls = calls
+        self._name = name
         self._num_values = 0
-        self._is_open = False
+        self._value: _Value | None = None
+        self._is_half = False
         calls.start(name, self._close, call_id)
         calls.write("{")
 
@@ -29,18 +38,24 @@ class ArgumentsWriter:
         self._calls.end()
 
     def read_value(
-        self, name: str, types: frozenset[str] | None, tags: tuple[str, ...], skip: str = ""
-    ) -> Read[str]:
-        """Read the value of a parameter up to one of `tags`; returns which one.
+        self,
+        name: str,
+        types: frozenset[str] | None,
+        paths: Sequence[Path],
+        skip: str = "",
+        begun: str = "",
+    ) -> Read[Path]:
+        """Read the value of a parameter up to one of `paths`; returns which one.
 
         `types` are those of its schema; None for a value that is JSON itself. One `skip` at its
-        start is not part of it.
+        start is not part of it. `begun` is how it begins, read already.
         """
-        self._is_open = True
         comma = ", " if self._num_values else ""
-        self._num_values += 1
-        self._calls.write(f"{comma}{schema.quote(name)}: ")
-        value = _Value(types, tags)
+        key = f"{comma}{schema.quote(name)}: "
+        value = _Value(key, types, paths, is_optional=not self._calls.requires(self._name, name))
+        self._value = value
+        for char in begun:
+            value.feed(char)
         char = yield
         if char == skip:
             char = yield
@@ -49,29 +64,56 @@ class ArgumentsWriter:
             self._calls.write(value.take())
             char = yield
         self._calls.runs = None
-        self._calls.write(value.end())
-        self._is_open = False
+        self._end_value(value)
+        self._value = None
         return value.scan.found
 
+    def write_value(self, name: str, value: str) -> None:
+        """A value that was read as a whole, as JSON."""
+        comma = ", " if self._num_values else ""
+        self._num_values += 1
+        self._calls.write(f"{comma}{schema.quote(name)}: {value}")
+
+    @contextmanager
+    def half(self) -> Iterator[None]:
+        """A block in which the arguments break off if the output ends."""
+        self._is_half = True
+        yield
+        self._is_half = False
+
+    def _end_value(self, value: "_Value") -> None:
+        self._calls.write(value.end())
+        self._num_values += not value.is_left_out
+
     def _close(self) -> str | None:
-        return None if self._is_open else "}"
+        value = self._value
+        if self._is_half:
+            return None
+        if value is None:
+            return "}"
+        return value.end() + "}" if value.scan.is_ended else None
 
 
 class _Value:
-    """One value up to a tag; a `RunReader`."""
+    """One value, with its `key`, up to a path; a `RunReader`."""
 
-    def __init__(self, types: frozenset[str] | None, tags: tuple[str, ...]) -> None:
-        self.scan = TagScan(tags)
-        self._plain = _plain_but("".join(sorted({tag[0] for tag in tags})))
+    def __init__(
+        self, key: str, types: frozenset[str] | None, paths: Sequence[Path], *, is_optional: bool
+    ) -> None:
+        self.scan = ValueEnd(paths)
+        self._plain = _plain_but("".join(sorted(self.scan.first)))
         self._types = types
         self._is_text = types is not None and schema.is_text(types)
-        self._out: list[str] = []
+        self._may_be_left_out = is_optional and not self._is_text
+        self._out: list[str] = [] if self._may_be_left_out else [key]
+        self._key = key if self._may_be_left_out else ""
         self._held: list[str] = []
         self._num_held = 0
         self._is_streamed = False
+        self.is_left_out = False
 
     def feed(self, char: str) -> bool:
-        """Take one character; True when a tag is complete."""
+        """Take one character; True when a path is complete."""
         if text := self.scan.feed(char):
             self._add(text)
         return bool(self.scan.found)
@@ -102,7 +144,16 @@ class _Value:
         if self._is_streamed:
             return self.take() + '"'
         held = "".join(self._held)
-        return schema.any_json(held) if self._types is None else schema.to_json(held, self._types)
+        if self._key and self._leaves_out(held):
+            self.is_left_out = True
+            return ""
+        found = schema.any_json(held) if self._types is None else schema.to_json(held, self._types)
+        return self.take() + self._key + found
+
+    def _leaves_out(self, held: str) -> bool:
+        if not held.strip():
+            return True
+        return self._types is not None and "null" not in self._types and schema.is_blank(held)
 
     def _add(self, text: str) -> None:
         if self._is_streamed:
@@ -110,6 +161,9 @@ class _Value:
             return
         self._held.append(text)
         self._num_held += len(text)
+        if self._key and not schema.may_be_blank("".join(self._held[:8])):
+            self._out.append(self._key)
+            self._key = ""
         if not self._may_be_other():
             self._is_streamed = True
             self._out.append(schema.quote("".join(self._held))[:-1])
@@ -121,7 +175,8 @@ class _Value:
             return self._num_held <= MAX_VALUE
         if self._types is None or "null" not in self._types or self._num_held > _MAX_NULL:
             return False
-        return "null".startswith("".join(self._held).strip())
+        held = "".join(self._held).strip()
+        return any(word.startswith(held) for word in schema.NULLS)
 
 
 @cache

@@ -18,6 +18,7 @@ from gateway.output.tools.grammar import (
 )
 from gateway.output.tools.json_repair import JsonRepair
 
+_NAMES: Final = frozenset({"name", "tool_name"})
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
 _HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
@@ -32,11 +33,11 @@ def read_call(calls: CallSink, stop: str, *, strict: bool = False) -> Read[str]:
     name, early, call_id = "", "", ""
     char = yield from skip_space()
     while char == '"':
-        key = yield from _word()
+        key = yield from read_word(calls)
         if (yield from skip_space()) != ":":
             raise NotACall
         char = yield from skip_space()
-        if key == "name" and not name:
+        if key in _NAMES and not name:
             name = yield from _name(calls, char, strict=strict)
             if early:
                 _write_whole(calls, name, early, call_id)
@@ -60,9 +61,27 @@ def read_call(calls: CallSink, stop: str, *, strict: bool = False) -> Read[str]:
     return ""
 
 
-def read_array(calls: CallSink, first: str) -> Read[None]:
-    """Call objects up to the closing bracket; the opening one, `first`, may be missing."""
-    char = first if first == "{" else (yield from skip_space())
+def read_objects(calls: CallSink, first: str, close: str) -> Read[None]:
+    """Call objects up to the closing tag; `first` is the first character of the block."""
+    if first != "{":
+        raise NotACall
+    char = first
+    while char != "<":
+        if char == "{":
+            char = yield from read_call(calls, "<")
+        elif char not in ",}":  # one extra brace is forgiven
+            raise NotACall
+        else:
+            char = ""
+        char = char or (yield from skip_space())
+    yield from literal(close, 1)
+
+
+def read_array(calls: CallSink, first: str, second: str = "") -> Read[None]:
+    """Call objects up to the closing bracket; the opening one, `first`, may be missing. `second` is
+    the character behind it, if that was read.
+    """
+    char = first if first == "{" else second or (yield from skip_space())
     while char == "{":
         left = yield from read_call(calls, "")
         if first == "{":
@@ -74,11 +93,29 @@ def read_array(calls: CallSink, first: str) -> Read[None]:
         raise NotACall
 
 
+def read_list(calls: CallSink, close: str) -> Read[None]:
+    """An array of call objects, or one object, behind a tag; and the end tag `close`, which may be
+    missing.
+    """
+    char = yield from skip_space()
+    if char not in "[{":
+        raise NotACall
+    yield from read_array(calls, char)
+    calls.drop()
+    if (yield from skip_space()) != close[0]:
+        raise NotACall
+    yield from literal(close, 1)
+
+
 def _name(calls: CallSink, first: str, *, strict: bool) -> Read[str]:
     if first != '"':
         raise NotACall
-    name = yield from _word()
-    if not name or (strict and not calls.is_tool(name)):
+    name = yield from read_word(calls)
+    if (
+        not name
+        or not (is_name(name) or calls.is_tool(name))
+        or (strict and not calls.is_tool(name))
+    ):
         raise NotACall
     return name
 
@@ -149,13 +186,13 @@ def _value(first: str) -> Read[tuple[str, str]]:
     return "", char
 
 
-def _word() -> Read[str]:
-    """The rest of a string that is a key or a name."""
+def read_word(calls: CallSink) -> Read[str]:
+    """The rest of a string that is a key or the name of a function."""
     reader = _String()
     text = ""
     while char := (yield from reader.next_char()):
         text += char
-        if not is_name(text):
+        if not is_name(text) and not calls.begins_tool(text):
             raise NotACall
     return text
 

@@ -43,7 +43,9 @@ DSML: Final = Tags(
     "<｜DSML｜tool_call_end｜>",
     "<｜DSML｜tool_sep｜>",
 )
-_HEAD: Final = re.compile(r"\s*(?:function<[^>]*>)?\s*([^\s<]+)\s*(?:<[^>]*>)?\s*(?:```\w*)?\s*")
+_HEAD: Final = re.compile(
+    r"\s*(?:function<[^>]*>)?\s*([^\s<](?:[^<\n`]*[^\s<`])?)\s*(?:<[^>]*>)?\s*(?:```\w*)?\s*"
+)
 _MAX_HEAD: Final = MAX_NAME + 128
 
 
@@ -53,12 +55,12 @@ def read(calls: CallSink, marker: str, tags: Tags = V3) -> Read[None]:
     while tag != tags.end_section:
         left = ""
         if tag == tags.call:
-            name = yield from _name()
+            name = yield from _name(calls)
             left = yield from read_arguments(calls, name, "<")
         tag = yield from _tag(calls, tags, left)
 
 
-def _name() -> Read[str]:
+def _name(calls: CallSink) -> Read[str]:
     """The name before the `{` of the arguments; a separator and a fence may follow it."""
     head = ""
     while (char := (yield)) != "{":
@@ -66,7 +68,7 @@ def _name() -> Read[str]:
         if len(head) > _MAX_HEAD:
             raise NotACall
     match = _HEAD.fullmatch(head)
-    if match is None or not is_name(match[1]):
+    if match is None or not (is_name(match[1]) or calls.is_tool(match[1])):
         raise NotACall
     return match[1]
 

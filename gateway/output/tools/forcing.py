@@ -10,7 +10,21 @@ Must not know tokens.
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from gateway.output.tools import deepseek, dsml, gemma, glm, hermes, kimi, mistral, phi, qwen_coder
+from gateway.output.tools import (
+    apertus,
+    deepseek,
+    dsml,
+    gemma,
+    glm,
+    harmony,
+    hermes,
+    kimi,
+    minimax,
+    mistral,
+    phi,
+    pythonic,
+    qwen_coder,
+)
 from gateway.output.tools.grammar import is_name
 
 
@@ -44,7 +58,7 @@ def forced_opening(
     beginning = _BEGINNINGS[tool_format](template, num_calls)
     if len(names) != 1:
         return Opening(beginning.of_any)
-    if not is_name(names[0]):
+    if not is_name(names[0].replace(" ", "_")):
         return None
     return Opening(beginning.of_any + beginning.before, names[0], beginning.after)
 
@@ -75,14 +89,34 @@ def _kimi(_: str, num_calls: int) -> _Beginning:
     return _Beginning(any_call, dot, f":{num_calls}{kimi.ARGUMENTS}")
 
 
-def _qwen_coder(_template: str, _: int) -> _Beginning:
-    any_call, equals = _apart(f"{hermes.OPEN}\n{qwen_coder.FUNCTION}")
+def _qwen_coder(template: str, _: int) -> _Beginning:
+    is_seed = qwen_coder.SEED_OPEN in template
+    any_call, equals = _apart(
+        f"{qwen_coder.SEED_OPEN if is_seed else hermes.OPEN}\n{qwen_coder.FUNCTION}"
+    )
+    if hermes.OPEN not in template and not is_seed and "</function>" in template:
+        # Functionary's, whose arguments are JSON.
+        return _Beginning(qwen_coder.FUNCTION[:-1], "=")
     return _Beginning(any_call, equals, ">\n")
 
 
-def _gemma(_template: str, _: int) -> _Beginning:
-    any_call, colon = _apart(f"{gemma.OPEN}{gemma.PREFIX}")
+def _gemma(tags: gemma.GemmaTags) -> _Beginning:
+    any_call, colon = _apart(f"{tags.open}{gemma.PREFIX}")
     return _Beginning(any_call, colon)
+
+
+def _harmony(_template: str, _: int) -> _Beginning:
+    any_call, dot = _apart(f"{harmony.CHANNEL}commentary to={harmony.PREFIX}")
+    return _Beginning(any_call, dot, f" {harmony.CONSTRAIN}json{harmony.MESSAGE}")
+
+
+def _invoke(opening: str, prefix: str, after: str) -> _Beginning:
+    return _Beginning(f"{opening}\n{prefix}{minimax.INVOKE}", "", after)
+
+
+def _cohere(_template: str, _: int) -> _Beginning:
+    start = f'{phi.COHERE_OPEN}[\n    {{"tool_call_id": "0", "tool_name":'
+    return _Beginning(start, ' "', '", "parameters":')
 
 
 def _apart(before_name: str) -> tuple[str, str]:
@@ -100,5 +134,14 @@ _BEGINNINGS: Final[Mapping[str, Callable[[str, int], _Beginning]]] = {
     "kimi_k2": _kimi,
     "glm": lambda _template, _calls: _Beginning(glm.OPEN),
     "phi4_mini": lambda _template, _calls: _object(f"{phi.OPEN}["),
-    "function_gemma": _gemma,
+    "function_gemma": lambda _template, _calls: _gemma(gemma.V3),
+    "gemma4": lambda _template, _calls: _gemma(gemma.V4),
+    "harmony": _harmony,
+    "minimax_m2": lambda _template, _calls: _invoke(minimax.OPEN, "", '">\n'),
+    "minimax_m3": lambda _template, _calls: _invoke(minimax.OPEN_3, minimax.PREFIX, '">'),
+    "minimax_m1": lambda _template, _calls: _object(f"{minimax.OPEN_1}\n"),
+    "lfm2": lambda _template, _calls: _Beginning(pythonic.OPEN, "["),
+    "apertus": lambda _template, _calls: _Beginning(f'{apertus.OPEN}[{{"', "", '":'),
+    "nemotron": lambda _template, _calls: _object(f"{phi.NEMOTRON_OPEN}["),
+    "cohere": _cohere,
 }

@@ -10,15 +10,19 @@ from typing import Final
 
 from gateway.output.tags import tag_overlap
 from gateway.output.tools import (
+    apertus,
     deepseek,
     dsml,
     gemma,
     glm,
+    harmony,
     hermes,
     kimi,
     llama,
+    minimax,
     mistral,
     phi,
+    pythonic,
     qwen_coder,
 )
 from gateway.output.tools.grammar import STRING_MARKS, CallSink, Read
@@ -35,9 +39,10 @@ def _short_id(draw: Callable[[int], bytes]) -> str:
 class ToolFormat:
     """How a family of models writes calls.
 
-    `markers` begin a section; they share their first character, which each has once. A `bare`
+    `markers` begin a section; they share their first character. A `bare`
     marker counts only at the start of an answer. `ends` are tags that may be cut off behind a call.
-    `tags` are all tags of the format.
+    `tags` are all tags of the format. With `number_id` ids are of the name of a function and the
+    number of the call in the conversation.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class ToolFormat:
         bare: str = "",
         draw_id: Callable[[Callable[[int], bytes]], str] = _hex_id,
         keeps_ids: bool = False,
+        number_id: Callable[[str, int], str] | None = None,
     ) -> None:
         self.name = name
         self.read = read
@@ -63,6 +69,7 @@ class ToolFormat:
         self.bare = bare
         self.draw_id = draw_id
         self.keeps_ids = keeps_ids
+        self.number_id = number_id
         self._pattern = re.compile("|".join(map(re.escape, markers)))
 
     def find(self, text: str) -> re.Match[str] | None:
@@ -85,8 +92,8 @@ _ALL: Final = (
     ToolFormat(
         "qwen3_coder",
         qwen_coder.read,
-        (hermes.OPEN, qwen_coder.FUNCTION),
-        ends=(hermes.CLOSE,),
+        (hermes.OPEN, qwen_coder.SEED_OPEN, qwen_coder.FUNCTION),
+        ends=(hermes.CLOSE, qwen_coder.SEED_CLOSE),
         inner=(qwen_coder.PARAMETER, qwen_coder.END_PARAMETER, qwen_coder.END_FUNCTION),
     ),
     ToolFormat("llama3_json", llama.read, (llama.PYTHON_TAG,), bare=llama.BARE),
@@ -123,6 +130,7 @@ _ALL: Final = (
         ends=(kimi.END_CALL, kimi.END_SECTION),
         inner=(kimi.ARGUMENTS,),
         keeps_ids=True,
+        number_id=kimi.call_id,
     ),
     ToolFormat(
         "glm",
@@ -135,6 +143,35 @@ _ALL: Final = (
     ToolFormat(
         "function_gemma", gemma.read, (gemma.OPEN,), ends=(gemma.CLOSE,), inner=(gemma.ESCAPE,)
     ),
+    ToolFormat(
+        "gemma4", gemma.read, (gemma.V4.open,), ends=(gemma.V4.close,), inner=(gemma.V4.escape,)
+    ),
+    ToolFormat(
+        "harmony",
+        harmony.read,
+        (harmony.CHANNEL,),
+        ends=(harmony.CALL, harmony.END),
+        inner=(harmony.START, harmony.MESSAGE, harmony.CONSTRAIN),
+    ),
+    ToolFormat(
+        "minimax_m2",
+        minimax.read,
+        (minimax.OPEN,),
+        ends=(minimax.CLOSE,),
+        inner=(minimax.INVOKE, minimax.END_INVOKE, minimax.PARAMETER, minimax.END_PARAMETER),
+    ),
+    ToolFormat(
+        "minimax_m3",
+        minimax.read_3,
+        (minimax.OPEN_3,),
+        ends=(minimax.CLOSE_3,),
+        inner=(minimax.PREFIX,),
+    ),
+    ToolFormat("minimax_m1", minimax.read_1, (minimax.OPEN_1,), ends=(minimax.CLOSE_1,)),
+    ToolFormat("lfm2", pythonic.read, (pythonic.OPEN,), ends=(pythonic.CLOSE,)),
+    ToolFormat("apertus", apertus.read, (apertus.OPEN,), ends=(apertus.CLOSE,)),
+    ToolFormat("nemotron", phi.read, (phi.NEMOTRON_OPEN,), ends=(phi.NEMOTRON_CLOSE,)),
+    ToolFormat("cohere", phi.read, (phi.COHERE_OPEN,), ends=(phi.COHERE_CLOSE,)),
 )
 TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {one.name: one for one in _ALL}
 
@@ -144,20 +181,46 @@ _SIGNS: Final = (
     ("<|tool_call_argument_begin|>", "kimi_k2"),
     ("<arg_key>", "glm"),
     (gemma.OPEN, "function_gemma"),
+    (gemma.V4.open, "gemma4"),
+    ("<|channel|>commentary", "harmony"),
+    ("]<]minimax[>[", "minimax_m3"),
+    (minimax.OPEN, "minimax_m2"),
+    (pythonic.OPEN, "lfm2"),
+    ("<|tool_list_start|>", "lfm2"),
+    ("List of tools: [", "lfm2"),
+    (apertus.OPEN, "apertus"),
+    (phi.NEMOTRON_OPEN, "nemotron"),
+    (phi.COHERE_OPEN, "cohere"),
     (phi.CLOSE, "phi4_mini"),
     ("<|/tool|>", "phi4_mini"),
+    (phi.OPEN, "phi4_mini"),
+    (qwen_coder.SEED_OPEN, "qwen3_coder"),
     ("<function=", "qwen3_coder"),
     ("[TOOL_CALLS]", "mistral"),
+    (minimax.OPEN_1, "minimax_m1"),
     ("<tool_call>", "hermes"),
     ("<|python_tag|>", "llama3_json"),
-    ('"parameters": ', "llama3_json"),
 )
 """What templates contain, the clearest signs first."""
+_SHOWS_TOOLS: Final = re.compile(r"\b(tools|tool_calls|functions)\b")
 
 
 def detect_tool_format(template: str) -> ToolFormat:
     """The format of the model with this chat template; Hermes' if it shows no sign of any, because
     models without a format of their own are mostly prompted for that.
     """
-    name = next((name for sign, name in _SIGNS if sign in template), "hermes")
-    return TOOL_FORMATS[name]
+    return TOOL_FORMATS[_sign_in(template) or "hermes"]
+
+
+def is_known_format(template: str) -> bool:
+    """False for a template that shows tools and no sign of a known format, so that `hermes` is a
+    guess.
+    """
+    return _sign_in(template) is not None or _SHOWS_TOOLS.search(template) is None
+
+
+def _sign_in(template: str) -> str | None:
+    if (name := next((name for sign, name in _SIGNS if sign in template), None)) is not None:
+        return name
+    is_llama = '"parameters": ' in template and "<|start_header_id|>" in template
+    return "llama3_json" if is_llama else None

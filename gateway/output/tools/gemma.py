@@ -1,10 +1,11 @@
 """FunctionGemma: `<start_function_call>call:name{x:<escape>text<escape>,n:3}<end_function_call>`.
+Gemma 4: the same between `<|tool_call>` and `<tool_call|>`, with `<|"|>` around text.
 
-Text stands between two `<escape>`; numbers, constants, `{key:value}` and `[value]` stand as they
+Text stands between two of these; numbers, constants, `{key:value}` and `[value]` stand as they
 are. What is not closed when the answer ends is a call with the parameters that were read.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.output.tags import TagScan
 from gateway.output.tools.grammar import (
@@ -18,16 +19,26 @@ from gateway.output.tools.grammar import (
 )
 from gateway.output.tools.schema import any_json, quote
 
-OPEN: Final = "<start_function_call>"
-CLOSE: Final = "<end_function_call>"
-ESCAPE: Final = "<escape>"
+
+class GemmaTags(NamedTuple):
+    """The tags of a version; `escape` stands on either side of a text."""
+
+    open: str
+    close: str
+    escape: str
+
+
+V3: Final = GemmaTags("<start_function_call>", "<end_function_call>", "<escape>")
+V4: Final = GemmaTags("<|tool_call>", "<tool_call|>", '<|"|>')
+OPEN, CLOSE, ESCAPE = V3
 PREFIX: Final = "call:"
 
 
-def read(calls: CallSink, _marker: str) -> Read[None]:
+def read(calls: CallSink, marker: str) -> Read[None]:
     """The call behind its tag."""
+    tags = V3 if marker == V3.open else V4
     yield from literal(PREFIX, len((yield from _first())))
-    name, _ = yield from name_until("{")
+    name, _ = yield from name_until(calls, "{")
     is_half = False
 
     def close() -> str | None:
@@ -39,8 +50,8 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
     char = yield from skip_space()
     while char != "}":
         is_half = True
-        key, char = yield from _key(char)
-        value, char = yield from _value(char)
+        key, char = yield from _key(char, tags)
+        value, char = yield from _value(char, tags)
         calls.write(f"{comma}{quote(key)}: {value}")
         comma, is_half = ", ", False
         char = (yield from skip_space()) if char == "," else char
@@ -48,7 +59,7 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
     calls.end()
     if (yield from skip_space()) != "<":
         raise NotACall
-    yield from literal(CLOSE, 1)
+    yield from literal(tags.close, 1)
 
 
 def _first() -> Read[str]:
@@ -58,26 +69,26 @@ def _first() -> Read[str]:
     return char
 
 
-def _key(first: str) -> Read[tuple[str, str]]:
+def _key(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
     """A key, quoted or not, and the first character of its value."""
     key = first
     while (char := (yield)) != ":":
         key += char
         if char in ",{}[]" or len(key) > MAX_NAME:
             raise NotACall
-    return key.strip().removeprefix(ESCAPE).removesuffix(ESCAPE).strip('"'), (
+    return key.strip().removeprefix(tags.escape).removesuffix(tags.escape).strip('"'), (
         yield from skip_space()
     )
 
 
-def _value(first: str) -> Read[tuple[str, str]]:
+def _value(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
     """JSON of a value, and the character behind it that is not white space."""
     if first == "<":
-        yield from literal(ESCAPE, 1)
-        text = yield from _text()
+        yield from literal(tags.escape, 1)
+        text = yield from _text(tags.escape)
         return quote(text), (yield from skip_space())
     if first in "{[":
-        return (yield from _nested(first))
+        return (yield from _nested(first, tags))
     text, char = first, (yield)
     while char not in ",}]":
         text += char
@@ -85,15 +96,15 @@ def _value(first: str) -> Read[tuple[str, str]]:
     return any_json(text.strip()), char
 
 
-def _nested(first: str) -> Read[tuple[str, str]]:
+def _nested(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
     parts: list[str] = []
     end = {"{": "}", "[": "]"}[first]
     char = yield from skip_space()
     while char != end:
         key = ""
         if first == "{":
-            key, char = yield from _key(char)
-        value, char = yield from _value(char)
+            key, char = yield from _key(char, tags)
+        value, char = yield from _value(char, tags)
         parts.append(f"{quote(key)}: {value}" if first == "{" else value)
         if char not in (",", end):
             raise NotACall
@@ -101,9 +112,9 @@ def _nested(first: str) -> Read[tuple[str, str]]:
     return f"{first}{', '.join(parts)}{end}", (yield from skip_space())
 
 
-def _text() -> Read[str]:
-    """The text up to the second `<escape>`."""
-    scan, parts = TagScan((ESCAPE,)), []
+def _text(escape: str) -> Read[str]:
+    """The text up to the second tag around it."""
+    scan, parts = TagScan((escape,)), []
     while not scan.found:
         parts.append(scan.feed((yield)))
     return "".join(parts)

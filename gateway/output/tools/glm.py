@@ -2,7 +2,7 @@
 with line breaks between the parts in 4.5.
 
 Values have the types of the tool's schema. A block is a call once its name is followed by a key or
-by the end tag. Text between the parts is left out.
+by the end tag. The tag before a value may be missing (vllm#49248), and so may the end of a key.
 """
 
 from typing import Final
@@ -19,6 +19,7 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.schema import types_of
+from gateway.output.tools.value_end import Path
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -26,32 +27,43 @@ KEY: Final = "<arg_key>"
 END_KEY: Final = "</arg_key>"
 VALUE: Final = "<arg_value>"
 END_VALUE: Final = "</arg_value>"
+_VALUE_ENDS: Final[tuple[Path, ...]] = ((END_VALUE, KEY), (END_VALUE, CLOSE))
 
 
 def read(calls: CallSink, _marker: str) -> Read[None]:
     """The block behind its opening tag."""
-    name, char = yield from name_until("\n<", (yield from skip_space()))
+    name, char = yield from name_until(calls, "\n<", (yield from skip_space()))
     if char == "\n" and (yield from skip_space()) != "<":
         raise NotACall
     tag = yield from one_of((KEY, CLOSE), "<")
     arguments = ArgumentsWriter(calls, name)
     while tag == KEY:
-        key, tag = yield from _until(END_KEY, CLOSE)
-        if tag == CLOSE:
-            break
-        _, tag = yield from _until(VALUE, KEY, CLOSE)
+        key, tag = yield from _key()
+        begun = ""
+        if tag == END_KEY:
+            tag, begun = yield from _before_value()
         if tag == VALUE:
-            types = types_of(calls.schema(name, key.strip()))
-            yield from arguments.read_value(key.strip(), types, (END_VALUE,))
-            _, tag = yield from _until(KEY, CLOSE)
+            types = types_of(calls.schema(name, key))
+            *_, tag = yield from arguments.read_value(key, types, _VALUE_ENDS, begun=begun)
     arguments.end()
 
 
-def _until(*tags: str) -> Read[tuple[str, str]]:
-    """The text up to one of the tags, and which one."""
-    scan = TagScan(tags)
+def _key() -> Read[tuple[str, str]]:
+    """The key, and the tag behind it."""
+    scan = TagScan((END_KEY, VALUE, CLOSE))
     text = ""
     while not scan.found:
         more = scan.feed((yield))
         text += more if len(text) < MAX_NAME else ""
-    return text, scan.found
+    return text.strip(), scan.found
+
+
+def _before_value() -> Read[tuple[str, str]]:
+    """The tag behind a key, and what was read of a value whose tag is missing."""
+    text = yield from skip_space()
+    tags = (VALUE, KEY, CLOSE)
+    while any(tag.startswith(text) for tag in tags):
+        if text in tags:
+            return text, ""
+        text += yield
+    return VALUE, text

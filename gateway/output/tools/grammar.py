@@ -6,7 +6,7 @@ share. A grammar yields to get the next character, returns where its section end
 a stream was cut. Must not know events or markers in text.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Final, Protocol, TypeVar
 
 from gateway.output.tools.json_repair import JsonRepair
@@ -77,6 +77,18 @@ class CallSink(Protocol):
         """Whether the request has a tool of that name."""
         ...
 
+    def begins_tool(self, text: str) -> bool:
+        """Whether a name of the request's tools begins so."""
+        ...
+
+    def parameters(self, name: str) -> Collection[str]:
+        """The known parameters of a tool."""
+        ...
+
+    def requires(self, name: str, parameter: str) -> bool:
+        """Whether a call of the tool has to give the parameter; so does one without a schema."""
+        ...
+
     def schema(self, name: str, parameter: str) -> object:
         """The JSON schema of a tool's parameter; None if it is not known."""
         ...
@@ -106,18 +118,21 @@ def one_of(texts: Sequence[str], read: str = "") -> Read[str]:
     return read
 
 
-def name_until(ends: str, first: str = "") -> Read[tuple[str, str]]:
-    """The name of a function up to one of the characters `ends`, and that character."""
+def name_until(calls: CallSink, ends: str, first: str = "") -> Read[tuple[str, str]]:
+    """The name of a function up to one of the characters `ends`, and that character. A name that
+    no function should have is one if the request has it.
+    """
     name = first
     while True:
         char = yield
-        if char in ends:
+        if char in ends and not calls.begins_tool((name + char).lstrip()):
             break
         name += char
-        if len(name) > MAX_NAME or (char in _NOT_IN_NAMES and not char.isspace()):
+        is_odd = char in _NOT_IN_NAMES and not char.isspace()
+        if len(name) > MAX_NAME or (is_odd and not calls.begins_tool(name.lstrip())):
             raise NotACall
     name = name.strip()
-    if not is_name(name):
+    if not is_name(name) and not calls.is_tool(name):
         raise NotACall
     return name, char
 

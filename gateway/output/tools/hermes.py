@@ -6,8 +6,8 @@ block are several calls. A missing end tag is forgiven.
 
 from typing import Final
 
-from gateway.output.tools.call_object import read_call
-from gateway.output.tools.grammar import CallSink, NotACall, Read, literal, skip_space
+from gateway.output.tools.call_object import read_objects
+from gateway.output.tools.grammar import CallSink, Read, skip_space
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -20,15 +20,4 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
 
 def objects(calls: CallSink, first: str) -> Read[None]:
     """Call objects up to the closing tag; `first` is the first character of the block."""
-    if first != "{":
-        raise NotACall
-    char = first
-    while char != "<":
-        if char == "{":
-            char = yield from read_call(calls, "<")
-        elif char not in ",}":  # one extra brace is forgiven
-            raise NotACall
-        else:
-            char = ""
-        char = char or (yield from skip_space())
-    yield from literal(CLOSE, 1)
+    yield from read_objects(calls, first, CLOSE)

@@ -34,7 +34,7 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
 
 
 def _named(calls: CallSink, first: str) -> Read[None]:
-    name, char = yield from name_until("[{", first)
+    name, char = yield from name_until(calls, "[{", first)
     call_id = ""
     if char == "[":
         char = yield

@@ -6,14 +6,14 @@ beginning of a marker, white space, and `MAX_HELD` characters of what may become
 back. Must not know formats (`formats.py` names them) or tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from gateway.api import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallEvent, ToolCallStart
 from gateway.output.tags import MAX_SPACE, without_end_space
 from gateway.output.tools.formats import ToolFormat
 from gateway.output.tools.grammar import NotACall, Read, RunReader
-from gateway.output.tools.schema import schemas_of
+from gateway.output.tools.schema import required_of, schemas_of
 
 MAX_HELD: Final = 2**16
 
@@ -24,9 +24,10 @@ class ToolParser:
     """Tool calls of one choice.
 
     `draw(n)` returns n random bytes. `tools` are those of the request. `index` is the choice's.
+    `past_ids` are those of the conversation's calls; no call of the answer has one of them.
     With `is_single` everything behind the first call is dropped, and the parser `is_full` then.
     While `is_quiet`, text without any of `marks` passes unchanged unless it ends in white space.
-    `broke_off`: the arguments of the last call are no whole JSON, after `flush`.
+    `broke_off`: the arguments of a call are no whole JSON, which is certain after `flush`.
     """
 
     __slots__ = (
@@ -51,9 +52,12 @@ class ToolParser:
         index: int = 0,
         *,
         is_single: bool = False,
+        past_ids: Collection[str] = (),
     ) -> None:
         self._format = tool_format
-        self._calls = _CallEvents(tool_format, draw, tools, index, is_single=is_single)
+        self._calls = _CallEvents(
+            tool_format, draw, tools, index, is_single=is_single, past_ids=past_ids
+        )
         self._index = index
         self._grammar: Read[None] | None = None
         self._pending = ""
@@ -118,9 +122,10 @@ class ToolParser:
     def _end_call(self, *, is_cut: bool) -> None:
         if self._calls.is_open:
             rest = self._calls.close()
-            self.broke_off = is_cut or rest is None
-            self._calls.write("" if is_cut or rest is None else rest)
-            self._calls.end(is_whole=not self.broke_off)
+            is_broken = is_cut or rest is None
+            self._calls.write(rest if rest is not None and not is_cut else "")
+            self._calls.end(is_whole=not is_broken)
+            self.broke_off = self.broke_off or is_broken
             self._held.clear()
 
     def _read(self, text: str) -> None:
@@ -186,6 +191,9 @@ class ToolParser:
         except StopIteration:
             self._leave("" if calls.in_section else "".join(self._held))
         except NotACall as no:
+            if calls.is_open:  # what follows cannot be told from the call's arguments
+                calls.end(is_whole=False)
+                self.broke_off = True
             held = "".join(self._held)
             again = held[-no.again :]
             self._leave(held[: -no.again])
@@ -212,6 +220,26 @@ class ToolParser:
             self._calls.events.append(TextDelta(self._index, text))
 
 
+def begins_call(
+    tool_format: ToolFormat, tools: tuple[dict[str, Any], ...], marker: str, text: str
+) -> bool | None:
+    """Whether a marker and the text behind it begin a call of one of the `tools`; None while that
+    is not certain.
+    """
+    calls = _CallEvents(tool_format, bytes, tools, 0, is_single=False, past_ids=())
+    grammar = tool_format.read(calls, marker)
+    next(grammar)
+    try:
+        for char in text:
+            grammar.send(char)
+            if calls.num_calls:
+                start = calls.events[0]
+                return isinstance(start, ToolCallStart) and calls.is_tool(start.name)
+    except (StopIteration, NotACall):
+        return bool(calls.num_calls)
+    return None
+
+
 class _CallEvents:
     """The `CallSink` of one choice: what grammars read -> events.
 
@@ -228,12 +256,15 @@ class _CallEvents:
         index: int,
         *,
         is_single: bool,
+        past_ids: Collection[str],
     ) -> None:
         self._format = tool_format
         self._draw = draw
         self._is_single = is_single
+        self._tools = tools
         self._schemas = schemas_of(tools)
         self._index = index
+        self._past_ids = past_ids
         self._ids: set[str] = set()
         self._arguments: list[str] = []
         self.events: list[ToolEvent] = []
@@ -247,14 +278,26 @@ class _CallEvents:
 
     def start(self, name: str, close: Callable[[], str | None], call_id: str = "") -> None:
         """See `CallSink`. The model's own ids are kept where its template shows them again."""
-        if not self._format.keeps_ids or not call_id or call_id in self._ids:
+        if not self._format.keeps_ids or call_id in self._ids:
             call_id = self._format.draw_id(self._draw)
+        elif not call_id or call_id in self._past_ids:
+            call_id = self._next_id(name)
         self._ids.add(call_id)
         self.events.append(ToolCallStart(self._index, self.num_calls, call_id, name))
         self.num_calls += 1
         self.is_open = self.in_section = True
         self.close = close
         self.left = ""
+
+    def _next_id(self, name: str) -> str:
+        """An id where the model's own has none, or repeats one of an earlier turn."""
+        number_id = self._format.number_id
+        if number_id is None:
+            return self._format.draw_id(self._draw)
+        number = len(self._past_ids) + self.num_calls
+        while (call_id := number_id(name, number)) in self._past_ids or call_id in self._ids:
+            number += 1
+        return call_id
 
     def write(self, arguments: str) -> None:
         if arguments:
@@ -274,6 +317,16 @@ class _CallEvents:
 
     def is_tool(self, name: str) -> bool:
         return name in self._schemas
+
+    def begins_tool(self, text: str) -> bool:
+        return any(name.startswith(text) for name in self._schemas)
+
+    def parameters(self, name: str) -> Collection[str]:
+        return self._schemas.get(name, {})
+
+    def requires(self, name: str, parameter: str) -> bool:
+        is_known = parameter in self._schemas.get(name, {})
+        return not is_known or parameter in required_of(self._tools)[name]
 
     def schema(self, name: str, parameter: str) -> object:
         return self._schemas.get(name, {}).get(parameter)

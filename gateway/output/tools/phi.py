@@ -1,24 +1,25 @@
-"""Phi-4-mini: `<|tool_call|>[{"name": ..., "arguments": {...}}, ...]<|/tool_call|>`.
+"""Calls as a JSON array between two tags: `[{"name": ..., "arguments": {...}}, ...]`.
 
-One object without brackets is read too, and a missing end tag is forgiven.
+Phi-4-mini writes it between `<|tool_call|>` and `<|/tool_call|>`, Granite 3 behind the first of
+them alone, Nemotron Nano v2 between `<TOOLCALL>` and `</TOOLCALL>`, Cohere's Command between
+`<|START_ACTION|>` and `<|END_ACTION|>`. One object without brackets is read too, and a missing end
+tag is forgiven.
 """
 
 from typing import Final
 
-from gateway.output.tools.call_object import read_array
-from gateway.output.tools.grammar import CallSink, NotACall, Read, literal, skip_space
+from gateway.output.tools.call_object import read_list
+from gateway.output.tools.grammar import CallSink, Read
 
 OPEN: Final = "<|tool_call|>"
 CLOSE: Final = "<|/tool_call|>"
+NEMOTRON_OPEN: Final = "<TOOLCALL>"
+NEMOTRON_CLOSE: Final = "</TOOLCALL>"
+COHERE_OPEN: Final = "<|START_ACTION|>"
+COHERE_CLOSE: Final = "<|END_ACTION|>"
+_CLOSES: Final = {OPEN: CLOSE, NEMOTRON_OPEN: NEMOTRON_CLOSE, COHERE_OPEN: COHERE_CLOSE}
 
 
-def read(calls: CallSink, _marker: str) -> Read[None]:
+def read(calls: CallSink, marker: str) -> Read[None]:
     """The calls behind the tag, and the end tag if the model writes it."""
-    char = yield from skip_space()
-    if char not in "[{":
-        raise NotACall
-    yield from read_array(calls, char)
-    calls.drop()
-    if (yield from skip_space()) != "<":
-        raise NotACall
-    yield from literal(CLOSE, 1)
+    yield from read_list(calls, _CLOSES[marker])

@@ -1,13 +1,15 @@
-"""Qwen3-Coder: `<tool_call><function=name><parameter=x>value</parameter></function></tool_call>`.
+"""Qwen3-Coder: `<tool_call><function=name><parameter=x>value</parameter></function></tool_call>`;
+Seed-OSS, whose outer tag is `<seed:tool_call>`.
 
 Values have the types of the tool's schema; one line break on either side belongs to the tags. The
-outer tags may be missing, and the next parameter may end a parameter. Text between parameters is
-left out. JSON in the outer tag is read as Hermes' format, which the same models sometimes write.
+outer tags may be missing, and so may the end of a parameter before another one of the tool. A JSON
+object in place of the parameters is read as well: functionary 3.1 and the custom form of Llama 3.1
+write `<function=name>{...}</function>`. JSON in the outer tag is read as Hermes' format, which the
+same models sometimes write.
 """
 
 from typing import Final
 
-from gateway.output.tags import TagScan
 from gateway.output.tools import hermes
 from gateway.output.tools.arguments_writer import ArgumentsWriter
 from gateway.output.tools.grammar import (
@@ -17,70 +19,95 @@ from gateway.output.tools.grammar import (
     Read,
     literal,
     name_until,
+    one_of,
+    read_arguments,
     skip_space,
 )
 from gateway.output.tools.schema import types_of
+from gateway.output.tools.value_end import Path
 
 FUNCTION: Final = "<function="
 PARAMETER: Final = "<parameter="
 END_FUNCTION: Final = "</function>"
 END_PARAMETER: Final = "</parameter>"
-_VALUE_ENDS: Final = (
-    END_PARAMETER,
-    "\n" + END_PARAMETER,
-    "\n" + PARAMETER,
-    "\n" + END_FUNCTION,
-    "\n" + hermes.CLOSE,
-)
-_BETWEEN: Final = (PARAMETER, END_FUNCTION, hermes.CLOSE)
+SEED_OPEN: Final = "<seed:tool_call>"
+SEED_CLOSE: Final = "</seed:tool_call>"
 
 
 def read(calls: CallSink, marker: str) -> Read[None]:
-    """The block behind `<tool_call>` or, where that is missing, behind `<function=`."""
-    if marker == hermes.OPEN:
+    """The block behind its outer tag or, where that is missing, behind `<function=`."""
+    is_bare = marker == FUNCTION
+    close = SEED_CLOSE if marker == SEED_OPEN else hermes.CLOSE
+    if not is_bare:
         char = yield from skip_space()
-        if char == "{":
+        if char == "{" and marker == hermes.OPEN:
             yield from hermes.objects(calls, char)
             return
         if char != "<":
             raise NotACall
         yield from literal(FUNCTION, 1)
-    while (yield from _function(calls)) == END_FUNCTION:
-        if (yield from skip_space()) != "<":
+    tag = FUNCTION
+    while tag == FUNCTION:
+        tag = yield from _function(calls, close, is_bare=is_bare)
+        if tag == END_FUNCTION:
+            if (yield from skip_space()) != "<":
+                raise NotACall
+            tag = yield from one_of((close, FUNCTION), "<")
+
+
+def _function(calls: CallSink, close: str, *, is_bare: bool) -> Read[str]:
+    """One function behind `<function=`; the last tag that was read: its end, the outer end or the
+    next function's beginning.
+    """
+    name, _ = yield from name_until(calls, ">")
+    char = yield from skip_space()
+    if char == "{":
+        left = yield from read_arguments(calls, name, "<")
+        char = left or (yield from skip_space())
+        if char != "<":
             raise NotACall
-        char = yield
-        if char == "/":
-            yield from literal(hermes.CLOSE, 2)
-            return
-        if char != "f":
-            raise NotACall(2)
-        yield from literal(FUNCTION, 2)
-
-
-def _function(calls: CallSink) -> Read[str]:
-    """One function behind `<function=`; the tag that ended it."""
-    name, _ = yield from name_until(">")
+        tag = yield from one_of((END_FUNCTION, close), char)
+        calls.drop()
+        return tag
+    if char != "<":
+        raise NotACall
+    tag = yield from one_of((PARAMETER, END_FUNCTION, close), char)
     arguments = ArgumentsWriter(calls, name)
-    tag = yield from _next_tag()
-    while tag == PARAMETER:
-        parameter = yield from _parameter_name()
+    ends = _BARE_ENDS if is_bare else _VALUE_ENDS[close]
+    coming = set(calls.parameters(name))
+    while tag.startswith(PARAMETER):
+        parameter = tag[len(PARAMETER) : -1] or (yield from _parameter_name())
+        coming.discard(parameter)
         types = types_of(calls.schema(name, parameter))
-        tag = (yield from arguments.read_value(parameter, types, _VALUE_ENDS, "\n")).lstrip()
-        if tag == END_PARAMETER:
-            tag = yield from _next_tag()
+        others = [(f"\n{PARAMETER}{one}>",) for one in sorted(coming)]
+        found = yield from arguments.read_value(parameter, types, (*ends, *others), "\n")
+        tag = found[-1].lstrip()
     arguments.end()
     return tag
 
 
 def _parameter_name() -> Read[str]:
+    """The name up to `>`, or to the end of the line where a model forgets that (vllm#25028)."""
     name = ""
-    while (char := (yield)) != ">":
+    while (char := (yield)) not in ">\n":
         name += char if len(name) < MAX_NAME else ""
-    return name.strip()
+    return name.partition("<")[0].strip(" \t\r\"'")
 
 
-def _next_tag() -> Read[str]:
-    scan = TagScan(_BETWEEN)
-    while not scan.found:
-        scan.feed((yield))
-    return scan.found
+def _value_ends(close: str) -> tuple[Path, ...]:
+    """The end of a value in an outer tag. What ends the function has to be followed by the outer
+    end or another function, because files have such tags too.
+    """
+    ends: list[Path] = []
+    for line in ("", "\n"):
+        end = line + END_PARAMETER
+        ends += [(end, PARAMETER), (end, close)]
+        ends += [(end, END_FUNCTION, tag) for tag in (close, FUNCTION)]
+    return (*ends, ("\n" + END_FUNCTION, close))
+
+
+_VALUE_ENDS: Final = {close: _value_ends(close) for close in (hermes.CLOSE, SEED_CLOSE)}
+_BARE_ENDS: Final[tuple[Path, ...]] = (
+    *((line + END_PARAMETER, tag) for line in ("", "\n") for tag in (PARAMETER, END_FUNCTION)),
+    *(("\n" + END_FUNCTION, tag) for tag in (FUNCTION, hermes.CLOSE)),
+)

@@ -37,6 +37,21 @@ _SYNONYMS: Final = {
 }
 
 
+NULLS: Final = ("null", "None")
+"""How models write that a value is null, where no quotes tell it from a string."""
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text says that there is no value."""
+    return text.strip().lower() in {"", "null", "none"}
+
+
+def may_be_blank(text: str) -> bool:
+    """Whether a text may still become one that `is_blank`."""
+    start = text.strip().lower()
+    return "null".startswith(start) or "none".startswith(start)
+
+
 def schemas_of(tools: tuple[dict[str, Any], ...]) -> dict[str, Mapping[str, Any]]:
     """The schemas of parameters by tool; `tools` are in the API's shape. References are resolved
     as far as the types of a parameter need it.
@@ -93,6 +108,18 @@ def _plain(root: dict[str, Any], schema: object, depth: int) -> object:
     return {**schema, **combined} if combined else schema
 
 
+def required_of(tools: tuple[dict[str, Any], ...]) -> dict[str, frozenset[str]]:
+    """The parameters by tool that a call has to give."""
+    found: dict[str, frozenset[str]] = {}
+    for tool in tools:
+        function = tool["function"]
+        parameters = function.get("parameters")
+        required = parameters.get("required") if isinstance(parameters, dict) else None
+        names = required if isinstance(required, list) else ()
+        found[function["name"]] = frozenset(name for name in names if isinstance(name, str))
+    return found
+
+
 def types_of(schema: object, depth: int = 0) -> frozenset[str]:
     """The JSON types that a schema allows; empty where it names none."""
     return frozenset(_SYNONYMS.get(name, name) for name in _types(schema, depth))
@@ -128,7 +155,7 @@ def to_json(text: str, types: frozenset[str]) -> str:
     """A value in JSON; a string if `text` is not a value of these types."""
     value = text.strip()
     if is_text(types):
-        return "null" if value == "null" and "null" in types else quote(text)
+        return "null" if value in NULLS and "null" in types else quote(text)
     for name in ("null", "boolean", "integer", "number", "object", "array"):
         if name in types and (found := _as_type(value, name)) is not None:
             return found

@@ -132,6 +132,8 @@ def test_any_text_of_a_model_makes_sound_streams(
     assert message is not None
     body = _whole(MESSAGES, "msg_", events)
     del body["herma"]
-    # A call that was cut short is only in the stream.
-    message["content"] = [b for b in message["content"] if b.get("input", {}) is not None]
+    # Of a call that was cut short the stream has a beginning, which may be no JSON.
+    cut = {b["id"] for b in message["content"] if b.get("input", {}) is None}
+    for one in (message, body):
+        one["content"] = [b for b in one["content"] if b.get("id") not in cut]
     assert message == body

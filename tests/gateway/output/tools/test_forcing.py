@@ -6,7 +6,20 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from gateway.output.tools import deepseek, forced_opening, gemma, glm, hermes, kimi, mistral, phi
+from gateway.output.tools import (
+    apertus,
+    deepseek,
+    forced_opening,
+    gemma,
+    glm,
+    harmony,
+    hermes,
+    kimi,
+    minimax,
+    mistral,
+    phi,
+    pythonic,
+)
 from tests.fakes.tokenizers import PATTERNS, designs, split_by
 from tests.fakes.tool_answers import Call
 from tests.gateway.output.tools.test_answers import joined, parser_of
@@ -23,18 +36,37 @@ RESTS = {
     "kimi_k2": '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>',
     "phi4_mini": ' {"a": 1}}]<|/tool_call|>',
     "function_gemma": "{a:1}<end_function_call>",
+    "gemma4": "{a:1}<tool_call|>",
+    "harmony": '{"a": 1}<|call|>',
+    "minimax_m2": '<parameter name="a">1</parameter>\n</invoke>\n</minimax:tool_call>',
+    "minimax_m3": f"{minimax.PREFIX}<a>1{minimax.PREFIX}</a>{minimax.PREFIX}</invoke>\n"
+    f"{minimax.CLOSE_3}",
+    "minimax_m1": ' {"a": 1}}\n</tool_calls>',
+    "lfm2": "(a=1)]<|tool_call_end|>",
+    "apertus": ' {"a": 1}}]<|tools_suffix|>',
+    "nemotron": ' {"a": 1}}]</TOOLCALL>',
+    "cohere": ' {"a": 1}}\n]<|END_ACTION|>',
     "glm": "<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
 }
 TOKENS = (
     *(hermes.OPEN, hermes.CLOSE, glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE),
     *(mistral.MARKER, mistral.ARGS, *deepseek.V3, "｜DSML｜"),
     *(kimi.SECTION, kimi.END_SECTION, kimi.CALL, kimi.ARGUMENTS, kimi.END_CALL),
-    *(phi.OPEN, phi.CLOSE, gemma.OPEN, gemma.CLOSE, gemma.ESCAPE),
+    *(phi.OPEN, phi.CLOSE, *gemma.V3, *gemma.V4, pythonic.OPEN, pythonic.CLOSE),
+    *(harmony.CHANNEL, harmony.MESSAGE, harmony.CONSTRAIN, harmony.CALL),
+    *(minimax.OPEN, minimax.CLOSE, minimax.PREFIX, apertus.OPEN, apertus.CLOSE),
+    *(phi.NEMOTRON_OPEN, phi.NEMOTRON_CLOSE, phi.COHERE_OPEN, phi.COHERE_CLOSE),
 )
 """The markup that the models of these formats have as tokens of their own."""
 CASES = [
     *((name, template, RESTS[name]) for name, template in TEMPLATES.items()),
     ("mistral", "[TOOL_CALLS] [ARGS]", '[ARGS]{"a": 1}'),
+    (
+        "qwen3_coder",
+        "<seed:tool_call>",
+        RESTS["qwen3_coder"].replace("tool_call", "seed:tool_call"),
+    ),
+    ("qwen3_coder", "<function=f>{}</function>", '>{"a": 1}</function>'),
     ("deepseek_v3", "```json <｜tool▁calls▁begin｜>", '{"a": 1}\n```<｜tool▁call▁end｜>'),
 ]
 BUILTIN = Path(__file__).parents[4] / "config" / "builtin" / "herma-tiny" / "tokenizer.json"

@@ -7,7 +7,7 @@ import pytest
 from config.model import ReasoningParserName, ToolParserName
 from gateway.output.answer_format import answer_format
 from gateway.output.reasoning import REASONING_FORMATS
-from gateway.output.tools import TOOL_FORMATS
+from gateway.output.tools import TOOL_FORMATS, is_known_format
 from gateway.output.tools.schema import schemas_of, to_json, types_of
 from tests.fakes.text_files import CHAT_TEMPLATE
 
@@ -22,7 +22,22 @@ TEMPLATES = {
     "phi4_mini": "<|tool|>{{ tools }}<|/tool|>",
     "function_gemma": "<start_function_declaration> <start_function_call>call:",
     "glm": "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>",
+    "gemma4": "<|tool>declaration:f<tool|> '<|tool_call>call:' + name",
+    "harmony": "<|channel|>analysis<|message|> to=functions.f<|channel|>commentary json<|message|>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="f">',
+    "minimax_m3": "]<]minimax[>[ ~ '<tool_call>' <mm:think>",
+    "minimax_m1": '<tool_calls>\n{"name": <tool-name>}\n</tool_calls>',
+    "lfm2": "<|tool_list_start|>[",
+    "apertus": "<|tools_prefix|>[ <|inner_prefix|>",
+    "nemotron": '<TOOLCALL>[{{"name": "tool_name1"}}]</TOOLCALL>',
+    "cohere": '<|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>',
 }
+ALSO = {
+    "phi4_mini": "respond only with <|tool_call|> followed by a JSON list of tools used",
+    "qwen3_coder": "<seed:tool_call>\n<function=f>",
+    "lfm2": "<|tool_call_start|>[",
+}
+"""Other templates of the same formats."""
 
 
 @pytest.mark.parametrize(("name", "template"), TEMPLATES.items())
@@ -30,6 +45,16 @@ def test_the_template_tells_the_format(name: str, template: str) -> None:
     """Every format is known by what its templates contain."""
     form = answer_format(template).tools
     assert form is TOOL_FORMATS[name]
+    assert answer_format(ALSO.get(name, template)).tools is TOOL_FORMATS[name]
+    assert is_known_format(template)
+
+
+def test_a_template_of_no_known_format_is_told() -> None:
+    """One that shows tools with tags of its own; one without tools has nothing to tell."""
+    assert not is_known_format("{% for tool in tools %}<|new_tool|>{{ tool }}{% endfor %}")
+    assert not is_known_format("{{ message.tool_calls }}")
+    assert is_known_format("{{ message.content }}")
+    assert is_known_format("")
 
 
 def test_all_formats_have_a_sign() -> None:

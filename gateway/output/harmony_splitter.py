@@ -1,0 +1,115 @@
+"""Takes the channels of gpt-oss (Harmony) apart: thoughts, text and calls.
+
+An answer is several messages: `<|channel|>analysis<|message|>thoughts<|end|>`, then
+`<|start|>assistant<|channel|>final<|message|>text<|return|>`; a call is a message with a recipient,
+and `commentary` without one is text for the user. Thoughts may come again behind text. Owns the
+heads of messages; calls go on as text in one form, which `tools/harmony.py` reads. Must not know
+tokens or events.
+"""
+
+from typing import Final
+
+from gateway.output.reasoning import Split, State
+from gateway.output.tags import find_first, tag_overlap
+from gateway.output.tools.harmony import CALL, CHANNEL, END, MESSAGE, RECIPIENT, RETURN, START
+
+ANALYSIS: Final = "analysis"
+FINAL_HEAD: Final = f"{CHANNEL}final{MESSAGE}"
+_ENDS: Final = (END, CALL, RETURN, START, CHANNEL)
+_HEADS: Final = (START, CHANNEL, MESSAGE, " to=", "to=", "assistant")
+_MAX_HEAD: Final = 512
+_BETWEEN: Final = "\n\n"
+"""Between two messages of one kind."""
+_MARKS: Final = frozenset("<")
+
+
+class HarmonySplitter:
+    """The messages of one choice; it has the methods of a `ReasoningSplitter`.
+
+    `is_open`: the prompt itself ended in the head of thoughts. The state is never "answer", because
+    thoughts may always follow.
+    """
+
+    __slots__ = ("_had_answer", "_had_thoughts", "_is_call", "_pending", "marks", "state")
+
+    def __init__(self, *, is_open: bool = False) -> None:
+        self.state: State = "inside" if is_open else "before"
+        self.marks = _MARKS
+        self._pending = ""
+        self._is_call = False
+        self._had_thoughts = is_open
+        self._had_answer = False
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.state == "inside" and not self._pending
+
+    def push(self, text: str) -> Split:
+        """Take more text; return what is certain now."""
+        self._pending += text
+        reasoning = answer = ""
+        while True:
+            size = len(self._pending)
+            was = self.state
+            if was in {"before", "gap"}:
+                answer += self._read_head()
+            else:
+                body = self._read_body()
+                if was == "inside":
+                    reasoning += body
+                else:
+                    answer += body
+            if self.state == was and len(self._pending) in {size, 0}:
+                return Split(reasoning, answer)
+            if was == "gap" and self.state == "inside" and self._had_thoughts:
+                reasoning += _BETWEEN
+            self._had_thoughts = self._had_thoughts or self.state == "inside"
+
+    def flush(self) -> Split:
+        """The end of the text."""
+        rest, self._pending = self._pending, ""
+        if self.state == "inside":
+            return Split(rest, "")
+        return Split("", rest if self.state in {"before", "final"} else "")
+
+    def _read_head(self) -> str:
+        """Read the head of a message; returns text that goes on as an answer."""
+        text = self._pending
+        at = text.find(MESSAGE)
+        start = text.lstrip("\n\r\t")
+        is_head = any(one.startswith(start) or start.startswith(one) for one in _HEADS)
+        if not is_head or (at < 0 and len(text) > _MAX_HEAD):
+            self._pending = text
+            self.state = "final"
+            self._is_call = False
+            return ""
+        if at < 0:
+            return ""
+        head, self._pending = text[:at], text[at + len(MESSAGE) :]
+        recipient = RECIPIENT.search(head)
+        if recipient is not None and recipient[1] != "assistant":
+            self.state, self._is_call = "final", True
+            return f"{CHANNEL}commentary to={recipient[1]}{MESSAGE}"
+        self._is_call = False
+        if head.partition(CHANNEL)[2].strip().startswith(ANALYSIS):
+            self.state = "inside"
+            return ""
+        self.state = "final"
+        between = _BETWEEN if self._had_answer else ""
+        self._had_answer = True
+        return between
+
+    def _read_body(self) -> str:
+        """Read a message up to its end; returns its text."""
+        at, tag = find_first(self._pending, _ENDS)
+        if at < 0:
+            held = max(tag_overlap(self._pending, one) for one in _ENDS)
+            cut = len(self._pending) - held
+            body, self._pending = self._pending[:cut], self._pending[cut:]
+            return body
+        body = self._pending[:at]
+        # A head whose message was not ended is the next one's.
+        begins = tag in {START, CHANNEL}
+        self._pending = self._pending[at if begins else at + len(tag) :]
+        self.state = "gap"
+        return body + (CALL if self._is_call else "")

@@ -1,0 +1,45 @@
+"""Apertus: `<|tools_prefix|>[{"f": {...}}, {"g": {...}}]<|tools_suffix|>`: each object has the name
+of a function as its only key. A missing end tag is forgiven.
+"""
+
+from typing import Final
+
+from gateway.output.tools.call_object import read_word
+from gateway.output.tools.grammar import (
+    CallSink,
+    NotACall,
+    Read,
+    literal,
+    read_arguments,
+    skip_space,
+)
+
+OPEN: Final = "<|tools_prefix|>"
+CLOSE: Final = "<|tools_suffix|>"
+
+
+def read(calls: CallSink, _marker: str) -> Read[None]:
+    """The calls behind the tag, and the end tag if the model writes it."""
+    if (yield from skip_space()) != "[":
+        raise NotACall
+    char = yield from skip_space()
+    while char != "]":
+        yield from _call(calls, char)
+        char = yield from skip_space()
+        if char == ",":
+            char = yield from skip_space()
+    calls.drop()
+    if (yield from skip_space()) != CLOSE[0]:
+        raise NotACall
+    yield from literal(CLOSE, 1)
+
+
+def _call(calls: CallSink, first: str) -> Read[None]:
+    if first != "{" or (yield from skip_space()) != '"':
+        raise NotACall
+    name = yield from read_word(calls)
+    if not name or (yield from skip_space()) != ":" or (yield from skip_space()) != "{":
+        raise NotACall
+    yield from read_arguments(calls, name, "")
+    if (yield from skip_space()) != "}":
+        raise NotACall

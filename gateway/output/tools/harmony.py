@@ -1,0 +1,52 @@
+"""gpt-oss: `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>`, a call
+in the format that its makers name Harmony.
+
+The recipient may stand before the channel instead; `harmony_splitter.py`, which takes the channels
+apart, puts it behind. Must not know the other channels.
+"""
+
+import re
+from typing import Final
+
+from gateway.output.tools.grammar import (
+    MAX_NAME,
+    CallSink,
+    NotACall,
+    Read,
+    is_name,
+    one_of,
+    read_arguments,
+    skip_space,
+)
+
+START: Final = "<|start|>"
+CHANNEL: Final = "<|channel|>"
+MESSAGE: Final = "<|message|>"
+CONSTRAIN: Final = "<|constrain|>"
+END: Final = "<|end|>"
+CALL: Final = "<|call|>"
+RETURN: Final = "<|return|>"
+PREFIX: Final = "functions."
+RECIPIENT: Final = re.compile(r"\bto=(.+?)(?=\s*<\||\s+(?:json|code)\b|\s*$)")
+_MAX_HEAD: Final = MAX_NAME + 128
+
+
+def read(calls: CallSink, _marker: str) -> Read[None]:
+    """The message behind `<|channel|>`, if it is a call."""
+    head = ""
+    while not head.endswith(MESSAGE):
+        head += yield
+        if len(head) > _MAX_HEAD:
+            raise NotACall
+    found = RECIPIENT.search(head.removesuffix(MESSAGE))
+    recipient = found[1] if found is not None else ""
+    name = recipient.removeprefix(PREFIX)
+    if not calls.is_tool(name) and not (recipient.startswith(PREFIX) and is_name(name)):
+        raise NotACall
+    if (yield from skip_space()) != "{":
+        raise NotACall
+    left = yield from read_arguments(calls, name, "<")
+    char = left or (yield from skip_space())
+    if char != "<":
+        raise NotACall
+    yield from one_of((CALL, END, RETURN), char)

@@ -1,0 +1,176 @@
+"""Calls as Python: `[f(x='v', n=[1, 2]), g()]`, which LFM2 writes between `<|tool_call_start|>` and
+`<|tool_call_end|>`.
+
+Values are literals of Python, or JSON's words. A quote ends a string only where the call can go on
+behind it, because models forget to escape. A list of JSON objects between the same tags is read as
+calls too.
+"""
+
+import re
+from typing import Final
+
+from gateway.output.tools.arguments_writer import ArgumentsWriter
+from gateway.output.tools.call_object import read_array
+from gateway.output.tools.grammar import (
+    MAX_NAME,
+    CallSink,
+    NotACall,
+    Read,
+    is_name,
+    literal,
+    skip_space,
+)
+from gateway.output.tools.schema import any_json, quote
+
+OPEN: Final = "<|tool_call_start|>"
+CLOSE: Final = "<|tool_call_end|>"
+
+_QUOTES: Final = "\"'"
+_FOLLOWS: Final = frozenset(",)]}:")
+_CLOSERS: Final = {"[": "]", "{": "}", "(": ")"}
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
+_HEX: Final = {"x": 2, "u": 4, "U": 8}
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+
+
+def read(calls: CallSink, _marker: str) -> Read[None]:
+    """The calls behind the tag, and the end tag if the model writes it."""
+    if (yield from skip_space()) != "[":
+        raise NotACall
+    char = yield from skip_space()
+    if char == "{":
+        yield from read_array(calls, "[", char)
+    else:
+        yield from _calls(calls, char)
+    calls.drop()
+    if (yield from skip_space()) != CLOSE[0]:
+        raise NotACall
+    yield from literal(CLOSE, 1)
+
+
+def _calls(calls: CallSink, first: str) -> Read[None]:
+    """The calls behind `[`, and the bracket that closes it."""
+    char = first
+    while char != "]":
+        name = yield from _name(calls, char)
+        yield from _call(calls, name)
+        char = yield from skip_space()
+        if char == ",":
+            char = yield from skip_space()
+
+
+def _name(calls: CallSink, first: str) -> Read[str]:
+    name = first
+    while (char := (yield)) != "(":
+        name += char
+        if len(name) > MAX_NAME or not (is_name(name) or calls.begins_tool(name)):
+            raise NotACall
+    if not is_name(name) and not calls.is_tool(name):
+        raise NotACall
+    return name
+
+
+def _call(calls: CallSink, name: str) -> Read[None]:
+    """The arguments behind `(`, and the bracket that closes it. A call starts with its first whole
+    name of an argument, so that prose with brackets is none.
+    """
+    char = yield from skip_space()
+    key = "" if char == ")" else (yield from _key(char))
+    arguments = ArgumentsWriter(calls, name)
+    while char != ")":
+        with arguments.half():
+            value, char = yield from _value((yield from skip_space()))
+        arguments.write_value(key, value)
+        if char == ",":
+            char = yield from skip_space()
+        if char != ")":
+            with arguments.half():
+                key = yield from _key(char)
+    arguments.end()
+
+
+def _key(first: str) -> Read[str]:
+    key = first
+    while (char := (yield)) != "=":
+        key += char
+        if len(key) > MAX_NAME or not (is_name(key) or key.rstrip().isidentifier()):
+            raise NotACall
+    return key.strip()
+
+
+def _value(first: str) -> Read[tuple[str, str]]:
+    """JSON of a value, and the character behind it that is not white space."""
+    if first in _QUOTES:
+        text, char = yield from _string(first)
+        return quote(text), char
+    if first in _CLOSERS:
+        return (yield from _container(first))
+    text, char = first, (yield)
+    while char not in _FOLLOWS and not char.isspace():
+        text += char
+        char = yield
+    return any_json(text), (yield from skip_space()) if char.isspace() else char
+
+
+def _container(opener: str) -> Read[tuple[str, str]]:
+    parts: list[str] = []
+    closer = _CLOSERS[opener]
+    char = yield from skip_space()
+    while char != closer:
+        value, char = yield from _value(char)
+        if opener == "{":
+            if char != ":":
+                raise NotACall
+            key = value if value.startswith('"') else quote(value)
+            value, char = yield from _value((yield from skip_space()))
+            value = f"{key}: {value}"
+        parts.append(value)
+        if char not in (",", closer):
+            raise NotACall
+        char = (yield from skip_space()) if char == "," else char
+    brackets = "{}" if opener == "{" else "[]"
+    return brackets[0] + ", ".join(parts) + brackets[1], (yield from skip_space())
+
+
+def _string(mark: str) -> Read[tuple[str, str]]:
+    """The text behind a quote, and the character behind its end that is not white space."""
+    parts: list[str] = []
+    while True:
+        char = yield
+        if char == "\\":
+            parts.append((yield from _escape()))
+            continue
+        if char != mark:
+            parts.append(char)
+            continue
+        held = char
+        while (char := (yield)).isspace():
+            held += char
+        while char == mark:  # of several quotes in a row the last one ends the string
+            parts.append(held)
+            held = char
+            while (char := (yield)).isspace():
+                held += char
+        if char in _FOLLOWS:
+            return _SURROGATES.sub("\ufffd", "".join(parts)), char
+        parts.append(held)
+        if char == "\\":
+            parts.append((yield from _escape()))
+        else:
+            parts.append(char)
+
+
+def _escape() -> Read[str]:
+    """What a backslash and the characters behind it mean; an unknown escape stays as it is."""
+    char = yield
+    if char in _HEX:
+        digits = ""
+        while len(digits) < _HEX[char]:
+            digits += yield
+        try:
+            return chr(int(digits, 16))
+        except (ValueError, OverflowError):
+            return f"\\{char}{digits}"
+    if char in "\\'\"":
+        return char
+    return _ESCAPES.get(char, f"\\{char}")

@@ -1,0 +1,289 @@
+"""Calls that models write a little wrong, and values that look like the end of a call."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.api.events import TextDelta, ToolCallStart
+from gateway.output.tools import TOOL_FORMATS, ToolParser
+from tests.gateway.output.tools.test_answers import joined
+
+
+def tool(name: str, required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(required)}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS = (
+    tool("write", ("path", "content"), path={"type": "string"}, content={"type": "string"}),
+    tool(
+        "log_event",
+        day={"type": "integer"},
+        maybe={"type": ["integer", "null"]},
+        word={"type": ["string", "null"]},
+        note={"type": "string"},
+        map={"type": "object"},
+    ),
+    tool("must", ("day",), day={"type": "integer"}),
+    tool("search", query={"type": "string"}),
+    tool("exec", command={"type": "string"}),
+    tool("get weather", city={"type": "string"}),
+    tool('say "hi"', city={"type": "string"}),
+)
+
+
+def parser_of(form: str, **options: Any) -> ToolParser:
+    return ToolParser(TOOL_FORMATS[form], bytes, TOOLS, **options)
+
+
+def read(form: str, text: str) -> tuple[list[Any], bool]:
+    """Text and calls, and whether the last call broke off; the same however the text is cut."""
+    found: list[tuple[list[Any], bool]] = []
+    for cut in range(len(text) + 1):
+        parser = parser_of(form)
+        events = [*parser.push(text[:cut]), *parser.push(text[cut:]), *parser.flush()]
+        found.append((joined(events, unique_ids=False), parser.broke_off))
+    assert all(one == found[0] for one in found)
+    return found[0]
+
+
+def called(form: str, text: str) -> list[Any]:
+    """The calls of an answer that is nothing else, with their arguments decoded."""
+    seen, is_broken = read(form, text)
+    assert not is_broken
+    return [(name, json.loads(arguments)) for name, arguments in seen]
+
+
+def qwen(value: str) -> str:
+    return (
+        "<tool_call>\n<function=write>\n<parameter=path>\na.xml\n</parameter>\n"
+        f"<parameter=content>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    )
+
+
+def seed(value: str) -> str:
+    return qwen(value).replace("tool_call>", "seed:tool_call>")
+
+
+def bare(value: str) -> str:
+    return qwen(value).removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+
+
+def glm(value: str) -> str:
+    return (
+        "<tool_call>write\n<arg_key>path</arg_key>\n<arg_value>a.xml</arg_value>\n"
+        f"<arg_key>content</arg_key>\n<arg_value>{value}</arg_value>\n</tool_call>"
+    )
+
+
+def dsml(value: str) -> str:
+    d = "｜DSML｜"
+    return (
+        f'<{d}tool_calls>\n<{d}invoke name="write">\n'
+        f'<{d}parameter name="path" string="true">a.xml</{d}parameter>\n'
+        f'<{d}parameter name="content" string="true">{value}</{d}parameter>\n'
+        f"</{d}invoke>\n</{d}tool_calls>"
+    )
+
+
+def minimax(value: str) -> str:
+    return (
+        '<minimax:tool_call>\n<invoke name="write">\n<parameter name="path">a.xml</parameter>\n'
+        f'<parameter name="content">{value}</parameter>\n</invoke>\n</minimax:tool_call>'
+    )
+
+
+WRITERS = {
+    "qwen3_coder": (qwen, "</parameter>", "</function>"),
+    "qwen3_coder seed": (seed, "</parameter>", "</function>"),
+    "qwen3_coder bare": (bare, "</parameter>", ""),
+    "glm": (glm, "</arg_value>", ""),
+    "deepseek_v4": (dsml, "</｜DSML｜parameter>", "</｜DSML｜invoke>"),
+    "minimax_m2": (minimax, "</parameter>", "</invoke>"),
+}
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_a_value_may_hold_its_own_closing_tag(form: str) -> None:
+    """A file with such tags is whole: only what may follow in the format ends the value."""
+    write, end, outer = WRITERS[form]
+    values = [
+        f"<a>\n  <parameter>a{end}\n</a>",
+        f"one {end}",
+        f"{end}{end}",
+        f"{end} <",
+        f"x {end}\n\n</param",
+        "<parameter=x> </b>",
+    ]
+    if outer:
+        values += [f"{end}\n{outer}\nmore", f"a\n{outer}\nb"]
+    for value in values:
+        expected = [("write", {"path": "a.xml", "content": value})]
+        assert called(form.partition(" ")[0], write(value)) == expected
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_a_call_whose_end_cannot_be_told_is_not_run(form: str) -> None:
+    """The closing tag stands there, but what follows is no part of a call."""
+    write, end, _ = WRITERS[form]
+    text = write("value")
+    seen, is_broken = read(
+        form.partition(" ")[0], text[: text.rindex(end) + len(end)] + " and so on"
+    )
+    assert is_broken
+    assert seen[-1][0] == "write"
+    seen, is_broken = read(form.partition(" ")[0], text[: text.rindex(end) + len(end)] + "\n")
+    assert not is_broken, "the model ended its answer behind the closing tag"
+
+
+@given(
+    st.sampled_from(sorted(WRITERS)),
+    st.lists(
+        st.sampled_from(
+            ["</parameter>", "</arg_value>", "</｜DSML｜parameter>", "\n", " ", "<", "a", "</", "é"]
+        ),
+        max_size=8,
+    ).map("".join),
+)
+def test_any_value_of_tags_comes_whole(form: str, value: str) -> None:
+    """Whatever of the closing tags it holds, up to the line breaks beside its own tags."""
+    write, *_ = WRITERS[form]
+    parser = parser_of(form.partition(" ")[0])
+    events = [event for char in write(value) for event in parser.push(char)]
+    ((name, arguments),) = joined(events + parser.flush())
+    assert (name, json.loads(arguments)) == ("write", {"path": "a.xml", "content": value})
+
+
+def event(inner: str, name: str = "log_event") -> str:
+    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("inner", "arguments"),
+    [
+        ("<parameter=day></parameter>\n", {}),
+        ("<parameter=day>\n\n</parameter>\n", {}),
+        ("<parameter=day>None</parameter>\n", {}),
+        ("<parameter=day>null</parameter>\n", {}),
+        ("<parameter=day>\nNone\n</parameter>\n<parameter=note>a</parameter>", {"note": "a"}),
+        ("<parameter=maybe>None</parameter>\n", {"maybe": None}),
+        ("<parameter=maybe></parameter>\n", {}),
+        ("<parameter=word>None</parameter>\n", {"word": None}),
+        ("<parameter=map></parameter>\n", {}),
+        ("<parameter=note></parameter>\n", {"note": ""}),
+        ("<parameter=note>None</parameter>\n", {"note": "None"}),
+        ("<parameter=day>Nonesuch</parameter>\n", {"day": "Nonesuch"}),
+        ("<parameter=day\n>3</parameter>\n", {"day": ">3"}),
+        ("<parameter=day\n3\n</parameter>\n", {"day": 3}),
+        ('<parameter="day">3</parameter>\n', {"day": 3}),
+        ("<parameter=day>\n3\n<parameter=note>\na\n</parameter>\n", {"day": 3, "note": "a"}),
+        ('{"day": 3, "note": "x"}', {"day": 3, "note": "x"}),
+        ("", {}),
+    ],
+)
+def test_odd_parameters_have_their_sense(inner: str, arguments: dict[str, Any]) -> None:
+    """What says nothing is left out, or null where that is allowed (sglang#36835); a name without
+    its bracket ends at the line (vllm#25028); JSON in place of parameters is read.
+    """
+    assert called("qwen3_coder", event(inner)) == [("log_event", arguments)]
+
+
+def test_a_required_parameter_is_not_left_out() -> None:
+    """The tool's own check is to find it, not a missing key."""
+    assert called("qwen3_coder", event("<parameter=day></parameter>", "must")) == [
+        ("must", {"day": ""})
+    ]
+
+
+def test_functionary_writes_json_in_its_tags() -> None:
+    """Behind the name, without any outer tag, several in a row."""
+    text = '<function=log_event>{"day": 3, "note": "x"}</function>'
+    one = ("log_event", {"day": 3, "note": "x"})
+    assert called("qwen3_coder", text) == [one]
+    assert called("qwen3_coder", text + text) == [one, one]
+    seen, _ = read("qwen3_coder", f"{text} done")
+    assert seen[1:] == ["done"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>search<arg_key>query</arg_key>how many days</arg_value></tool_call>",
+        "<tool_call>search\n<arg_key>query</arg_key>\nhow many days</arg_value>\n</tool_call>",
+        "<tool_call>search<arg_key>query<arg_value>how many days</arg_value></tool_call>",
+    ],
+)
+def test_a_missing_tag_before_a_value_is_forgiven(text: str) -> None:
+    """Of GLM (vllm#49248, vllm#51364)."""
+    assert called("glm", text) == [("search", {"query": "how many days"})]
+
+
+def test_a_value_without_its_tag_may_begin_like_one() -> None:
+    """The first characters are not lost."""
+    text = "<tool_call>search<arg_key>query</arg_key><b>x</b></arg_value></tool_call>"
+    assert called("glm", text) == [("search", {"query": "<b>x</b>"})]
+
+
+def kimi(call_id: str) -> str:
+    return (
+        f"<|tool_calls_section_begin|><|tool_call_begin|>{call_id}<|tool_call_argument_begin|>"
+        '{"command": "ls"}<|tool_call_end|><|tool_calls_section_end|>'
+    )
+
+
+@pytest.mark.parametrize(
+    "call_id",
+    [
+        *("functionsexec5", "functions.exec5", "functions.exec:5", "exec:5", "exec5", "exec"),
+        *("functions.exec", "functions:exec:5", " functions.exec:0\n", "functions.exec_5"),
+    ],
+)
+def test_a_broken_id_names_the_tool(call_id: str) -> None:
+    """As Kimi K2 writes them (sglang#21377)."""
+    assert called("kimi_k2", kimi(call_id)) == [("exec", {"command": "ls"})]
+
+
+def test_numbers_of_calls_go_on_over_turns() -> None:
+    """The model counts anew in every turn; ids of a conversation are unique all the same."""
+
+    def ids(text: str, *past: str) -> list[str]:
+        parser = parser_of("kimi_k2", past_ids=past)
+        events = [*parser.push(text), *parser.flush()]
+        return [one.id for one in events if isinstance(one, ToolCallStart)]
+
+    assert ids(kimi("functions.exec:0")) == ["functions.exec:0"]
+    assert ids(kimi("functions.exec:0"), "functions.exec:0") == ["functions.exec:1"]
+    assert ids(kimi("functions.exec:1"), "functions.exec:0") == ["functions.exec:1"]
+    assert ids(kimi("functionsexec5"), "functions.exec:0") == ["functions.exec:1"]
+    assert ids(kimi("functions.exec:0"), "functions.exec:0", "functions.exec:2") == [
+        "functions.exec:3"
+    ]
+
+
+SPOKEN = {
+    "hermes": '<tool_call>\n{{"name": {quoted}, "arguments": {{"city": "Bern"}}}}\n</tool_call>',
+    "llama3_json": '{{"name": {quoted}, "parameters": {{"city": "Bern"}}}}',
+    "mistral": '[TOOL_CALLS][{{"name": {quoted}, "arguments": {{"city": "Bern"}}}}]',
+    "phi4_mini": '<|tool_call|>[{{"name": {quoted}, "arguments": {{"city": "Bern"}}}}]',
+    "qwen3_coder": "<function={name}><parameter=city>Bern</parameter></function>",
+    "glm": "<tool_call>{name}<arg_key>city</arg_key><arg_value>Bern</arg_value></tool_call>",
+    "kimi_k2": "<|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>"
+    '{{"city": "Bern"}}<|tool_call_end|>',
+    "deepseek_v3": '<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{{"city": "Bern"}}<｜tool▁call▁end｜>',
+    "function_gemma": "<start_function_call>call:{name}{{city:<escape>Bern<escape>}}",
+}
+
+
+@pytest.mark.parametrize("form", SPOKEN)
+@pytest.mark.parametrize("name", ["get weather", 'say "hi"'])
+def test_a_tool_of_the_request_may_have_any_name(form: str, name: str) -> None:
+    """With a space or a quote, where the request has it; another such name is text."""
+    text = SPOKEN[form].format(name=name, quoted=json.dumps(name))
+    assert called(form, text) == [(name, {"city": "Bern"})]
+    other = SPOKEN[form].format(name="no such", quoted='"no such"')
+    parser = parser_of(form)
+    events = [*parser.push(other), *parser.flush()]
+    assert all(isinstance(one, TextDelta) for one in events)

@@ -42,14 +42,24 @@ _ALL: Final = (
     ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>"),
     ReasoningFormat("kimi_vl", "◁think▷", "◁/think▷"),
     ReasoningFormat(
-        *("gemma4", "<|channel>thought", "<channel|>", "\n<channel|>"),
+        "gemma4",
+        "<|channel>thought",
+        "<channel|>",
+        closing="\n<channel|>",
         empty="<|channel>thought\n<channel|>",
     ),
     ReasoningFormat(
-        *("minimax_m3", "<mm:think>", "</mm:think>", "</mm:think>"), empty="</mm:think>"
+        "minimax_m3",
+        "<mm:think>",
+        "</mm:think>",
+        closing="</mm:think>",
+        empty="</mm:think>",
     ),
     ReasoningFormat(
-        *("apertus", "<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>"),
+        "apertus",
+        "<|inner_prefix|>",
+        "<|inner_suffix|>",
+        closing="<|inner_suffix|>",
         empty="<|inner_prefix|><|inner_suffix|>",
     ),
     ReasoningFormat(

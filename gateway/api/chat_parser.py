@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from gateway.api.chat_shapes import plain_chat
+from gateway.api.chat_shapes import OTHER_PARTS, plain_chat
 from gateway.api.deferred_tools import load_tools, only_shown
 from gateway.api.errors import ApiError, invalid
 from gateway.api.output_grammar import OutputGrammar, schema_grammar
@@ -241,6 +241,9 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
         fingerprint=fingerprint,
         num_bytes=num_bytes,
     )
+    if not _NOT_SERVED.isdisjoint(raw):
+        ignored = tuple(sorted(name for name in _NOT_SERVED & raw.keys() if raw[name]))
+        request = msgspec.structs.replace(request, ignored=ignored)
     return continued(request, CONTINUE) if typed.continue_final_message else request
 
 
@@ -349,6 +352,9 @@ def _part_text(part: Part, where: str, others: list[OtherPart], *, is_past: bool
         if not isinstance(text, str):
             raise invalid(f"{where}.{field}", f"'{where}.{field}' must be a string.")
         return text
+    if kind in OTHER_PARTS:
+        # `chat_request` reads the body again, in the plain shape.
+        raise invalid(f"{where}.type", f"'{where}' is a part of the Responses API.")
     if kind == "file" and (text := _file_text(part.get("file"))) is not None:
         return text
     is_past = is_past or kind == _PICTURES
@@ -405,6 +411,8 @@ def _format_instruction(given: dict[str, Any]) -> str | None:
         raise _bad_format("type", f"must be one of {', '.join(_FORMATS)}, not {kind!r}")
     if kind == "text":
         return None
+    if (schema := _bare_schema(given)) is not None:
+        return _schema_instruction(schema)
     if kind == "json_object":
         return _JSON_ONLY
     wrapper = given.get("json_schema")
@@ -413,13 +421,33 @@ def _format_instruction(given: dict[str, Any]) -> str | None:
     schema = wrapper.get("schema")
     if not isinstance(schema, dict):
         raise _bad_format("json_schema.schema", "must be an object")
+    return _schema_instruction(schema)
+
+
+def _schema_instruction(schema: dict[str, Any]) -> str:
     return f"{_JSON_ONLY} It must be valid for this JSON schema:\n{_encode(schema).decode()}"
 
 
+def _bare_schema(given: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema beside the type, as llama.cpp and others take it, if it is there."""
+    schema = given.get("schema")
+    if schema is None or given.get("json_schema") is not None:
+        return None
+    if not isinstance(schema, dict):
+        raise _bad_format("schema", "must be an object")
+    return schema
+
+
 def _format_grammar(given: dict[str, Any]) -> OutputGrammar | None:
-    """What the checked response format demands. Only a strict schema must be enforced."""
+    """What the checked response format demands. Only a strict schema must be enforced, and one in
+    llama.cpp's form, which always is there.
+    """
     if given["type"] == "text":
         return None
+    if (schema := _bare_schema(given)) is not None:
+        is_strict = given.get("strict") is True
+        field = "response_format.schema"
+        return schema_grammar(schema, field, is_strict=is_strict, is_required=True)
     if given["type"] == "json_object":
         return schema_grammar(_ANY_OBJECT, "response_format", is_strict=False, is_required=False)
     wrapper = given["json_schema"]

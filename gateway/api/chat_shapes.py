@@ -11,7 +11,9 @@ from typing import Any, Final
 from gateway.api.custom_tools import arguments_of, custom_function, wrapped_input
 from gateway.api.request import cached_tools
 
-_PARTS: Final = {"input_text": "text", "output_text": "text"}
+_TEXTS: Final = frozenset({"input_text", "output_text"})
+OTHER_PARTS: Final = _TEXTS | {"input_image", "input_file"}
+"""Types of parts of the Responses API."""
 
 Fields = dict[str, Any]
 
@@ -121,7 +123,7 @@ def _part(part: object) -> object:
     if not isinstance(part, dict):
         return part
     kind = part.get("type")
-    if kind in _PARTS and isinstance(part.get("text"), str):
+    if kind in _TEXTS and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     if kind == "input_image":
         url = {"url": part.get("image_url")}

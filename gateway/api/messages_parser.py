@@ -52,7 +52,7 @@ _SEARCH: Final = "tool_search_tool_"
 """Begins the types of a search that the server would run. None runs here, so that the tools which
 it would find are shown from the beginning.
 """
-_NOT_SERVED: Final = ("mcp_servers", "container")
+_NOT_SERVED: Final = ("mcp_servers", "container", "response_format")
 """Fields on which an answer would depend."""
 _SUMMARY: Final = "Summary of the conversation so far:\n\n{}"
 

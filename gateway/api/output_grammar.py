@@ -1,7 +1,8 @@
 """Output grammars: the fields of a request that constrain the form of its answer.
 
-Owns their names (OpenAI's and vLLM's), their bounds and their meaning as a grammar. Must not know
-models: nothing is compiled here, so the engine finds a schema that cannot be enforced.
+Owns their names (OpenAI's, vLLM's, llama.cpp's and Ollama's), their bounds and their meaning as a
+grammar. Must not know models: nothing is compiled here, so the engine finds a schema that cannot be
+enforced.
 """
 
 import json
@@ -37,11 +38,16 @@ _FIELDS: Final = {
     "guided_grammar": "grammar",
     "lark": "grammar",
     "guided_json_object": "json_object",
+    "json_schema": "json",
+    "format": "format",
+    "grammar": "gbnf",
 }
-"""vLLM's names until 0.11, and short ones; the values are its names since."""
+"""vLLM's names until 0.11, short ones, and at last those of llama.cpp and Ollama; the values are
+vLLM's names since, or name what only those two have.
+"""
 
 _NESTED: Final = "structured_outputs"
-_KINDS: Final = frozenset(_FIELDS.values())
+_KINDS: Final = frozenset({"json", "regex", "choice", "grammar", "json_object"})
 GRAMMAR_FIELDS: Final = frozenset({*_FIELDS, _NESTED})
 
 _SUBSCHEMAS: Final = frozenset(
@@ -53,7 +59,8 @@ _MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperti
 
 class OutputGrammar(msgspec.Struct, frozen=True):
     """The constraint that the client set in `field`. `is_required`: the request is refused if no
-    engine can enforce it. `left_out` says what of a schema is not in it.
+    engine can enforce it. `left_out` says what of a schema is not in it. One that `is_foreign` is
+    written as only some external engines and providers read it.
     """
 
     kind: GrammarKind
@@ -61,6 +68,7 @@ class OutputGrammar(msgspec.Struct, frozen=True):
     field: str
     is_required: bool = True
     left_out: tuple[LeftOut, ...] = ()
+    is_foreign: bool = False
 
 
 class SchemaSource(NamedTuple):
@@ -103,7 +111,7 @@ def given_grammar(raw: Mapping[str, Any]) -> OutputGrammar | None:
     given = [
         (name, kind, raw[name])
         for name, kind in _FIELDS.items()
-        if raw.get(name) not in (None, False)
+        if raw.get(name) not in (None, False, "")
     ]
     nested = raw.get(_NESTED)
     if nested is not None:
@@ -122,6 +130,8 @@ def given_grammar(raw: Mapping[str, Any]) -> OutputGrammar | None:
 
 
 def _grammar(field: str, kind: str, value: object) -> OutputGrammar:
+    if kind == "format":
+        kind = "json_object" if value == "json" else "json"
     if kind == "json_object":
         return schema_grammar(_ANY_OBJECT, field, is_strict=False, is_required=True)
     if kind == "json":
@@ -130,6 +140,8 @@ def _grammar(field: str, kind: str, value: object) -> OutputGrammar:
         return OutputGrammar("lark", _bounded(_choices(value, field), field), field)
     if not isinstance(value, str) or not value:
         raise invalid(field, f"'{field}' must be a string that is not empty.")
+    if kind == "gbnf":
+        return OutputGrammar("lark", _bounded(value, field), field, is_foreign=True)
     return OutputGrammar("regex" if kind == "regex" else "lark", _bounded(value, field), field)
 
 

@@ -253,6 +253,14 @@ class ChatRequest(msgspec.Struct, frozen=True):
         """Why workers cannot answer it, although a provider may; None if they can."""
         if self.other_part is not None:
             return self.other_part.refusal(self.translated_from)
+        if self.grammar is not None and self.grammar.is_foreign:
+            field = self.grammar.field
+            text = (
+                f"'{field}' is a grammar in GBNF, which engines of llama.cpp read and this model's "
+                "do not; send a Lark grammar in 'structured_outputs.grammar' or a JSON schema in "
+                "'response_format'."
+            )
+            return invalid(field, text, code="grammar_not_served")
         if self.has_bias:
             text = "'logit_bias' is not served by local models; send the request without it."
             return invalid("logit_bias", text, code="logit_bias_not_served")

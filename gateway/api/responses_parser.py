@@ -41,7 +41,7 @@ LOGPROBS: Final = "message.output_text.logprobs"
 _FINGERPRINT_SEED: Final = 2
 """Distinguishes these requests from those of other APIs with the same bytes."""
 
-_NOT_SERVED: Final = ("prompt", "max_tool_calls", "context_management")
+_NOT_SERVED: Final = ("prompt", "max_tool_calls", "context_management", "response_format")
 """Fields on which an answer would depend."""
 
 

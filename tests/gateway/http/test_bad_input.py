@@ -95,13 +95,13 @@ async def test_every_bad_request_is_one_clear_error() -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_a_body_of_ten_megabytes_is_413(declared: bool) -> None:
+async def test_a_body_of_forty_megabytes_is_413(declared: bool) -> None:
     """A body over the bound is refused with an answer that the client can read, whether or not
     Content-Length tells its size, and the server stays well.
     """
     script = Script()
     async with served(edge_app(scripted_edge(script))) as url:
-        body = _body(messages=[{"role": "user", "content": "x" * 10_000_000}])
+        body = _body(messages=[{"role": "user", "content": "x" * 40_000_000}])
         for _ in range(3):
             async with connected(url) as client:
                 if declared:
@@ -109,7 +109,7 @@ async def test_a_body_of_ten_megabytes_is_413(declared: bool) -> None:
                 else:
                     reply = await client.ask("POST", CHAT, body, transfer_encoding="chunked")
                 assert reply.status == 413
-                assert "8388608 bytes" in reply.json["error"]["message"]
+                assert "33554432 bytes" in reply.json["error"]["message"]
         assert (await ask(url, "POST", CHAT, chat_body())).status == 200
     assert len(script.requests) == 1
 

@@ -41,7 +41,7 @@ async def test_events_that_a_slow_disk_does_not_take_are_bounded(
 async def test_items_of_conversations_count_against_the_bound(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A client may send 8 MiB of items in a request, as often as it likes."""
+    """A client may send 32 MiB of items in a request, as often as it likes."""
     archive = await _archive(tmp_path)
     for _ in range(5):
         archive.add_items("alice", "conv_1", [("item", PART)])

@@ -122,6 +122,34 @@ def test_codex_runs_a_command(herma: HermaProcess, tmp_path: Path) -> None:
     assert _num_answers(herma) == 2
 
 
+COMPACTED = """
+model = "alpha"
+model_provider = "herma"
+model_auto_compact_token_limit = 200
+
+[analytics]
+enabled = false
+
+[model_providers.herma]
+name = "OpenAI"
+base_url = "{url}"
+wire_api = "responses"
+"""
+
+
+def test_codex_survives_its_compaction(herma: HermaProcess, tmp_path: Path) -> None:
+    """A provider called OpenAI has to compact for it: at a limit below the length of any prompt
+    codex does that at once. The work goes on behind the summary, which it cannot read.
+    """
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex/config.toml").write_text(COMPACTED.format(url=herma.base_url))
+    program = ENVIRONMENTS / "codex/node_modules/.bin/codex"
+    done = _run(tmp_path, [program, "exec", "--skip-git-repo-check", "Use the shell"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "It goes on behind the summary."
+    assert _num_answers(herma) >= 3
+
+
 def test_claude_code_reads_a_file(herma: HermaProcess, tmp_path: Path) -> None:
     """By the Messages API, by a name that only the wildcard knows."""
     program = ENVIRONMENTS / "claude/node_modules/.bin/claude"

@@ -62,9 +62,10 @@ def _clear_tool_uses(
     """Clear the oldest results, without those to keep, once there are more than the trigger."""
     results = [at for at, message in enumerate(messages) if message["role"] == "tool"]
     kind, most = _amount(edit, "trigger", _TRIGGER, where)
+    _, num_kept = _amount(edit, "keep", _KEEP, where)
+    _, least = _amount(edit, "clear_at_least", {"type": "input_tokens", "value": 0}, where)
     if (_tokens(messages) if kind == "input_tokens" else len(results)) <= most:
         return messages, None
-    _, num_kept = _amount(edit, "keep", _KEEP, where)
     calls = _calls(messages)
     excluded = edit.get("exclude_tools") or []
     old = [
@@ -82,7 +83,6 @@ def _clear_tool_uses(
         names = None if inputs is True else set(inputs)
         changed = [_without_inputs(message, ids, names) for message in changed]
     num_cleared = _tokens(messages) - _tokens(changed)
-    _, least = _amount(edit, "clear_at_least", {"type": "input_tokens", "value": 0}, where)
     if not old or num_cleared < least:
         return messages, None
     return changed, {"cleared_tool_uses": len(old), "cleared_input_tokens": max(0, num_cleared)}

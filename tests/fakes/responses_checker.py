@@ -21,7 +21,11 @@ PREFIXES: Final = {
     "message": "msg_",
     "function_call": "fc_",
     "custom_tool_call": "ctc_",
+    "tool_search_call": "tsc_",
+    "compaction": "cmp_",
 }
+TEXTLESS: Final = ("tool_search_call", "compaction")
+"""Items whose content comes at once, at their end."""
 TEXTS: Final = {
     "message": ("output_text", "content"),
     "reasoning": ("reasoning_text", "content"),
@@ -121,6 +125,10 @@ class ResponsesChecker:
         opened = self._of_open(fields["item"]["id"], index)
         for same in ("type", "id", "call_id", "name"):
             self._check(item.get(same) == opened.get(same), f"{same} of {item} changed")
+        if item["type"] in TEXTLESS:
+            self.items.append(item)
+            self._open = None
+            return
         self._check(item["status"] in {"completed", "incomplete"}, f"the status {item['status']}")
         self._check(self._is_text_done and not self._has_part, "an end before that of its content")
         _, name = TEXTS[item["type"]]

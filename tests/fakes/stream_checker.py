@@ -14,6 +14,8 @@ from typing import Any, Final, Never
 
 import msgspec
 
+from gateway.api.custom_tools import arguments_of
+
 OUR_IDS: Final = ("chatcmpl-", "cmpl-")
 ENVELOPE: Final = ("id", "object", "created", "model")
 KINDS: Final = ("chat.completion.chunk", "text_completion")
@@ -176,18 +178,22 @@ class StreamChecker:
             self._take_call(told, call)
 
     def _take_call(self, told: StreamedChoice, call: dict[str, Any]) -> None:
-        place, function = call["index"], call["function"]
+        place, custom = call["index"], call.get("custom")
+        function = call["function"] if custom is None else {"name": custom.get("name")}
         if "id" in call:
             self._check(
                 place == len(told.calls), f"call {place} begins as number {len(told.calls)}"
             )
-            self._check(call.get("type") == "function", f"a call of type {call.get('type')!r}")
+            kind = "function" if custom is None else "custom"
+            self._check(call.get("type") == kind, f"a call of type {call.get('type')!r}")
             self._check(bool(call["id"] and function.get("name")), "a call without id or name")
             told.calls.append(StreamedCall(call["id"], function["name"]))
         else:
             last = len(told.calls) - 1
             self._check(place == last, f"arguments of call {place} while call {last} is open")
-            self._check("name" not in function, "a name that comes twice")
+            self._check(function.get("name") is None, "a name that comes twice")
+            if custom is not None:
+                function = {"arguments": arguments_of(custom["input"])}
         told.calls[place].arguments += function.get("arguments") or ""
 
     def _check_calls(self, told: StreamedChoice, index: int) -> None:

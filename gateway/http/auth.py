@@ -37,7 +37,14 @@ _SESSION_HEADERS: Final = frozenset(SESSION_HEADERS)
 _ADMINS_ONLY: Final = "This page needs an API key with `admin = true`."
 _PRODUCT: Final = re.compile(rb"[A-Za-z0-9._-]{1,32}")
 
-_FORWARDED = frozenset({b"forwarded", b"x-forwarded-for"})
+_FORWARDED: Final = frozenset(
+    {
+        *(b"forwarded", b"via", b"x-real-ip", b"true-client-ip", b"cf-connecting-ip"),
+        *(b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-port"),
+        *(b"x-forwarded-server", b"x-envoy-external-address", b"x-envoy-expected-rq-timeout-ms"),
+    }
+)
+"""Headers that proxies add, each of which shows that somebody else sent the request."""
 
 
 class Gatekeeper:
@@ -56,8 +63,8 @@ class Gatekeeper:
             return Caller.of_key(self._key_of(scope), session, headers)
         if not _is_local(scope):
             raise _unauthorized(
-                "This gateway has no API keys, so it answers only clients on its own machine; "
-                "add [[keys]] to its configuration."
+                "This gateway has no API keys, so it answers only clients on its own machine that "
+                "name it by 127.0.0.1 or localhost; add [[keys]] to its configuration."
             )
         return Caller(admin=True, session=session, headers=headers)
 
@@ -67,12 +74,13 @@ class Gatekeeper:
             raise ApiError(403, _ADMINS_ONLY)
 
     def check_page(self, scope: Scope) -> None:
-        """As `check_admin`, for data that a web page reads. Guards against DNS rebinding: a foreign
-        page whose host name resolves to this machine has the same origin as its requests, so a
-        request without a key must name a loopback host, a numeric address or an allowed origin.
+        """As `check_admin`, for data that a web page reads, whose host may also be an allowed
+        origin.
         """
         if _is_local(scope):
-            if self._is_own_page(scope):
+            return
+        if _is_from_here(scope):
+            if self._is_allowed_page(scope):
                 return
             if not self._settings.keys:
                 raise ApiError(
@@ -102,14 +110,12 @@ class Gatekeeper:
             403, "Web pages of this origin may not use the gateway ([gateway] allowed_origins)."
         )
 
-    def _is_own_page(self, scope: Scope) -> bool:
+    def _is_allowed_page(self, scope: Scope) -> bool:
         host = (header_of(scope, b"host") or "localhost").lower()
-        if any(
+        return any(
             origin.lower().partition("://")[2].rstrip("/") == host
             for origin in self._settings.config.allowed_origins
-        ):
-            return True
-        return is_numeric_host(name := _without_port(host)) or is_loopback_host(name)
+        )
 
     def _key_of(self, scope: Scope) -> KeyConfig:
         scheme, _, secret = (header_of(scope, b"authorization") or "").partition(" ")
@@ -125,12 +131,29 @@ class Gatekeeper:
 
 
 def _is_local(scope: Scope) -> bool:
-    """Whether the client runs on this machine. One that a proxy forwards counts as remote."""
-    for name, _ in scope["headers"]:
-        if name in _FORWARDED:
+    """Whether the client runs on this machine, and names it by loopback or an address. One that a
+    proxy forwards counts as remote. A host name may be that of a proxy which adds no header, or of
+    a foreign web page that resolves to this machine (DNS rebinding).
+    """
+    for name, value in scope["headers"]:
+        if name in _FORWARDED or (name == b"host" and not _is_own_host(value)):
             return False
     client = scope.get("client")
     return client is not None and _is_loopback(client[0])
+
+
+def _is_from_here(scope: Scope) -> bool:
+    """Whether the connection comes from this machine, and no proxy says that it forwards."""
+    if any(name in _FORWARDED for name, _ in scope["headers"]):
+        return False
+    client = scope.get("client")
+    return client is not None and _is_loopback(client[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_own_host(host: bytes) -> bool:
+    name = _without_port(host.decode("latin-1").lower()) or "localhost"
+    return is_numeric_host(name) or is_loopback_host(name)
 
 
 @functools.lru_cache(maxsize=1024)

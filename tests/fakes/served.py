@@ -56,7 +56,7 @@ class RawClient:
 
     async def post(self, target: str, body: bytes) -> None:
         """A whole POST, whose reply nobody awaits yet."""
-        head = f"POST {target} HTTP/1.1\r\nhost: herma\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {target} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
         await self.send(head.encode() + body)
 
     async def ask(self, method: str, target: str, body: bytes = b"", **headers: str) -> Reply:
@@ -64,7 +64,7 @@ class RawClient:
         named = [(name.replace("_", "-"), value) for name, value in headers.items()]
         if body and not {"content_length", "transfer_encoding"} & headers.keys():
             named.append(("content-length", str(len(body))))
-        host = [] if "host" in headers else [("host", "herma")]
+        host = [] if "host" in headers else [("host", "localhost")]
         head = h11.Request(method=method, target=target, headers=[*host, *named])
         await self.send(self._parser.send(head) or b"")
         if body:

@@ -19,7 +19,7 @@ from tests.fakes.worker import FakeWorker, open_worker
 
 AT_ONCE = 25
 REQUEST = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nhost: herma\r\ncontent-type: application/json\r\n"
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n\r\n%s"
 )
 

@@ -143,3 +143,34 @@ async def test_own_and_allowed_origins_pass() -> None:
     preflight = Exchange(app, method="OPTIONS", headers=(allowed, asked, wanted))
     assert (await preflight.run()).status == 200
     assert "authorization" in preflight.head["access-control-allow-headers"]
+
+
+@pytest.mark.parametrize(
+    ("header", "is_local"),
+    [
+        ((b"host", b"localhost:8080"), True),
+        ((b"host", b"127.0.0.1:8080"), True),
+        ((b"host", b"[::1]:8080"), True),
+        ((b"host", b"10.1.2.3:8080"), True),
+        ((b"host", b"herma.example.com"), False),
+        ((b"host", b"herma.example.com:8080"), False),
+        ((b"host", b"127.0.0.1.example.com"), False),
+        ((b"host", b"localhost.example.com:80"), False),
+        ((b"x-forwarded-for", b"10.1.2.3"), False),
+        ((b"x-forwarded-proto", b"http"), False),
+        ((b"via", b"1.1 proxy"), False),
+        ((b"x-real-ip", b"10.1.2.3"), False),
+        ((b"x-envoy-expected-rq-timeout-ms", b"15000"), False),
+    ],
+)
+@pytest.mark.parametrize("has_keys", [True, False])
+async def test_who_is_local(header: tuple[bytes, bytes], is_local: bool, has_keys: bool) -> None:
+    """From this machine, by its loopback or an address, and not through a proxy; nobody else gets
+    an operator's page without a key, nor, where there are no keys, anything.
+    """
+    keys = (KeyConfig(name="k", hash=hash_api_key("x"), admin=True),) if has_keys else ()
+    app = edge_app(scripted_edge(Script(), keys=keys))
+    metrics = await Exchange(app, method="GET", path="/metrics", headers=(header,)).run()
+    assert metrics.status == (200 if is_local else 401)
+    models = await Exchange(app, method="GET", path="/v1/models", headers=(header,)).run()
+    assert models.status == (200 if is_local and not has_keys else 401)

@@ -270,7 +270,7 @@ async def test_an_upgrade_is_ignored() -> None:
     async with served(edge_app(scripted_edge(Script()))) as url:
         async with connected(url) as client:
             await client.send(
-                b"GET /v1/models HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\n"
+                b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n"
                 b"connection: upgrade\r\nsec-websocket-version: 13\r\n"
                 b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
             )

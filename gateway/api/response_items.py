@@ -122,6 +122,12 @@ def chained(turns: Sequence[tuple[Sequence[Item], Item]]) -> list[Item]:
     return items
 
 
+def since_compaction(items: Sequence[Item]) -> list[Item]:
+    """The items of a conversation without those that its last compaction has replaced."""
+    places = [at for at, item in enumerate(items) if item.get("type") == COMPACTION]
+    return list(items[places[-1] :] if places else items)
+
+
 def references(items: Iterable[Item]) -> list[str]:
     """The ids of stored items that `items` name instead of repeating them."""
     return [str(item.get("id")) for item in items if _is_reference(item)]

@@ -68,6 +68,8 @@ class ResponsesChat:
     def add(self, item: Item, where: str) -> None:
         """Go on with `item`. Raises `ApiError` 400."""
         kind = item.get("type") or ("message" if "role" in item else None)
+        # Only the last item asks for a compaction; an earlier one was answered, or has failed.
+        self.compacts = kind == "compaction_trigger"
         if kind == "message" and item.get("role") != "assistant":
             self.messages.append(_message(item, where))
         elif kind in _RESULTS:
@@ -87,8 +89,6 @@ class ResponsesChat:
             text = summary_text(item.get("encrypted_content"), self.signer)
             if text is not None:
                 self.messages.append({"role": "user", "content": text})
-        elif kind == "compaction_trigger":
-            self.compacts = True
 
     def _add_tools(self, item: Item, where: str) -> None:
         """Tools that come with an item: before the conversation they are like those of the

@@ -290,6 +290,7 @@ def _chat_of(typed: ResponsesBody, said: ResponsesChat, history: Iterable[Item])
         said.messages.append({"role": "system", "content": typed.instructions})
     for item in history:
         said.add(item, "history")
+    said.compacts = False
     for at, item in enumerate(_given_items(typed)):
         said.add(item, f"input[{at}]")
     messages = said.messages

@@ -19,6 +19,7 @@ from gateway.api import (
     invalid,
     references,
     response_of,
+    since_compaction,
     with_named,
 )
 from gateway.responses.archive import Archive
@@ -116,7 +117,7 @@ class StoredResponses:
                 raise _no_previous(previous_id)
             return chained(turns)
         if (conversation_id := draft.conversation_id) is not None:
-            return await self.items(owner, conversation_id)
+            return since_compaction(await self.items(owner, conversation_id))
         return []
 
     async def response(self, owner: str, response_id: str) -> StoredResponse:

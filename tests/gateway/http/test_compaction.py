@@ -136,3 +136,26 @@ async def test_a_stored_conversation_goes_on_from_its_compaction() -> None:
         last = prompt(whole)
         assert last.index(SUMMARY) < last.index("Go on.")
         assert "warm" not in last
+
+
+async def test_a_conversation_goes_on_from_its_compaction() -> None:
+    """What was before is listed, and no longer sent; an old demand is not answered again."""
+    async with whole_gateway(FakeWorker(text=SUMMARY)) as whole:
+        made = await whole.post("/v1/conversations", items=SAID)
+        name = made.json["id"]
+        first = await whole.post(PATH, input=[TRIGGER], conversation=name, **FIELDS)
+        only(first.json["output"])
+        second = await whole.post(PATH, input="Go on.", conversation=name, **FIELDS)
+        assert second.json["output"][0]["type"] == "message"
+        last = prompt(whole)
+        assert last.index(SUMMARY) < last.index("Go on.")
+        assert "warm" not in last
+
+
+async def test_a_demand_that_was_answered_is_not_repeated() -> None:
+    """Only the last item asks for a compaction."""
+    async with whole_gateway(FakeWorker(text=SUMMARY)) as whole:
+        given = [*SAID, TRIGGER, {"role": "user", "content": "Go on."}]
+        reply = await whole.post(PATH, input=given, **FIELDS)
+        assert reply.json["output"][0]["type"] == "message"
+        assert "Write the summary now" not in prompt(whole)

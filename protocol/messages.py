@@ -9,12 +9,18 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from protocol.sampling import SamplingParams
+from protocol.sampling import MAX_LOGPROBS, SamplingParams
 
 PROTOCOL_VERSION: Final = 8
 
 ENFORCES_GRAMMARS: Final = "grammars"
 """The capability of an engine that takes a `Submit` with a grammar; other engines reject it."""
+
+SCORES_PROMPTS: Final = "prompt_logprobs"
+"""The capability of an engine that takes `Score`."""
+
+MAX_SCORED: Final = 512
+"""Tokens of one `Scored`; with 20 alternatives each they take 150 KB."""
 
 INVARIANT: Final = "invariant"
 """The capability of an engine whose tokens do not depend on the other sequences of a batch."""
@@ -193,6 +199,22 @@ class Distrust(_Message, frozen=True, tag=13):
     why: Annotated[str, msgspec.Meta(max_length=200)]
 
 
+class Score(_Message, frozen=True, tag=14):
+    """Compute a prompt and answer with the log-probabilities of its tokens but the first, with the
+    `num_top` likeliest tokens of each: some `Scored`, then `Finished` without output. Nothing of
+    the prefix cache is used, because it holds no logits; the prompt's blocks are in it afterwards.
+    Other fields as in `Submit`.
+    """
+
+    request_id: Id16
+    attempt: Count
+    model: str
+    prompt_ids: PackedTokens
+    num_top: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)] = 0
+    deadline_s: Finite | None = None
+    salt: bytes = b""
+
+
 class RelayCredit(_Message, frozen=True, tag=11):
     """The gateway has passed on `num_taken` bytes of the response. The worker may send up to
     `RELAY_WINDOW_BYTES` beyond these.
@@ -216,6 +238,7 @@ ToWorker = (
     | RelayChunk
     | RelayCredit
     | Embed
+    | Score
     | Distrust
 )
 
@@ -340,6 +363,17 @@ class Embedding(_Message, frozen=True, tag=51):
     request_id: Id16
     attempt: Count
     values: Annotated[bytes, msgspec.Meta(max_length=2**22)]
+
+
+class Scored(_Message, frozen=True, tag=56):
+    """Log-probabilities of prompt tokens, of which the first is at position `offset` >= 1. If an
+    engine computes a part of a prompt again, that part comes once.
+    """
+
+    request_id: Id16
+    attempt: Count
+    offset: Count
+    logprobs: Annotated[tuple[TokenLogprobs, ...], msgspec.Meta(max_length=MAX_SCORED)]
 
 
 FinishReason = Literal["stop", "length", "abort", "error", "grammar"]
@@ -620,4 +654,5 @@ FromWorker = (
     | RelayTaken
     | RelayEnd
     | Embedding
+    | Scored
 )

@@ -15,7 +15,7 @@ from gateway.api.byte_lru import ByteLru
 from gateway.api.chat_as_responses import parse_any_chat
 from gateway.api.chat_formatter import CHAT_FORMAT, custom_chat_format
 from gateway.api.chat_parser import chat_request, parse_chat_request
-from gateway.api.completions_formatter import completions_format
+from gateway.api.completions_formatter import Echo, completions_format
 from gateway.api.completions_parser import Completions, parse_completions
 from gateway.api.embeddings import (
     EmbeddingsBuilder,
@@ -39,6 +39,7 @@ from gateway.api.events import (
     Embedded,
     Failed,
     Finished,
+    PromptScored,
     ReasoningDelta,
     Started,
     StopReason,
@@ -150,6 +151,7 @@ __all__ = [
     "Deleted",
     "DetokenizeBody",
     "Detokenized",
+    "Echo",
     "Embedded",
     "EmbeddingsBuilder",
     "Failed",
@@ -168,6 +170,7 @@ __all__ = [
     "ModelState",
     "NamedBody",
     "OutputGrammar",
+    "PromptScored",
     "ReasoningDelta",
     "Recorder",
     "ResponseStream",

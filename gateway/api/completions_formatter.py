@@ -5,7 +5,7 @@ description. Must not know sockets or when to send.
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal, assert_never
+from typing import Final, Literal, NamedTuple, assert_never
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,6 +24,7 @@ from gateway.api.events import (
     ChoiceEvent,
     ContentEvent,
     Finished,
+    PromptScored,
     ReasoningDelta,
     Started,
     StopReason,
@@ -39,7 +40,14 @@ _AFTER_TEXT: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 _encode = msgspec.json.Encoder().encode
 
 
-def completions_format(echoes: Sequence[str] = ()) -> ApiFormat:
+class Echo(NamedTuple):
+    """The prompt with which a choice begins, and its log-probabilities if they are wanted."""
+
+    text: str
+    scores: PromptScored | None = None
+
+
+def completions_format(echoes: Sequence[Echo] = ()) -> ApiFormat:
     """The completions API; `echoes` are the prompts that the choices begin with, if any."""
     return ApiFormat(
         name="completions",
@@ -50,11 +58,11 @@ def completions_format(echoes: Sequence[str] = ()) -> ApiFormat:
 
 
 class TextLogprobs(msgspec.Struct):
-    """Lists of one entry per token."""
+    """Lists of one entry per token. The first token of a prompt has no log-probability."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -82,19 +90,24 @@ class TextCompletion(msgspec.Struct):
 class CompletionsStream:
     """A `StreamFormatter`: one chunk per event that has text, an end, or the usage."""
 
-    def __init__(self, head: AnswerHead, echoes: Sequence[str] = ()) -> None:
+    def __init__(self, head: AnswerHead, echoes: Sequence[Echo] = ()) -> None:
         empty = TextCompletion(head.id, "text_completion", head.created, head.model, [])
         self._envelope = b"data: " + _encode(empty)[: -len(b'"choices":[]}')]
         self._include_usage = head.include_usage
         self._started: Started | None = None
-        self._offsets: dict[int, int] = {at: len(echo) for at, echo in enumerate(echoes)}
+        self._offsets: dict[int, int] = {at: _length(echo) for at, echo in enumerate(echoes)}
         self._echoes = echoes
         self._unfinished = {0: None}
 
     def head(self, num_choices: int = 1) -> bytes:
         """The prompts, if the client wants them back."""
         self._unfinished = dict.fromkeys(range(num_choices))
-        return b"".join(self._text(at, echo) for at, echo in enumerate(self._echoes))
+        return b"".join(self._echo(at, echo) for at, echo in enumerate(self._echoes))
+
+    def _echo(self, index: int, echo: Echo) -> bytes:
+        if echo.scores is None:
+            return self._text(index, echo.text)
+        return self._choice(TextChoice(index, echo.text, _prompt_logprobs(echo.scores), None))
 
     def keep_alive(self) -> bytes:
         """See `StreamFormatter`."""
@@ -140,7 +153,7 @@ class CompletionsStream:
 class CompletionsBody:
     """A `BodyBuilder`: one object with all choices."""
 
-    def __init__(self, head: AnswerHead, echoes: Sequence[str] = ()) -> None:
+    def __init__(self, head: AnswerHead, echoes: Sequence[Echo] = ()) -> None:
         self._head = head
         self._echoes = dict(enumerate(echoes))
         self._choices: dict[int, _Choice] = {}
@@ -173,16 +186,16 @@ class CompletionsBody:
 
     def _choice(self, index: int) -> "_Choice":
         if index not in self._choices:
-            self._choices[index] = _Choice(self._echoes.get(index, ""))
+            self._choices[index] = _Choice(self._echoes.get(index, Echo("")))
         return self._choices[index]
 
 
 class _Choice:
     """One choice as it grows."""
 
-    def __init__(self, echo: str) -> None:
-        self._texts = [echo]
-        self._num_echoed = len(echo)
+    def __init__(self, echo: Echo) -> None:
+        self._texts = [echo.text]
+        self._echo = echo
         self._logprobs: list[TokenLogprob] | None = None
         self.reason: StopReason | None = None
 
@@ -193,8 +206,32 @@ class _Choice:
 
     def as_object(self, index: int) -> TextChoice:
         scores = self._logprobs
-        logprobs = None if scores is None else _logprobs(scores, self._num_echoed)
+        logprobs = None if scores is None else _logprobs(scores, _length(self._echo))
+        if self._echo.scores is not None:
+            prompt = _prompt_logprobs(self._echo.scores)
+            logprobs = prompt if logprobs is None else _joined(prompt, logprobs)
         return TextChoice(index, "".join(self._texts), logprobs, self.reason)
+
+
+def _length(echo: Echo) -> int:
+    """Where the text of the answer begins, as `text_offset` counts."""
+    if echo.scores is None:
+        return len(echo.text)
+    return len(echo.scores.first) + sum(len(entry.token) for entry in echo.scores.rest)
+
+
+def _prompt_logprobs(scores: PromptScored) -> TextLogprobs:
+    rest = _logprobs(scores.rest, len(scores.first))
+    return _joined(TextLogprobs([scores.first], [None], [None], [0]), rest)
+
+
+def _joined(one: TextLogprobs, two: TextLogprobs) -> TextLogprobs:
+    return TextLogprobs(
+        tokens=one.tokens + two.tokens,
+        token_logprobs=one.token_logprobs + two.token_logprobs,
+        top_logprobs=one.top_logprobs + two.top_logprobs,
+        text_offset=one.text_offset + two.text_offset,
+    )
 
 
 def _by_text(entry: TokenLogprob) -> dict[str, float]:

@@ -58,16 +58,36 @@ class CompletionBody(SamplingBody, kw_only=True):
     prompt_logprobs: int | None = None
     response_format: Annotated[dict[str, Any], Meta(extra_json_schema=_ANY_TEXT)] | None = None
     add_special_tokens: bool | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
 
 class Completions(msgspec.Struct, frozen=True):
     """One request per prompt, otherwise equal. The choices of prompt i are i*n to i*n + n - 1.
 
-    `echo`: each choice begins with its prompt.
+    `echo`: each choice begins with its prompt. `num_top`: so do its log-probabilities, with so many
+    likeliest tokens. `is_echo_only`: no token is generated.
     """
 
     requests: tuple[ChatRequest, ...]
     echo: bool = False
+    num_top: int | None = None
+    is_echo_only: bool = False
+
+    @property
+    def scoring(self) -> tuple[ChatRequest, ...]:
+        """Requests for the log-probabilities of the prompts."""
+        return tuple(
+            msgspec.structs.replace(
+                request,
+                n=1,
+                stream=False,
+                num_top=self.num_top or 0,
+                continuous_usage=False,
+                grammar=None,
+                fingerprint=xxhash.xxh3_128_digest(request.fingerprint + b"score"),
+            )
+            for request in self.requests
+        )
 
     @property
     def num_choices(self) -> int:
@@ -94,11 +114,14 @@ def parse_completions(body: bytes, rewrite: Rewrite | None = None) -> Completion
         add_special_tokens=typed.add_special_tokens is not False,
     )
     fingerprint = xxhash.xxh3_128_digest(body)
+    echo = bool(typed.echo)
     return Completions(
         requests=tuple(
             _with_prompt(shared, at, one, fingerprint) for at, one in enumerate(prompts)
         ),
-        echo=bool(typed.echo),
+        echo=echo,
+        num_top=typed.logprobs if echo else None,
+        is_echo_only=typed.max_tokens == 0,
     )
 
 
@@ -114,9 +137,10 @@ def _refuse_the_unserved(typed: CompletionBody) -> None:
     if typed.best_of is not None and typed.best_of != (typed.n or 1):
         raise _unserved("best_of", "is not served, unless it equals 'n'")
     if typed.prompt_logprobs is not None:
-        raise _unserved("prompt_logprobs", "is not served; only those of the answer are known")
-    if typed.echo and typed.logprobs is not None:
-        raise _unserved("logprobs", "cannot go with 'echo'; only those of the answer are known")
+        raise _unserved("prompt_logprobs", "is not served; 'echo' with 'logprobs' gives them")
+    if typed.max_tokens == 0 and not typed.echo:
+        text = "The cap on output tokens is 0, which needs 'echo': there would be no answer."
+        raise invalid("max_tokens", text)
     if typed.response_format is not None and typed.response_format.get("type") != "text":
         raise _unserved("response_format", "belongs to chat; write what you want into the prompt")
 

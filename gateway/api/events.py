@@ -146,6 +146,14 @@ class Embedded(_Event, frozen=True, gc=False):
     values: bytes
 
 
+class PromptScored(_Event, frozen=True, gc=False):
+    """The log-probabilities of a prompt: its `first` token, which has none, and the rest."""
+
+    index: int
+    first: str
+    rest: tuple[TokenLogprob, ...]
+
+
 class Failed(_Event, frozen=True, gc=False):
     """The turn ends in an error; nothing follows."""
 
@@ -155,4 +163,6 @@ class Failed(_Event, frozen=True, gc=False):
 ToolCallEvent = ToolCallStart | ToolCallArguments | ToolCallEnd
 ContentEvent = ReasoningDelta | TextDelta | ToolCallEvent | Finished
 ChoiceEvent = Started | ContentEvent | Usage
-TurnEvent = ChoiceEvent | UpstreamChunk | UpstreamBody | UpstreamUsage | Embedded | Failed
+TurnEvent = (
+    ChoiceEvent | UpstreamChunk | UpstreamBody | UpstreamUsage | Embedded | PromptScored | Failed
+)

@@ -188,8 +188,10 @@ class ChatRequest(msgspec.Struct, frozen=True):
     `context_edits` are the edits of the conversation that it asked for and got, None without any
     request for some.
 
-    `embeds`: the embedding of the prompt is wanted, of `dimensions` numbers. `translated_from`:
-    `raw` was translated from the body of another API, and `messages` from its field of this name.
+    `embeds`: the embedding of the prompt is wanted, of `dimensions` numbers. `num_top`: the
+    log-probabilities of the prompt are wanted, with so many likeliest tokens, and no answer.
+    `translated_from`: `raw` was translated from the body of another API, and `messages` from its
+    field of this name.
 
     A raw completion has a `prompt` (text, or token ids) and no `messages`; `add_special_tokens`:
     the tokenizer adds its special tokens around a text.
@@ -236,6 +238,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     custom_tools: Mapping[str, bool] = {}
     ignored: tuple[str, ...] = ()
     context_edits: tuple[dict[str, Any], ...] | None = None
+    num_top: int | None = None
 
     @property
     def prompt_tools(self) -> tuple[dict[str, Any], ...]:

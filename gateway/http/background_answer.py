@@ -13,6 +13,7 @@ from gateway.api import (
     Embedded,
     Failed,
     Finished,
+    PromptScored,
     ResponseStream,
     Started,
     TurnEvent,
@@ -61,7 +62,7 @@ class BackgroundAnswer(Answer):
             case UpstreamUsage():
                 self.usage = event.usage
                 return
-            case UpstreamBody() | UpstreamChunk() | Embedded():
+            case UpstreamBody() | UpstreamChunk() | Embedded() | PromptScored():
                 raise TypeError(f"{type(event).__name__} came where text is expected")
             case Started():
                 self.started = event

@@ -4,6 +4,7 @@ Owns what happens to a request before its turn: the caller and its rate limits, 
 start at once, and the choice of parser and answer. Must not know how a turn runs.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
 
@@ -14,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 from gateway.api import (
     CHAT_FORMAT,
     Completions,
+    Echo,
+    PromptScored,
     completions_format,
     custom_chat_format,
     embeddings_format,
@@ -27,10 +30,10 @@ from gateway.api import (
 )
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
-from gateway.http.edge import Edge, as_events, model_named
+from gateway.http.edge import Edge, RunTurn, as_events, model_named
 from gateway.http.metrics import Metrics
 from gateway.http.pass_through_route import PassThroughRoute
-from gateway.http.prompts import EachPrompt
+from gateway.http.prompts import EachPrompt, PromptScoring
 from gateway.http.response_writer import EXTENSION, name_ignored
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.whole_answer import EmbeddingsAnswer, WholeAnswer
@@ -46,6 +49,8 @@ PER_TURN: Final = 16
 """Requests that start in one turn of the event loop. A short one takes 0.25 ms. Starting many
 together is cheaper: their submissions leave together, so that the worker wakes once.
 """
+
+NO_SCORES: Final[Mapping[int, PromptScored]] = {}
 
 BYTES_PER_TOKEN: Final = 4
 """Bytes of a request's body that rate limits count as one token until the usage is known."""
@@ -88,16 +93,27 @@ class Generation:
             await self.pass_through(scope, send, given, body)
             return
         asked = parse_completions(body, self._edge.rewrite)
-        api = completions_format(await self._echoes(asked) if asked.echo else ())
+        caller = msgspec.structs.replace(caller, cloud=False)
+        run_turn: RunTurn = EachPrompt(self._edge.run_turn, asked.requests).run
+        echoes: Sequence[Echo] = ()
+        if asked.num_top is not None or asked.is_echo_only:
+            scoring = PromptScoring(self._edge.run_turn)
+            await scoring.run(asked.scoring, caller)
+            if asked.is_echo_only:
+                run_turn = scoring.replay(asked.num_choices)
+            echoes = await self._echoes(asked, scoring.scores)
+        elif asked.echo:
+            echoes = await self._echoes(asked)
+        api = completions_format(echoes)
         whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
         if whole.continuous_usage:
             api = with_continuous_usage(api, whole.n)
         answer = StreamedAnswer if whole.stream else WholeAnswer
         await answer(
-            replace(self._edge, run_turn=EachPrompt(self._edge.run_turn, asked.requests).run),
+            replace(self._edge, run_turn=run_turn),
             self._metrics,
             whole,
-            msgspec.structs.replace(caller, cloud=False),
+            caller,
             api,
             scope["extensions"][EXTENSION],
         ).run()
@@ -167,10 +183,18 @@ class Generation:
         caller, body = await self.take(scope, receive)
         await self.pass_through(scope, send, caller, body)
 
-    async def _echoes(self, asked: Completions) -> list[str]:
-        """The prompt of each choice as text, with which `echo` begins the choice."""
-        texts = [await self._text_of(request.model, request.prompt) for request in asked.requests]
-        return [text for text in texts for _ in range(asked.requests[0].n)]
+    async def _echoes(
+        self, asked: Completions, scores: Mapping[int, PromptScored] = NO_SCORES
+    ) -> list[Echo]:
+        """The prompt of each choice as text, with which `echo` begins the choice, and its `scores`
+        if the request asks for log-probabilities.
+        """
+        found = []
+        for at, request in enumerate(asked.requests):
+            text = await self._text_of(request.model, request.prompt)
+            echo = Echo(text, scores[at] if asked.num_top is not None else None)
+            found += [echo] * request.n
+        return found
 
     async def _text_of(self, model: str, prompt: str | tuple[int, ...] | None) -> str:
         if prompt is None or isinstance(prompt, str):

@@ -12,18 +12,22 @@ import msgspec
 import trio
 
 from gateway.api import (
+    ApiError,
     ChatRequest,
     Embedded,
     Failed,
     Finished,
+    PromptScored,
     ReasoningDelta,
     Started,
     TextDelta,
     ToolCallDelta,
     TurnEvent,
     Usage,
+    connection_lost,
 )
 from gateway.http.edge import Emit, RunTurn
+from gateway.telemetry import RequestTrace
 from gateway.turn import Caller
 
 MAX_AT_ONCE: Final = 8
@@ -58,6 +62,56 @@ class EachPrompt:
             await self._run_turn(request, caller, emit)
 
 
+class PromptScoring:
+    """Log-probabilities of prompts, before the answers that begin with them. `scores` are those of
+    each prompt by its number.
+    """
+
+    def __init__(self, run_turn: RunTurn) -> None:
+        self._run_turn = run_turn
+        self._started: Started | None = None
+        self._usage: Usage | None = None
+        self._error: ApiError | None = None
+        self.scores: dict[int, PromptScored] = {}
+
+    async def run(self, requests: Sequence[ChatRequest], caller: Caller) -> None:
+        """Compute all prompts. The traces and rates of the request count its answers only. Raises
+        `ApiError` if one cannot be computed.
+        """
+        own = msgspec.structs.replace(caller, trace=RequestTrace(), charge=None)
+        await EachPrompt(self._run_turn, requests).run(requests[0], own, self._take)
+        if self._error is not None:
+            raise self._error
+        if len(self.scores) < len(requests):
+            raise connection_lost()
+
+    def replay(self, num_choices: int) -> RunTurn:
+        """A turn of answers without a token, from the same worker."""
+
+        async def run(_request: ChatRequest, _caller: Caller, emit: Emit) -> None:
+            if self._started is None or self._usage is None:
+                raise connection_lost()
+            emit(self._started)
+            for index in range(num_choices):
+                emit(Finished(index, "length"))
+            emit(self._usage)
+
+        return run
+
+    def _take(self, event: TurnEvent) -> None:
+        match event:
+            case PromptScored(index):
+                self.scores[index] = event
+            case Started():
+                self._started = event
+            case Usage():
+                self._usage = event
+            case Failed(error):
+                self._error = error
+            case _:
+                pass  # the end of a prompt says no more
+
+
 class _Merger:
     """Merges the events of several turns."""
 
@@ -75,7 +129,14 @@ class _Merger:
         if self._has_failed:
             return
         match event:
-            case TextDelta() | ReasoningDelta() | ToolCallDelta() | Embedded() | Finished():
+            case (
+                TextDelta()
+                | ReasoningDelta()
+                | ToolCallDelta()
+                | Embedded()
+                | PromptScored()
+                | Finished()
+            ):
                 index = event.index + first_index
                 self._num_unfinished -= isinstance(event, Finished)
                 self._emit(msgspec.structs.replace(event, index=index))

@@ -9,6 +9,7 @@ from gateway.api import (
     EmbeddingsBuilder,
     Failed,
     Finished,
+    PromptScored,
     Started,
     TurnEvent,
     UpstreamBody,
@@ -63,8 +64,8 @@ class WholeAnswer(Answer):
                 self.usage = event.usage
             case UpstreamChunk():
                 raise TypeError("a stream's chunk came for an answer that is not streamed")
-            case Embedded():
-                raise TypeError("an embedding came for an answer of text")
+            case Embedded() | PromptScored():
+                raise TypeError(f"{type(event).__name__} came for an answer of text")
             case _:
                 self._note_content()
                 self._builder.add(event)

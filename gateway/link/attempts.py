@@ -25,6 +25,7 @@ from protocol.messages import (
     RelayEnd,
     RelayHead,
     RelayTaken,
+    Scored,
     TokenItem,
 )
 from protocol.tokens import TOKEN_BYTES
@@ -55,6 +56,7 @@ class Crashed(msgspec.Struct, frozen=True):
 _AboutAttempt = (
     TokenItem
     | Embedding
+    | Scored
     | Finished
     | Rejected
     | Accepted
@@ -82,7 +84,8 @@ class Attempt:
     the tokens until the owner sets `is_proven`, `on_tokens` gets those that follow; both return
     True when no more tokens are wanted. `on_complete` gets the worker's `Finished` before the
     waiting task wakes, so that the client's last bytes do not wait for a task switch.
-    `on_embedding` gets the result of an embedding, which has no tokens.
+    `on_embedding` gets the result of an embedding, which has no tokens; `on_scored` gets
+    log-probabilities of the prompt.
     """
 
     has_steps = True
@@ -98,6 +101,7 @@ class Attempt:
         "on_complete",
         "on_embedding",
         "on_first_tokens",
+        "on_scored",
         "on_tokens",
         "outcome",
         "request_id",
@@ -132,6 +136,7 @@ class Attempt:
         self.on_accepted = on_accepted
         self.on_complete = on_complete
         self.on_embedding: Callable[[bytes], None] | None = None
+        self.on_scored: Callable[[Scored], None] | None = None
         self.ended = Wakeup()
         lease.on_lost = self.lose
         if lease.is_lost:
@@ -265,11 +270,16 @@ class Attempts:
                 attempt.end(STOPPED)
         return None
 
-    def embedded(self, worker_id: WorkerId, message: Embedding) -> None:
-        """Hand an embedding to its attempt."""
+    def read(self, worker_id: WorkerId, message: Embedding | Scored) -> None:
+        """Hand what was computed of a prompt to its attempt."""
         attempt = self.of(worker_id, message)
-        if attempt is not None and attempt.on_embedding is not None:
-            with _EndsOnError(attempt):
+        if attempt is None:
+            return
+        with _EndsOnError(attempt):
+            if isinstance(message, Scored):
+                if attempt.on_scored is not None:
+                    attempt.on_scored(message)
+            elif attempt.on_embedding is not None:
                 attempt.on_embedding(message.values)
 
     def finished(self, worker_id: WorkerId, message: Finished) -> str | None:

@@ -59,6 +59,8 @@ from protocol.messages import (
     RelayEnd,
     RelayHead,
     RelayTaken,
+    Score,
+    Scored,
     Snapshot,
     SpeedLoss,
     StatesForgotten,
@@ -98,6 +100,7 @@ _Rare = (
     | Bye
     | Files
     | Embedding
+    | Scored
 )
 _ENDED_THERE: Final = (Finished, Rejected)
 """Outcomes after which the worker has already forgotten the sequence."""
@@ -193,7 +196,7 @@ class WorkerLink:
 
     # Work of turns.
 
-    def submit(self, attempt: Attempt, message: Submit | Relay | Embed) -> None:
+    def submit(self, attempt: Attempt, message: Submit | Relay | Embed | Score) -> None:
         """Send the work; messages for it reach the attempt until `forget`.
 
         A worker that cannot be reached ends the attempt as lost. Raises `WireError` for a message
@@ -305,8 +308,8 @@ class WorkerLink:
 
     def _take_rest(self, worker_id: WorkerId, message: _Rare) -> None:
         match message:
-            case Embedding():
-                self._attempts.embedded(worker_id, message)
+            case Embedding() | Scored():
+                self._attempts.read(worker_id, message)
             case Rejected():
                 if (attempt := self._attempts.of(worker_id, message)) is not None:
                     attempt.end(message)

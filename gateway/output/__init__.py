@@ -14,7 +14,13 @@ from gateway.output.detokenizer import (
     TokenBytes,
 )
 from gateway.output.reasoning import ReasoningSplitter
-from gateway.output.sequence_output import EventSink, OutputPipeline, Reason, SequenceOutput
+from gateway.output.sequence_output import (
+    EventSink,
+    OutputPipeline,
+    Reason,
+    SequenceOutput,
+    spelled_logprob,
+)
 from gateway.output.stop_strings import NO_STOPS, StopMatcher
 
 __all__ = [
@@ -35,4 +41,5 @@ __all__ = [
     "StreamTokenBytes",
     "TokenBytes",
     "answer_format",
+    "spelled_logprob",
 ]

@@ -383,9 +383,7 @@ class _PendingLogprobs:
 
     def add(self, token_id: int, logprobs: TokenLogprobs, num_chars: int) -> None:
         """One token that added `num_chars` characters to the text."""
-        spelled = self._token_bytes.bytes_of(token_id)
-        top = tuple(self._top(other, logprob) for other, logprob in logprobs.top)
-        entry = TokenLogprob(_text(spelled), logprobs.logprob, list(spelled), top)
+        entry = spelled_logprob(self._token_bytes, token_id, logprobs)
         self._entries.append((self._num_chars, entry))
         self._num_chars += num_chars
 
@@ -399,9 +397,17 @@ class _PendingLogprobs:
         self._entries.clear()
         return taken
 
-    def _top(self, token_id: int, logprob: float) -> TopLogprob:
-        spelled = self._token_bytes.bytes_of(token_id)
-        return TopLogprob(_text(spelled), logprob, list(spelled))
+
+def spelled_logprob(
+    token_bytes: TokenBytes, token_id: int, logprobs: TokenLogprobs
+) -> TokenLogprob:
+    """The entry of one token in an answer."""
+    spelled = token_bytes.bytes_of(token_id)
+    top = []
+    for other, logprob in logprobs.top:
+        known = token_bytes.bytes_of(other)
+        top.append(TopLogprob(_text(known), logprob, list(known)))
+    return TokenLogprob(_text(spelled), logprobs.logprob, list(spelled), tuple(top))
 
 
 def _text(spelled: bytes) -> str:

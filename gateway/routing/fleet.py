@@ -22,7 +22,7 @@ from gateway.routing.wait_forecast import WaitForecast
 from gateway.routing.worker_view import Worker
 from protocol.grammars import GrammarForm, forms_of
 from protocol.ids import WorkerId
-from protocol.messages import PROTOCOL_VERSION, Fault, Register
+from protocol.messages import PROTOCOL_VERSION, SCORES_PROMPTS, Fault, Register
 
 _NAMES_AT_MOST: Final = 64
 _RECORDS_AT_MOST: Final = 1024
@@ -38,7 +38,8 @@ class ModelView(msgspec.Struct, frozen=True):
     workers, else the last known, else the configured one. `files_digest` and `block_size` are
     None until a worker was ready once. `grammar_forms` are those that all ready workers enforce,
     or, without one, those of the last. `embedding_size` is the length of its embeddings, 0 if its
-    workers do not embed. `relays`: its workers are text-level engines, without a tokenizer.
+    workers do not embed. `scores_prompts`: all ready workers give log-probabilities of prompts.
+    `relays`: its workers are text-level engines, without a tokenizer.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ModelView(msgspec.Struct, frozen=True):
     is_fallback_on: bool = False
     grammar_forms: frozenset[GrammarForm] = frozenset()
     embedding_size: int = 0
+    scores_prompts: bool = False
     relays: bool = False
     owned_by: str = "herma"
 
@@ -101,6 +103,7 @@ class Model:
         self.files_digest: bytes | None = None
         self.grammar_forms = frozenset[GrammarForm]()
         self.embedding_size = 0
+        self.scores_prompts = False
         self.relays = False
         self.block_size: int | None = None
         self.queue = AdmissionQueue()
@@ -419,6 +422,7 @@ class Fleet:
                 *(forms_of(engine.capabilities) for engine in engines)
             )
             model.embedding_size = min(e.embedding_size for e in engines)
+            model.scores_prompts = all(SCORES_PROMPTS in e.capabilities for e in engines)
             self._views.pop(model.name, None)
 
     def forget_models(self, now: float, after_s: float) -> None:
@@ -469,6 +473,7 @@ class Fleet:
             is_fallback_on=model.fallback.is_on,
             grammar_forms=model.grammar_forms,
             embedding_size=model.embedding_size,
+            scores_prompts=model.scores_prompts,
             relays=model.relays,
         )
 

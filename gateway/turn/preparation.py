@@ -190,6 +190,9 @@ def _check_served(request: ChatRequest, view: ModelView) -> None:
     """Raise `ApiError` if the known workers of the model cannot serve the request."""
     if (refusal := request.refused_locally) is not None:
         raise refusal
+    if request.num_top is not None and view.block_size is not None and not view.scores_prompts:
+        text = "'echo' with 'logprobs' is not served: no log-probabilities of prompts here."
+        raise invalid("logprobs", text, code="prompt_logprobs_not_served")
     if not request.embeds or view.block_size is None:
         return
     size = view.embedding_size

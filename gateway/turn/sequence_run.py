@@ -13,6 +13,7 @@ import trio
 from gateway.api import (
     ApiError,
     Embedded,
+    PromptScored,
     Started,
     TurnEvent,
     connection_lost,
@@ -27,6 +28,7 @@ from gateway.output import (
     Reason,
     SequenceOutput,
     StopMatcher,
+    spelled_logprob,
 )
 from gateway.output.tools import ARGUMENTS, ToolParser
 from gateway.routing import PROOF_TOKENS, Lease, RouteRequest, UseProvider
@@ -36,7 +38,18 @@ from gateway.turn.retry_policy import RetryPolicy, failed_there, loss_reason
 from gateway.turn.services import Services
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES, RequestId, WorkerId
-from protocol.messages import Accepted, Embed, Finished, Rejected, Submit, TokenItem
+from protocol.messages import (
+    Accepted,
+    Embed,
+    Finished,
+    Rejected,
+    Score,
+    Scored,
+    Submit,
+    TokenItem,
+    TokenLogprobs,
+)
+from protocol.tokens import unpack_tokens
 
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _NO_WORKERS: Final[frozenset[WorkerId]] = frozenset()
@@ -65,6 +78,7 @@ class SequenceRun:
         "_num_attempts",
         "_request_id",
         "_retry_policy",
+        "_scores",
         "_services",
         "_step",
         "_ticket",
@@ -99,6 +113,7 @@ class SequenceRun:
         self._attempt: Attempt | None = None
         self._num_attempts = 0
         self._is_prefilling = True
+        self._scores: list[TokenLogprobs] = []
         self._num_at_start = 0
         self._is_complete = False
         self._has_emitted_end = False
@@ -315,6 +330,8 @@ class SequenceRun:
             attempt.silence = self._silence(num_tokens)
             if job.request.embeds:
                 attempt.on_embedding = self._on_embedding
+            elif job.request.num_top is not None:
+                attempt.on_scored = self._on_scored
             self._services.link.submit(attempt, self._message(job))
         return attempt
 
@@ -324,7 +341,16 @@ class SequenceRun:
             return Silence(bounds.first_token_s, bounds.stall_s, now, num_parts=num_parts)
         return self._retry_policy.silence(bounds.first_token_s, bounds.stall_s, now, num_parts)
 
-    def _message(self, job: Job) -> Submit | Embed:
+    def _message(self, job: Job) -> Submit | Embed | Score:
+        if job.request.num_top is not None:
+            return Score(
+                request_id=self._request_id,
+                attempt=self._num_attempts,
+                model=job.model,
+                prompt_ids=job.prompt,
+                num_top=job.request.num_top,
+                salt=job.salt,
+            )
         if job.request.embeds:
             return Embed(
                 request_id=self._request_id,
@@ -393,6 +419,31 @@ class SequenceRun:
         self._prove(attempt)
         self._emit(Embedded(self._index, values))
 
+    def _on_scored(self, message: Scored) -> None:
+        """Take a part of the prompt's log-probabilities; another attempt begins them anew."""
+        attempt = self._attempt
+        assert attempt is not None
+        scores = self._scores = self._scores if message.offset > 1 else []
+        if message.offset != len(scores) + 1:
+            raise WireError(f"scores at {message.offset} came where {len(scores) + 1} was due")
+        if self._is_prefilling:
+            self._end_prefill(attempt)
+            self._prove(attempt)
+        scores += message.logprobs
+
+    def _emit_scores(self) -> None:
+        """Raises `WireError` if some are missing."""
+        ids = unpack_tokens(self._job.prompt)
+        if len(self._scores) != len(ids) - 1:
+            raise WireError(f"{len(self._scores)} scores came for a prompt of {len(ids)} tokens")
+        token_bytes = self._job.text.token_bytes
+        rest = [
+            spelled_logprob(token_bytes, token_id, scores)
+            for token_id, scores in zip(ids[1:], self._scores, strict=True)
+        ]
+        first = spelled_logprob(token_bytes, ids[0], TokenLogprobs(0.0)).token
+        self._emit(PromptScored(self._index, first, tuple(rest)))
+
     def _end_prefill(self, attempt: Attempt) -> None:
         self._is_prefilling = False
         first_at = self._services.dispatcher.started(attempt.lease.ticket)
@@ -416,6 +467,8 @@ class SequenceRun:
                     num_cached = max(self.cached_tokens or 0, finished.cached_tokens)
                     self.cached_tokens = min(num_cached, self._job.prompt_tokens)
                 self.output.num_unsent = int(finished.matched is not None)
+                if self._job.request.num_top is not None:
+                    self._emit_scores()
                 self._emit_end(reason)
             case "abort" | "error" | "grammar":
                 pass  # `_end_of` decides whether another worker continues or the choice fails

@@ -32,6 +32,7 @@ from protocol.messages import (
     Relay,
     RelayChunk,
     RelayCredit,
+    Score,
     Snapshot,
     Submit,
     Welcome,
@@ -171,8 +172,8 @@ class Bridge:
                     self._outbox.put(BROADCAST, change)
                 self._outbox.put(link, self._holdings.snapshot())
                 self._outbox.put(link, self._load())
-            case Embed():
-                raise WireError("Embed is for native engines")
+            case Embed() | Score():
+                raise WireError(f"{type(message).__name__} is for native engines")
             case Welcome() | Drain() | Ping() | GetFiles() | Dismiss() | Distrust():
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:

@@ -30,6 +30,7 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.host_steps import HostSteps
+from workers.engine.step.prompt_scores import Scores, score_prompt
 from workers.engine.step.sampler import read
 from workers.engine.step.steps import Launched, Steps, Unsampled
 from workers.engine.step.swaps import HostRoom
@@ -43,13 +44,14 @@ T = TypeVar("T")
 class InFlight:
     """A launched step. `launched` holds its tokens, or the error of its draw, which `collect`
     raises; None if it samples nothing. `failed` pairs sequences that failed at the launch with the
-    reason; `embeddings` are float32 bytes by sequence.
+    reason; `embeddings` are float32 bytes by sequence; `scores` are those of `StepResult`.
     """
 
     step: int
     launched: Launched | Unsampled | Exception | None
     failed: dict[int, str]
     embeddings: dict[int, bytes]
+    scores: tuple[Scores, ...] = ()
 
 
 class Runner:
@@ -153,14 +155,15 @@ class Runner:
         lost.update(self._invalid(plan.started))
         chunks = [self._sound(chunk) for chunk in plan.chunks if chunk.seq not in lost]
         embeddings: dict[int, bytes] = {}
+        scores: tuple[Scores, ...] = ()
         if self._embedding:
             own = [chunk for chunk in chunks if chunk.seq in self._embedding]
             chunks = [chunk for chunk in chunks if chunk.seq not in self._embedding]
-            embeddings = self._fitting(own, self._embed, embeddings)
+            embeddings, scores = self._fitting(own, self._embed, (embeddings, scores))
         launch = partial(self._launch, takes_in=plan.takes_in)
         launched = self._fitting(chunks, launch, None)
         failed = {chunk.seq: lost[chunk.seq] for chunk in plan.chunks if chunk.seq in lost}
-        step = InFlight(plan.step, launched, failed, embeddings)
+        step = InFlight(plan.step, launched, failed, embeddings, scores)
         if isinstance(launched, Unsampled):
             self._unsampled = step
         return step
@@ -179,7 +182,8 @@ class Runner:
     def _collect(self, step: InFlight) -> StepResult:
         embeddings = tuple(step.embeddings.items())
         if step.launched is None:
-            return StepResult(step.step, (), tuple(step.failed.items()), embeddings=embeddings)
+            lost = tuple(step.failed.items())
+            return StepResult(step.step, (), lost, embeddings=embeddings, scores=step.scores)
         if isinstance(step.launched, Exception):
             raise step.launched
         assert isinstance(step.launched, Launched)  # the step before it was collected
@@ -197,6 +201,7 @@ class Runner:
             tuple(failed.items()),
             ungrammatical=frozenset(ungrammatical),
             embeddings=embeddings,
+            scores=step.scores,
             drafting=step.launched.drafting(),
         )
 
@@ -280,24 +285,33 @@ class Runner:
     def _launch(self, chunks: Sequence[Chunk], *, takes_in: bool) -> Launched | Unsampled | None:
         return self._steps.launch(chunks, self._states, takes_in=takes_in)
 
-    def _embed(self, chunks: Sequence[Chunk]) -> dict[int, bytes]:
+    def _embed(self, chunks: Sequence[Chunk]) -> tuple[dict[int, bytes], tuple[Scores, ...]]:
         """The embeddings of the prompts that end in these chunks, as float32 bytes: the last
-        token's hidden state behind the final norm, scaled to an L2 norm of 1.
+        token's hidden state behind the final norm, scaled to an L2 norm of 1. For sequences that
+        want log-probabilities, those of their tokens.
         """
-        ends = [
-            (chunk.seq, hidden[-1])
-            for chunk, hidden in self._steps.hidden(chunks, self._states)
-            if chunk.samples
-        ]
-        if not ends:
-            return {}
+        found = self._steps.hidden(chunks, self._states)
         with torch.inference_mode():
+            scores = tuple(
+                score
+                for chunk, hidden in found
+                if (state := self._states[chunk.seq]).num_top is not None
+                and (score := score_prompt(self.model, hidden, chunk.start, state)) is not None
+            )
+            ends = [
+                (chunk.seq, hidden[-1])
+                for chunk, hidden in found
+                if chunk.samples and self._states[chunk.seq].num_top is None
+            ]
+            if not ends:
+                return {}, scores
             states = self.model.final_norm(torch.stack([hidden for _, hidden in ends]))
             rows = states.float().cpu()
-            return {
+            embeddings = {
                 seq: normalize(row[: self._states[seq].dimensions], dim=0).numpy().tobytes()
                 for (seq, _), row in zip(ends, rows, strict=True)
             }
+        return embeddings, scores
 
     def _try(
         self, chunks: Sequence[Chunk], compute: Callable[[Sequence[Chunk]], T], nothing: T

@@ -13,7 +13,7 @@ from kernels.choose import has_fp8, is_card
 from kernels.fp8 import FP8
 from kernels.int4 import GROUPS
 from protocol.errors import ConfigError
-from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, EngineFacts
+from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, SCORES_PROMPTS, EngineFacts
 from workers.engine.load.quantize import Stored
 from workers.engine.memory.state_size import (
     HostDivision,
@@ -158,7 +158,11 @@ def engine_facts(
         max_seqs=max_seqs or sequences(config, kv_tokens, model.device),
         token_budget=config.token_budget,
         files_digest=UNKNOWN_DIGEST,
-        capabilities=(ENFORCES_GRAMMARS, *([INVARIANT] if config.invariant else ())),
+        capabilities=(
+            ENFORCES_GRAMMARS,
+            SCORES_PROMPTS,
+            *([INVARIANT] if config.invariant else ()),
+        ),
         embedding_size=model.config.hidden_size if model.config.embeds else 0,
         snapshots=snapshots if model.config.delta_rules else None,
     )

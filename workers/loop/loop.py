@@ -38,6 +38,7 @@ from protocol.messages import (
     Relay,
     RelayChunk,
     RelayCredit,
+    Score,
     Snapshot,
     Submit,
     Welcome,
@@ -257,7 +258,7 @@ class EngineLoop(Generic[InFlight]):
         match message := wire.decode_to_worker(payload):
             case Submit():
                 self._submit(link, message)
-            case Embed():
+            case Embed() | Score():
                 self._queue(self._scheduler.submit(link, message, self._clock()))
             case Abort(request_id=request_id, attempt=attempt):
                 self._queue(self._scheduler.abort(link, request_id, attempt))

@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.errors import WireError
 from protocol.hashing import root_digest
-from protocol.messages import Embed, Rejected, RejectReason, Submit
+from protocol.messages import Embed, Rejected, RejectReason, Score, Submit
 from protocol.tokens import unpack_tokens
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.sequence import Sequence
@@ -62,7 +62,7 @@ class Refusal(Exception):
         self.reason = reason
         self.detail = detail
 
-    def answer(self, submit: Submit | Embed) -> Rejected:
+    def answer(self, submit: Submit | Embed | Score) -> Rejected:
         """The answer to the gateway."""
         return Rejected(submit.request_id, submit.attempt, self.reason, self.detail)
 
@@ -84,7 +84,7 @@ class SubmissionReader:
     eos_ids: frozenset[int]
     largest: Callable[[array[int]], int] = largest_id
 
-    def sequence(self, seq: int, link: int, submit: Submit | Embed, now: float) -> Sequence:
+    def sequence(self, seq: int, link: int, submit: Submit | Embed | Score, now: float) -> Sequence:
         """The sequence of `submit`, its output limit clamped to what the window leaves.
 
         Raises `Refusal` if it can never run here.
@@ -101,7 +101,7 @@ class SubmissionReader:
             eos_ids = frozenset() if submit.sampling.ignore_eos else self.eos_ids
             stop_ids = eos_ids.union(submit.sampling.stop_token_ids)
             adapter = submit.adapter
-        else:
+        elif isinstance(submit, Embed):
             self._check_embed(submit)
         return Sequence(
             seq,
@@ -127,14 +127,14 @@ class SubmissionReader:
         if embed.dimensions is not None and embed.dimensions > size:
             raise Refusal("invalid", f"embeddings of this model have {size} dimensions at most")
 
-    def _check_model(self, submit: Submit | Embed) -> None:
+    def _check_model(self, submit: Submit | Embed | Score) -> None:
         if submit.model not in self.models:
             served = ", ".join(self.models)
             raise Refusal("unknown_model", f"model {submit.model!r} is not served; here: {served}")
         if isinstance(submit, Submit) and submit.adapter:
             raise Refusal("unknown_model", f"adapter {submit.adapter!r} is not loaded")
 
-    def _unpack(self, submit: Submit | Embed) -> tuple[array[int], array[int]]:
+    def _unpack(self, submit: Submit | Embed | Score) -> tuple[array[int], array[int]]:
         try:
             prompt = unpack_tokens(submit.prompt_ids)
             outputs = unpack_tokens(submit.output_ids if isinstance(submit, Submit) else b"")

@@ -8,7 +8,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from protocol.messages import Accepted, Embedding, FinishReason, FromWorker, TokenItem, Tokens
+from protocol.messages import (
+    MAX_SCORED,
+    Accepted,
+    Embedding,
+    FinishReason,
+    FromWorker,
+    Scored,
+    TokenItem,
+    TokenLogprobs,
+    Tokens,
+)
 from protocol.tokens import pack_token, pack_tokens
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Chunk, Sampled, StepPlan, StepResult
@@ -21,6 +31,10 @@ class Outgoing(NamedTuple):
 
     link: int
     message: FromWorker
+
+
+_Part = tuple[int, tuple[TokenLogprobs, ...]]
+"""The position of a prompt token, and the log-probabilities from there on."""
 
 
 class Outcome(NamedTuple):
@@ -39,6 +53,7 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
     running, block_size = queues.running, blocks.block_size
     sampled = {item.seq: item for item in result.sampled}
     failed, embeddings = dict(result.failed), dict(result.embeddings)
+    scores = {seq: (offset, found) for seq, offset, found in result.scores}
     accepted: list[Outgoing] = []
     ended: list[tuple[Sequence, Ending]] = []
     items: defaultdict[int, list[TokenItem]] = defaultdict(list)
@@ -56,9 +71,9 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
             ended.append((sequence, Ending(reason, detail=failed[seq])))
             continue
         end = _end(sequence, chunk)
-        if chunk.samples and sequence.embeds:
-            accepted.append(_embedding(sequence, embeddings.get(seq)))
-            ended.append((sequence, Ending("length")))
+        if sequence.embeds:
+            accepted += _read(sequence, chunk, scores.get(seq), embeddings.get(seq))
+            ended += [(sequence, Ending("length"))] * chunk.samples
         elif chunk.samples:
             answer = sampled.get(seq)
             item, ending = _sample(sequence, chunk, end, answer)
@@ -112,10 +127,35 @@ def _accept(sequence: Sequence) -> Outgoing:
     return Outgoing(sequence.link, message)
 
 
+def _read(
+    sequence: Sequence, chunk: Chunk, scores: _Part | None, values: bytes | None
+) -> Iterator[Outgoing]:
+    """What to send of a prompt that is read and not gone on from."""
+    if sequence.num_top is None:
+        if chunk.samples:
+            yield _embedding(sequence, values)
+    elif scores is not None:
+        yield from _scored(sequence, *scores)
+
+
 def _embedding(sequence: Sequence, values: bytes | None) -> Outgoing:
     if values is None:
         raise ValueError(f"the runner did not embed sequence {sequence.seq}")
     return Outgoing(sequence.link, Embedding(sequence.request_id, sequence.attempt, values))
+
+
+def _scored(
+    sequence: Sequence, offset: int, logprobs: tuple[TokenLogprobs, ...]
+) -> Iterator[Outgoing]:
+    """What has not been sent of `logprobs`, which begin with the token at `offset`."""
+    if offset > sequence.num_scored:
+        raise ValueError(f"the scores of sequence {sequence.seq} have a gap before {offset}")
+    logprobs = logprobs[sequence.num_scored - offset :]
+    for begin in range(0, len(logprobs), MAX_SCORED):
+        part = logprobs[begin : begin + MAX_SCORED]
+        message = Scored(sequence.request_id, sequence.attempt, sequence.num_scored, part)
+        sequence.num_scored += len(part)
+        yield Outgoing(sequence.link, message)
 
 
 def _sample(

@@ -43,7 +43,8 @@ class SequenceStart(msgspec.Struct, frozen=True):
     `token_ids` (u32) are the prompt and the outputs of earlier attempts; the first `num_prompt` are
     the prompt. The receiver may keep the array but must not change it. `grammar` is the compiled
     grammar of the submission, used by this sequence alone. If it `embeds`, the result is the
-    embedding of the prompt, cut to `dimensions` numbers if given, instead of a token.
+    embedding of the prompt, cut to `dimensions` numbers if given, instead of a token; with
+    `num_top` the log-probabilities of the prompt's tokens, a part from each of its chunks.
     """
 
     seq: int
@@ -54,6 +55,7 @@ class SequenceStart(msgspec.Struct, frozen=True):
     grammar: object | None = None
     embeds: bool = False
     dimensions: int | None = None
+    num_top: int | None = None
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
@@ -163,8 +165,10 @@ NO_DRAFTING: Final = DraftTiming()
 
 class StepResult(msgspec.Struct, frozen=True):
     """The outcome of a plan: for each sampling chunk a `Sampled`, or an entry of `embeddings`
-    (sequence, float32 bytes) if its sequence embeds. Failed sequences have none. Answers for
-    sequences that have ended meanwhile are ignored, and may be missing.
+    (sequence, float32 bytes) if its sequence embeds. `scores` are triples of a sequence, the
+    position of a prompt token, and the log-probabilities of the tokens from there on. Failed
+    sequences have none. Answers for sequences that have ended meanwhile are ignored, and may be
+    missing.
 
     `failed` pairs a sequence with the reason (e.g. out of memory); it ends with an error. The
     `ungrammatical` ones are among the failed: their grammar allows no token. `drafting` is the
@@ -177,4 +181,5 @@ class StepResult(msgspec.Struct, frozen=True):
     failed: tuple[tuple[int, str], ...] = ()
     ungrammatical: frozenset[int] = frozenset()
     embeddings: tuple[tuple[int, bytes], ...] = ()
+    scores: tuple[tuple[int, int, tuple[TokenLogprobs, ...]], ...] = ()
     drafting: DraftTiming = NO_DRAFTING

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import final
 
-from protocol.messages import Alive, BlocksSnapshot, Embed, Load, Rejected, Submit
+from protocol.messages import Alive, BlocksSnapshot, Embed, Load, Rejected, Score, Submit
 from workers.ipc import BROADCAST, SUPERVISOR
 from workers.scheduler.admission import Refusal, SchedulerLimits, SubmissionReader, largest_id
 from workers.scheduler.block_manager import BlockManager
@@ -100,7 +100,9 @@ class Scheduler:
         """
         return self._queues.num_live > 0  # the intake queue is empty while a place is free
 
-    def submit(self, link: int, message: Submit | Embed, now: float) -> tuple[Outgoing, ...]:
+    def submit(
+        self, link: int, message: Submit | Embed | Score, now: float
+    ) -> tuple[Outgoing, ...]:
         """Take a sequence. Answers only if it is refused, or if earlier attempts completed it."""
         try:
             sequence = self._take(link, message, now)
@@ -291,7 +293,7 @@ class Scheduler:
         if self._blocks.swap is not None:
             self._blocks.swap.check_integrity(self._queues.waiting.values())
 
-    def _take(self, link: int, message: Submit | Embed, now: float) -> Sequence:
+    def _take(self, link: int, message: Submit | Embed | Score, now: float) -> Sequence:
         if self._find((link, message.request_id, message.attempt)) is not None:
             raise Refusal("invalid", "this attempt of this request runs already")
         sequence = self._reader.sequence(next(self._next_seq), link, message, now)

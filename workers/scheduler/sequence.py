@@ -15,7 +15,7 @@ from array import array
 from typing import Final, NamedTuple, final
 
 from protocol.ids import BlockDigest
-from protocol.messages import Embed, Finished, FinishReason, Submit
+from protocol.messages import Embed, Finished, FinishReason, Score, Submit
 from protocol.sampling import SamplingParams
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import NO_SLOT, SequenceStart
@@ -83,6 +83,8 @@ class Sequence:
     - `awaits`: a block that another sequence computes. While that is under way this one does not
       start, because the other computes a good part of its prompt.
     - `embeds`: it ends where another sequence would sample its first token.
+    - `num_top`: it embeds nothing, but the log-probabilities of its prompt are computed, with so
+      many likeliest tokens. `num_scored` leading tokens of the prompt have been reported.
     - `is_private`: no other sequence may draft from its text.
     - `grammar` belongs to the runner. It is None while the sequence `is_compiling`.
     - `reads_tokens`: its draws depend on the tokens sampled before (penalties, a grammar).
@@ -112,6 +114,8 @@ class Sequence:
         "num_outputs",
         "num_planned",
         "num_prompt",
+        "num_scored",
+        "num_top",
         "reads_tokens",
         "request_id",
         "sampling",
@@ -129,7 +133,7 @@ class Sequence:
         self,
         seq: int,
         key: Key,
-        submit: Submit | Embed,
+        submit: Submit | Embed | Score,
         token_ids: array[int],
         num_prompt: int,
         *,
@@ -141,11 +145,13 @@ class Sequence:
         self.seq = seq
         self.key = key
         self.link, self.request_id, self.attempt = key
-        self.embeds = isinstance(submit, Embed)
+        self.embeds = not isinstance(submit, Submit)
+        self.num_top = submit.num_top if isinstance(submit, Score) else None
+        self.num_scored = 1
         self.is_private = bool(submit.salt)
         self.dimensions = submit.dimensions if isinstance(submit, Embed) else None
-        self.sampling = _NO_SAMPLING if isinstance(submit, Embed) else submit.sampling
-        self.seed = 0 if isinstance(submit, Embed) else submit.seed
+        self.sampling = submit.sampling if isinstance(submit, Submit) else _NO_SAMPLING
+        self.seed = submit.seed if isinstance(submit, Submit) else 0
         self.token_ids = token_ids
         self.num_prompt = num_prompt
         self.num_outputs = len(token_ids) - num_prompt
@@ -186,6 +192,7 @@ class Sequence:
             grammar=self.grammar,
             embeds=self.embeds,
             dimensions=self.dimensions,
+            num_top=self.num_top,
         )
 
     def take(self, ids: tuple[int, ...]) -> Ending | None:

@@ -28,6 +28,9 @@ _WORTH_WAITING: Final = 4
 for the few common words of a template would take longer than to compute them."""
 
 
+_NO_HIT: Final = PrefixHit((), 0, 0)
+
+
 class Candidate(NamedTuple):
     """A sequence that may start: there are blocks for all its tokens, of which `num_cached` need
     not be computed and `num_left` must.
@@ -109,6 +112,8 @@ class Starts:
                 continue
             num_tokens = len(sequence.token_ids)
             hit = blocks.match(sequence.table, sequence.token_ids)
+            if sequence.num_top is not None:
+                hit = _NO_HIT  # the cache holds no logits
             num_cached = len(hit.block_ids) * blocks.block_size
             if self._waits(sequence, hit, num_tokens - num_cached):
                 continue
@@ -144,7 +149,7 @@ class Starts:
         in common.
         """
         sequence.awaits = None
-        if sequence.is_started:
+        if sequence.is_started or sequence.num_top is not None:
             return False
         planned, states, size = self._blocks.planned, self._blocks.states, self._blocks.block_size
         # Without the last token's block, as in `match`: that token is computed in any case.

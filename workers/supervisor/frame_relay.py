@@ -33,6 +33,7 @@ from protocol.messages import (
     Relay,
     RelayChunk,
     RelayCredit,
+    Score,
     Snapshot,
     SpeedLoss,
     Submit,
@@ -65,7 +66,7 @@ class Engine(Protocol):
         """Stop or resume reading the engine, which then waits with its next step."""
 
 
-_WORK: Final = frozenset(wire.tag_of(kind) for kind in (Submit, Relay, Embed))
+_WORK: Final = frozenset(wire.tag_of(kind) for kind in (Submit, Relay, Embed, Score))
 _TO_ENGINE: Final = frozenset(
     wire.tag_of(kind) for kind in (Abort, Snapshot, RelayChunk, RelayCredit)
 )

@@ -66,6 +66,7 @@ class SequenceState:
         "embeds",
         "grammar",
         "num_prompt",
+        "num_top",
         "sampling",
         "seed",
         "seq",
@@ -81,6 +82,7 @@ class SequenceState:
         self.grammar: Follower | None = cast("Follower | None", start.grammar)
         self.embeds = start.embeds
         self.dimensions = start.dimensions
+        self.num_top = start.num_top
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from gateway.api.utility_bodies import (
     ModelObject,
     TokenizeBody,
     Tokenized,
+    TokenizerInfo,
     Version,
 )
 
@@ -244,6 +245,13 @@ _OPERATIONS: Final = {
     ),
     "/health/liveness": _Operation("get", "The process answers.", {JSON: Alive}, (403,)),
     "/health/liveliness": _Operation("get", "The same.", {JSON: Alive}, (403,)),
+    "/tokenizer_info": _Operation(
+        "get",
+        "Special tokens and the chat template of a model.",
+        {JSON: TokenizerInfo},
+        (400, 401, 404, 503),
+        in_v1=True,
+    ),
     "/version": _Operation("get", "The gateway's version.", {JSON: Version}, (403,)),
     "/metrics": _Operation("get", "Counters for Prometheus; admins only.", {TEXT: None}, _READING),
     "/events": _Operation(

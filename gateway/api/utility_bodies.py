@@ -68,6 +68,23 @@ class ModelObject(msgspec.Struct):
     context_length: int | UnsetType = UNSET
 
 
+class TokenizerInfo(msgspec.Struct):
+    """The special tokens of a model and its chat template, as its files say. The query names the
+    `model` if there are several.
+    """
+
+    tokenizer_class: str | None
+    bos_token: str | None
+    eos_token: str | None
+    unk_token: str | None
+    sep_token: str | None
+    pad_token: str | None
+    cls_token: str | None
+    mask_token: str | None
+    chat_template: str | None
+    model_max_length: int | None
+
+
 class ModelList(msgspec.Struct):
     """All model names: those of the models first, which are their own `root`, then the aliases.
     codex wants the array `models`, of a form of its own, and takes an empty one.

@@ -76,6 +76,7 @@ def edge_app(edge: Edge) -> ASGIApp:
         **_with_and_without_v1("/conversations", Methods(POST=conversations.create)),
         **_with_and_without_v1("/tokenize", Methods(POST=tokenizing.tokenize)),
         **_with_and_without_v1("/detokenize", Methods(POST=tokenizing.detokenize)),
+        **_with_and_without_v1("/tokenizer_info", Methods(GET=tokenizing.info)),
         **_with_and_without_v1("/models", Methods(GET=models.list)),
         "/api/hello": Methods(GET=messages.hello),
         "/health": Methods(GET=functools.partial(_health, edge, is_readiness=False)),

@@ -1,4 +1,4 @@
-"""POST /tokenize and POST /detokenize.
+"""POST /tokenize, POST /detokenize and GET /tokenizer_info.
 
 Owns which text of a request is encoded, and how. Must not know tokenizers.
 """
@@ -6,6 +6,7 @@ Owns which text of a request is encoded, and how. Must not know tokenizers.
 from array import array
 from collections.abc import Callable
 from datetime import UTC, datetime
+from urllib.parse import parse_qs
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -62,6 +63,14 @@ class Tokenizing:
         ids = checked_ids(known.text, typed.tokens, "tokens")
         text = await off_the_loop(len(ids), lambda: decode_raw(known.text, ids))
         await send_json(send, Detokenized(text))
+
+    async def info(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """The special tokens and the chat template of the model in the query."""
+        self._gate.identify(scope)
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        known = await self._edge.text_of(self._model(query.get("model", [None])[0]))
+        window = known.view.context_length
+        await send_json(send, {**known.text.tokenizer_info, "model_max_length": window})
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         self._gate.identify(scope)

@@ -275,6 +275,7 @@ class Attempts:
         attempt = self.of(worker_id, message)
         if attempt is None:
             return
+        attempt.num_signs += 1
         with _EndsOnError(attempt):
             if isinstance(message, Scored):
                 if attempt.on_scored is not None:

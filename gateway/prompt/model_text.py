@@ -98,6 +98,13 @@ class ModelText:
         self.tells_time = "strftime_now" in (self.chat_template or "")
         names = {**_json(files, "special_tokens_map.json"), **config}
         self._templates = self._compile(sources, names)
+        tokens = {name: _token_text(names.get(name)) for name in _TOKEN_VARIABLES}
+        self.tokenizer_info: dict[str, Any] = {
+            "tokenizer_class": config.get("tokenizer_class"),
+            **tokens,
+            "chat_template": sources.get(_DEFAULT),
+        }
+        """What clients need to know that encode and render themselves."""
         tokenizer = self.encoder.tokenizer
         is_bytes = is_byte_level(tokenizer_json)
         self._tables: dict[frozenset[str], ByteTable] | None = {} if is_bytes else None

@@ -179,3 +179,14 @@ async def test_a_tokenizer_that_is_here_outlasts_its_worker() -> None:
         whole.worker.die()
         await whole.gateway.wait_state("down")
         assert (await whole.post("/tokenize", prompt="a")).status == 200
+
+
+async def test_the_tokenizer_tells_of_itself() -> None:
+    """Its special tokens and the template, for clients that render themselves."""
+    async with whole_gateway() as whole:
+        for path in ("/tokenizer_info", "/v1/tokenizer_info?model=alpha"):
+            info = (await whole.get(path)).json
+            assert info["model_max_length"] == 4096
+            assert {"bos_token", "eos_token", "pad_token", "chat_template"} <= set(info)
+        unknown = await whole.get("/tokenizer_info?model=other")
+    assert unknown.status == 404

@@ -51,6 +51,10 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 
 PassedPath = Annotated[str, msgspec.Meta(max_length=256, pattern=_PATH)]
 
+ReasoningField = Literal["reasoning_content", "reasoning", "none"]
+ThinkingSwitch = Literal[
+    "chat_template_kwargs", "thinking", "enable_thinking", "reasoning", "reasoning_effort", "none"
+]
 ToolParserName = Literal[
     "auto",
     "none",
@@ -238,6 +242,7 @@ class ModelConfig(_Table, frozen=True):
     `alias_params` rewrites the requests that name an alias. `context_length` is only used until a
     worker reports the model's. `max_gap_ms` replaces the profile's for its workers. `owned_by`
     is in lists of models. `pictures` says what happens to those that a model of text cannot read.
+    `reasoning_field` and `thinking_switch` are those of its text-level engines, as of a provider.
     """
 
     name: Name
@@ -252,6 +257,8 @@ class ModelConfig(_Table, frozen=True):
     reasoning_parser: ReasoningParserName = "auto"
     owned_by: Name = "herma"
     pictures: Literal["replace", "refuse"] = "replace"
+    reasoning_field: ReasoningField | None = None
+    thinking_switch: ThinkingSwitch = "chat_template_kwargs"
 
 
 def wildcard_of(name: str, aliases: Iterable[str]) -> str | None:
@@ -303,7 +310,9 @@ class ProviderConfig(_Table, frozen=True):
     `max_output_tokens` is the longest answer of its models. With `stream_usage` the usage of every
     stream is requested; without it a stream costs the worst case unless its client asks for usage.
     `session_hint` is the header (with a hyphen) or body field (without) that gets a name for the
-    conversation.
+    conversation. `reasoning_field` is the name under which it gets the reasoning of earlier turns;
+    by default that which it uses itself. `thinking_switch` is the field by which requests of the
+    Messages API switch its thinking; by default that of known providers.
     """
 
     base_url: Annotated[str, msgspec.Meta(pattern=_URL)]
@@ -319,6 +328,8 @@ class ProviderConfig(_Table, frozen=True):
     limits: LimitsConfig = LimitsConfig()
     stream_usage: bool = True
     session_hint: Annotated[str, msgspec.Meta(pattern=_FIELD_NAME)] | None = None
+    reasoning_field: ReasoningField | None = None
+    thinking_switch: ThinkingSwitch | None = None
 
 
 class KeyConfig(_Table, frozen=True):

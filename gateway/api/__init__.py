@@ -12,6 +12,7 @@ from gateway.api.api_format import (
     with_herma,
 )
 from gateway.api.byte_lru import ByteLru
+from gateway.api.call_ids import is_numbered, numbered_on
 from gateway.api.chat_as_responses import parse_any_chat
 from gateway.api.chat_formatter import CHAT_FORMAT, custom_chat_format
 from gateway.api.chat_parser import chat_request, parse_chat_request
@@ -215,6 +216,7 @@ __all__ = [
     "events_after",
     "grammar_too_large",
     "invalid",
+    "is_numbered",
     "json_text",
     "message_error",
     "message_models",
@@ -223,6 +225,7 @@ __all__ = [
     "model_not_found",
     "named_body",
     "number_of",
+    "numbered_on",
     "output_cap_required",
     "page_of",
     "parse_any_chat",

@@ -1,6 +1,7 @@
-"""Ids of calls in the Messages API, whose ids hold letters, digits, `_` and `-` only.
+"""Ids of calls: those of the Messages API, which hold letters, digits, `_` and `-` only, and the
+numbers with which Kimi's models count the calls of a conversation.
 
-Owns the way to such an id and back. Models and providers number calls in other ways
+Owns the way to an id of that API and back. Models and providers number calls in other ways
 (`functions.f:0`), and templates read these ids, so an id comes back as it was. Must not know
 messages.
 """
@@ -8,6 +9,7 @@ messages.
 import base64
 import binascii
 import re
+from collections.abc import Collection
 from typing import Final
 
 PREFIX: Final = "toolu_"
@@ -15,7 +17,22 @@ PREFIX: Final = "toolu_"
 
 _CODED: Final = "b64-"
 """Begins an id whose rest is base64 for URLs, without padding."""
+_NUMBERED: Final = re.compile(r"(.+):(\d{1,9})", re.DOTALL)
 _PLAIN: Final = re.compile(r"[0-9A-Za-z_-]+")
+
+
+def is_numbered(call_id: str) -> bool:
+    """Whether it is an id like `functions.name:3`."""
+    return _NUMBERED.fullmatch(call_id) is not None
+
+
+def numbered_on(call_id: str, taken: Collection[str]) -> str:
+    """The numbered id if its number is above those in `taken`, else with the next number."""
+    match = _NUMBERED.fullmatch(call_id)
+    if match is None:
+        raise ValueError(f"{call_id!r} has no number")
+    numbers = (int(found[2]) for one in taken if (found := _NUMBERED.fullmatch(one)) is not None)
+    return f"{match[1]}:{max(int(match[2]), max(numbers, default=-1) + 1)}"
 
 
 def to_client(call_id: str) -> str:

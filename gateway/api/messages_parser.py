@@ -210,6 +210,9 @@ def _output(typed: MessagesBody) -> dict[str, Any]:
     """The fields for the effort and the form of the answer."""
     fields: dict[str, Any] = {}
     config = typed.output_config or OutputConfig()
+    if typed.thinking is not None:
+        thinks = typed.thinking.type != "disabled"
+        fields["thinking"] = {"type": "enabled" if thinks else "disabled"}
     if config.effort is not None:
         fields["reasoning_effort"] = config.effort
     form = typed.output_format if config.format is None else config.format
@@ -229,8 +232,8 @@ def _compacted(message: MessageParam) -> str | None:
 
 
 def _template_kwargs(typed: MessagesBody) -> dict[str, Any]:
-    """Variables that switch thinking in the template; providers get none, since they differ in how
-    thinking is requested. Clients that do not ask for thinking take the first block for the answer.
+    """Variables that switch thinking in the template; each upstream gets its own switch.
+    Clients that do not ask for thinking take the first block for the answer.
     """
     thinks = typed.thinking is not None and typed.thinking.type != "disabled"
     kwargs: dict[str, Any] = {"enable_thinking": thinks, "thinking": thinks}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -37,6 +38,7 @@ from gateway.turn.services import Services
 from gateway.upstream import (
     Answer,
     AnswerFiltered,
+    CallsMade,
     Header,
     Provider,
     ProviderCut,
@@ -45,6 +47,7 @@ from gateway.upstream import (
     forwarded_to_provider,
     provider_request,
     session_name,
+    switch_at,
 )
 
 _NO_PATH: Final = frozenset({404, 405})
@@ -83,7 +86,8 @@ async def answer_by_chain(
             model=target.model,
         )
         try:
-            answer = await _ask(provider, sent, target.model, started, emit, bill)
+            on_calls = partial(services.kept_calls.note, caller.key, provider.name)
+            answer = await _ask(provider, sent, target.model, started, emit, bill, on_calls)
         except ProviderFailed as error:
             if error.filtered is not None:
                 filtered.append((started, error.filtered))
@@ -207,22 +211,46 @@ def _request_for(
     table, session = services.providers[target.provider].config, ""
     if table.session_hint is not None:
         session = session_name(caller.key, caller.session or request.session, request)
-    return provider_request(
-        request,
-        forwarded_to_provider(caller.headers),
-        params=target.params,
-        session_hint=table.session_hint,
-        stream_usage=table.stream_usage,
-        session=session,
+    return with_kept(
+        services,
+        provider_request(
+            request,
+            forwarded_to_provider(caller.headers),
+            params=target.params,
+            session_hint=table.session_hint,
+            stream_usage=table.stream_usage,
+            session=session,
+            thinking_switch=table.thinking_switch or switch_at(table.base_url),
+        ),
+        caller.key,
+        target.provider,
+        table.reasoning_field,
     )
 
 
+def with_kept(
+    services: Services, sent: ProviderRequest, key: str, source: str, field: str | None
+) -> ProviderRequest:
+    """`sent` with what the upstream `source` wants back of its earlier answers."""
+    raw = sent.request.raw
+    restored = services.kept_calls.restored(raw, key, source, field)
+    if restored is raw:
+        return sent
+    return sent._replace(request=msgspec.structs.replace(sent.request, raw=restored))
+
+
 async def _ask(
-    provider: Provider, sent: ProviderRequest, model: str, started: Started, emit: Emit, bill: Bill
+    provider: Provider,
+    sent: ProviderRequest,
+    model: str,
+    started: Started,
+    emit: Emit,
+    bill: Bill,
+    on_calls: Callable[[CallsMade], None],
 ) -> Answer | None:
     """Ask one provider for a chat; its cost goes to `bill`."""
     try:
-        answer = await ask_chat(provider, sent, model, started, emit, bill.note_usage)
+        answer = await ask_chat(provider, sent, model, started, emit, bill.note_usage, on_calls)
     except ProviderFailed as error:
         if not error.may_be_charged:
             bill.waive()
@@ -243,12 +271,15 @@ async def ask_chat(
     started: Started,
     emit: Emit,
     on_usage: Callable[[Usage], None],
+    on_calls: Callable[[CallsMade], None],
 ) -> Answer | None:
     """The answer in one piece; or None after a stream was emitted, which begins with `started`.
     Raises `ProviderFailed` or `ProviderCut`.
     """
     if not sent.request.stream:
-        return await provider.complete(sent.request.raw, model, on_usage, headers=sent.headers)
+        return await provider.complete(
+            sent.request.raw, model, on_usage, headers=sent.headers, on_calls=on_calls
+        )
     has_started = False
 
     def note_headers(headers: tuple[Header, ...]) -> None:
@@ -269,6 +300,7 @@ async def ask_chat(
         on_usage,
         headers=sent.headers,
         on_headers=note_headers,
+        on_calls=on_calls,
     )
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from config import FallbackConfig
+from config import FallbackConfig, ModelConfig
 from gateway.api import (
     ChatRequest,
     Started,
@@ -17,7 +17,7 @@ from gateway.api import (
     unavailable,
 )
 from gateway.routing import Lease, UseProvider
-from gateway.turn.fallback_chain import Emit, ask_chat, emit_whole
+from gateway.turn.fallback_chain import Emit, ask_chat, emit_whole, with_kept
 from gateway.turn.relay_job import RelayJob
 from gateway.turn.relay_run import RelayRun
 from gateway.turn.services import Services
@@ -76,19 +76,24 @@ class _RelayedChat:
             route=lease.reason,
             model=self._job.model,
         )
+        key, source = self._job.caller.key, f"model:{self._job.model}"
+        table = self._table()
         sent = provider_request(
             self._request,
             forwarded_to_provider(self._job.caller.headers),
             params=target.params,
             session_hint=None,
             session="",
+            thinking_switch=table.thinking_switch,
         )
+        sent = with_kept(self._services, sent, key, source, table.reasoning_field)
+        on_calls = partial(self._services.kept_calls.note, key, source)
         begin = partial(self._begin, lease)
         filtered: AnswerFiltered | None = None
         answer: Answer | bytes | None = None
         try:
             answer = await ask_chat(
-                provider, sent, target.model, started, begin, self.run.note_usage
+                provider, sent, target.model, started, begin, self.run.note_usage, on_calls
             )
         except AnswerFiltered as error:
             filtered = error
@@ -106,6 +111,14 @@ class _RelayedChat:
             self._emit(UpstreamUsage(self.run.usage))
         if filtered is not None:
             raise filtered
+
+    def _table(self) -> ModelConfig:
+        """The model's table; the defaults for a model that only a worker has named."""
+        name = self._job.model
+        return next(
+            (model for model in self._services.config.models if model.name == name),
+            ModelConfig(name=name),
+        )
 
     def _begin(self, lease: Lease, event: TurnEvent) -> None:
         """Pass an event on; the first one marks the begin of the answer."""

@@ -22,7 +22,7 @@ from gateway.telemetry import AuditTrail, Counters, EventFeed, RequestTraces, Sp
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
-from gateway.upstream import Provider
+from gateway.upstream import KeptCalls, Provider
 
 
 @dataclass(slots=True)
@@ -50,4 +50,5 @@ class Services:
     span_export: SpanExport | None = None
     digests: DigestCache = field(default_factory=DigestCache)
     draining: trio.Event = field(default_factory=trio.Event)
+    kept_calls: KeptCalls = field(default_factory=KeptCalls)
     draw: Callable[[int], bytes] = os.urandom

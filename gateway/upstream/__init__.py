@@ -7,6 +7,7 @@ client, and how it fails. Must not know which provider is asked when.
 from gateway.upstream.answer import Answer, AnswerFiltered, ProviderCut, ProviderFailed
 from gateway.upstream.chat_events import ChatEvents
 from gateway.upstream.forwarded_headers import Header, forwarded_to_provider
+from gateway.upstream.kept_calls import CallsMade, KeptCalls
 from gateway.upstream.provider import Provider
 from gateway.upstream.provider_request import (
     ProviderRequest,
@@ -15,14 +16,17 @@ from gateway.upstream.provider_request import (
     session_name,
 )
 from gateway.upstream.sse import EventSplitter
+from gateway.upstream.thinking_switch import switch_at
 from gateway.upstream.usage import UsageTail
 
 __all__ = [
     "Answer",
     "AnswerFiltered",
+    "CallsMade",
     "ChatEvents",
     "EventSplitter",
     "Header",
+    "KeptCalls",
     "Provider",
     "ProviderCut",
     "ProviderFailed",
@@ -32,4 +36,5 @@ __all__ = [
     "forwarded_to_provider",
     "provider_request",
     "session_name",
+    "switch_at",
 ]

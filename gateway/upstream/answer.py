@@ -15,6 +15,7 @@ from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import CallIds, CallParts
 from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted
 from gateway.upstream.forwarded_headers import Header
+from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from protocol.errors import HermaError
 
 
@@ -124,6 +125,21 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
     if any(is_changed for _, is_changed in ends):
         body = _encode(answer)
     return CheckedAnswer(body, is_filtered)
+
+
+def calls_made(body: bytes) -> CallsMade | None:
+    """The calls of the first choice in a checked answer; None if it has none."""
+    answer = _decode(body)
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    message = first.get("message") if isinstance(first, dict) else None
+    given = message.get("tool_calls") if isinstance(message, dict) else None
+    if not isinstance(given, list) or not given:
+        return None
+    calls = CallParts()
+    calls.take([{**call, "index": at} for at, call in enumerate(given) if isinstance(call, dict)])
+    reasoning, field = reasoning_in([message])
+    return CallsMade(tuple(calls.begun), reasoning, field)
 
 
 def _told(value: object) -> NoAnswer:

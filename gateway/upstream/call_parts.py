@@ -13,13 +13,12 @@ from typing import Any, Final, final
 
 import msgspec
 
+from gateway.api import is_numbered, numbered_on
+
 MAX_CALLS: Final = 1024
 MAX_ARGUMENTS_CHARS: Final = 2**23
 """Arguments beyond this length pass, but whether they are whole is no longer checked."""
 
-_NUMBERED: Final = re.compile(r"(.*?)(\d+)\Z", re.DOTALL)
-_KEPT: Final = re.compile(r".+:\d+\Z", re.DOTALL)
-"""An id like `functions.name:3`, with which Kimi's models number their calls."""
 _JSON_MARK: Final = re.compile(r'"(?:[^"\\]|\\.)*("|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -51,7 +50,7 @@ class CallIds:
         """
         taken = self._known()
         if not given or given in taken:
-            given = self._numbered_on(given) if _KEPT.fullmatch(given) else self._new(position)
+            given = numbered_on(given, taken) if is_numbered(given) else self._new(position)
         taken.add(given)
         return given
 
@@ -72,16 +71,6 @@ class CallIds:
             if found not in self._known():
                 return found
             position += MAX_CALLS
-
-    def _numbered_on(self, given: str) -> str:
-        """The same id with the number behind the highest of the conversation."""
-        match = _NUMBERED.fullmatch(given)
-        assert match is not None
-        ends = (one.rpartition(":")[2] for one in self._known() if _KEPT.fullmatch(one))
-        number = 1 + max(map(int, (end[:9] for end in ends)), default=0)
-        while f"{match[1]}{number}" in self._known():
-            number += 1
-        return f"{match[1]}{number}"
 
 
 def _ids_of(messages: object) -> Iterable[str]:

@@ -34,10 +34,12 @@ from gateway.upstream.answer import (
     NoAnswer,
     ProviderCut,
     ProviderFailed,
+    calls_made,
     check_answer,
 )
 from gateway.upstream.error_words import OVERFLOW, error_of, has_form, quoted
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
+from gateway.upstream.kept_calls import CallsMade
 from gateway.upstream.redaction import Redaction
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import EventSplitter, EventTooLarge
@@ -174,9 +176,11 @@ class Provider:
         on_usage: Callable[[Usage], None] = lambda _: None,
         *,
         headers: Iterable[Header] = (),
+        on_calls: Callable[[CallsMade], None] = lambda _: None,
     ) -> Answer:
         """The complete answer of `model` to the request `raw`, which is sent with the client's
-        `headers`. `on_usage` gets the reported usage. Raises `ProviderFailed`.
+        `headers`. `on_usage` gets the reported usage, `on_calls` the calls in the answer. Raises
+        `ProviderFailed`.
         """
         answer_s = self.config.answer_s
         answer: Answer | None = None
@@ -192,6 +196,8 @@ class Provider:
             raise ProviderFailed(f"{self.name} gave no whole answer in {answer_s:g} s")
         if (usage := usage_of(answer.body)) is not None:
             on_usage(usage)
+        if b'"tool_calls"' in answer.body and (made := calls_made(answer.body)) is not None:
+            on_calls(made)
         return answer
 
     async def stream(
@@ -203,14 +209,16 @@ class Provider:
         *,
         headers: Iterable[Header] = (),
         on_headers: Callable[[tuple[Header, ...]], None] = lambda _: None,
+        on_calls: Callable[[CallsMade], None] = lambda _: None,
     ) -> Answer | None:
         """Pass the streamed answer on as whole events, or return the 4xx that came instead.
 
         The request is sent with the client's `headers`; `on_headers` gets those of the response
         before its events. The first content must come within `first_token_s`; comments before it
         are dropped. `on_usage` gets the reported usage, which is always requested unless
-        `stream_usage` is off. Raises `ProviderFailed` before the first call of `on_events`,
-        `ProviderCut` after it, and `AnswerFiltered` behind a whole answer.
+        `stream_usage` is off, `on_calls` the calls of a whole answer. Raises `ProviderFailed`
+        before the first call of `on_events`, `ProviderCut` after it, and `AnswerFiltered` behind a
+        whole answer.
         """
         asked = with_usage_requested(raw) if self.config.stream_usage else raw
         usage = StreamUsage(on_usage, is_ours=not asks_for_usage(raw))
@@ -224,7 +232,8 @@ class Provider:
             deadline.deadline = math.inf
             return True
 
-        relay = StreamRelay(on_events, usage, may_begin, StreamEnd(raw))
+        end = StreamEnd(raw)
+        relay = StreamRelay(on_events, usage, may_begin, end)
         answer: Answer | None = None
         try:
             with deadline:
@@ -247,9 +256,15 @@ class Provider:
             raise ProviderFailed(f"{self.name} gave no first token in {first_token_s:g} s")
         if answer is None and not relay.has_begun:
             raise ProviderFailed(f"{self.name} ended its stream without an answer")
-        if relay.is_filtered:
-            raise AnswerFiltered(f"{self.name} ended an answer by its filter")
+        self._take_end(end, on_calls)
         return answer
+
+    def _take_end(self, end: StreamEnd, on_calls: Callable[[CallsMade], None]) -> None:
+        """Look at a whole stream. Raises `AnswerFiltered`."""
+        if (made := end.calls_made()) is not None:
+            on_calls(made)
+        if end.is_filtered:
+            raise AnswerFiltered(f"{self.name} ended an answer by its filter")
 
     async def _relay(self, response: HttpResponse, relay: StreamRelay) -> Answer | None:
         if response.status != 200:

@@ -13,6 +13,7 @@ import msgspec
 from config import ParamsConfig
 from gateway.api import ChatRequest
 from gateway.upstream.forwarded_headers import Header
+from gateway.upstream.thinking_switch import with_switch
 
 _SESSION_BYTES: Final = 16
 
@@ -43,12 +44,17 @@ def provider_request(
     session_hint: str | None,
     session: str,
     stream_usage: bool = True,
+    thinking_switch: str = "none",
 ) -> ProviderRequest:
     """`request` for a provider that identifies a conversation by `session_hint`: the name of a
     header if it contains a hyphen, else of a field. A value that the client set there is kept.
-    Without `stream_usage` only a client itself may ask for the usage of a stream.
+    Without `stream_usage` only a client itself may ask for the usage of a stream. A request of the
+    Messages API switches thinking by `thinking_switch`.
     """
-    raw = apply_params(request.raw, params)
+    raw = request.raw
+    if request.translated_from == "messages":
+        raw = with_switch(raw, thinking_switch)
+    raw = apply_params(raw, params)
     if request.translated_from and not stream_usage:
         raw = {name: value for name, value in raw.items() if name != "stream_options"}
     if session_hint is None:

@@ -91,11 +91,6 @@ class StreamRelay:
         """Whether every choice has said why it ended: some servers send no `[DONE]` after that."""
         return self._end.is_finished
 
-    @property
-    def is_filtered(self) -> bool:
-        """Whether a filter of the server ended the answer."""
-        return self._end.is_filtered
-
     def pass_single(self, data: bytes) -> bool:
         """If `data` is one event without usage, calls or an end, within an answer that has begun,
         pass it on and return True. This is a fast path of `take`, with a third of its calls.
@@ -124,6 +119,8 @@ class StreamRelay:
         self._has_events = True
         if has_calls:
             end.kept += data
+        if b'"reasoning' in data:
+            end.keep_thought(data)
         self._on_events(data)
         return True
 
@@ -162,6 +159,8 @@ class StreamRelay:
 
     def _checked(self, event: bytes, kind: Kind) -> bytes:
         """What the client gets for `event`. Raises `BadStream`."""
+        if kind is Kind.CONTENT and b'"reasoning' in event:
+            self._end.keep_thought(event)
         match kind:
             case Kind.ERROR:
                 raise _told(data_of(event))

@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import CallIds, CallPart, CallParts
+from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from gateway.upstream.sse import data_of, split_events
 from protocol.errors import HermaError
 
@@ -46,6 +47,7 @@ class StreamEnd:
         self.kept = bytearray()
         self.steady: tuple[bytes, bytes] | None = None
         self._steady_number = 0
+        self._thoughts = bytearray()
 
     @property
     def is_finished(self) -> bool:
@@ -80,6 +82,25 @@ class StreamEnd:
         if is_changed:
             event = b"data: " + _encode(chunk) + b"\n\n"
         return b"".join([*before, event]) if before else event
+
+    def keep_thought(self, event: bytes) -> None:
+        """Keep an event with reasoning until it is known whether calls follow it."""
+        if len(self._thoughts) <= MAX_KEPT_BYTES:
+            self._thoughts += event
+
+    def calls_made(self) -> CallsMade | None:
+        """The calls of the first choice, and the reasoning before them; None if it has none."""
+        choice = self._choices.get(0)
+        if choice is None or not choice.calls.begun:
+            return None
+        deltas = [
+            one.get("delta")
+            for event in split_events(bytes(self._thoughts))
+            for one in _dicts(_object(data_of(event)).get("choices"))
+            if one.get("index", 0) == 0
+        ]
+        reasoning, field = reasoning_in(deltas)
+        return CallsMade(tuple(choice.calls.begun), reasoning, field)
 
     def check(self) -> None:
         """The stream says that it is over. Raises `BrokenEnd` unless every choice has ended."""

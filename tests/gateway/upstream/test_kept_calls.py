@@ -1,0 +1,189 @@
+"""What upstreams get back of their own answers: signatures, reasoning, and switches of thinking."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.app import edge_of
+from gateway.http.routes import edge_app
+from gateway.upstream import CallsMade, KeptCalls, switch_at
+from gateway.upstream.thinking_switch import with_switch
+from tests.fakes.provider import FakeProvider, open_provider
+from tests.fakes.running_gateway import chain_of, open_gateway
+from tests.fakes.served import ask, served
+
+SIGNED = {"google": {"thought_signature": "c2lnbmVk"}}
+TOOL = {"name": "f", "parameters": {"type": "object"}}
+
+
+def calling(provider: FakeProvider) -> None:
+    """Make the provider answer with thoughts and a call, streamed and whole."""
+    function = {"name": "f", "arguments": "{}"}
+    call = {"id": "call_0", "type": "function", "function": function, "extra_content": SIGNED}
+    said = {"role": "assistant", "content": None, "reasoning_content": "Hm, f."}
+    deltas = [({"reasoning_content": "Hm,"}, None), ({"reasoning_content": " f."}, None)]
+    deltas += [({"tool_calls": [{"index": 0, **call}]}, None), ({}, "tool_calls")]
+    events = [
+        b"data: "
+        + json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": end}]}).encode()
+        + b"\n\n"
+        for delta, end in deltas
+    ]
+    message = {**said, "tool_calls": [call]}
+    whole = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    provider.events = lambda *_: [*events, b"data: [DONE]\n\n"]  # type: ignore[method-assign]
+    provider.whole = lambda _: json.dumps(whole).encode()  # type: ignore[method-assign]
+
+
+def first_turn(api: str, stream: bool) -> tuple[str, dict[str, Any]]:
+    asked: dict[str, Any] = {"model": "alpha", "stream": stream}
+    user = [{"role": "user", "content": "Hi"}]
+    if api == "messages":
+        tool = {"name": "f", "input_schema": {"type": "object"}}
+        return "/v1/messages", {**asked, "messages": user, "max_tokens": 99, "tools": [tool]}
+    if api == "responses":
+        tools = [{"type": "function", **TOOL}]
+        return "/v1/responses", {**asked, "input": user, "tools": tools}
+    tools = [{"type": "function", "function": TOOL}]
+    return "/v1/chat/completions", {**asked, "messages": user, "tools": tools}
+
+
+def second_turn(api: str, first: dict[str, Any], call_id: str) -> dict[str, Any]:
+    """The next request of a client that shows neither thoughts nor unknown fields."""
+    if api == "messages":
+        use = {"type": "tool_use", "id": call_id, "name": "f", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": call_id, "content": "x"}
+        turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        return {**first, "messages": [*first["messages"], *turns]}
+    if api == "responses":
+        call = {"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": call_id, "output": "x"}
+        return {**first, "input": [*first["input"], call, output]}
+    call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call_id, "content": "x"},
+    ]
+    return {**first, "messages": [*first["messages"], *turns]}
+
+
+def call_id_in(body: bytes, api: str) -> str:
+    mark = {"messages": b'"id":"toolu_', "responses": b'"call_id":"', "chat": b'"id"'}[api]
+    rest = body.replace(b'": "', b'":"').partition(mark.removesuffix(b'"'))[2]
+    if api == "chat":
+        rest = body[body.index(b"call_0") :]
+        return "call_0" if rest else ""
+    found = rest.lstrip(b':"').partition(b'"')[0].decode()
+    return "toolu_" + found if api == "messages" else found
+
+
+@pytest.mark.parametrize("api", ["chat", "messages", "responses"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_provider_gets_back_what_it_wants(api: str, stream: bool) -> None:
+    """Its thought signature and its reasoning, by the id of the call, though no client has them."""
+    async with open_provider() as fake:
+        calling(fake)
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            served(edge_app(edge_of(gateway.services))) as url,
+        ):
+            path, first = first_turn(api, stream)
+            reply = await ask(url, "POST", path, msgspec.json.encode(first))
+            assert reply.status == 200
+            second = second_turn(api, first, call_id_in(reply.body, api))
+            reply = await ask(url, "POST", path, msgspec.json.encode(second))
+            assert reply.status == 200
+    (message,) = [m for m in fake.requests[1].body["messages"] if m["role"] == "assistant"]
+    assert message["tool_calls"][0]["id"] == "call_0"
+    assert message["tool_calls"][0]["extra_content"] == SIGNED
+    assert message["reasoning_content"] == "Hm, f."
+    # The id that the provider repeats in its second answer is another one for the client.
+    assert b'call_0"' not in reply.body.partition(b"output")[2] or api == "responses"
+
+
+def test_only_the_upstream_that_sent_it_gets_it() -> None:
+    """And only for the same client."""
+    kept = KeptCalls()
+    kept.note("k", "far", CallsMade((("a", {"x": 1}), ("b", {})), "Hm.", "reasoning"))
+    call = {"id": "a", "function": {}}
+    raw: dict[str, Any] = {"messages": [{"role": "assistant", "tool_calls": [call]}]}
+    assert kept.restored(raw, "k", "near") is raw
+    assert kept.restored(raw, "other", "far") is raw
+    (message,) = kept.restored(raw, "k", "far")["messages"]
+    assert message["tool_calls"] == [{**call, "x": 1}]
+    assert message["reasoning"] == "Hm."
+    (message,) = kept.restored(raw, "k", "far", "none")["messages"]
+    assert "reasoning" not in message
+    assert raw == {"messages": [{"role": "assistant", "tool_calls": [call]}]}
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [(None, {"reasoning_content"}), ("reasoning", {"reasoning"}), ("none", set[str]())],
+)
+def test_reasoning_has_one_name(field: str | None, names: set[str]) -> None:
+    """Some servers refuse a message with both."""
+    message = {"role": "assistant", "content": "x", "reasoning_content": "a", "reasoning": "a"}
+    (changed,) = KeptCalls().restored({"messages": [message]}, "k", "far", field)["messages"]
+    assert changed.keys() - {"role", "content"} == names
+
+
+@pytest.mark.parametrize(
+    ("url", "switch"),
+    [
+        ("https://api.deepseek.com/v1", "thinking"),
+        ("https://openrouter.ai/api/v1", "reasoning"),
+        ("https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "enable_thinking"),
+        ("https://notdeepseek.com/v1", "none"),
+    ],
+)
+def test_known_providers_have_a_switch(url: str, switch: str) -> None:
+    """By their host."""
+    assert switch_at(url) == switch
+
+
+@pytest.mark.parametrize(
+    ("switch", "fields"),
+    [
+        ("thinking", {"thinking": {"type": "disabled"}}),
+        ("enable_thinking", {"enable_thinking": False}),
+        ("reasoning", {"reasoning": {"enabled": False}}),
+        (
+            "chat_template_kwargs",
+            {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}},
+        ),
+        ("reasoning_effort", {"reasoning_effort": "none"}),
+        ("none", {}),
+    ],
+)
+async def test_messages_switch_thinking_in_the_upstream_s_way(
+    switch: str, fields: dict[str, Any]
+) -> None:
+    """Only if the client says anything about it; the effort goes along."""
+    assert with_switch({"a": 1}, switch) == {"a": 1}
+    async with open_provider() as fake:
+        model, tables = chain_of({"p0": fake})
+        tables = {
+            name: msgspec.structs.replace(table, thinking_switch=switch)
+            for name, table in tables.items()
+        }
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            served(edge_app(edge_of(gateway.services))) as url,
+        ):
+            path, asked = first_turn("messages", False)
+            asked["thinking"] = {"type": "disabled"}
+            await ask(url, "POST", path, msgspec.json.encode(asked))
+            asked["thinking"] = {"type": "adaptive"}
+            asked["output_config"] = {"effort": "high"}
+            await ask(url, "POST", path, msgspec.json.encode(asked))
+    switches = ("thinking", "enable_thinking", "reasoning", "chat_template_kwargs")
+    off, on = (
+        {k: v for k, v in one.body.items() if k in (*switches, "reasoning_effort")}
+        for one in fake.requests
+    )
+    assert off == fields
+    assert on["reasoning_effort"] == "high"

@@ -36,6 +36,9 @@ from gateway.http import (
 )
 from gateway.link.model_files import ModelFiles
 from gateway.link.worker_link import WorkerLink
+from gateway.output import AUTO
+from gateway.output.tools import detect_tool_format, is_known_format
+from gateway.prompt import ModelText
 from gateway.reload import Reload
 from gateway.responses import StoredResponses
 from gateway.routing.dispatch import Dispatch
@@ -45,6 +48,7 @@ from gateway.signing_key import signing_key
 from gateway.spending.spending import Spending
 from gateway.telemetry import (
     AuditTrail,
+    CallsUnknown,
     ProcessReplaced,
     RequestTraces,
     SpanExport,
@@ -120,6 +124,7 @@ def build_services(
     span_export = _span_export(config, counters, gateway_index.name)
     traces = _traces(config, span_export)
     dispatcher = Dispatcher(core, feed)
+    files.on_built = functools.partial(_tell_unknown_calls, config, dispatcher, feed)
     # Milliseconds since 1970: a larger epoch tells a worker that the gateway was restarted.
     epoch = time.time_ns() // 1_000_000
     link = WorkerLink(
@@ -172,6 +177,21 @@ def _traces(config: Config, span_export: SpanExport | None) -> RequestTraces:
     if span_export is not None:
         on_end.append(span_export.add)
     return RequestTraces(*on_end, keeps_parents=span_export is not None)
+
+
+def _tell_unknown_calls(
+    config: Config, dispatcher: Dispatcher, feed: EventFeed, digest: bytes, text: ModelText
+) -> None:
+    """Say of which models nobody knows how they write calls: their template shows tools with tags
+    of no known format, and the configuration names no parser.
+    """
+    template = text.chat_template or ""
+    if is_known_format(template):
+        return
+    named = {model.name for model in config.models if model.tool_parser != AUTO}
+    for view in dispatcher.models():
+        if view.files_digest == digest and view.name not in named:
+            feed.publish(CallsUnknown(view.name, detect_tool_format(template).name))
 
 
 def _span_export(config: Config, counters: Counters, process: str | None) -> SpanExport | None:

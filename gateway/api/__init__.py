@@ -24,6 +24,7 @@ from gateway.api.embeddings import (
     parse_embeddings,
 )
 from gateway.api.errors import (
+    MAX_RETRY_AFTER_S,
     ApiError,
     busy,
     connection_lost,
@@ -135,6 +136,7 @@ __all__ = [
     "CHAT_FORMAT",
     "COUNTED",
     "KEY_BYTES",
+    "MAX_RETRY_AFTER_S",
     "MAX_SESSION_CHARS",
     "PAGE",
     "REASONING_PREFIX",

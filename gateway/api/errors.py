@@ -31,6 +31,13 @@ _DEFAULT_TYPES: Final = {
     504: "upstream_error",
 }
 
+MAX_RETRY_AFTER_S: Final = 60
+"""The bound on Retry-After. What is longer puts anthropic for Python and codex to sleep in silence,
+for hours if the header says so; Claude Code and openai for Node take it for an error.
+"""
+_PASSING: Final = frozenset({408, 409, 425, 429})
+_LIMITS: Final = frozenset({"spending_limit_reached", "rate_limit_exceeded"})
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -53,9 +60,9 @@ class ApiError(HermaError):
     """A request that ends in an error object instead of an answer.
 
     `status` is the HTTP status while the head is withheld; afterwards the same `body()` goes out
-    as an SSE event. `retry_after_s` is whole seconds, since clients ignore fractions. `type`
-    follows from the status unless `error_type` says otherwise. `overflow` is the window and the
-    tokens of a prompt that exceeds it, if both are known.
+    as an SSE event. `retry_after_s` is whole seconds, since clients ignore fractions; `wait_s` is
+    what clients are told of it. `type` follows from the status unless `error_type` says otherwise.
+    `overflow` is the window and the tokens of a prompt that exceeds it, if both are known.
     """
 
     def __init__(
@@ -82,6 +89,25 @@ class ApiError(HermaError):
         return (
             f"ApiError({self.status}, {self.message!r}, code={self.code!r}, param={self.param!r})"
         )
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether a limit ends later than any client waits. Then its text says when, and clients
+        are told not to ask again.
+        """
+        return self.code in _LIMITS and (self.retry_after_s or 0) > MAX_RETRY_AFTER_S
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed if it is sent again soon."""
+        return not self.is_lasting and (self.status >= 500 or self.status in _PASSING)
+
+    @property
+    def wait_s(self) -> int | None:
+        """What clients are told to wait for, in seconds."""
+        if self.retry_after_s is None or self.is_lasting:
+            return None
+        return min(self.retry_after_s, MAX_RETRY_AFTER_S)
 
     def body(self) -> bytes:
         """An `ErrorBody` as JSON."""

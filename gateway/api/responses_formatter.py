@@ -435,8 +435,8 @@ class _Response:
 def _error(error: ApiError) -> Fields:
     """The error object; its text has the seconds to wait, which clients read from there."""
     message = error.message
-    if error.retry_after_s is not None:
-        message = f"{message} Please try again in {error.retry_after_s}s."
+    if error.wait_s is not None:
+        message = f"{message} Please try again in {error.wait_s}s."
     return {"code": _CODES.get(error.code or "", "server_error"), "message": message}
 
 

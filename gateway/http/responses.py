@@ -11,7 +11,7 @@ from typing import Final, TypeVarTuple
 import msgspec
 from starlette.types import Send
 
-from gateway.api import ApiError
+from gateway.api import MAX_RETRY_AFTER_S, ApiError
 from protocol.errors import ConfigError, HermaError, LinkError, WireError
 
 Header = tuple[bytes, bytes]
@@ -28,6 +28,7 @@ SSE_HEADERS: Final[tuple[Header, ...]] = (
 _log = logging.getLogger(__name__)
 
 REQUEST_ID: Final = b"x-request-id"
+RETRY_AFTER: Final = b"retry-after"
 
 PRINTABLE: Final = bytes(byte if 0x20 <= byte <= 0x7E else ord("?") for byte in range(256))
 _encode = msgspec.json.Encoder().encode
@@ -93,13 +94,20 @@ def passed_on(
     and the other server's are left out.
     """
     given = [
-        (name, value.translate(PRINTABLE))
+        (name, _shortened(value) if name == RETRY_AFTER else value.translate(PRINTABLE))
         for name, value in headers
         if not (has_limits and name.startswith(b"x-ratelimit-"))
     ]
     if REQUEST_ID not in dict(given):
         given.append(header(REQUEST_ID, request_id))
     return given
+
+
+def _shortened(retry_after: bytes) -> bytes:
+    """Another server's Retry-After, at most as long as ours; a date is too long to be sure of."""
+    seconds = retry_after.strip()
+    is_short = seconds.isdigit() and len(seconds) < 4 and int(seconds) <= MAX_RETRY_AFTER_S
+    return seconds if is_short else b"%d" % MAX_RETRY_AFTER_S
 
 
 async def send_error(send: Send, error: ApiError, headers: tuple[Header, ...] = ()) -> None:
@@ -109,8 +117,10 @@ async def send_error(send: Send, error: ApiError, headers: tuple[Header, ...] = 
 
 def error_headers(error: ApiError, headers: tuple[Header, ...] = ()) -> tuple[Header, ...]:
     """`headers` and those that `error` adds."""
-    if error.retry_after_s is not None:
-        headers = (*headers, header(b"retry-after", error.retry_after_s))
+    if error.wait_s is not None:
+        headers = (*headers, header(b"retry-after", error.wait_s))
+    if error.is_lasting:
+        headers = (*headers, (b"x-should-retry", b"false"))
     if error.status == 401:
         headers = (*headers, header(b"www-authenticate", "Bearer"))
     return headers

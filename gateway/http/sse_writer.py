@@ -6,8 +6,8 @@ runs, nor sockets. The server cancels the request of a client that leaves.
 
 The head is withheld until the first content, so that a refusal can still be an HTTP status. A
 client that has waited for `head_hold_s` gets 200 and the role chunk, then an empty delta after each
-`keep_alive_s` of silence (common clients ignore SSE comments and `choices: []`). A chunk is written
-by the call that emits its event: the request's task sleeps until the turn is over.
+`keep_alive_s` without an event (common clients ignore SSE comments and `choices: []`). A chunk is
+written by the call that emits its event: the request's task sleeps until the turn is over.
 """
 
 import functools
@@ -52,6 +52,9 @@ from gateway.http.responses import (
     passed_on,
 )
 from gateway.turn import Caller
+
+MESSAGES: Final = "messages"
+"""The API's name in its format."""
 
 CLIENT_LEFT: Final = 499
 """The status of a request whose client left before its end, for metrics only."""
@@ -172,6 +175,7 @@ class StreamedAnswer(Answer):
     """
 
     _announced: Started | None = None
+    _comments_since: float | None = None
     _from_provider = False
     _has_content = False
     _has_ended = False
@@ -209,6 +213,7 @@ class StreamedAnswer(Answer):
         elif kind is UpstreamChunk:
             self._from_provider = True
             chunk = event.data  # type: ignore[union-attr] # as `kind` tells
+            self._note_comment(chunk)
         else:
             chunk = self._take_rare(event)  # type: ignore[arg-type] # as `kind` tells
         if not chunk or self._error is not None or self._foreign is not None:
@@ -219,6 +224,14 @@ class StreamedAnswer(Answer):
         writer = self._writer
         if not (writer.write(chunk) if self._is_open else self._open(chunk)) and not writer.is_gone:
             self._give_up()
+
+    def _note_comment(self, chunk: bytes) -> None:
+        """Note since when a provider sends nothing but comments: no client's clock counts them."""
+        if not chunk.startswith(b":") or b"\ndata:" in chunk:
+            self._comments_since = None
+        elif self._comments_since is None:
+            is_open = self._is_open
+            self._comments_since = self._writer.wrote_at if is_open else trio.current_time()
 
     def _take_rare(self, event: _RareEvent) -> bytes:
         """Take an event that is not a delta; returns what is sent for it."""
@@ -312,20 +325,42 @@ class StreamedAnswer(Answer):
         """
         keep_alive_s = self._edge.config.keep_alive_s
         writer = self._writer
+        said_at = writer.wrote_at if self._comments_since is None else self._comments_since
         if not self._is_open:
             self._open(b"")
-        elif now >= writer.wrote_at + keep_alive_s:
+        elif now >= said_at + keep_alive_s:
             writer.write(self._formatter.keep_alive())
+            if self._comments_since is not None:
+                self._comments_since = writer.wrote_at
+        else:
+            return said_at + keep_alive_s
         return writer.wrote_at + keep_alive_s
 
     def _end(self) -> None:
         """End the stream; while the head is withheld an error is a whole response."""
         self._has_ended = True
-        if self._is_open:
+        if self._is_open and self._breaks_off():
+            # Without its last chunk: the server cuts the connection.
+            self.status = self._error.status if self._error is not None else self.status
+        elif self._is_open:
             self._writer.end(self._ending())
         elif not self._respond_with_failure():
             self._open_head()
             self._writer.end(self._opening() + self._ending())
+
+    def _breaks_off(self) -> bool:
+        """Whether the connection breaks instead of telling the failure. Behind an `error` event of
+        Messages, Claude Code asks again without a stream, which it gives up after 300 s; behind a
+        broken connection it asks for a stream again, up to ten times.
+        """
+        error = self._error
+        if error is None or not error.may_pass or self._api.name != MESSAGES:
+            return False
+        agents = tuple(one.encode() for one in self._edge.config.break_streams_of)
+        return any(
+            name == b"user-agent" and value.startswith(agents)
+            for name, value in self.caller.headers
+        )
 
     def _ending(self) -> bytes:
         if self._error is not None:

@@ -36,15 +36,16 @@ class _Entry:
 
 class ModelFiles:
     """A map from digest to `ModelText`. `run` builds each in a thread: a tokenizer takes over
-    100 ms.
+    100 ms. `on_built` is called with each that was built. It must not wait or raise.
     """
 
     def __init__(self) -> None:
+        self.on_built: Callable[[bytes, ModelText], None] | None = None
         self._entries: dict[bytes, _Entry] = {}
         self._latest: _Entry | None = None
-        self._send, self._receive = trio.open_memory_channel[tuple[_Entry, Mapping[str, bytes]]](
-            MAX_DIGESTS
-        )
+        self._send, self._receive = trio.open_memory_channel[
+            tuple[bytes, _Entry, Mapping[str, bytes]]
+        ](MAX_DIGESTS)
 
     def __contains__(self, digest: bytes) -> bool:
         entry = self._entries.get(digest)
@@ -61,7 +62,7 @@ class ModelFiles:
             raise ConfigError(f"a model's text files have {num_bytes} bytes; 32 MiB are taken")
         entry = self._entry(digest)
         try:
-            self._send.send_nowait((entry, files))
+            self._send.send_nowait((digest, entry, files))
         except trio.WouldBlock as error:
             raise ConfigError(f"the text files of {MAX_DIGESTS} models wait already") from error
         entry.arrived.set()
@@ -69,7 +70,7 @@ class ModelFiles:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Build a `ModelText` of each set of files that arrives, until cancelled."""
         task_status.started()
-        async for entry, files in self._receive:
+        async for digest, entry, files in self._receive:
             try:
                 entry.text = await trio.to_thread.run_sync(
                     partial(read_model_text, files), abandon_on_cancel=True
@@ -81,6 +82,8 @@ class ModelFiles:
                 for remark in entry.text.remarks:
                     _log.warning("a model's text files: %s", remark)
             entry.built.set()
+            if entry.text is not None and self.on_built is not None:
+                self.on_built(digest, entry.text)
 
     def known(self, digest: bytes) -> ModelText | None:
         """The tokenizer and template of that digest; None if they are not built yet."""

@@ -13,6 +13,7 @@ from gateway.telemetry.fleet_events import (
     AnswerCut,
     BreakerClosed,
     BreakerOpen,
+    CallsUnknown,
     ConfigReloaded,
     EngineFault,
     FallbackOff,
@@ -46,6 +47,10 @@ Level = Literal["good", "info", "warning", "critical"]
 _WORDS: Final[dict[type[msgspec.Struct], tuple[Level, str]]] = {
     WorkerStarting: ("info", "{worker} is starting (epoch {epoch})"),
     WorkerReady: ("good", "{worker} is ready with {models} on {device}"),
+    CallsUnknown: (
+        "warning",
+        "calls of {model} are read as {taken}: its template shows no known format",
+    ),
     WorkerBack: ("good", "{worker} is back with {models} on {device}"),
     WorkerUnproven: ("critical", "{worker} gets no requests until it gives tokens: {reason}"),
     WorkerProven: ("good", "{worker} gives tokens again"),

@@ -79,6 +79,15 @@ class SpeedBack(_Event, frozen=True, tag="speed back"):
     worker: str
 
 
+class CallsUnknown(_Event, frozen=True, tag="calls unknown"):
+    """The template of `model` shows tools with tags of no known format, so its calls are read as
+    `taken`; a `tool_parser` of its table says otherwise.
+    """
+
+    model: str
+    taken: str
+
+
 class WorkerLost(_Event, frozen=True, tag="worker lost"):
     """A supervisor, its host or the link to it is gone, or it has left."""
 
@@ -249,6 +258,7 @@ FleetEvent = (
     | EngineFault
     | WorkerUnproven
     | WorkerProven
+    | CallsUnknown
     | SpeedLost
     | SpeedBack
     | WorkerLost

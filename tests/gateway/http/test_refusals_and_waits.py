@@ -1,0 +1,131 @@
+"""What clients are told of failures and waits, and what keeps their clocks from running out."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from trio.testing import MockClock
+
+from gateway.api import ApiError
+from gateway.api.events import Finished, TextDelta, UpstreamChunk
+from gateway.http.routes import edge_app
+from tests.fakes.asgi import STARTED, Exchange, Script, chat_body, scripted_edge
+from tests.fakes.messages_checker import check_messages
+
+CLAUDE_CODE = ((b"user-agent", b"claude-cli/2.1.332 (external, cli)"),)
+OTHER = ((b"user-agent", b"Anthropic/Python 2.14.0"),)
+BODY = msgspec.json.encode(
+    {
+        "model": "alpha",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": True,
+    }
+)
+CUT = ApiError(502, "upstream connection lost", code="upstream_connection_lost")
+LASTING = ApiError(429, "It resets on Monday.", code="spending_limit_reached", retry_after_s=3600)
+
+
+def exchange(
+    *steps: Any, path: str = "/v1/messages", headers: Any = CLAUDE_CODE, **config: Any
+) -> Exchange:
+    body = BODY if path == "/v1/messages" else chat_body()
+    app = edge_app(scripted_edge(Script(*steps), **config))
+    return Exchange(app, path=path, body=body, headers=headers)
+
+
+def has_ended(asked: Exchange) -> bool:
+    return not asked.writes[-1][1].get("more_body", True)
+
+
+@pytest.mark.parametrize("before", [(12.0,), (STARTED, TextDelta(0, "half"))])
+async def test_a_failure_that_may_pass_breaks_the_stream_of_claude_code(
+    before: tuple[Any, ...], autojump_clock: MockClock
+) -> None:
+    """It asks again for a stream then; behind an error event it asks without one, and gives whole
+    answers up after 300 s.
+    """
+    asked = await exchange(*before, CUT).run()
+    assert asked.status == 200
+    assert b"event: error" not in asked.content
+    assert b"message_stop" not in asked.content
+    assert not has_ended(asked)
+
+
+@pytest.mark.parametrize(
+    ("headers", "config"), [(OTHER, {}), (CLAUDE_CODE, {"break_streams_of": ()})]
+)
+async def test_other_clients_of_messages_get_the_event(
+    headers: Any, config: dict[str, Any], autojump_clock: MockClock
+) -> None:
+    """By their user agents, which the configuration names."""
+    asked = await exchange(STARTED, TextDelta(0, "half"), CUT, headers=headers, **config).run()
+    assert check_messages(asked.content).error is not None
+    assert has_ended(asked)
+
+
+async def test_the_configuration_names_other_clients(autojump_clock: MockClock) -> None:
+    """Beginnings of user agents."""
+    steps = (STARTED, TextDelta(0, "half"), CUT)
+    asked = await exchange(*steps, headers=OTHER, break_streams_of=("Anthropic/",)).run()
+    assert not has_ended(asked)
+
+
+@pytest.mark.parametrize("error", [LASTING, ApiError(400, "No.", code="invalid_value")])
+async def test_a_failure_that_stays_is_an_event_for_claude_code(
+    error: ApiError, autojump_clock: MockClock
+) -> None:
+    """Asking again would not help: the reason is told."""
+    asked = await exchange(12.0, error).run()
+    told = check_messages(asked.content).error
+    assert told is not None
+    assert told["message"] == error.message
+
+
+async def test_a_chat_of_claude_code_is_not_broken(autojump_clock: MockClock) -> None:
+    """Only streams of Messages."""
+    asked = await exchange(STARTED, TextDelta(0, "half"), CUT, path="/v1/chat/completions").run()
+    assert has_ended(asked)
+    assert b"upstream connection lost" in asked.content
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    ("error", "retry_after", "should_retry"),
+    [
+        (LASTING, None, "false"),
+        (ApiError(429, "x", code="rate_limit_exceeded", retry_after_s=90), None, "false"),
+        (ApiError(429, "x", code="rate_limit_exceeded", retry_after_s=60), "60", None),
+        (ApiError(429, "x", code="spending_limit_reached", retry_after_s=5), "5", None),
+        (ApiError(429, "x", code="busy", retry_after_s=7200), "60", None),
+        (ApiError(503, "x", code="unavailable", retry_after_s=4_000_000), "60", None),
+        (ApiError(400, "x"), None, None),
+    ],
+)
+async def test_no_client_is_sent_to_sleep(
+    path: str, error: ApiError, retry_after: str | None, should_retry: str | None
+) -> None:
+    """At most a minute; a limit that lasts ends retries at once, with the time in its text."""
+    asked = await exchange(error, path=path).run()
+    assert asked.status == error.status
+    assert asked.head.get("retry-after") == retry_after
+    assert asked.head.get("x-should-retry") == should_retry
+
+
+async def test_comments_of_a_provider_are_no_events(autojump_clock: MockClock) -> None:
+    """Clients do not count them, so a keep-alive follows the last event all the same."""
+    comments = [step for _ in range(8) for step in (4.0, UpstreamChunk(b": PROCESSING\n\n"))]
+    chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]}
+    data = UpstreamChunk(b"data: " + msgspec.json.encode(chunk) + b"\n\n")
+    came_at = trio.current_time()
+    asked = await exchange(
+        STARTED, data, *comments, data, Finished(0, "stop"), path="/v1/chat/completions"
+    ).run()
+    lines = [line for line in asked.content.split(b"\n") if line.startswith(b"data: {")]
+    deltas = [json.loads(line[6:])["choices"][0]["delta"].get("content") for line in lines]
+    assert deltas[0] == "a"
+    assert deltas.count("") == 3, "one in each ten of 32 s"
+    assert asked.content.count(b": PROCESSING") == 8
+    assert trio.current_time() - came_at == 32.0

@@ -5,15 +5,14 @@ Owns the candidate and the verdict of each device, and the mark of a check that 
 not know the products of the check. Without a verdict the Triton kernels serve.
 
 The kernel may also break the device's context, or never end. Then this process can compute nothing
-on that device any more: the check raises `CardBroken` and leaves its mark, a word in a file in
-Triton's cache. The next process finds the mark, makes no check and uses the Triton kernels. The
-file is locked during a check, so that processes that start together check one after the other.
+on that device any more: the check raises `CardBroken` and leaves its mark, a line in a file in
+Triton's cache. The next process finds the mark, makes no check and uses the Triton kernels. A check
+that was interrupted leaves none, and one that was killed is made again (`int4_mark`).
 """
 
 import time
 from collections.abc import Callable
 from enum import StrEnum
-from fcntl import LOCK_EX, flock
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +24,7 @@ from triton.runtime.cache import get_cache_manager
 from kernels.choose import capability, is_card, shared_bytes
 from kernels.cuda import hopper
 from kernels.cuda.source import compiler_version
-from kernels.linear import int4_ampere, int4_check, int4_tiles
+from kernels.linear import int4_ampere, int4_check, int4_mark, int4_tiles
 
 _LONGEST_S: Final = 10.0
 """The longest time of a product: a thousand times what one of the check takes."""
@@ -158,20 +157,16 @@ def _checked(
 
 
 def judge(mark: Path, run: Callable[[], str], kernel: Candidate = Candidate.TILES) -> Verdict:
-    """The verdict on a kernel by the fault that `run` finds, "" for none. `mark` has a word in it
-    while it runs, and keeps it if `run` raises or the process dies; where it has one, `run` is not
-    called.
+    """The verdict on a kernel by the fault that `run` finds, "" for none. `mark` has words in it
+    while it runs, and keeps them if the kernel breaks the card or the process dies: see
+    `int4_mark`. Where it has a reason, `run` is not called.
     """
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    with mark.open("a", encoding="utf-8") as file:
-        flock(file, LOCK_EX)
-        if mark.stat().st_size:
-            fault = f"an earlier check did not end; remove {mark} to have it made again"
+    with int4_mark.held(mark) as file:
+        if fault := int4_mark.reason(file):
+            fault = f"{fault}; remove {mark} to have it made again"
         else:
-            file.write("begun")
-            file.flush()
-            fault = run()
-            file.truncate(0)
+            with int4_mark.marked(file, CardBroken):
+                fault = run()
     if fault:
         return Verdict(False, f"4-bit products: Triton's kernels, {kernel}: {fault}", True)
     return Verdict(True, f"4-bit products: {kernel}, which was right here")

@@ -1,5 +1,8 @@
 """The check before `int4_tiles` serves a device, with a double of the kernel on the CPU."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from kernels.linear import (
     int4_check,
     int4_choose,
     int4_gemv,
+    int4_mark,
     int4_skinny,
     int4_tiles,
     int4_verdict,
@@ -162,6 +166,73 @@ def test_a_check_that_did_not_end_is_not_made_again(mark: Path) -> None:
     assert str(mark) in verdict.text
     mark.unlink()
     assert int4_verdict.judge(mark, lambda: "").serves
+
+
+def _checking(mark: Path, ends: str) -> "subprocess.Popen[str]":
+    """A process whose check says that it has begun, and then ends so."""
+    # Of a file of its own, because torch takes seconds to import.
+    program = f"""
+import ctypes, importlib.util, os, sys, time
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("int4_mark", {str(int4_mark.__file__)!r})
+int4_mark = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(int4_mark)
+class CardBroken(Exception): pass
+with int4_mark.held(Path(sys.argv[1])) as file, int4_mark.marked(file, CardBroken):
+    print("begun", flush=True)
+    {ends}
+    time.sleep(600)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(mark)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_check_that_others_ended_is_made_again(mark: Path, number: signal.Signals) -> None:
+    """Ctrl-C leaves nothing at all, a kill nothing that counts; only kills in a row do, because a
+    driver that hangs is killed too.
+    """
+    for _ in range(int4_mark.MOST_ENDED - 1):
+        with _checking(mark, "pass") as process:
+            process.send_signal(number)
+        assert (mark.read_text() == "") == (number == signal.SIGINT)
+    assert int4_verdict.judge(mark, lambda: "").serves
+    assert mark.read_text() == ""
+
+
+def test_checks_that_are_always_killed_are_left_out(mark: Path) -> None:
+    """The line names the mark."""
+    for _ in range(int4_mark.MOST_ENDED):
+        with _checking(mark, "pass") as process:
+            process.kill()
+    verdict = int4_verdict.judge(mark, lambda: "")
+    assert not verdict.serves
+    assert f"3 earlier checks did not end, but were killed; remove {mark}" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ("ctypes.string_at(0)", "Fatal Python error: Segmentation fault"),
+        ("os.abort()", "Fatal Python error: Aborted"),
+        ("raise CardBroken('it broke the card')", "it broke the card"),
+    ],
+)
+def test_a_check_that_crashes_is_not_made_again(mark: Path, ends: str, said: str) -> None:
+    """Once is enough; the line says by what."""
+    with _checking(mark, ends):
+        pass
+    verdict = int4_verdict.judge(mark, lambda: "")
+    assert not verdict.serves
+    assert f"an earlier check did not end: {said}" in verdict.text
 
 
 def test_without_a_check_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:

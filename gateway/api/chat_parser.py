@@ -178,8 +178,12 @@ def chat_request(
     may be references to tools although no tool is deferred.
     """
     tools = raw.get("tools")
-    if may_load or (tools and _are_new(tools)):
+    if may_load:
         return _shaped_request(raw, fingerprint, num_bytes)
+    # A loop within this function, because every request comes here.
+    for tool in tools if type(tools) is list else ():
+        if type(tool) is not ToolSchema or not tool.function_name:
+            return _shaped_request(raw, fingerprint, num_bytes)
     try:
         return _plain_request(raw, fingerprint, num_bytes)
     except ApiError:
@@ -201,13 +205,6 @@ def _shaped_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | No
         custom_tools=customs,
         shown_tools=None if len(shown) == len(request.tools) else shown,
     )
-
-
-def _are_new(tools: object) -> bool:
-    """Whether any of the tools was not seen before, so that it may have another shape."""
-    if type(tools) is not list:
-        return False
-    return bool([tool for tool in tools if type(tool) is not ToolSchema or not tool.function_name])
 
 
 def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | None) -> ChatRequest:

@@ -40,6 +40,7 @@ def mistakes(config: Config) -> Iterator[Mistake]:
         _model_mistakes(config),
         _worker_mistakes(config),
         _params_mistakes(config),
+        _template_mistakes(config),
         _price_mistakes(config),
         _url_mistakes(config),
         link_mistakes(config),
@@ -247,6 +248,15 @@ def _params_mistakes(config: Config) -> Iterator[Mistake]:
                     f"the params of model `{model.name}` rewrite `{taken[0]}`, "
                     f"which is fixed; fixed are {', '.join(sorted(_NOT_REWRITTEN))}",
                 )
+
+
+def _template_mistakes(config: Config) -> Iterator[Mistake]:
+    """A text-level engine renders its own template; variables are sent to it."""
+    texts = {worker.serves for worker in config.workers if worker.engine == TEXT_ENGINE}
+    for at, model in enumerate(config.models):
+        if model.chat_template is not None and model.name in texts:
+            text = f"model `{model.name}`: its engine renders the template: set it in the engine"
+            yield Mistake(("models", at, "chat_template"), text)
 
 
 def _params_of(config: Config, at: int) -> Iterator[tuple[Place, ParamsConfig]]:

@@ -244,8 +244,10 @@ class ModelConfig(_Table, frozen=True):
     An alias that ends in `*` stands for all names that begin with the text before it.
     `alias_params` rewrites the requests that name an alias. `context_length` is only used until a
     worker reports the model's. `max_gap_ms` replaces the profile's for its workers. `owned_by`
-    is in lists of models. `pictures` says what happens to those that a model of text cannot read.
-    `reasoning_field` and `thinking_switch` are those of its text-level engines, as of a provider.
+    is in lists of models. `chat_template` is a file with a template instead of the model's own,
+    `chat_template_kwargs` are its variables where a request does not give them. `pictures` says
+    what happens to those that a model of text cannot read. `reasoning_field` and `thinking_switch`
+    are those of its text-level engines, as of a provider.
     """
 
     name: Name
@@ -259,6 +261,8 @@ class ModelConfig(_Table, frozen=True):
     tool_parser: ToolParserName = "auto"
     reasoning_parser: ReasoningParserName = "auto"
     owned_by: Name = "herma"
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = {}
     pictures: Literal["replace", "refuse"] = "replace"
     reasoning_field: ReasoningField | None = None
     thinking_switch: ThinkingSwitch = "chat_template_kwargs"

@@ -66,6 +66,7 @@ from gateway.turn import (
     known_text,
     pass_through,
     preview_route,
+    read_model_prompts,
 )
 from protocol.audit import Act
 from protocol.control_messages import (
@@ -154,6 +155,7 @@ def build_services(
         stored=_stored_responses(config, environ, gateway_index),
         audit=AuditTrail(feed, _audit_path(config, environ), gateway_index.name),
         span_export=span_export,
+        prompts=read_model_prompts(config.models),
     )
 
 

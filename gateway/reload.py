@@ -15,7 +15,7 @@ from config import Config, gateway_changes, provider_api_key
 from gateway.api.alias_params import check_aliases
 from gateway.http import Settings
 from gateway.telemetry import ConfigReloaded
-from gateway.turn import Services
+from gateway.turn import Services, read_model_prompts
 from gateway.upstream import Provider
 from protocol.audit import Act
 from protocol.control_messages import Reloaded
@@ -50,7 +50,12 @@ class Reload:
         self._settings = settings
         self._read = read
         self._environ = environ
-        self._parts = (self._prepare_providers, self._prepare_worker_keys, *parts)
+        self._parts = (
+            self._prepare_providers,
+            self._prepare_worker_keys,
+            self._prepare_prompts,
+            *parts,
+        )
         self._lock = trio.Lock()
 
     async def run_at_signals(self) -> None:
@@ -123,6 +128,15 @@ class Reload:
                     before[name].retire()
             before.update(changed)
             services.health.reconfigure(config.providers, changed)
+
+        return commit
+
+    def _prepare_prompts(self, config: Config) -> Commit:
+        """Files of templates are always read."""
+        prompts = read_model_prompts(config.models)
+
+        def commit() -> None:
+            self._services.prompts = prompts
 
         return commit
 

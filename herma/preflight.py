@@ -127,8 +127,10 @@ def missing_drafters(config: Config) -> Iterator[tuple[WorkerConfig, str]]:
 def check_aliases(config: Config) -> None:
     """Raise `ConfigError` for an alias that no request could use."""
     from gateway.api import alias_params
+    from gateway.turn import read_model_prompts
 
     alias_params.check_aliases(config.models)
+    read_model_prompts(config.models)
 
 
 def found(name: str) -> Path | None:

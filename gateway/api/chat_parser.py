@@ -49,7 +49,7 @@ _NOT_SERVED: Final = frozenset(
 )
 """Fields on which an answer would depend, and which only providers know."""
 
-_TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
+TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 """Template variables that the request's own fields decide."""
 
 _THINKING: Final = ("enable_thinking", "think", "thinking")
@@ -528,7 +528,7 @@ def _tool_name(tool: dict[str, Any], where: str) -> str:
 def _template_kwargs(typed: ChatBody, raw: dict[str, Any]) -> dict[str, Any]:
     """Variables for the template, among them the switches for reasoning of several APIs."""
     kwargs = dict(typed.chat_template_kwargs or {})
-    taken = sorted(_TEMPLATE_OWNED & kwargs.keys())
+    taken = sorted(TEMPLATE_OWNED & kwargs.keys())
     if taken:
         where = f"chat_template_kwargs.{taken[0]}"
         raise invalid(where, f"'{where}' follows from the rest of the request.")

@@ -46,7 +46,7 @@ class Tokenizing:
             raise invalid("prompt", "Send either 'prompt' or 'messages', not both.")
         model = self._model(typed.model)
         known = await self._edge.text_of(model)
-        encode = _encoding(known.text, typed, {**raw, "model": model})
+        encode = _encoding(known, typed, {**raw, "model": model})
 
         def answer() -> bytes:
             ids = encode()
@@ -87,18 +87,18 @@ class Tokenizing:
 
 
 def _encoding(
-    text: ModelText, typed: TokenizeBody, raw: dict[str, object]
+    known: KnownText, typed: TokenizeBody, raw: dict[str, object]
 ) -> Callable[[], "array[int]"]:
     if typed.prompt is not None:
         prompt, add_special_tokens = typed.prompt, typed.add_special_tokens is not False
         if not prompt:
             return lambda: array("I")
-        return lambda: encode_raw(text, prompt, add_special_tokens=add_special_tokens)
+        return lambda: encode_raw(known.text, prompt, add_special_tokens=add_special_tokens)
     request = chat_request(raw)
-    kwargs = request.template_kwargs
+    kwargs = known.own.with_variables(request.template_kwargs)
     if typed.add_generation_prompt is False and not request.answer_start:
         kwargs = {**kwargs, "add_generation_prompt": False}
-    return _encoding_of_chat(text, msgspec.structs.replace(request, template_kwargs=kwargs))
+    return _encoding_of_chat(known.text, msgspec.structs.replace(request, template_kwargs=kwargs))
 
 
 def _encoding_of_chat(text: ModelText, request: ChatRequest) -> Callable[[], "array[int]"]:
@@ -120,5 +120,7 @@ def _encoding_of_chat(text: ModelText, request: ChatRequest) -> Callable[[], "ar
 
 async def count_chat(known: KnownText, request: ChatRequest) -> int:
     """The tokens of the prompt of `request`. Raises `ApiError` for what the model cannot take."""
+    variables = known.own.with_variables(request.template_kwargs)
+    request = msgspec.structs.replace(request, template_kwargs=variables)
     encode = _encoding_of_chat(known.text, request)
     return len(await off_the_loop(request.num_bytes or 0, encode))

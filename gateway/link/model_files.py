@@ -20,18 +20,24 @@ _log: Final = logging.getLogger(__name__)
 MAX_FILES_BYTES: Final = 32 * 2**20
 MAX_DIGESTS: Final = 64
 """Beyond this many digests the least recently used one is forgotten."""
+MAX_TEMPLATES: Final = 16
+"""Of the configuration for one set of files: reloads bring others."""
 WAIT_S: Final = 10.0
 LOOK_AGAIN_S: Final = 0.25
 
 
 class _Entry:
-    __slots__ = ("arrived", "built", "error", "text")
+    """`others` are by their templates."""
+
+    __slots__ = ("arrived", "built", "error", "lock", "others", "text")
 
     def __init__(self) -> None:
         self.arrived = trio.Event()
         self.built = trio.Event()
         self.text: ModelText | None = None
         self.error: ConfigError | None = None
+        self.others: dict[str, ModelText] = {}
+        self.lock = trio.Lock()
 
 
 class ModelFiles:
@@ -85,14 +91,16 @@ class ModelFiles:
             if entry.text is not None and self.on_built is not None:
                 self.on_built(digest, entry.text)
 
-    def known(self, digest: bytes) -> ModelText | None:
-        """The tokenizer and template of that digest; None if they are not built yet."""
+    def known(self, digest: bytes, template: str | None = None) -> ModelText | None:
+        """The tokenizer of that digest, with its own template or that source; None if they are not
+        built yet.
+        """
         entry = self._entries.get(digest)
         if entry is None or entry.text is None:
             return None
         if entry is not self._latest:
             self._entry(digest)
-        return entry.text
+        return entry.text if template is None else entry.others.get(template)
 
     async def text(self, digest: bytes) -> ModelText:
         """Wait for the tokenizer and template of that digest.
@@ -103,8 +111,12 @@ class ModelFiles:
         assert text is not None
         return text
 
-    async def text_while(self, digest: bytes, is_coming: Callable[[], bool]) -> ModelText | None:
-        """As `text`, but returns None once `is_coming` returns False: no worker will send them."""
+    async def text_while(
+        self, digest: bytes, is_coming: Callable[[], bool], template: str | None = None
+    ) -> ModelText | None:
+        """As `text`, with this template if one is given, but returns None once `is_coming` returns
+        False: no worker will send them.
+        """
         entry = self._entry(digest)
         with trio.move_on_after(WAIT_S):
             while not entry.built.is_set():
@@ -113,7 +125,7 @@ class ModelFiles:
                 with trio.move_on_after(LOOK_AGAIN_S):
                     await entry.built.wait()
         if entry.text is not None:
-            return entry.text
+            return entry.text if template is None else await _other(entry, entry.text, template)
         if entry.error is not None:
             raise ApiError(500, f"The model cannot be used: {entry.error}") from entry.error
         raise unavailable("The model's tokenizer has not arrived from its worker yet.", 1)
@@ -125,3 +137,20 @@ class ModelFiles:
         # A dict keeps the order of insertion: the first is the least recently used.
         self._entries[digest] = self._latest = entry
         return entry
+
+
+async def _other(entry: _Entry, text: ModelText, template: str) -> ModelText:
+    """The text with another template, compiled once in a thread (80 ms)."""
+    async with entry.lock:
+        if template not in entry.others:
+            compile_it = partial(text.with_template, template)
+            try:
+                made = await trio.to_thread.run_sync(compile_it, abandon_on_cancel=True)
+            except ConfigError as error:
+                raise ApiError(500, f"The model cannot be used: {error}") from error
+            for remark in made.remarks:
+                _log.warning("a model's own chat_template: %s", remark)
+            if len(entry.others) >= MAX_TEMPLATES:
+                del entry.others[next(iter(entry.others))]
+            entry.others[template] = made
+    return entry.others[template]

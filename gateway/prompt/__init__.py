@@ -6,6 +6,7 @@ Pure; its callers run it in threads.
 
 from gateway.prompt.model_text import (
     ModelText,
+    check_template,
     checked_ids,
     decode_raw,
     encode_raw,
@@ -17,6 +18,7 @@ from gateway.prompt.prompt_encoder import DigestCache
 __all__ = [
     "DigestCache",
     "ModelText",
+    "check_template",
     "checked_ids",
     "decode_raw",
     "encode_raw",

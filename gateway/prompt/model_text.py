@@ -6,6 +6,7 @@ threads at once. Must not know workers, routes or HTTP.
 """
 
 import codecs
+import copy
 import json
 from array import array
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,7 @@ _TOKEN_VARIABLES: Final = (
     "mask_token",
 )
 
+_TIME: Final = "strftime_now"
 _DEFAULT: Final = "default"
 _WITH_TOOLS: Final = "tool_use"
 """transformers' names of the template for all requests, and of the one for those with tools."""
@@ -95,10 +97,10 @@ class ModelText:
         self._control = ControlTokens(self.encoder.control)
         self.prompts = PromptEncoder(self.encoder, self._control)
         self._forms: dict[tuple[str, str], AnswerFormat] = {}
-        self.tells_time = "strftime_now" in (self.chat_template or "")
-        names = {**_json(files, "special_tokens_map.json"), **config}
-        self._templates = self._compile(sources, names)
-        tokens = {name: _token_text(names.get(name)) for name in _TOKEN_VARIABLES}
+        self.tells_time = _TIME in (self.chat_template or "")
+        self._names = {**_json(files, "special_tokens_map.json"), **config}
+        self._templates = self._compile(sources, self._names)
+        tokens = {name: _token_text(self._names.get(name)) for name in _TOKEN_VARIABLES}
         self.tokenizer_info: dict[str, Any] = {
             "tokenizer_class": config.get("tokenizer_class"),
             **tokens,
@@ -113,6 +115,18 @@ class ModelText:
         self.token_bytes: TokenBytes = (
             ByteTable(tokenizer) if is_bytes else StreamTokenBytes(tokenizer)
         )
+
+    def with_template(self, source: str) -> "ModelText":
+        """The same model with this template for all requests. Raises `ConfigError` for a source
+        that is not a template.
+        """
+        other = copy.copy(self)
+        other.chat_template = source
+        other.tells_time = _TIME in source
+        other.tokenizer_info = {**self.tokenizer_info, "chat_template": source}
+        other._forms = {}  # noqa: SLF001 - a copy of this
+        other._templates = self._compile({_DEFAULT: source}, self._names)  # noqa: SLF001
+        return other
 
     @property
     def remarks(self) -> list[str]:
@@ -229,6 +243,13 @@ def end_ids(stated: object) -> frozenset[int]:
     """An `eos_token_id`, which is one id, a list of ids or null. Others than ids are left out."""
     ids = stated if isinstance(stated, list) else [stated]
     return frozenset(one for one in ids if type(one) is int and one >= 0)
+
+
+def check_template(source: str) -> None:
+    """Raise `ConfigError` if `source` is not a template."""
+    from gateway.prompt.chat_template import ChatTemplate  # noqa: PLC0415 - as in `ModelText`
+
+    ChatTemplate(source, ControlTokens(()))
 
 
 def read_model_text(files: Mapping[str, bytes]) -> ModelText:

@@ -5,6 +5,7 @@ Owns the tasks of a request and their end. Must not know HTTP or sockets.
 
 from gateway.turn.caller import Caller
 from gateway.turn.health_probes import HealthProbes
+from gateway.turn.model_prompts import read_model_prompts
 from gateway.turn.model_texts import KnownText, known_text, off_the_loop
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.pass_through import PathRequest, Respond, pass_through
@@ -29,4 +30,5 @@ __all__ = [
     "off_the_loop",
     "pass_through",
     "preview_route",
+    "read_model_prompts",
 ]

@@ -5,6 +5,7 @@ not know requests or HTTP.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import trio
@@ -12,6 +13,7 @@ import trio
 from gateway.api import invalid, model_not_found, unavailable
 from gateway.prompt import ModelText
 from gateway.routing import ModelView
+from gateway.turn.model_prompts import PLAIN, ModelPrompt
 from gateway.turn.services import Services
 
 T = TypeVar("T")
@@ -27,10 +29,11 @@ _THREADS: Final = trio.CapacityLimiter(1)
 
 
 class KnownText(NamedTuple):
-    """A model, its tokenizer and template."""
+    """A model, its tokenizer and template, and what the configuration says of them."""
 
     view: ModelView
     text: ModelText
+    own: ModelPrompt = PLAIN
 
 
 async def known_text(services: Services, name: str) -> KnownText:
@@ -47,22 +50,27 @@ async def known_text(services: Services, name: str) -> KnownText:
         if view.files_digest is None:
             text = f"No worker of {view.name} has sent its tokenizer yet."
             raise unavailable(text, FILES_RETRY_AFTER_S)
-        found = await coming_text(services, view.name, view.files_digest)
+        own = services.prompts.get(view.name, PLAIN)
+        found = await coming_text(services, view.name, view.files_digest, own.template)
         if found is not None:
-            return KnownText(view, found)
+            return KnownText(view, found, own)
         if not _is_ready(services, view.name):
             text = f"No worker of {view.name} is ready to send its tokenizer."
             raise unavailable(text, FILES_RETRY_AFTER_S)
 
 
-async def coming_text(services: Services, model: str, digest: bytes) -> ModelText | None:
-    """Wait for the tokenizer of `model` (its own name) with that digest. Returns None once no ready
+async def coming_text(
+    services: Services, model: str, digest: bytes, template: str | None = None
+) -> ModelText | None:
+    """Wait for the tokenizer of `model` (its own name) with that digest, and this template if one
+    is given. Returns None once no ready
     worker has those files: all workers are gone, or have come back with other files. Raises
     `ApiError` as `ModelFiles.text` does.
     """
     if digest not in services.files:
         services.dispatcher.ask_files(model)
-    return await services.files.text_while(digest, lambda: _is_ready(services, model, digest))
+    is_coming = partial(_is_ready, services, model, digest)
+    return await services.files.text_while(digest, is_coming, template)
 
 
 def _is_ready(services: Services, model: str, digest: bytes | None = None) -> bool:

@@ -37,6 +37,7 @@ from gateway.turn.grammars import (
     not_served,
     skips_reasoning,
 )
+from gateway.turn.model_prompts import PLAIN
 from gateway.turn.model_texts import INLINE_SIZE, coming_text
 from gateway.turn.services import Services
 from protocol.grammars import ALL_FORMS, form_of
@@ -125,14 +126,18 @@ async def prepare(
     _check_served(request, view)
     if view.files_digest is None or view.block_size is None:
         return None
-    text = services.files.known(view.files_digest)
+    own = services.prompts.get(view.name, PLAIN)
+    text = services.files.known(view.files_digest, own.template)
     if text is None:
         with services.open_turns.interruptible():
-            text = await coming_text(services, view.name, view.files_digest)
+            text = await coming_text(services, view.name, view.files_digest, own.template)
         if text is None:
             return None
     form = _form(services, request, view, text)
     salt = caller.key.encode() if caller.private_cache else b""
+    if own.variables:
+        variables = own.with_variables(request.template_kwargs)
+        request = msgspec.structs.replace(request, template_kwargs=variables)
     prompt, end = await _encode(text, request, salt)
     given = Beginning(end, form.is_opened_by(end), opening="")
     if request.tool_choice == "required" or request.answer_start:

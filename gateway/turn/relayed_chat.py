@@ -4,6 +4,7 @@ Owns how one exchange becomes events of a turn. Must not know links or HTTP.
 """
 
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,7 @@ from gateway.api import (
 )
 from gateway.routing import Lease, UseProvider
 from gateway.turn.fallback_chain import Emit, ask_chat, emit_whole, with_kept
+from gateway.turn.model_prompts import PLAIN
 from gateway.turn.relay_job import RelayJob
 from gateway.turn.relay_run import RelayRun
 from gateway.turn.services import Services
@@ -31,6 +33,7 @@ from gateway.upstream import (
 )
 
 _AGAIN_S = 1
+_VARIABLES: Final = "chat_template_kwargs"
 
 
 async def answer_by_relay(
@@ -53,7 +56,7 @@ class _RelayedChat:
 
     def __init__(self, services: Services, request: ChatRequest, job: RelayJob, emit: Emit) -> None:
         self._services = services
-        self._request = request
+        self._request = _with_variables(services, request, job.model)
         self._job = job
         self._emit = emit
         path = "/v1/chat/completions"
@@ -125,3 +128,13 @@ class _RelayedChat:
         if not self.run.has_begun:
             self.run.begin(lease)
         self._emit(event)
+
+
+def _with_variables(services: Services, request: ChatRequest, model: str) -> ChatRequest:
+    """The request with the variables that the configuration has for the engine's template."""
+    own = services.prompts.get(model, PLAIN)
+    if not own.variables:
+        return request
+    given = request.raw.get(_VARIABLES)
+    variables = own.with_variables(given if isinstance(given, dict) else {})
+    return msgspec.structs.replace(request, raw={**request.raw, _VARIABLES: variables})

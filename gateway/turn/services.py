@@ -19,6 +19,7 @@ from gateway.responses import StoredResponses
 from gateway.routing import Dispatcher
 from gateway.spending import Spending
 from gateway.telemetry import AuditTrail, Counters, EventFeed, RequestTraces, SpanExport
+from gateway.turn.model_prompts import ModelPrompt
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
@@ -27,9 +28,10 @@ from gateway.upstream import KeptCalls, Provider
 
 @dataclass(slots=True)
 class Services:
-    """`signing_key` signs reasoning that clients send back; `draw` gives random bytes; once
-    `draining` is set, new requests are refused with 503. Only a reload writes `config` and
-    `providers`. A reload removes no provider, because requests that run may still ask it.
+    """`prompts` has what the configuration says of models' templates. `signing_key` signs reasoning
+    that clients send back; `draw` gives random bytes; once `draining` is set, new requests are
+    refused with 503. Only a reload writes `config`, `prompts` and `providers`. A reload removes no
+    provider, because requests that run may still ask it.
     """
 
     config: Config
@@ -48,6 +50,7 @@ class Services:
     stored: StoredResponses
     audit: AuditTrail
     span_export: SpanExport | None = None
+    prompts: dict[str, ModelPrompt] = field(default_factory=dict)
     digests: DigestCache = field(default_factory=DigestCache)
     draining: trio.Event = field(default_factory=trio.Event)
     kept_calls: KeptCalls = field(default_factory=KeptCalls)

@@ -18,6 +18,10 @@ from gateway.upstream.thinking_switch import with_switch
 _SESSION_BYTES: Final = 16
 
 
+_VARIABLES: Final = "chat_template_kwargs"
+"""A client's own are merged over the configured ones, not taken instead."""
+
+
 class ProviderRequest(NamedTuple):
     """The request with the body to send, and the headers to send with it."""
 
@@ -33,7 +37,11 @@ def apply_params(raw: dict[str, Any], params: ParamsConfig) -> dict[str, Any]:
         return raw
     kept = {name: value for name, value in raw.items() if name not in params.drop}
     given = {name: value for name, value in kept.items() if value is not None}
-    return {**kept, **{k: v for k, v in params.default.items() if k not in given}, **params.set}
+    default = {k: v for k, v in params.default.items() if k not in given}
+    own, stated = given.get(_VARIABLES), params.default.get(_VARIABLES)
+    if isinstance(own, dict) and isinstance(stated, dict):
+        default[_VARIABLES] = {**stated, **own}
+    return {**kept, **default, **params.set}
 
 
 def provider_request(

@@ -37,7 +37,7 @@ from gateway.turn.grammars import (
     not_served,
     skips_reasoning,
 )
-from gateway.turn.model_prompts import PLAIN
+from gateway.turn.model_prompts import PLAIN, ModelPrompt
 from gateway.turn.model_texts import INLINE_SIZE, coming_text
 from gateway.turn.services import Services
 from protocol.grammars import ALL_FORMS, form_of
@@ -135,9 +135,7 @@ async def prepare(
             return None
     form = _form(services, request, view, text)
     salt = caller.key.encode() if caller.private_cache else b""
-    if own.variables:
-        variables = own.with_variables(request.template_kwargs)
-        request = msgspec.structs.replace(request, template_kwargs=variables)
+    request = _with_variables(request, own)
     prompt, end = await _encode(text, request, salt)
     given = Beginning(end, form.is_opened_by(end), opening="")
     if request.tool_choice == "required" or request.answer_start:
@@ -177,6 +175,14 @@ async def prepare(
         opening=given.opening,
         grammar=grammar,
     )
+
+
+def _with_variables(request: ChatRequest, own: ModelPrompt) -> ChatRequest:
+    """The request with the variables that the configuration has for the model's template."""
+    if not own.variables:
+        return request
+    variables = own.with_variables(request.template_kwargs)
+    return msgspec.structs.replace(request, template_kwargs=variables)
 
 
 def readable(services: Services, request: ChatRequest, view: ModelView) -> ChatRequest:

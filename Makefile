@@ -137,6 +137,7 @@ ifdef FAULT
 	$(BIN)/python -m tests.chaos --fault $(FAULT) $(ARGS)
 else
 	$(BIN)/python -m tests.chaos --json $(RESULTS)/chaos_cpu.json $(ARGS)
+	$(BIN)/python -m tests.chaos.ways
 	$(BIN)/python -m pytest -q $(LONG_TESTS)
 endif
 

@@ -6,10 +6,11 @@ Must not know requests, prompts or HTTP.
 from gateway.link.attempts import OVERDUE, Attempt, Crashed, Lost, Outcome, Overdue, Stopped
 from gateway.link.model_files import ModelFiles
 from gateway.link.relays import RelayClient
-from gateway.link.silence import SECOND_PLACE, Silence
+from gateway.link.silence import MOST_RENEWALS, SECOND_PLACE, Silence
 from gateway.link.worker_link import WorkerLink
 
 __all__ = [
+    "MOST_RENEWALS",
     "OVERDUE",
     "SECOND_PLACE",
     "Attempt",

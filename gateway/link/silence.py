@@ -31,11 +31,20 @@ class Silence:
 
     __slots__ = ("_due_at", "_first_s", "_given_up_at", "_num_parts", "_num_signs", "_stall_s")
 
-    def __init__(self, first_s: float, stall_s: float, now: float, *, num_parts: int = 0) -> None:
+    def __init__(
+        self,
+        first_s: float,
+        stall_s: float,
+        now: float,
+        *,
+        num_parts: int = 0,
+        most_s: float | None = None,
+    ) -> None:
+        """`most_s`: how long others may renew the first bound, by default `MOST_RENEWALS` of it."""
         self._first_s = first_s
         self._stall_s = stall_s
         self._due_at = now + first_s
-        self._given_up_at = now + MOST_RENEWALS * first_s
+        self._given_up_at = now + (MOST_RENEWALS * first_s if most_s is None else most_s)
         self._num_parts = num_parts
         self._num_signs = 0
 

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from gateway.api import ApiError, connection_lost, poisoned_request
-from gateway.link import SECOND_PLACE, Outcome, Overdue, Silence
+from gateway.link import MOST_RENEWALS, SECOND_PLACE, Outcome, Overdue, Silence
 from gateway.routing import Dispatcher, Lease, RequestIdentity
 from gateway.telemetry import Counters, EventFeed, Rerouted, Resumed, RetryRefused
 from protocol.messages import Finished
@@ -109,7 +109,10 @@ class RetryPolicy:
     def silence(self, first_s: float, stall_s: float, now: float, num_parts: int) -> Silence:
         """The bounds on the silence at the next place: longer ones, if the last was left for it."""
         factor = SECOND_PLACE if self._num_silences else 1.0
-        return Silence(factor * first_s, factor * stall_s, now, num_parts=num_parts)
+        # Others renew it for no longer than at the first place.
+        most_s = MOST_RENEWALS * first_s
+        bounds = factor * first_s, factor * stall_s
+        return Silence(*bounds, now, num_parts=num_parts, most_s=most_s)
 
     def note_silence(self, *, has_begun: bool) -> None:
         """The place was left because nothing came. Raises `ApiError` if it was the second one: a

@@ -83,8 +83,13 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         reasoning = None if is_past else self.reasoning
         if reasoning is not None and reasoning.name == HARMONY:
             return HarmonySplitter(is_open=is_open)
-        is_call = partial(begins_call, self.tools, tools) if self.tools is not None else None
-        return ReasoningSplitter(reasoning, is_open=is_open, enders=self.enders, is_call=is_call)
+        tools_format = self.tools
+        if tools_format is None:
+            return ReasoningSplitter(reasoning, is_open=is_open)
+        is_call = partial(begins_call, tools_format, tools)
+        return ReasoningSplitter(
+            reasoning, is_open=is_open, enders=tools_format.markers, is_call=is_call
+        )
 
     def shown(self, special: Iterable[str]) -> frozenset[str]:
         """The special tokens of a tokenizer that are markup of this format, and so have to be part

@@ -174,7 +174,10 @@ def _add_servers(commands: Commands) -> None:
     worker.add_argument(
         "--gateway", action="append", metavar="ADDR", help="instead of the worker's gateways"
     )
-    add_command(commands, "reload", "take what has changed in the file, without a restart")
+    reload = add_command(commands, "reload", "take what has changed in the file, without a restart")
+    reload.add_argument(
+        "--pid", type=int, help="only this process of Herma, by SIGHUP, as systemd's units do it"
+    )
     _add_engine(worker)
     # Set by `herma up`, whose gateway prints the same events on the same terminal.
     worker.add_argument("--beside-gateway", action="store_true", help=argparse.SUPPRESS)

@@ -53,7 +53,9 @@ def _engine(figure: str) -> str:
 
 
 def _share(part: str, whole: str) -> str:
-    return f"sum(rate({part}{_RATE})) / sum(rate({whole}{_RATE}))"
+    """A query for a share. It is 0 where there is nothing, neither a gap nor "no data"."""
+    of_all = f"clamp_min(sum(rate({whole}{_RATE})), 1e-9)"
+    return f"(sum(rate({part}{_RATE})) or vector(0)) / {of_all}"
 
 
 _LIMITS: Final = "max by (scope, name, period)"
@@ -146,8 +148,8 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ((f"1 - {_engine('free_blocks')} / {_engine('num_blocks')}", "{{worker}}"),),
             "percentunit",
         ),
-        Panel("Step", ((_engine("step_ms"), "{{worker}}"),), "ms"),
-        Panel("Prefill", ((_engine("prefill_tokens_per_s"), "{{worker}}"),)),
+        Panel("Step", ((_engine("step_seconds"), "{{worker}}"),), "s"),
+        Panel("Prefill", ((_engine("prefill_tokens_per_second"), "{{worker}}"),)),
         Panel(
             "Set back, faults",
             (

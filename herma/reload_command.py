@@ -4,6 +4,8 @@ Owns the report and the exit status. Must not know what a process can apply.
 """
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +18,29 @@ from protocol.errors import ConfigError, HermaError
 EXIT_REFUSED: Final = 1
 
 
-def run(arguments: argparse.Namespace) -> int:  # noqa: ARG001
+def run(arguments: argparse.Namespace) -> int:
     """Ask each gateway and worker of this user. Returns 1 if one refused an invalid file, else 0.
-    Raises `ConfigError` if none runs.
+    Raises `ConfigError` if none runs. With `pid` only that process is asked, by SIGHUP.
     """
+    if arguments.pid is not None:
+        _hang_up(arguments.pid)
+        return 0
     found = list(_processes())
     if not found:
         raise ConfigError("no gateway and no worker runs on this host (as this user)")
     # Not `all` over a generator, because each process must be asked.
     return EXIT_REFUSED if False in [_reload(name, path) for name, path in found] else 0
+
+
+def _hang_up(pid: int) -> None:
+    """Send SIGHUP to one of Herma's processes. Raises `ConfigError` if it is none."""
+    try:
+        title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+        if b"herma" not in title:
+            raise ConfigError(f"process {pid} is none of Herma's")
+        os.kill(pid, signal.SIGHUP)
+    except OSError as error:
+        raise ConfigError(f"process {pid} cannot be told: {error.strerror}") from error
 
 
 def _processes() -> Iterator[tuple[str, Path]]:

@@ -13,16 +13,21 @@ from protocol.errors import ConfigError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file; create its folder if it is missing. A reader sees either the old or the new
-    content, also after a power cut. Raises `OSError`.
+    """Replace the file; create its folder if it is missing. Only this user may read it. A reader
+    sees either the old or the new content, also after a power cut. Raises `OSError`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    with new.open("wb") as file:
+    new.unlink(missing_ok=True)
+    with open(new, "wb", opener=_private) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 @contextmanager
@@ -33,8 +38,8 @@ def held_alone(path: Path, what: str) -> Iterator[None]:
     cannot be created.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w", encoding="ascii")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.fdopen(_private(str(path), os.O_WRONLY | os.O_CREAT), "w", encoding="ascii")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
     with file:

@@ -120,6 +120,7 @@ def _labels(kind: _Kind) -> dict[str, str]:
         "gen_ai_operation_name": kind.operation,
         "gen_ai_provider_name": kind.provider,
         "gen_ai_request_model": kind.model,
-        "gen_ai_response_model": kind.model,
     }
+    if kind.model != "unknown":
+        labels["gen_ai_response_model"] = kind.model
     return {**labels, "error_type": kind.error} if kind.error else labels

@@ -19,6 +19,7 @@ from gateway.http.turn_metrics import TurnMetrics
 from gateway.routing import ModelView, WorkerView
 from gateway.spending import MICRO, SpendingFigures, Window
 from gateway.telemetry import RequestTrace
+from protocol.messages import Load
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -34,14 +35,11 @@ class Metrics:
         process: str | None = None,
     ) -> None:
         """`process`, if several processes share the port, becomes a label of every sample."""
-        self._registry = CollectorRegistry()
-        self._shown = self._registry
-        if process is not None:
-            self._shown = CollectorRegistry()
-            self._shown.register(_OfProcess(self._registry, process))
+        self._registry, self._shown = CollectorRegistry(), CollectorRegistry()
+        self._shown.register(_Shown(self._registry, process))
         self._registry.register(_Fleet(models, gauges))
         self._registry.register(_Spending(spending))
-        self.turns = TurnMetrics()
+        self.turns = TurnMetrics(known=lambda: _known_ends(models()))
         self._registry.register(self.turns)
         self.clients = ClientTokens()
         self._registry.register(self.clients)
@@ -64,12 +62,30 @@ class Metrics:
         return generate_latest(self._shown)
 
 
-class _OfProcess(Collector):
-    """Adds the label `process` to the samples of another collector."""
+_ERRORS: Final = (400, 404, 413, 429, 499, 500, 502, 503, 504)
+_ANSWERS: Final = (200, 499, 500, 502, 503)
 
-    def __init__(self, inner: Collector, process: str) -> None:
+
+def _known_ends(models: tuple[ModelView, ...]) -> Iterator[tuple[str, int, str]]:
+    """The usual ends of requests, by model, status and server. They are shown from the start, with
+    0: Prometheus counts no increase of a series that begins at 1.
+    """
+    for model in models:
+        clouds = [f"cloud:{target.provider}" for target in model.fallback]
+        yield from ((model.name, status, "none") for status in _ERRORS)
+        for server in ("worker", *dict.fromkeys(clouds)):
+            yield from ((model.name, status, server) for status in _ANSWERS)
+
+
+class _Shown(Collector):
+    """The samples of another collector as they are shown: with the label `process`, if there is
+    one, and without the times since when each is counted. In the text format these are a third of
+    all series and no part of the metrics that they belong to.
+    """
+
+    def __init__(self, inner: Collector, process: str | None) -> None:
         self._inner = inner
-        self._process = process
+        self._labels = {} if process is None else {"process": process}
 
     def describe(self) -> list[Metric]:
         """Nothing: a registry need not collect in order to know the names."""
@@ -78,8 +94,9 @@ class _OfProcess(Collector):
     def collect(self) -> Iterator[Metric]:
         for metric in self._inner.collect():
             metric.samples = [
-                sample._replace(labels={**sample.labels, "process": self._process})
+                sample._replace(labels={**sample.labels, **self._labels})
                 for sample in metric.samples
+                if not sample.name.endswith("_created")
             ]
             yield metric
 
@@ -202,9 +219,20 @@ _ENGINE_GAUGES: Final = {
     "num_blocks": "Blocks of the key-value cache.",
     "steps": "Steps since the engine's start.",
     "preemptions": "Sequences set back for lack of blocks since the engine's start.",
-    "step_ms": "Moving average of a step's duration.",
-    "prefill_tokens_per_s": "Moving average of the prefill rate.",
+    "step_seconds": "Moving average of a step's duration.",
+    "prefill_tokens_per_second": "Moving average of the prefill rate.",
 }
+
+
+def _figure(load: Load, name: str) -> float:
+    """A figure of an engine in the base unit of its metric's name."""
+    match name:
+        case "step_seconds":
+            return load.step_ms / 1000
+        case "prefill_tokens_per_second":
+            return load.prefill_tokens_per_s
+        case _:
+            return float(getattr(load, name))
 
 
 _DRAFT_GAUGES: Final = {
@@ -228,7 +256,7 @@ def _of_engines(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
         family = GaugeMetricFamily(f"herma_engine_{name}", help_text, labels=("worker",))
         for worker in workers:
             if worker.load is not None:
-                family.add_metric((worker.name,), getattr(worker.load, name))
+                family.add_metric((worker.name,), _figure(worker.load, name))
         yield family
     yield from _of_drafts(workers)
 

@@ -6,7 +6,7 @@ run. The client library's own counters take a lock per number, which costs 20 us
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, final
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -59,10 +59,17 @@ class _OfModel:
 
 @final
 class TurnMetrics(Collector):
-    """Finished requests by model and end, and since when each series is counted."""
+    """Finished requests by model and end, and since when each series is counted. `known` gives the
+    ends that are shown before they come.
+    """
 
-    def __init__(self, unix_time: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        unix_time: Callable[[], float] = time.time,
+        known: Callable[[], Iterable[tuple[str, int, str]]] = tuple,
+    ) -> None:
         self._unix_time = unix_time
+        self._known = known
         self._models: dict[str, _OfModel] = {}
         self._ends: dict[tuple[str, int, str], int] = {}
         self._ended_since: dict[tuple[str, int, str], float] = {}
@@ -85,6 +92,9 @@ class TurnMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metric families."""
+        for end in self._known():
+            if end not in self._ends:
+                self._begin(end)
         yield self._requests()
         yield self._tokens()
         first_token = Metric(

@@ -62,7 +62,8 @@ class _Batch:
 
 class LedgerWriter:
     """A queue of ledger entries, which `run` writes. `see` gets what all other processes have spent
-    and reserved in `places`.
+    and reserved in `places`. `trouble`: why the last reservations could not be shared with other
+    hosts, in words for clients; empty if they could.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class LedgerWriter:
         self._usage: Usages = {}
         self._has_work = trio.Event()
         self._looks_at = 0.0
-        self._is_blind = False
+        self._blind_for = ""
+        self.trouble = ""
         self._thread = trio.CapacityLimiter(1)
 
     async def run(
@@ -162,6 +164,7 @@ class LedgerWriter:
                 batch.refused = await trio.to_thread.run_sync(
                     store.write, batch.rows, settlements, usage.values(), limiter=self._thread
                 )
+            self.trouble = store.trouble
             if batch.refused:
                 await self._look(store)
         except LedgerError as error:
@@ -183,8 +186,8 @@ class LedgerWriter:
             with trio.CancelScope(shield=True):
                 self._see(await trio.to_thread.run_sync(store.look, places, limiter=self._thread))
         except LedgerError as error:
-            if not self._is_blind:
+            if self._blind_for != str(error):
                 _log.error("%s", error)
-            self._is_blind = True
+            self._blind_for = str(error)
         else:
-            self._is_blind = False
+            self._blind_for = ""

@@ -212,7 +212,7 @@ class Spending:
                 return Bill(self, answer, None)  # no limit applies, and no cost is recorded
             if (bill := await self._make_durable(answer, price)) is not None:
                 return bill
-        return _unrecorded()
+        return _unrecorded(self._writer.trouble)
 
     def _tariff(self, target: FallbackConfig) -> Tariff:
         named = target.provider, target.model
@@ -345,8 +345,9 @@ def _worst_case(
     )
 
 
-def _unrecorded() -> ApiError:
-    return unavailable("Spending cannot be recorded now; the log says why.", _RETRY_AFTER_S)
+def _unrecorded(why: str = "") -> ApiError:
+    text = f"Spending cannot be recorded now: {why or 'the log says why'}."
+    return unavailable(text, _RETRY_AFTER_S)
 
 
 def _entry(held: Reservation, usage: Usage, cost: int, *, is_settled: bool) -> Entry:

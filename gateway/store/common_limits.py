@@ -16,7 +16,7 @@ from gateway.store.balances import Balance, Balances, Cap, Place, add_cost
 from protocol.errors import ConfigError, HermaError
 
 if TYPE_CHECKING:
-    from redis import Redis
+    from redis import Redis, RedisError
 
 TIMEOUT_S: Final = 1.0
 REST_S: Final = 0.5
@@ -78,7 +78,13 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class StoreUnreachable(HermaError):
-    """The server gave no answer, so nothing is known of what it did."""
+    """The server gave no answer, so nothing is known of what it did. `cause` says why without
+    addresses or secrets.
+    """
+
+    def __init__(self, text: str, cause: str) -> None:
+        super().__init__(text)
+        self.cause = cause
 
 
 class _Answer(msgspec.Struct):
@@ -116,6 +122,7 @@ class CommonLimits:
         self.others = set(others)
         self._lost_at: float | None = None
         self._rests_until = -math.inf
+        self._last_trouble = ("", "")
 
     def exchange(
         self, windows: Callable[[], Balances], changes: Balances, wishes: list[Wish]
@@ -200,7 +207,7 @@ class CommonLimits:
         if not asks:
             return []
         if time.monotonic() < self._rests_until:
-            raise StoreUnreachable("the shared limits could not be reached a moment ago")
+            raise StoreUnreachable(*self._last_trouble)
         try:
             with self._redis.pipeline(transaction=False) as pipeline:
                 for words in asks:
@@ -208,8 +215,33 @@ class CommonLimits:
                 return list(pipeline.execute())
         except RedisError as error:
             self._rests_until = time.monotonic() + REST_S
-            reason = f"{type(error).__name__}: {error}"
-            raise StoreUnreachable(f"the shared limits cannot be reached: {reason}") from error
+            cause = _cause_of(error)
+            text = f"the shared limits: {cause} ({type(error).__name__}: {error})"
+            self._last_trouble = text, cause
+            raise StoreUnreachable(text, cause) from error
+
+
+def _cause_of(error: "RedisError") -> str:
+    """What an operator has to look at. The classes are the client's, and some are only in its newer
+    versions, so they are told by their names.
+    """
+    names = {one.__name__ for one in type(error).__mro__}
+    text = str(error)
+    if names & {"AuthenticationError", "AuthenticationWrongNumberOfArgsError"} or "NOAUTH" in text:
+        return "the Redis server refuses the password"
+    if "NoPermissionError" in names:
+        return "the Redis server refuses this user's commands"
+    if "OutOfMemoryError" in names or "OOM" in text:
+        return "the Redis server is out of memory"
+    if "BusyLoadingError" in names:
+        return "the Redis server still loads its data"
+    if "ReadOnlyError" in names:
+        return "the Redis server is a read-only replica"
+    if "TimeoutError" in names:
+        return f"the Redis server did not answer in {TIMEOUT_S:g} s: it is stopped or overloaded"
+    if "ConnectionError" in names:
+        return "the Redis server cannot be reached"
+    return "the Redis server answers with an error"
 
 
 def _claim(wish: Wish) -> dict[str, object]:

@@ -171,6 +171,8 @@ class LedgerStore:
     ) -> None:
         self._path = path
         self._has_exchanged = False
+        self.trouble = ""
+        """Why the last claims could not be shared with other hosts; empty if they could."""
         self._common: CommonLimits | None = None
         with ExitStack() as stack:
             try:
@@ -289,9 +291,11 @@ class LedgerStore:
         if self._common is None or not (claims or changes):
             return refused
         fits = [one for one in claims if one.number not in refused]
+        self.trouble = ""
         try:
             beyond = self._tell(changes, fits)
-        except StoreUnreachable:
+        except StoreUnreachable as error:
+            self.trouble = error.cause
             # The next `look` reports the failure. Claims without a limit are accepted.
             beyond = frozenset(one.number for one in fits if one.caps)
         for one in fits:

@@ -27,6 +27,8 @@ OTHER: Final = "other"
 """The operation of a path that is passed on as it is."""
 _SERVER_ERROR: Final = 500
 _NS: Final = 1_000_000_000
+_UNKNOWN: Final = "unknown"
+"""The model of a request that names none of ours: no model has answered it."""
 
 
 class SpanEvent(msgspec.Struct, frozen=True):
@@ -85,13 +87,14 @@ def _attributes(trace: RequestTrace) -> Iterator[tuple[str, Value]]:
     yield "gen_ai.operation.name", operation_of(trace)
     yield "gen_ai.provider.name", provider_of(trace)
     yield "gen_ai.request.model", trace.model
-    yield "gen_ai.response.model", trace.model
+    if trace.model != _UNKNOWN:
+        yield "gen_ai.response.model", trace.model
     yield "gen_ai.response.id", trace.id
     yield "gen_ai.request.stream", trace.is_stream
     yield "http.response.status_code", trace.status
     if trace.finish:
         yield "gen_ai.response.finish_reasons", (trace.finish,)
-    if trace.first_at is not None:
+    if trace.first_at is not None and trace.is_stream:
         yield "gen_ai.response.time_to_first_chunk", trace.first_at - trace.received_at
     if trace.status != OK:
         yield "error.type", trace.error or str(trace.status)

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import trio
 
 from config import FallbackConfig, GatewayConfig, ParamsConfig, ProviderConfig
-from gateway.api import ApiError, Usage, connection_lost, invalid
+from gateway.api import ApiError, Usage, busy, connection_lost, invalid
 from gateway.link import Overdue, RelayClient, Silence
 from gateway.routing import Lease, RouteRequest, UseProvider
 from gateway.telemetry import AttemptTrace
@@ -25,12 +25,13 @@ from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderFail
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Rejected, RejectReason, RelayFacts
 
-_Failure = RejectReason | Literal["lost", "failed"]
+_Failure = RejectReason | Literal["lost", "failed", "absent"]
 """`failed`: the engine lives, and has failed on the request."""
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _LOADED: Final = frozenset({429, 503})
 """An engine that answers with one of these has no room now; it is alive."""
 _ABSENT: Final = 404
+_RETRY_AFTER_S: Final = 5
 _REFUSED: Final = frozenset({400, 413, 415, 422})
 """The engine refuses the request, with a body that is not JSON."""
 
@@ -69,6 +70,9 @@ class RelayRun:
         self._ticket: int | None = None
         self._is_complete = False
         self._retry_policy: RetryPolicy | None = None
+        self._absent = self._full = frozenset[WorkerId]()
+        self._full_until: float | None = None
+        self._retry_after_s = _RETRY_AFTER_S
         self.has_begun = False
         self.usage: Usage | None = None
 
@@ -85,6 +89,9 @@ class RelayRun:
                 failure = await self._try(answer)
                 if failure is None:
                     return None
+                if failure == "absent":
+                    answer = await self._elsewhere(answer, cloud=cloud)
+                    continue
                 has_failed = has_failed or failure == "failed"
                 if failure == "lost" or failure == "failed" or answer.is_lost:  # noqa: PLR1714
                     excluded = frozenset({answer.worker_id})
@@ -95,10 +102,53 @@ class RelayRun:
                 self._services.counters.busy_requeued += 1
                 self._note_loss("busy")
                 self._trace.ticket = answer.ticket
-                answer = await dispatcher.route_again(answer, failure)
+                answer = await self._again(answer, failure, cloud=cloud)
             return answer
         finally:
             self._release()
+
+    async def _elsewhere(self, lease: Lease, *, cloud: bool) -> Lease | UseProvider:
+        """Another place: the engine of `lease` does not have the path, or the model. Raises
+        `ApiError` 404 once all ready ones were asked.
+        """
+        self._note_loss("not served there")
+        self._absent |= {lease.worker_id}
+        self._release()
+        ask = self._ask(self._absent, cloud=cloud, has_failed=True)
+        answer = await self._services.dispatcher.route(ask)
+        if isinstance(answer, Lease) and answer.worker_id in self._absent:
+            raise no_such_path(self._job.model, self._what)
+        return answer
+
+    async def _again(
+        self, lease: Lease, failure: RejectReason, *, cloud: bool
+    ) -> Lease | UseProvider:
+        """Another place: the worker of `lease` has no room. Of several workers another one is
+        asked. Engines that refuse for `resume_wait_s` are not waited for any longer: a provider
+        answers, or the client is told when to ask again. Raises `ApiError` 429.
+        """
+        dispatcher, now = self._services.dispatcher, trio.current_time()
+        if self._full_until is None:
+            self._full_until = now + self._services.config.gateway.resume_wait_s
+        self._full |= {lease.worker_id}
+        with trio.move_on_at(self._full_until):
+            answer = await dispatcher.route_again(lease, failure)
+            if isinstance(answer, UseProvider):
+                return answer
+            view = dispatcher.model(self._job.model)
+            num_ready = 0 if view is None else view.ready_workers
+            if answer.worker_id in self._full and num_ready > len(self._full):
+                self._release()
+                answer = await dispatcher.route(self._ask(self._full, cloud=cloud))
+            if trio.current_time() < self._full_until:
+                return answer
+        self._release()
+        view = dispatcher.model(self._job.model)
+        if view is not None and view.cloud and cloud and self._job.caller.cloud and view.fallback:
+            reason = f"the workers of {view.name} take no requests"
+            return UseProvider(dispatcher.next_ticket(), view.fallback, reason)
+        text = f"The engines of {self._job.model} are full and took no request for long."
+        raise busy(text, self._retry_after_s)
 
     def note_usage(self, usage: Usage) -> None:
         """Keep the usage that the engine reports."""
@@ -183,9 +233,10 @@ class RelayRun:
             return outcome.reason
         if not lease.is_lost:
             if error.status in _LOADED:
+                self._retry_after_s = error.retry_after_s or _RETRY_AFTER_S
                 return "busy"
             if error.status == _ABSENT:
-                raise no_such_path(self._job.model, self._what)
+                return "absent"
             if error.status in _REFUSED:
                 text = error.words or f"The engine of {self._job.model} refuses this request."
                 raise ApiError(error.status or _ABSENT, text)

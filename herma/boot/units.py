@@ -33,7 +33,7 @@ NotifyAccess=main
 {who}WorkingDirectory={folder}
 {environment}EnvironmentFile=-{env_file}
 ExecStart={command}
-ExecReload=/bin/kill -HUP $MAINPID
+ExecReload={reload} --pid $MAINPID
 Restart=on-failure
 RestartSec=2
 # A mistake in the configuration, which a restart does not mend. An engine that dies again and again
@@ -124,6 +124,7 @@ def _unit(
         environment="".join(lines),
         env_file=str(options.env_file).replace("%", "%%"),
         command=" ".join(quoted(word, is_command=True) for word in argv),
+        reload=" ".join(quoted(word, is_command=True) for word in [*argv[:4], "reload"]),
         stop_s=stop_s,
         watchdog_s=_WATCHDOG_S,
         target="default.target" if options.user is None else "multi-user.target",

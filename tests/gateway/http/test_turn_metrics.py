@@ -1,6 +1,8 @@
 """What is counted of requests is told as the client library's own counters would tell it."""
 
 import re
+import shutil
+import subprocess
 from typing import Any
 
 from hypothesis import given
@@ -8,8 +10,14 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from gateway.api.events import Usage
+from gateway.http.edge import FleetGauges
+from gateway.http.metrics import Metrics
 from gateway.http.turn_metrics import TurnMetrics
+from gateway.routing import WorkerView
 from gateway.telemetry import RequestTrace
+from protocol.ids import WorkerId
+from protocol.messages import Load
+from tests.fakes.asgi import model_view
 
 FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 DURATION_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
@@ -115,3 +123,23 @@ def test_it_is_told_since_when_each_is_counted() -> None:
     created = [line for line in lines if "_created{" in line]
     assert len(created) == 1 + 3 + 2
     assert all(line.endswith(" 1.5") for line in created)
+
+
+def test_what_is_shown_is_clean_and_begins_at_0() -> None:
+    """By the rules of Prometheus's own checker, where it is installed."""
+    load = Load(1, 1, 0, 5, 9, 3, 0, step_ms=12.0, prefill_tokens_per_s=900.0)
+    worker = WorkerView(
+        WorkerId(1), "w", ("alpha",), "ready", 1, None, load, 0, 0, 0, fault="", fault_kind=None
+    )
+    gauges = FleetGauges(workers=(worker,), counters={"turns_started": 1})
+    text = Metrics(lambda: (model_view(),), lambda: gauges).render()
+    assert b"_created" not in text
+    for server in ("none", "worker"):
+        sample = f'herma_requests_total{{model="alpha",served_by="{server}",status="502"}} 0.0'
+        assert sample in text.decode()
+    assert b'herma_engine_step_seconds{worker="w"} 0.012' in text
+    if (checker := shutil.which("promtool")) is not None:
+        said = subprocess.run(
+            [checker, "check", "metrics"], input=text, capture_output=True, check=False
+        )
+        assert (said.returncode, said.stdout, said.stderr) == (0, b"", b"")

@@ -254,3 +254,28 @@ class HostsMachine(RuleBasedStateMachine):
 
 TestHosts = HostsMachine.TestCase
 TestHosts.settings = settings(stateful_step_count=20)
+
+
+def test_the_last_cause_is_told() -> None:
+    """Also while the server rests; without its address or password."""
+    with TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        try:
+            with socket.create_connection(("127.0.0.1", server.port)) as peer:
+                peer.sendall(b"CONFIG SET requirepass right\r\n")
+                assert peer.recv(100) == b"+OK\r\n"
+            limits = CommonLimits(server.url, "wrong", "USD", "host")
+            for _ in range(2):
+                with pytest.raises(module.StoreUnreachable, match="Redis") as caught:
+                    limits.is_known()
+                assert caught.value.cause == "the Redis server refuses the password"
+            limits.close()
+            limits = CommonLimits(server.url, None, "USD", "host")
+            server.stop()
+            for _ in range(2):
+                with pytest.raises(module.StoreUnreachable) as caught:
+                    limits.is_known()
+                assert caught.value.cause == "the Redis server cannot be reached"
+            limits.close()
+        finally:
+            server.stop()

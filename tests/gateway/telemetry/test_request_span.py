@@ -59,3 +59,15 @@ def test_only_our_own_failures_are_errors() -> None:
     assert span_of(left).error == ""
     assert span_of(left).attributes["error.type"] == "499"
     assert span_of(left).end_ns == span_of(left).start_ns
+
+
+def test_what_did_not_happen_is_left_out() -> None:
+    """A whole answer has no first chunk; a request for an unknown model was answered by none."""
+    chunk = "gen_ai.response.time_to_first_chunk"
+    whole = moved()
+    assert chunk not in span_of(whole).attributes
+    whole.is_stream = True
+    assert chunk in span_of(whole).attributes
+    unknown = span_of(RequestTrace(model="unknown", status=404)).attributes
+    assert "gen_ai.response.model" not in unknown
+    assert unknown["gen_ai.request.model"] == "unknown"

@@ -116,3 +116,38 @@ async def test_the_way_back_from_a_provider() -> None:
                 with trio.fail_after(10):
                     while (await gateway.ask()).started.served_by != "worker":  # noqa: ASYNC110
                         await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("status", [404, 429])
+async def test_another_engine_is_asked_where_one_does_not_serve(status: int) -> None:
+    """Beside a well one nobody sees it, whichever is asked first."""
+    bad, well = TextWorker("bad", statuses=[status] * 50), TextWorker("well")
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address, bad),
+        open_worker(gateway.address, well),
+    ):
+        await gateway.wait_workers(2)
+        for _ in range(4):
+            asked = await gateway.ask()
+            assert (asked.error, asked.started.worker) == (None, "well")
+
+
+async def test_an_engine_that_is_full_for_ever_is_not_awaited_for_ever() -> None:
+    """The client is told when to ask again; with a provider that one answers."""
+    full = TextWorker(statuses=[429] * 10_000)
+    async with open_gateway(resume_wait_s=0.3) as gateway, open_worker(gateway.address, full):
+        await gateway.wait_local()
+        error = (await gateway.ask()).error
+        assert error is not None
+        assert error.retry_after_s
+        assert error.status in {429, 503}
+    async with open_provider(FakeProvider()) as provider:
+        model, tables = chain_of({"far": provider})
+        full = TextWorker(statuses=[429] * 10_000)
+        async with (
+            open_gateway(models=[model], providers=tables, resume_wait_s=0.3) as gateway,
+            open_worker(gateway.address, full),
+        ):
+            await gateway.wait_local()
+            assert (await gateway.ask()).started.served_by == "cloud:far"

@@ -18,6 +18,12 @@ SECRET = "hunter2-0123456789"
         ("--hf-token", SECRET, "--tp", "2"),
         ("--config", f'{{"api_key": "{SECRET}", "x": 1}}'),
         ("--header", f"Authorization: Bearer {SECRET}"),
+        ("--header", f"X-Auth: {SECRET}"),
+        ("-H", f"X-Custom: {SECRET}"),
+        (f"X-Auth: {SECRET}",),
+        ("-e", f"MYSQL_PWD={SECRET}"),
+        (f"--env=MYSQL_PWD={SECRET}",),
+        ("env", f"ANYTHING={SECRET}", "server"),
         ("--url", f"https://me:{SECRET}@host/x"),
     ],
 )
@@ -48,6 +54,15 @@ def test_the_allow_list_of_variables() -> None:
         "CUDA_VISIBLE_DEVICES": "0",
         "LD_PRELOAD": "/x.so",
         "VLLM_API_KEY": "(not recorded)",
+    }
+
+
+def test_of_a_launch_only_what_is_known_is_recorded() -> None:
+    """Any other variable may hold a secret by a name that nobody foresaw."""
+    environ = {"MYSQL_PWD": SECRET, "MY_DSN": SECRET, "NCCL_DEBUG": "INFO", "PATH": "/bin"}
+    assert recorded_variables(environ) == {
+        **dict.fromkeys(("MYSQL_PWD", "MY_DSN", "PATH"), "(not recorded)"),
+        "NCCL_DEBUG": "INFO",
     }
 
 

@@ -165,9 +165,7 @@ async def prepare(
         prompt_tokens=prompt_tokens,
         digests=services.digests.digests(root, prompt, view.block_size),
         sampling=sampling,
-        seed=int.from_bytes(services.draw(8), "little") >> 1
-        if request.seed is None
-        else request.seed,
+        seed=_seed(services, request),
         salt=salt,
         end_ids=_end_ids(request, text, sampling),
         stop_ids=stop_ids,
@@ -178,6 +176,13 @@ async def prepare(
         opening=given.opening,
         grammar=grammar,
     )
+
+
+def _seed(services: Services, request: ChatRequest) -> int:
+    """The request's seed, else a drawn one of 63 bits."""
+    if request.seed is not None:
+        return request.seed
+    return int.from_bytes(services.draw(8), "little") >> 1
 
 
 def _with_variables(request: ChatRequest, own: ModelPrompt) -> ChatRequest:

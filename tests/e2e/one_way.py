@@ -262,7 +262,7 @@ class _TracedGateway:
     def _ask(self, messages: list[dict[str, str]]) -> str:
         body = json.dumps({"model": "echo", "messages": messages, "stream": True}).encode()
         head = (
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: herma\r\n"
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         self._connection.sendall(head.encode() + body)

@@ -150,10 +150,7 @@ async def prepare(
     if window is not None and prompt_tokens >= window:
         raise context_length_exceeded(window, prompt_tokens, request.prompt_field)
     max_tokens = _max_tokens(request, window, prompt_tokens)
-    sampling = request.sampling(max_tokens, text.sampling_defaults)
-    stop_ids = frozenset[int]()
-    if request.stop_token_ids and form.reasoning is not None:
-        sampling, stop_ids = _told_stops(sampling, text)
+    sampling, stop_ids = _sampling(request, text, form, max_tokens)
     root = _root_digest(view.name, "", salt)
     return Job(
         request=request,
@@ -285,14 +282,19 @@ def _grammar(
     return grammar, pack_tokens(text.encode_opening(Opening(past))) if past else b""
 
 
-def _told_stops(sampling: SamplingParams, text: ModelText) -> tuple[SamplingParams, frozenset[int]]:
-    """How an engine samples where the model may reason, and the stop tokens that the engine is not
-    told: those that are text, because it cannot know where the reasoning ends. Behind a control
+def _sampling(
+    request: ChatRequest, text: ModelText, form: AnswerFormat, max_tokens: int
+) -> tuple[SamplingParams, frozenset[int]]:
+    """How an engine samples, and the stop tokens that it is not told: those that are text where the
+    model may reason, because an engine cannot know where the reasoning ends. Behind a control
     token, such as the end of a turn, no model has learned to go on.
     """
+    sampling = request.sampling(max_tokens, text.sampling_defaults)
+    if not request.stop_token_ids or form.reasoning is None:
+        return sampling, frozenset()
     control = {token.id for token in text.encoder.control.values()} | text.eos_ids
-    told = tuple(one for one in sampling.stop_token_ids if one in control)
-    untold = frozenset(sampling.stop_token_ids) - control
+    told = tuple(one for one in request.stop_token_ids if one in control)
+    untold = frozenset(request.stop_token_ids) - control
     return msgspec.structs.replace(sampling, stop_token_ids=told), untold
 
 

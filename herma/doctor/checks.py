@@ -21,7 +21,7 @@ from herma.doctor.memory import (
     check_shared_memory,
 )
 from herma.doctor.model_files import check_models
-from herma.doctor.network import check_clock, check_open_files, check_ports
+from herma.doctor.network import check_clock, check_open_files, check_ports, check_proxies
 from herma.doctor.python import check_python
 from herma.doctor.settings import check_settings
 from herma.doctor.shared_limits import check_shared_limits
@@ -38,6 +38,7 @@ OF_HOST: Final[tuple[Callable[[Host], Iterator[Finding]], ...]] = (
     check_gpu_processes,
     check_clock,
     check_open_files,
+    check_proxies,
     check_python,
     check_gateways,
 )

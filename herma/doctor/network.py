@@ -16,6 +16,9 @@ from herma.doctor.host import Host
 CHECK: Final = "network"
 
 _LISTEN: Final = "0A"
+_PROXIES: Final = frozenset(
+    {"haproxy", "nginx", "caddy", "envoy", "traefik", "apache2", "httpd", "lighttpd"}
+)
 _MIN_FILES: Final = 4096
 """Each stream of a client takes a descriptor, and each stream of a provider another."""
 
@@ -36,6 +39,20 @@ def check_ports(host: Host, config: Config) -> Iterator[Finding]:
             f"port {port} ({key}) is taken by {name}" + (f", process {holder}" if holder else ""),
             "the gateway cannot start",
             f"stop it, or choose another port in {key}",
+        )
+
+
+def check_proxies(host: Host) -> Iterator[Finding]:
+    """Check whether a proxy runs here, whose clients could count as local."""
+    found = {host.text(process / "comm").strip() for process in host.names("/proc", "[0-9]*")}
+    for name in sorted(found & _PROXIES):
+        yield Finding(
+            "note",
+            "proxies",
+            f"{name} runs on this host",
+            "if it passes requests on to the gateway without a header such as X-Forwarded-For, and "
+            "with a loopback Host, its clients count as local: operators' pages need no key",
+            "let it send X-Forwarded-For, as the files in docs/http.md and docs/two-gateways.md do",
         )
 
 

@@ -351,3 +351,18 @@ def test_any_value_at_any_key_is_taken_or_refused(
     except ConfigError as error:
         assert str(error).startswith("x")
         assert len(str(error).splitlines()) == 1
+
+
+def test_a_file_that_is_swapped_by_symlink_is_read_anew(tmp_path: Path) -> None:
+    """As a ConfigMap of Kubernetes is: `..data` is replaced, the file's own link stays."""
+    for number in (1, 2):
+        folder = tmp_path / f"..{number}"
+        folder.mkdir()
+        (folder / "herma.toml").write_text(f"[gateway]\nport = 900{number}\n")
+    data, path = tmp_path / "..data", tmp_path / "herma.toml"
+    data.symlink_to("..1")
+    path.symlink_to("..data/herma.toml")
+    assert load_config(path).gateway.port == 9001
+    (tmp_path / "..new").symlink_to("..2")
+    (tmp_path / "..new").replace(data)
+    assert load_config(path).gateway.port == 9002

@@ -81,6 +81,10 @@ def _no_rights(machine: Machine) -> None:
     machine.gateways = _Unreadable()
 
 
+def _proxy(machine: Machine) -> None:
+    machine.write("/proc/7/comm", "haproxy\n")
+
+
 def _silent_server(machine: Machine) -> None:
     machine.shared_limits = "the shared limits cannot be reached"
 
@@ -166,6 +170,7 @@ def _preloaded(machine: Machine) -> None:
 NATIVE = HEAD
 LAUNCHED = HEAD + ENGINE
 CASES = {
+    "proxy on the host": Case("X-Forwarded-For", _proxy),
     "no rights": Case("as a user that may read it", _no_rights),
     "unit whose script is gone": Case(
         f"correct ExecStart in {UNIT} or install /opt/gone.sh",

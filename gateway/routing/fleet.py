@@ -19,7 +19,7 @@ from gateway.routing.fair_shares import FairShares
 from gateway.routing.fallback import Fallback
 from gateway.routing.trust import Trust
 from gateway.routing.wait_forecast import WaitForecast
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker_view import ATTACHING, Worker
 from protocol.grammars import GrammarForm, forms_of
 from protocol.ids import WorkerId
 from protocol.messages import PROTOCOL_VERSION, SCORES_PROMPTS, Fault, Register
@@ -350,6 +350,11 @@ class Fleet:
             worker.state in ("starting", "unproven", "draining") for worker in self.serving(model)
         )
 
+    def is_absent(self, model: Model) -> bool:
+        """Whether the model's only workers wait for attached engines that were never there."""
+        here = self.serving(model)
+        return bool(here) and all(map(_waits_for_engine, here))
+
     def has_given_up(self, model: Model, now: float, patience_s: float) -> bool:
         """Whether all workers of the model have reported that they stop restarting, and none that
         left without such a report may come back within `patience_s`. False for a model without
@@ -481,3 +486,11 @@ class Fleet:
         if ready:
             return "ready"
         return "starting" if self.starting(model) else "down"
+
+
+def _waits_for_engine(worker: Worker) -> bool:
+    """Whether the worker has not found its attached engine since it started."""
+    progress = worker.progress
+    if worker.state != "starting" or progress is None:
+        return False
+    return progress.phase == ATTACHING and progress.epoch <= 1

@@ -35,7 +35,7 @@ from gateway.routing.quarantine import Quarantine
 from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_next
 from gateway.routing.route_preview import RoutePreview, preview
 from gateway.routing.wait_forecast import NOTE_S, REFRESH_S
-from gateway.routing.worker_view import Reservation, Worker
+from gateway.routing.worker_view import ATTACHING, Reservation, Worker
 from gateway.telemetry import BreakerClosed, BreakerOpen, WorkerProven, WorkerUnproven
 from protocol.messages import RejectReason
 
@@ -373,6 +373,7 @@ class PlacementQueue:
         """
         effects: list[Effect] = []
         is_awaited = self._fleet.is_coming(model) or now < model.awaited_until
+        is_awaited = is_awaited and not self._fleet.is_absent(model)
         may_resume = is_awaited or not self._fleet.has_given_up(model, now, self._resume_wait_s)
         for waiting in model.queue:
             request = waiting.request
@@ -562,6 +563,10 @@ def _unserved_error(
         start_retry_after_s(now - w.since, w.progress.fraction if w.progress else 0.0)
         for w in starting
     )
+    if all(w.progress is not None and w.progress.phase == ATTACHING for w in starting):
+        names = ", ".join(worker.name for worker in starting)
+        text = f"No engine answers at the address of {names}, which serves {model}."
+        return errors.unavailable(text, DOWN_RETRY_AFTER_S)
     # The cause of an earlier engine's death is left out: it holds paths and foreign text.
     progress = _start_progress(starting)
     how_far = f" ({progress})" if progress else ""

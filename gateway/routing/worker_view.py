@@ -17,6 +17,8 @@ from gateway.routing.trust import Trust
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import Drafting, EngineFacts, Fault, FaultKind, Load, Progress, Register
 
+ATTACHING: Final = "attach"
+"""The phase of a start in which a worker looks for an engine that it did not launch."""
 AUXILIARY_PLACES: Final = 1
 """Places beyond a worker's cap that only auxiliary requests may use."""
 STEPS_AHEAD: Final = 2

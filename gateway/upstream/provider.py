@@ -37,6 +37,7 @@ from gateway.upstream.answer import (
     calls_made,
     check_answer,
 )
+from gateway.upstream.checked_completions import CheckedStream, WholeBody
 from gateway.upstream.error_words import OVERFLOW, error_of, has_form, quoted
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.kept_calls import CallsMade
@@ -96,6 +97,7 @@ _TARGET: Final = "/%!$&'()*+,;=:@~?"
 
 _DONE: Final = b"data: [DONE]\n\n"
 _CHAT: Final = "/chat/completions"
+_COMPLETIONS: Final = "/completions"
 _JSON: Final = b"application/json"
 _EVENTS: Final = b"text/event-stream"
 _USER_AGENT: Final = (b"user-agent", f"herma/{VERSION}".encode())
@@ -316,15 +318,43 @@ class Provider:
                 path, headers, b"*/*", kind, body, self.config.answer_s
             ) as response:
                 self._check_status(response, path)
-                has_begun = True
                 pieces = _Bounded(response.body, self.config.read_s)
                 bounded = HttpResponse(response.status, response.headers, pieces)
-                await respond(bounded, self._forwarded(response))
+                checked = await self._checked(path, bounded)
+                has_begun = True
+                await respond(checked, self._forwarded(response))
         except (ProviderFailed, *_EXCHANGE_ERRORS) as error:
             failed = self._failure(error)
             if has_begun:
-                raise ProviderCut(str(failed)) from failed
-            raise failed from error
+                raise ProviderCut(str(failed), words=failed.words) from failed
+            if not isinstance(error, BadStream) or error.refusal is None:
+                raise failed from error
+            await respond(self._refused(error.refusal), ())
+
+    async def _checked(self, path: str, response: HttpResponse) -> HttpResponse:
+        """`response` with a body in which an error is in the API's form, and which ends well if it
+        answers raw prompts. Raises `ProviderFailed` and `BadStream`.
+        """
+        kind = dict(response.headers).get(b"content-type", _JSON)
+        if response.status == 200 and path == _COMPLETIONS:
+            if kind.startswith(_EVENTS):
+                stream = CheckedStream(response.body, may_end=self._given_client is not None)
+                await stream.begin()
+                return HttpResponse(200, response.headers, stream)
+            answer = await self._whole(response, self.config.read_s)
+            headers = response.headers if answer.status == 200 else [(b"content-type", _JSON)]
+            return HttpResponse(answer.status, headers, WholeBody(answer.body))
+        if response.status < 400:
+            return response
+        body = await self._first_bytes(response)
+        told = error_of(response.status, body)
+        if told is not None and (told.code == OVERFLOW or not has_form(body)):
+            return self._refused(told)
+        return HttpResponse(response.status, response.headers, WholeBody(self._redaction.of(body)))
+
+    def _refused(self, error: ApiError) -> HttpResponse:
+        answer = self._refusal(error)
+        return HttpResponse(answer.status, [(b"content-type", _JSON)], WholeBody(answer.body))
 
     def _ask_chat(
         self,

@@ -7,6 +7,8 @@ reported. Must not know frames or the process of the engine.
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import time
 from array import array
@@ -36,6 +38,8 @@ from workers.external import (
 from workers.ipc import StartSpeed
 from workers.model_dir import CONFIG_NAME, GENERATION_NAME, read_eos_ids, read_vocab_size
 from workers.scheduler import CARD_SEQS
+
+_log = logging.getLogger("herma.bridge")
 
 Report = Callable[[str, float, str], None]
 
@@ -104,9 +108,10 @@ class StartReports:
 
 async def wait_answering(client: EngineClient, reports: StartReports, *, is_launched: bool) -> None:
     """Return once the engine's health check answers 200, or asks for a key: the next question
-    tells. An attached engine may be away for any time; that is no failure.
+    tells. An attached engine may be away for any time; that is no failure, but it is said at once.
     """
-    began_at = reported_at = trio.current_time()
+    began_at = trio.current_time()
+    reported_at = -math.inf
     while True:
         try:
             status = await client.health()
@@ -117,6 +122,8 @@ async def wait_answering(client: EngineClient, reports: StartReports, *, is_laun
             trouble = str(error)
         now = trio.current_time()
         if not is_launched and now - reported_at >= _ALIVE_EVERY_S:
+            if reported_at < began_at:
+                _log.warning("no engine at %s: it %s; trying again", client.url, trouble)
             reported_at = now
             reports.say("attach", 0.0, f"{client.url} {trouble}, for {now - began_at:.0f} s")
         await trio.sleep(_POLL_S)

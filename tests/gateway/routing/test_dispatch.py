@@ -216,6 +216,18 @@ def test_a_starting_worker_is_waited_for() -> None:
     assert placed(fleet.register(W1, hello("w1", facts()), 60.0)) == {1: W1}
 
 
+def test_an_engine_that_is_not_there_is_named_at_once() -> None:
+    """A wrong port is no start to wait for; an engine that was there before is."""
+    fleet = dispatch()
+    fleet.register(W1, hello("w1"), 0.0)
+    fleet.heard(W1, Progress(epoch=1, phase="attach", fraction=0.0), 0.1)
+    error = only(fleet.tickets.ask(request(1), 1.0), Refuse).error
+    assert (error.status, error.retry_after_s) == (503, 10)
+    assert "No engine answers at the address of w1" in error.message
+    fleet.heard(W1, Progress(epoch=1, phase="health probe", fraction=0.0), 2.0)
+    assert fleet.tickets.ask(request(2), 2.0) == ()
+
+
 def test_waiting_for_a_start_ends_after_the_patience() -> None:
     """After `resume_wait_s` a 503 says how far the start is and when to come again."""
     fleet = dispatch(resume_wait_s=30.0)

@@ -1,0 +1,87 @@
+"""The answer to raw prompts, on its way through: held until it has begun, and to its end.
+
+Owns how the stream of such an answer is read in pieces. Its bytes pass unchanged, but an error, an
+end that is none and what follows the end do not pass. Must not know connections.
+"""
+
+from typing import Final, final
+
+from gateway.upstream.relay import BadStream, StreamRelay
+from gateway.upstream.sse import EventSplitter
+from gateway.upstream.stream_end import StreamEnd
+from gateway.upstream.usage import StreamUsage
+from protocol.transport import Body
+
+_DONE: Final = b"data: [DONE]\n\n"
+
+
+@final
+class CheckedStream(Body):
+    """The whole events of `body`. With `may_end` the last `[DONE]` may be missing behind a
+    `finish_reason`. Reading raises `BadStream`.
+    """
+
+    def __init__(self, body: Body, *, may_end: bool) -> None:
+        self._body = body
+        self._may_end = may_end
+        self._splitter = EventSplitter()
+        self._passed: list[bytes] = []
+        self._is_over = False
+        self._problem: BadStream | None = None
+        usage = StreamUsage(lambda _: None, is_ours=False)
+        # A list of prompts makes several choices of one, so every chunk is looked at.
+        end = StreamEnd({"n": 0})
+        self._relay = StreamRelay(self._passed.append, usage, lambda: True, end)
+
+    async def begin(self) -> None:
+        """Read until the answer has begun."""
+        while not self._relay.has_begun and not self._is_over:
+            await self._read()
+        if not self._relay.has_begun:
+            raise self._problem or BadStream("ended its stream without an answer")
+
+    async def __anext__(self) -> bytes:
+        while not self._passed:
+            if self._problem is not None:
+                raise self._problem
+            if self._is_over:
+                raise StopAsyncIteration
+            await self._read()
+        data = b"".join(self._passed)
+        self._passed.clear()
+        return data
+
+    async def _read(self) -> None:
+        """Read more. A problem is raised once what came before it was passed on."""
+        try:
+            await self._read_on()
+        except BadStream as error:
+            self._problem, self._is_over = error, True
+
+    async def _read_on(self) -> None:
+        try:
+            data = await self._body.__anext__()
+        except StopAsyncIteration:
+            self._is_over = True
+            self._relay.take(self._splitter.flush())
+            if not self._splitter.is_done:
+                if not (self._may_end and self._relay.is_finished):
+                    raise BadStream("ended its stream early") from None
+                self._relay.take(_DONE)
+            return
+        self._relay.take(self._splitter.push(data))
+        self._is_over = self._splitter.is_done
+
+
+@final
+class WholeBody(Body):
+    """A body that has arrived."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def __anext__(self) -> bytes:
+        if not self._data:
+            raise StopAsyncIteration
+        data, self._data = self._data, b""
+        return data

@@ -1,0 +1,105 @@
+"""Answers to raw prompts, which pass as bytes: held to their ends as chats are."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.app import edge_of
+from gateway.http.routes import edge_app
+from tests.fakes.provider import FakeProvider, open_provider
+from tests.fakes.running_gateway import chain_of, open_gateway
+from tests.fakes.served import Reply, ask, served
+
+DONE = b"data: [DONE]\n\n"
+
+
+def chunk(text: str, finish: str | None = None, index: int = 0) -> bytes:
+    choice = {"index": index, "text": text, "finish_reason": finish}
+    return b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
+
+
+def whole(finish: str) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "text": "a b", "finish_reason": finish}]}).encode()
+
+
+async def asked(*answers: list[bytes] | bytes, **fields: Any) -> Reply:
+    """The reply of providers with these answers, in their order: events, or a body."""
+
+    def fake_of(answer: list[bytes] | bytes) -> FakeProvider:
+        fake = FakeProvider()
+        if isinstance(answer, bytes):
+            fake.whole = lambda _: answer  # type: ignore[method-assign]
+        else:
+            fake.events = lambda *_: answer  # type: ignore[method-assign]
+        return fake
+
+    stream = isinstance(answers[0], list)
+    first, last = fake_of(answers[0]), fake_of(answers[-1])
+    async with open_provider(first), open_provider(last):
+        model, tables = chain_of({"p0": first, "p1": last} if answers[1:] else {"p0": first})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            served(edge_app(edge_of(gateway.services))) as url,
+        ):
+            body = {"model": "alpha", "prompt": "Hi", "stream": stream, **fields}
+            return await ask(url, "POST", "/v1/completions", msgspec.json.encode(body))
+
+
+GOOD = [chunk("a"), chunk(" b", "stop"), DONE]
+
+
+async def test_a_sound_stream_passes_unchanged() -> None:
+    """And nothing behind its end does."""
+    assert (await asked(GOOD)).body == b"".join(GOOD)
+    assert (await asked([*GOOD, chunk("c"), b"data: {\n\n"])).body == b"".join(GOOD)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        [chunk("", "error")],
+        [chunk("", "banana"), DONE],
+        [DONE],
+        [],
+        [b'data: {"error": {"message": "hot"}}\n\n'],
+        [chunk("", "stop"), chunk("x", index=1), DONE],
+    ],
+)
+async def test_an_end_that_is_none_is_an_error(end: list[bytes]) -> None:
+    """After what has come; no [DONE] follows."""
+    reply = await asked([chunk("a"), *end])
+    assert reply.status == 200
+    assert reply.body.startswith(chunk("a"))
+    last = json.loads(reply.body.rstrip().rpartition(b"data: ")[2])
+    assert "upstream connection lost" in last["error"]["message"]
+    assert DONE not in reply.body
+
+
+@pytest.mark.parametrize(
+    "bad", [[chunk("", "error"), DONE], [DONE], [b'data: {"error": "hot"}\n\n'], whole("abort")]
+)
+async def test_where_nothing_was_sent_the_next_one_answers(bad: list[bytes] | bytes) -> None:
+    """Streamed and whole."""
+    reply = await asked(bad, whole("stop") if isinstance(bad, bytes) else GOOD)
+    assert (reply.status, reply.headers["x-herma-served-by"]) == (200, "cloud:p1")
+
+
+async def test_a_refusal_is_in_the_api_s_form() -> None:
+    """Of any path; within a stream too."""
+    refused = [b'data: {"error": {"message": "No such thing.", "code": 400}}\n\n', DONE]
+    reply = await asked(refused, GOOD)
+    assert (reply.status, reply.json["error"]["message"]) == (400, "No such thing.")
+    fake = FakeProvider(
+        status=422, error_body=b'{"detail": [{"loc": ["body", "x"], "msg": "No."}]}'
+    )
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            served(edge_app(edge_of(gateway.services))) as url,
+        ):
+            body = msgspec.json.encode({"model": "alpha", "input": "x"})
+            reply = await ask(url, "POST", "/v1/embeddings", body)
+    assert (reply.status, reply.json["error"]["message"]) == (422, "x: No.")

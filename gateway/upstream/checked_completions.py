@@ -1,4 +1,5 @@
-"""The answer to raw prompts, on its way through: held until it has begun, and to its end.
+"""Bodies that pass through: bounded in their silences, and those that answer raw prompts held until
+they have begun, and to their ends.
 
 Owns how the stream of such an answer is read in pieces. Its bytes pass unchanged, but an error, an
 end that is none and what follows the end do not pass. Must not know connections.
@@ -6,10 +7,13 @@ end that is none and what follows the end do not pass. Must not know connections
 
 from typing import Final, final
 
+import trio
+
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import EventSplitter
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import StreamUsage
+from protocol.errors import ReadTimeout
 from protocol.transport import Body
 
 _DONE: Final = b"data: [DONE]\n\n"
@@ -85,3 +89,17 @@ class WholeBody(Body):
             raise StopAsyncIteration
         data, self._data = self._data, b""
         return data
+
+
+@final
+class BoundedBody(Body):
+    """A body; iterating raises `ReadTimeout` after `silence_s` without a byte."""
+
+    def __init__(self, body: Body, silence_s: float) -> None:
+        self._body = body
+        self._silence_s = silence_s
+
+    async def __anext__(self) -> bytes:
+        with trio.move_on_after(self._silence_s):
+            return await self._body.__anext__()
+        raise ReadTimeout(f"no byte for {self._silence_s:g} s")

@@ -16,8 +16,6 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, urlsplit
@@ -37,12 +35,13 @@ from gateway.upstream.answer import (
     calls_made,
     check_answer,
 )
-from gateway.upstream.checked_completions import CheckedStream, WholeBody
+from gateway.upstream.checked_completions import BoundedBody, CheckedStream, WholeBody
 from gateway.upstream.error_words import OVERFLOW, error_of, has_form, quoted
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.kept_calls import CallsMade
 from gateway.upstream.redaction import Redaction
 from gateway.upstream.relay import BadStream, StreamRelay
+from gateway.upstream.retry_after import retry_after_s
 from gateway.upstream.sse import EventSplitter, EventTooLarge
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import (
@@ -68,7 +67,6 @@ if TYPE_CHECKING:
     from gateway.upstream.proxied import ProxiedClient
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
-MAX_RETRY_AFTER_S: Final = 600
 
 MAX_WORDS_BYTES: Final = 2**16
 WORDS_S: Final = 2.0
@@ -318,7 +316,7 @@ class Provider:
                 path, headers, b"*/*", kind, body, self.config.answer_s
             ) as response:
                 self._check_status(response, path)
-                pieces = _Bounded(response.body, self.config.read_s)
+                pieces = BoundedBody(response.body, self.config.read_s)
                 bounded = HttpResponse(response.status, response.headers, pieces)
                 checked = await self._checked(path, bounded)
                 has_begun = True
@@ -402,11 +400,10 @@ class Provider:
         is_answer = status == 200 if path == _CHAT else 200 <= status < 300
         if is_answer or (400 <= status < 500 and status not in _ABOUT_PROVIDER):
             return
-        retry_after_s = _retry_after_s(dict(response.headers).get(b"retry-after"))
         raise ProviderFailed(
             f"{self.name} failed with status {status}",
             status=status,
-            retry_after_s=retry_after_s,
+            retry_after_s=retry_after_s(dict(response.headers).get(b"retry-after")),
             may_be_charged=status >= 500 and status not in _UNCHARGED,
         )
 
@@ -520,19 +517,6 @@ class Provider:
         )
 
 
-class _Bounded(Body):
-    """A body; iterating raises `ReadTimeout` after `silence_s` without a byte."""
-
-    def __init__(self, body: Body, silence_s: float) -> None:
-        self._body = body
-        self._silence_s = silence_s
-
-    async def __anext__(self) -> bytes:
-        with trio.move_on_after(self._silence_s):
-            return await self._body.__anext__()
-        raise ReadTimeout(f"no byte for {self._silence_s:g} s")
-
-
 @lru_cache(maxsize=1024)
 def _address(name: str, url: str) -> tuple[str, str]:
     """The request target of `url`, and its server as `host:port`. Raises `ConfigError`."""
@@ -608,22 +592,3 @@ async def _read_body(
         raise failure
     if reading.cancelled_caught and not is_done:
         raise ReadTimeout(f"no part of an answer for {silence_s:g} s")
-
-
-def _retry_after_s(value: bytes | None) -> int | None:
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = _seconds_until(value.decode("latin-1"))
-    return min(MAX_RETRY_AFTER_S, max(1, math.ceil(seconds))) if math.isfinite(seconds) else None
-
-
-def _seconds_until(date: str) -> float:
-    """Seconds until an HTTP date; NaN if it is not one."""
-    try:
-        at = parsedate_to_datetime(date)
-    except (ValueError, OverflowError):
-        return math.nan
-    return (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()

@@ -101,15 +101,16 @@ class StreamRelay:
             and b'"tool_calls":null' not in data
             and b'"tool_calls": null' not in data
         )
+        is_end = (
+            b'"finish_reason"' in data
+            and b'"finish_reason":null' not in data
+            and b'"finish_reason": null' not in data
+        )
         if (
             not self.has_begun
             or self._is_over
             or not end.is_single
-            or (
-                b'"finish_reason"' in data
-                and b'"finish_reason":null' not in data
-                and b'"finish_reason": null' not in data
-            )
+            or (is_end and (has_calls or not end.ends_plainly(data)))
             or (has_calls and not self._goes_on(data))
             or not is_plain(data)
             or (b'"usage"' in data and may_contain_usage(data))
@@ -117,6 +118,8 @@ class StreamRelay:
             return False
         self._latest = data
         self._has_events = True
+        if is_end:
+            end.end_plainly()
         if has_calls:
             end.kept += data
         if b'"reasoning' in data:
@@ -168,7 +171,7 @@ class StreamRelay:
                 raise BadStream("sent what is no JSON object")
             case Kind.DONE:
                 return self._checked_end(event)
-            case Kind.CONTENT if b'"finish_reason"' in event or b'"tool_calls"' in event:
+            case Kind.CONTENT if b'"tool_calls"' in event or _says_end(event):
                 pass
             case Kind.CONTENT | Kind.EMPTY if not self._end.is_single:
                 pass
@@ -210,6 +213,15 @@ class StreamRelay:
             events, self._held = self._held + events, b""
         if events:
             self._on_events(events)
+
+
+def _says_end(event: bytes) -> bool:
+    """Whether a chunk says why an answer ended; `pass_single` asks the same without a call."""
+    return (
+        b'"finish_reason"' in event
+        and b'"finish_reason":null' not in event
+        and b'"finish_reason": null' not in event
+    )
 
 
 def _told(data: bytes) -> BadStream:

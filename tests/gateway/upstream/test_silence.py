@@ -14,6 +14,7 @@ from protocol.transport import Body, HttpResponse
 
 RAW: Final[dict[str, Any]] = {"model": "m", "messages": [], "stream": True}
 WORD: Final = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+LAST: Final = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
 DONE: Final = b"data: [DONE]\n\n"
 READ_S: Final = 3.0
 FIRST_S: Final = 20.0
@@ -101,6 +102,7 @@ async def test_slow_words_among_pings_are_an_answer(autojump_clock: MockClock) -
         for _ in range(20):
             yield WORD
             yield from [PINGS["comment"]] * 10
+        yield LAST
         yield DONE
 
     events: list[bytes] = []

@@ -15,7 +15,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test test-gateway check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-api test-engines test-page
+.PHONY: up install dev test test-gateway check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-page
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -190,6 +190,15 @@ $(SCHEMAS_DIR)/schemas.json: tests/schemas/collect.py tests/schemas/zod_types.mj
 	@mkdir -p $(@D) && npm install --silent --no-fund --no-audit --ignore-scripts --prefix $(@D) \
 		$$($(BIN)/python -c 'from tests.schemas.collect import PACKAGES; print(*PACKAGES)')
 	$(BIN)/python -m tests.schemas.collect $(@D)
+
+# lm-eval, guidellm and, where they install, aiperf and inference-perf against the built-in model, each
+# in an environment of its own outside the checkout.
+EVALUATIONS_DIR ?= $(HOME)/.cache/herma-evaluations
+
+test-evaluations: export HERMA_EVALUATIONS_DIR := $(abspath $(EVALUATIONS_DIR))
+test-evaluations: $(DEV)
+	$(BIN)/python -m tests.evaluation.install $(HERMA_EVALUATIONS_DIR)
+	$(BIN)/python -m pytest -q -s -m 'slow or not slow' -o faulthandler_timeout=0 tests/evaluation $(ARGS)
 
 # A real llama-server with the built-in model, built once (15 to 30 minutes on two cores) and kept
 # outside the checkout; cmake and a C++ compiler are needed.

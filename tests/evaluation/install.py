@@ -1,0 +1,65 @@
+"""Installs programs that evaluate and measure servers, each in an environment of its own.
+
+Owns their pinned versions and which of them must install. Must not know what they ask.
+
+    python -m tests.evaluation.install FOLDER
+"""
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Final, NamedTuple
+
+INSTALL_S: Final = 1200
+
+
+class Program(NamedTuple):
+    """What pip installs, and the command that it brings. `must`: nothing works without it."""
+
+    name: str
+    requirement: str
+    command: str
+    must: bool = False
+
+
+PROGRAMS: Final = (
+    Program("lm-eval", "lm-eval[api]==0.4.13 transformers==5.23.0", "lm_eval", must=True),
+    Program("guidellm", "guidellm==0.8.1", "guidellm", must=True),
+    Program("aiperf", "aiperf==0.13.0", "aiperf"),
+    Program("inference-perf", "inference-perf", "inference-perf"),
+)
+
+
+def command_of(folder: Path, name: str) -> Path | None:
+    """The command of an installed program; None if it is not installed."""
+    program = next(one for one in PROGRAMS if one.name == name)
+    command = folder / name / "bin" / program.command
+    return command if command.exists() else None
+
+
+def main() -> int:
+    """Install what is missing, with a line for each program."""
+    folder, is_complete = Path(sys.argv[1]).absolute(), True
+    for program in PROGRAMS:
+        if command_of(folder, program.name) is None:
+            venv.create(folder / program.name, with_pip=True)
+            python = folder / program.name / "bin" / "python"
+            made = subprocess.run(
+                [python, "-m", "pip", "install", "-q", *program.requirement.split()],
+                capture_output=True,
+                text=True,
+                timeout=INSTALL_S,
+                check=False,
+            )
+            if made.returncode:
+                reason = (made.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+                print(f"{program.requirement}: skipped, {reason}", flush=True)
+                is_complete &= not program.must
+                continue
+        print(f"{program.requirement}: installed", flush=True)
+    return 0 if is_complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

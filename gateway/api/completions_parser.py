@@ -115,6 +115,11 @@ def parse_completions(body: bytes, rewrite: Rewrite | None = None) -> Completion
     )
     fingerprint = xxhash.xxh3_128_digest(body)
     echo = bool(typed.echo)
+    is_scored = echo and typed.logprobs is not None and shared.grammar is None
+    if is_scored and typed.max_tokens == 1:
+        # Evaluations drop the last entry for the generated token, so a token that ends the answer
+        # must have one too.
+        shared = msgspec.structs.replace(shared, ignore_eos=True)
     return Completions(
         requests=tuple(
             _with_prompt(shared, at, one, fingerprint) for at, one in enumerate(prompts)

@@ -120,11 +120,14 @@ def test_lm_eval_gives_the_accuracy_of_transformers(
     arguments += ",num_concurrent=2,max_retries=1,tokenized_requests=True"
     if backend == "huggingface":
         arguments += f",tokenizer={MODEL}"
-    _run(
-        *(command, "--model", "local-completions", "--model_args", arguments),
-        *("--tasks", "herma_choices", "--include_path", tmp_path),
-        *("--output_path", tmp_path / "out"),
-    )
+    options = {
+        "--model": "local-completions",
+        "--model_args": arguments,
+        "--tasks": "herma_choices",
+        "--include_path": tmp_path,
+        "--output_path": tmp_path / "out",
+    }
+    _run([command], options)
     (report,) = tmp_path.glob("out/**/results_*.json")
     found = json.loads(report.read_text())["results"]["herma_choices"]["acc,none"]
     assert found == pytest.approx(_accuracy(docs))
@@ -135,22 +138,24 @@ def test_guidellm_measures(herma: HermaProcess, tmp_path: Path) -> None:
     """All requests are whole, with the token counts of the usage."""
     command, report = _command("guidellm"), tmp_path / "report.json"
     server = herma.base_url.removesuffix("/v1")
-    _run(
-        *(command, "run", "--backend", f"kind=openai_http,target={server},model=alpha"),
-        *("--profile", "kind=synchronous", "--constraint", "kind=max_requests,count=5"),
-        *("--tokenizer", f"kind=huggingface_auto,model={MODEL}"),
-        *("--data", "kind=synthetic_text,prompt_tokens=32,output_tokens=16"),
-        *("--output", f"kind=json,path={report}", "--disable-console"),
-    )
+    options = {
+        "--backend": f"kind=openai_http,target={server},model=alpha",
+        "--profile": "kind=synchronous",
+        "--constraint": "kind=max_requests,count=5",
+        "--tokenizer": f"kind=huggingface_auto,model={MODEL}",
+        "--data": "kind=synthetic_text,prompt_tokens=32,output_tokens=16",
+        "--output": f"kind=json,path={report}",
+    }
+    _run([command, "run", "--disable-console"], options)
     (found,) = json.loads(report.read_text())["benchmarks"]
     assert len(found["requests"]["successful"]) == 5
     assert not found["requests"]["errored"]
     print("guidellm: 5 requests, no error")
 
 
-def _run(*command: str | Path) -> None:
+def _run(command: list[str | Path], options: dict[str, str | Path]) -> None:
     made = subprocess.run(
-        command,
+        [*command, *(word for option in options.items() for word in option)],
         capture_output=True,
         text=True,
         timeout=RUN_S,

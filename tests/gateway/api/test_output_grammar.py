@@ -227,3 +227,15 @@ def test_raw_completions_take_vllms_fields() -> None:
     body = {"model": "m", "prompt": ["a", "b"], "guided_regex": "x+"}
     requests = parse_completions(json.dumps(body).encode()).requests
     assert [request.grammar and request.grammar.text for request in requests] == ["x+", "x+"]
+
+
+def test_an_evaluation_gets_its_one_token() -> None:
+    """lm-eval drops the last entry as that of the generated token; the end of an answer has none
+    unless it is ignored.
+    """
+    body = {"model": "m", "prompt": [[1, 2]], "echo": True, "logprobs": 1, "max_tokens": 1}
+    asked = parse_completions(json.dumps(body).encode())
+    assert asked.requests[0].ignore_eos
+    assert asked.num_top == 1
+    more = parse_completions(json.dumps({**body, "max_tokens": 2}).encode())
+    assert not more.requests[0].ignore_eos

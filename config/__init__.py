@@ -24,7 +24,9 @@ from config.environment import (
     signing_key_path,
     state_dir,
 )
-from config.load import load_config, parse_config, with_gateway
+from config.found_file import FILE_NAME, found_config
+from config.load import find_mistakes, load_config, parse_config, with_gateway
+from config.mistakes import Place, line_of
 from config.model import (
     DUMMY_PREFIX,
     ENGINE_KINDS,
@@ -61,6 +63,7 @@ __all__ = [
     "DUMMY_PREFIX",
     "ENGINE_KINDS",
     "EXTERNAL_ENGINES",
+    "FILE_NAME",
     "INDEX_DRAFTERS",
     "TEXT_ENGINE",
     "AlertConfig",
@@ -77,6 +80,7 @@ __all__ = [
     "ModelConfig",
     "Name",
     "ParamsConfig",
+    "Place",
     "PriceConfig",
     "ProviderConfig",
     "RateLimitConfig",
@@ -90,10 +94,13 @@ __all__ = [
     "builtin_drafters",
     "builtin_models",
     "clear_password",
+    "find_mistakes",
+    "found_config",
     "gateway_changes",
     "hash_api_key",
     "is_hub_id",
     "ledger_path",
+    "line_of",
     "load_config",
     "no_builtin",
     "no_drafter",

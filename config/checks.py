@@ -271,7 +271,8 @@ def _price_mistakes(config: Config) -> Iterator[Mistake]:
     key = next((key for key in config.keys if key.cloud == "allow" and key.limits.any), None)
     for model in config.models:
         for target in model.fallback if model.cloud == "allow" else ():
-            provider = config.providers[target.provider]
+            if (provider := config.providers.get(target.provider)) is None:
+                continue
             tariff = provider.models.get(target.model, TariffConfig())
             if provider.price is not None or tariff.price is not None:
                 continue

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from config.all_mistakes import all_mistakes
 from config.checks import mistakes, process_mistakes
 from config.defaults import DEFAULT_PROFILE, profiles
 from config.mistakes import Mistake, line_of
@@ -55,6 +56,18 @@ def _parse(text: str, source: str) -> Config:
     config = msgspec.convert(raw, Config)
     _refuse(mistakes(config), text, source)
     return config
+
+
+def find_mistakes(text: str, source: str) -> list[str]:
+    """A line for each mistake in `text`, with the place and the remedy; none if it has none."""
+    try:
+        found = all_mistakes(text, _fill_workers, _toml_error)
+    except RecursionError:
+        return [f"{source}: the configuration is nested too deeply"]
+    return [
+        f"{source}: {words}" if line is None else f"{source}:{line}: {words}"
+        for line, words in found
+    ]
 
 
 def with_gateway(config: Config, source: str, **keys: str | int | None) -> Config:
@@ -102,6 +115,9 @@ def _fill_workers(raw: dict[str, Any]) -> None:
         worker.setdefault("max_gap_ms", model.get("max_gap_ms", limits.max_gap_ms))
         worker.setdefault("max_context", limits.max_context)
         worker.setdefault("gateways", [bind])
+        # People copy the base URL of a client, which ends in /v1.
+        if (url := _text(worker, "url")) is not None and url.startswith(("http://", "https://")):
+            worker["url"] = url.rstrip("/").removesuffix("/v1")
 
 
 def _tables(value: object) -> list[dict[str, Any]]:

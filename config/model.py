@@ -19,7 +19,7 @@ _FIELD_NAME: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
 _ZMQ_URL: Final = r"^(tcp|ipc)://.+$"
 _TARGET: Final = r"^/[!-~]*$"
 _PATH: Final = r"^(/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+$"
-_ENGINE_URL: Final = r"^(https?://[^/?#]+/?|unix:/.+)$"
+_ENGINE_URL: Final = r"^(https?://[^/?#]+(/v1)?/?|unix:/.+)$"
 NAME_IN_WORDS: Final = "letters, digits and . _ : / @ - only"
 PATTERNS: Final = {
     _NAME: NAME_IN_WORDS,

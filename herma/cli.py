@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from herma import EXIT_EXPLAINED
+from herma.attach.options import add_attach_options
 from herma.bench_command import add_bench
 from herma.options import (
     Commands,
@@ -92,7 +93,23 @@ def _explained(argv: Sequence[str] | None) -> int:
     return status
 
 
+def _take_found_config(arguments: argparse.Namespace) -> None:
+    """Take `herma.toml` in this folder, or the user's, for a command that reads a file and was
+    given none. A child of another command gets its file by name.
+    """
+    takes_file = "config" in arguments and arguments.config is None
+    sets_model = getattr(arguments, "model", None) or getattr(arguments, "attach", None)
+    if not takes_file or sets_model or arguments.parent is not None:
+        return
+    from config import found_config
+
+    if (path := found_config(Path.cwd(), os.environ)) is not None:
+        print(f"herma: reading {path}", file=sys.stderr)
+        arguments.config = path
+
+
 def _run(arguments: argparse.Namespace) -> int:
+    _take_found_config(arguments)
     if arguments.parent is not None:
         import signal
 
@@ -117,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_servers(commands)
     _add_config(commands)
+    _add_init(commands)
     _add_doctor(commands)
     _add_plan(commands)
     _add_diff(commands)
@@ -164,6 +182,7 @@ def _add_servers(commands: Commands) -> None:
     up.add_argument(
         "--name", dest="serves", metavar="NAME", help="the public name of --model; default: its own"
     )
+    add_attach_options(up)
     gateway.add_argument("--serves", help=argparse.SUPPRESS)  # set by `herma up --model`
     gateway.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
     # Which of several processes this is, such as 0/4; set by their parent.
@@ -395,10 +414,31 @@ def _add_upgrade(commands: Commands) -> None:
 
 
 def _add_config(commands: Commands) -> None:
-    config = add_command(commands, "config", "check configuration files")
+    config = add_command(commands, "config", "check and show configuration files")
     actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
-    check = add_command(actions, "check", "validate a file without starting anything")
-    check.add_argument("file", type=Path, metavar="FILE")
+    check = add_command(
+        actions, "check", "validate a file without starting anything; name all its mistakes"
+    )
+    check.add_argument(
+        "--no-secrets",
+        action="store_true",
+        help="do not ask for the providers' keys, which this host need not have",
+    )
+    show = add_command(actions, "show", "print each value that takes effect, and whence it comes")
+    for action in (check, show):
+        action.add_argument(
+            "file", type=Path, nargs="?", metavar="FILE", help="default: herma.toml, as found"
+        )
+
+
+def _add_init(commands: Commands) -> None:
+    init = add_command(commands, "init", "write a commented configuration file; asks at a terminal")
+    init.add_argument(
+        "--output", type=Path, default=Path("herma.toml"), metavar="FILE", help="the new file"
+    )
+    init.add_argument("--force", action="store_true", help="overwrite the file")
+    init.add_argument("--model", metavar="DIR", help="a model for Herma's own engine, or a hub id")
+    add_attach_options(init)
 
 
 def _add_keys(commands: Commands) -> None:

@@ -1,31 +1,63 @@
-"""`herma config check FILE`: validates a file without starting anything.
+"""`herma config check [FILE]` and `herma config show [FILE]`.
 
-Owns the summary for people. Secrets are looked up but never shown.
+Owns the summary for people, and the list of the values that took effect. Secrets are looked up by
+`check` but never shown.
 """
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from config import (
     EXTERNAL_ENGINES,
+    FILE_NAME,
     INDEX_DRAFTERS,
     Config,
     LimitsConfig,
     PriceConfig,
     WorkerConfig,
+    find_mistakes,
+    found_config,
     load_config,
 )
+from herma import EXIT_EXPLAINED
 from herma.config_files import look_at_files
+from herma.effective_config import effective_lines
 from herma.preflight import check_aliases, check_providers, unserved_models
+from protocol.errors import ConfigError
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what the file sets up. Raises `ConfigError` for the first mistake."""
-    path: Path = arguments.file
+    """Print what the file sets up, or the values that took effect. Returns the status: 2 for a file
+    with mistakes, each of them printed. Raises `ConfigError` for a file that cannot be read.
+    """
+    path: Path | None = arguments.file or found_config(Path.cwd(), os.environ)
+    if path is None:
+        raise ConfigError(f"there is no {FILE_NAME} here: name a file, or write one: herma init")
+    if mistakes := _mistakes(path):
+        print(*(f"herma: {line}" for line in mistakes), sep="\n", file=sys.stderr)
+        return EXIT_EXPLAINED
     config = load_config(path)
-    check_providers(config, os.environ)
+    if arguments.action == "show":
+        print("\n".join(effective_lines(config, path)))
+        return 0
+    return _check(path, config, has_secrets=not arguments.no_secrets)
+
+
+def _mistakes(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []  # `load_config` says why
+    return find_mistakes(text, str(path))
+
+
+def _check(path: Path, config: Config, *, has_secrets: bool) -> int:
+    """`has_secrets`: this is the host whose environment has the providers' keys."""
+    if has_secrets:
+        check_providers(config, os.environ)
     check_aliases(config)
     # These are no mistakes: workers may run on other hosts, or be set up elsewhere.
     notes = [*look_at_files(config, os.environ), *unserved_models(config), *_unbounded(config)]

@@ -14,6 +14,7 @@ from typing import Final
 from config import (
     BUILTIN_PREFIX,
     DUMMY_PREFIX,
+    EXTERNAL_ENGINES,
     INDEX_DRAFTERS,
     TEXT_ENGINE,
     Config,
@@ -77,6 +78,8 @@ def missing_models(config: Config) -> Iterator[str]:
         path = found(worker.model)
         if worker.model in builtin_models() or (path is not None and path.is_dir()):
             continue
+        if worker.engine in ("native", *EXTERNAL_ENGINES) and is_hub_id(worker.model):
+            continue  # fetched at the start, unless the hub's cache has it
         if worker.engine != "native":
             yield (
                 f"worker `{worker.name}`: there is no directory {worker.model} on this host, and "
@@ -87,7 +90,7 @@ def missing_models(config: Config) -> Iterator[str]:
                 f"worker `{worker.name}`: {worker.model} is a shape for `herma plan` and `herma "
                 "bench`, without a tokenizer to serve it by"
             )
-        elif not is_hub_id(worker.model):
+        else:
             yield f"worker `{worker.name}`: on this host {no_model(worker.model)}"
 
 

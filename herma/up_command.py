@@ -12,7 +12,8 @@ from pathlib import Path
 import trio
 from setproctitle import setproctitle
 
-from config import Config
+from config import FILE_NAME, Config
+from herma.attach.choices import text_of
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.doctor import examine, this_host
 from herma.gateway_command import gateway_config, gateway_options
@@ -27,6 +28,29 @@ def run(arguments: Namespace) -> int:
 
     Raises `ConfigError` for problems found before the start.
     """
+    if arguments.attach:
+        return _attach(arguments)
+    if arguments.cloud is not None:
+        raise ConfigError("--cloud URL belongs to --attach URL; a file has [providers.NAME]")
+    return _serve(arguments)
+
+
+def _attach(arguments: Namespace) -> int:
+    """Serve what runs already, by a file that lasts as long as this process."""
+    if arguments.config is not None or arguments.model is not None:
+        raise ConfigError("--attach is a start without --config and --model")
+    folder = make_scratch("up")
+    try:
+        text = text_of(arguments, lambda line: say(f"herma: {line}"), f"ipc://{folder}/workers")
+        arguments.config = Path(folder) / FILE_NAME
+        arguments.config.write_text(text, encoding="utf-8")
+        say("herma: `herma init` with the same options writes this set-up as a file")
+        return _serve(arguments)
+    finally:
+        remove(folder)
+
+
+def _serve(arguments: Namespace) -> int:
     _take_model(arguments)
     config = gateway_config(arguments)
     check_host(config, os.environ)

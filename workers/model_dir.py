@@ -17,6 +17,7 @@ import xxhash
 from config import (
     BUILTIN_PREFIX,
     DUMMY_PREFIX,
+    EXTERNAL_ENGINES,
     INDEX_DRAFTERS,
     TEXT_ENGINE,
     WorkerConfig,
@@ -317,11 +318,28 @@ def engine_model_dir(config: WorkerConfig) -> Path:
         return builtin_dir(config.model)
     path = Path(config.model).expanduser()
     if not path.is_dir():
+        if config.engine in EXTERNAL_ENGINES and is_hub_id(config.model):
+            return hub_text_files(config.model)
         raise ConfigError(
             f"worker `{config.name}`: model {config.model} is no directory; the {config.engine} "
-            f"engine needs one with tokenizer.json and config.json, or {BUILTIN_PREFIX}NAME"
+            "engine needs one with tokenizer.json and config.json, a hub id, or "
+            f"{BUILTIN_PREFIX}NAME"
         )
     return path
+
+
+def hub_text_files(model_id: str) -> Path:
+    """The directory with the text files of the hub's model `model_id`, never its weights: from the
+    hub's cache on this host, else fetched. Blocks. Raises `ConfigError`.
+    """
+    from workers.hub import cached, fetch  # noqa: PLC0415 -- most models have a directory
+
+    found = cached(model_id, MODEL_FILES)
+    if found is None or not (found / TOKENIZER_NAME).exists():
+        found = fetch(model_id, MODEL_FILES)
+    if not (found / TOKENIZER_NAME).exists():
+        raise ConfigError(f"{model_id} has no {TOKENIZER_NAME} on the hub: give a local directory")
+    return found
 
 
 def check_dirs(config: WorkerConfig) -> None:
@@ -331,7 +349,9 @@ def check_dirs(config: WorkerConfig) -> None:
     if config.engine == TEXT_ENGINE:
         return
     if config.engine != "native":
-        engine_model_dir(config)
+        is_of_hub = config.engine in EXTERNAL_ENGINES and is_hub_id(config.model)
+        if not is_of_hub or Path(config.model).expanduser().is_dir():
+            engine_model_dir(config)
         return
     chosen = config.drafting
     found = [local_dir(config.model)]

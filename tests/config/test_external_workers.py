@@ -55,7 +55,7 @@ def test_the_command_names_all_kinds() -> None:
         ('engine = "vllm"', "needs `url`"),
         ('engine = "vlm"', 'did you mean "vllm"'),
         ('engine = "sglang"\nurl = "127.0.0.1:30000"', "http://HOST:PORT"),
-        ('engine = "sglang"\nurl = "http://127.0.0.1:30000/v1"', "http://HOST:PORT"),
+        ('engine = "sglang"\nurl = "http://127.0.0.1:30000/v2"', "http://HOST:PORT"),
         ('url = "http://127.0.0.1:8000"', "`url` is only for engine"),
         ('engine = "openai"', "needs `url`"),
         ('engine = "vllm"\nurl = "unix:/v"\nrefused_fields = ["x"]', "`refused_fields` is only"),

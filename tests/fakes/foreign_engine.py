@@ -138,13 +138,17 @@ class Handler(BaseHTTPRequestHandler):
         version = {"version": self.settings.version}
         model = {"id": "there", "object": "model", "max_model_len": WINDOW}
         if kind == "vllm":
+            model |= {"owned_by": "vllm", "root": str(_DIR)}
             answers |= {"/v1/models": {"data": [model]}, "/version": version}
         if kind == "sglang":
+            model |= {"owned_by": "sglang", "root": "there"}
+            answers["/get_model_info"] = {"model_path": str(_DIR), "is_generation": True}
             server = {**version, "max_total_num_tokens": 8192, "max_running_requests": SLOTS}
             answers |= {"/v1/models": {"data": [model]}, "/get_server_info": server}
         if kind == "llama-cpp":
             slot = {"default_generation_settings": {"n_ctx": WINDOW}, "total_slots": SLOTS}
-            answers |= {"/props": slot}
+            listed = {"id": "there", "object": "model", "owned_by": "llamacpp"}
+            answers |= {"/props": slot, "/v1/models": {"data": [listed]}}
         if self.path == "/metrics" and kind == "vllm":
             text = (
                 'vllm:cache_config_info{block_size="16",num_gpu_blocks="512"} 1.0\n'

@@ -1,6 +1,7 @@
 """`herma config check` checks the files that a configuration names."""
 
 import os
+import tomllib
 from argparse import Namespace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class Checked:
         path = self.folder / "herma.toml"
         path.write_text(text.format(folder=self.folder, **{"model": "builtin:herma-tiny", **words}))
         before = sorted(self.folder.iterdir())
-        assert run(Namespace(file=path)) == 0
+        assert run(Namespace(action="check", file=path, no_secrets=False)) == 0
         assert sorted(self.folder.iterdir()) == before
         said = self._says.readouterr().out
         assert f"{path}: ok\n" in said
@@ -155,11 +156,11 @@ def test_a_worker_is_summed_up_by_what_its_engine_heeds(
         (f'{url}max_seqs = 7\nlaunch = {{ argv = ["sh"] }}', "8000, launched by sh, max_seqs 7"),
     ):
         path.write_text((HEAD + WORKER).format(folder=tmp_path, model="builtin:herma-tiny") + more)
-        assert run(Namespace(file=path)) == 0
+        assert run(Namespace(action="check", file=path, no_secrets=False)) == 0
         assert f"{summary})\n" in capsys.readouterr().out
     model = f"{HEAD}{WORKER}".format(folder=tmp_path, model="/none")
     path.write_text(f'{model}speculation = "auto"')
-    assert run(Namespace(file=path)) == 0
+    assert run(Namespace(action="check", file=path, no_secrets=False)) == 0
     assert ", drafts by an MTP head, else suffix)" in capsys.readouterr().out
 
 
@@ -324,3 +325,45 @@ def test_shared_limits_need_their_client(checked: Checked, monkeypatch: pytest.M
     monkeypatch.setattr("herma.config_files.find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"herma\[redis\]"):
         checked.notes(HEAD + 'shared = "redis://127.0.0.1/0"\n' + WORKER)
+
+
+def test_every_mistake_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "herma.toml"
+    path.write_text("[gateway]\nprot = 1\ndrain_s = true\n")
+    assert run(Namespace(action="check", file=path, no_secrets=False)) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2].partition(": ")[0] for line in lines] == [
+        f"{path}:2",
+        f"{path}:3",
+    ]
+
+
+def test_a_host_without_the_secrets_can_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOT_HERE", raising=False)
+    path = tmp_path / "herma.toml"
+    path.write_text(f'{PROVIDER}api_key_env = "NOT_HERE"\n')
+    with pytest.raises(ConfigError, match="NOT_HERE"):
+        run(Namespace(action="check", file=path, no_secrets=False))
+    assert run(Namespace(action="check", file=path, no_secrets=True)) == 0
+
+
+def test_values_are_shown_with_their_origin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "herma.toml"
+    path.write_text(
+        '[gateway]\nport = 9000\n[[models]]\nname = "m"\nprofile = "latency"\n'
+        '[[workers]]\nname = "w"\nmodel = "builtin:herma-tiny"\nmax_gap_ms = 7\n'
+        f'[[keys]]\nname = "k"\nhash = "sha256:{"0" * 64}"\n'
+    )
+    assert run(Namespace(action="show", file=path, no_secrets=False)) == 0
+    out = capsys.readouterr().out
+    assert f"port = 9000  # {path}:2" in out
+    assert 'host = "127.0.0.1"  # default' in out
+    assert f"max_gap_ms = 7.0  # {path}:9" in out
+    assert "# profile latency" in out
+    assert "0" * 64 not in out
+    shown = tomllib.loads(out)
+    assert shown["workers"][0]["serves"] == "m"

@@ -7,11 +7,11 @@ index names. Nothing else of a repository is fetched, least of all code. Must no
 from pathlib import Path
 from typing import Any, Final
 
-from huggingface_hub import snapshot_download
 from huggingface_hub.utils import tqdm
 
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import INDEX_NAME, SINGLE_NAME, Report, shard_names
+from workers.hub import fetch
 from workers.model_dir import CONFIG_NAME, GENERATION_NAME, MODEL_FILES, POOLING_NAME
 
 _PHASE: Final = "download"
@@ -44,21 +44,7 @@ def fetch_config(model_id: str) -> Path:
 
 
 def _fetch(model_id: str, revision: str | None, names: tuple[str, ...], report: Report) -> Path:
-    try:
-        found = snapshot_download(
-            model_id,
-            revision=revision,
-            allow_patterns=list(names),
-            tqdm_class=_progress_class(model_id, report),
-        )
-    # The library lets the errors of its HTTP client through, whose package changes by version.
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ConfigError(
-            f"model {model_id!r} cannot be fetched ({reason}): check the id, the network and "
-            "HF_TOKEN, or give a local directory"
-        ) from error
-    return Path(str(found))
+    return fetch(model_id, names, revision, _progress_class(model_id, report))
 
 
 def _progress_class(model_id: str, report: Report) -> type[Any]:

@@ -1,0 +1,105 @@
+"""The text of a configuration for attached servers and a cloud provider, with comments.
+
+Owns the names of its tables. Must not ask anything.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from herma.attach.recognition import ServedModel, Server
+
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._:/@-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class CloudChoice:
+    """A provider to fall back to. `model` is its name of the model; None: the local one."""
+
+    base_url: str
+    key_env: str | None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A server at `root`. `tokenizers` has for each model the `model` key of a token-level worker,
+    or None, and why.
+    """
+
+    root: str
+    server: Server
+    tokenizers: Sequence[tuple[str | None, str]]
+    key_env: str | None = None
+
+
+def file_text(
+    attached: Sequence[Attached], cloud: CloudChoice | None, worker_bind: str | None = None
+) -> str:
+    """TOML. Servers with a model of one name are workers of one model."""
+    lines = ["# Written by `herma`. `herma config show` prints every key with its value."]
+    lines += ["", "[gateway]", 'host = "127.0.0.1"', "port = 8080"]
+    if worker_bind is not None:
+        lines.append(f"worker_bind = {json.dumps(worker_bind)}")
+    names: list[str] = []
+    workers: list[str] = []
+    for one in attached:
+        for model, tokenizer in zip(one.server.models, one.tokenizers, strict=True):
+            public = public_name(model.name)
+            if public not in names:
+                names.append(public)
+            number = len([line for line in workers if line.startswith("[[workers]]")])
+            workers += ["", *_worker(f"w{number}", public, one, model, tokenizer)]
+    for name in names:
+        lines += ["", *_model(name, cloud)]
+    lines += workers
+    if cloud is not None:
+        lines += ["", *_provider(cloud)]
+    return "\n".join(lines) + "\n"
+
+
+def public_name(name: str) -> str:
+    """The name under which clients ask for a model: a path's last part, in a name's letters."""
+    plain = name.rpartition("/")[2] if name.startswith(("/", ".")) else name
+    return _NOT_IN_NAMES.sub("-", plain).strip("-") or "model"
+
+
+def _model(name: str, cloud: CloudChoice | None) -> Iterator[str]:
+    yield "[[models]]"
+    yield f"name = {json.dumps(name)}"
+    if cloud is not None:
+        theirs = json.dumps(cloud.model or name)
+        yield f'fallback = [{{ provider = "cloud", model = {theirs} }}]'
+
+
+def _worker(
+    name: str, serves: str, one: Attached, model: ServedModel, tokenizer: tuple[str | None, str]
+) -> Iterator[str]:
+    directory, why = tokenizer
+    is_text = directory is None or one.server.engine == "openai"
+    yield f"[[workers]]                # {one.server.product}"
+    yield f"name = {json.dumps(name)}"
+    if is_text:
+        if one.server.engine != "openai":
+            yield f"# Spoken to in text: {why}."
+        yield 'engine = "openai"'
+        yield f"model = {json.dumps(model.name)}"
+    else:
+        yield f'engine = "{one.server.engine}"'
+        yield f"model = {json.dumps(directory)}  # {why}"
+    yield f"serves = {json.dumps(serves)}"
+    yield f"url = {json.dumps(one.root)}"
+    if one.key_env is not None:
+        yield f"api_key_env = {json.dumps(one.key_env)}"
+    if model.context_length is not None and is_text:
+        yield f"context_length = {model.context_length}"
+
+
+def _provider(cloud: CloudChoice) -> Iterator[str]:
+    yield "[providers.cloud]          # asked when no worker can serve"
+    yield f"base_url = {json.dumps(cloud.base_url)}"
+    if cloud.key_env is not None:
+        yield f"api_key_env = {json.dumps(cloud.key_env)}"
+    yield "# limits = { daily = 5.0 }  # needs the provider's price; docs/spending.md"

@@ -1,0 +1,151 @@
+"""All mistakes of a file in one run."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import find_mistakes, found_config, parse_config
+from protocol.errors import ConfigError
+
+TEN = """\
+[gateway]
+prot = 8080
+drain_s = "ten"
+
+[[models]]
+name = "m"
+profil = "balanced"
+fallback = [{ provider = "nobody", model = "x" }]
+
+[[models]]
+name = "m2"
+profile = "fastest"
+
+[[workers]]
+name = "w0"
+model = "/models/x"
+serves = "nope"
+
+[[workers]]
+name = "w1"
+model = "Qwen/Qwen3-8B"
+engine = "vllm"
+serves = "m"
+
+[[workers]]
+name = "w1"
+engine = "vlm"
+model = "a/b"
+serves = "m"
+
+[providers.cloud]
+base_url = "openrouter.ai"
+api_key = "sk-123"
+
+[[keys]]
+name = "alice"
+hash = "md5:1"
+"""
+EXPECTED = {
+    2: "unknown key `prot`",
+    3: "drain_s: expected a number",
+    7: "unknown key `profil`",
+    8: "no table [providers.nobody]",
+    12: "unknown profile `fastest`",
+    17: "serves `nope`",
+    19: "needs `url`",
+    26: "the worker name `w1` is used twice",
+    27: 'engine cannot be "vlm"',
+    32: "base_url: expected an address",
+    33: "unknown key `api_key`",
+    35: "hash must be",
+}
+
+
+def _by_line(text: str) -> dict[int, str]:
+    found = {}
+    for line in find_mistakes(text, "f"):
+        name, number, words = line.split(":", 2)
+        assert name == "f"
+        found[int(number)] = words
+    return found
+
+
+def test_every_mistake_is_named_with_its_line() -> None:
+    found = _by_line(TEN)
+    assert found.keys() == EXPECTED.keys()
+    for line, words in EXPECTED.items():
+        assert words in found[line], (line, found[line])
+
+
+def test_lines_that_are_no_toml_hide_no_others() -> None:
+    text = TEN.replace("[[keys]]", 'port = = 1\nhost = "x\n[[keys]]')
+    found = _by_line(text)
+    assert "not valid TOML" in found[35]
+    assert "not valid TOML" in found[36]
+    assert {line for line in EXPECTED if line < 35} <= found.keys()
+    assert "hash must be" in found[37]
+
+
+def test_an_open_text_ends_what_can_be_read() -> None:
+    found = _by_line('[gateway]\nprot = 1\nhost = """\nnever closed\n')
+    assert "unknown key `prot`" in found[2]
+    assert any("not valid TOML" in words for words in found.values())
+
+
+@pytest.mark.parametrize("text", ["", '[[models]]\nname = "m"\n', "[gateway]\nport = 1\n"])
+def test_a_right_file_has_none(text: str) -> None:
+    assert find_mistakes(text, "f") == []
+
+
+_LINES = st.lists(
+    st.sampled_from(
+        [
+            *TEN.splitlines(),
+            "[[providers]]",
+            "[models]",
+            "workers = 3",
+            "[[hosts]]",
+            "[ledger]",
+            "x = [1, {",
+            "[[alerts]]",
+        ]
+    ),
+    max_size=25,
+)
+
+
+@given(_LINES)
+def test_the_first_mistake_of_a_start_is_among_them(lines: list[str]) -> None:
+    """A start and the check agree on whether a file is right, whatever the file is."""
+    text = "\n".join(lines)
+    found = find_mistakes(text, "f")
+    try:
+        parse_config(text, "f")
+    except ConfigError as error:
+        assert found
+        try:
+            tomllib.loads(text)
+        except tomllib.TOMLDecodeError:
+            return  # the check goes on behind such a line, with other mistakes before it
+        assert str(error) in found
+    else:
+        assert not found
+
+
+def test_a_file_is_found_here_and_in_the_users_directory(tmp_path: Path) -> None:
+    here, home = tmp_path / "here", tmp_path / "home"
+    (home / ".config/herma").mkdir(parents=True)
+    here.mkdir()
+    environ = {"HOME": str(home)}
+    assert found_config(here, environ) is None
+    (home / ".config/herma/herma.toml").touch()
+    assert found_config(here, environ) == home / ".config/herma/herma.toml"
+    (here / "herma.toml").touch()
+    assert found_config(here, environ) == here / "herma.toml"
+    other = {"HOME": str(home), "XDG_CONFIG_HOME": str(tmp_path / "none")}
+    (here / "herma.toml").unlink()
+    assert found_config(here, other) is None

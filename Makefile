@@ -106,7 +106,7 @@ format: $(DEV)
 GPU_DIR  ?= benchmarks/out/gpu
 GPU_JOBS ?= 4
 RESUME   ?= 0
-GPU_TESTS = HERMA_GPU_RESUME=$(RESUME) HERMA_GPU_LOG=$(GPU_DIR)/$@.jsonl $(BIN)/python -m pytest -q -p tests.gpu_log -m gpu
+GPU_TESTS = HERMA_GPU_RESUME=$(RESUME) HERMA_GPU_LOG=$(GPU_DIR)/$@.jsonl $(BIN)/python -m pytest -q -p tests.gpu_log -p no:benchmark -m gpu
 
 gpu: gpu-kernels gpu-engine gpu-parity gpu-answers
 

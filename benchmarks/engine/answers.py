@@ -3,7 +3,8 @@
 Runs the decodes of `herma bench engine` at batch 1, 8 and 64 for each shape and mode, each in a
 process of its own, and prints a line as each ends: its verdict, milliseconds per step, and the
 check's noise. With `--out DIR` the reports and outputs are kept there. Ends with 1 if one is wrong
-or did not finish. Owns which modes there are; must not know how a run measures or judges.
+or did not finish, else with 3 if of one nothing is said. Owns which modes there are; must not know
+how a run measures or judges.
 
 Drawn weights, and keys and values of as many tokens as the decodes need, so that a 27B in 16 bits
 fits beside its check.
@@ -18,6 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.engine.verdict import Verdict
+
 SHAPES: Final = ("qwen3.6-27b", "qwen3-8b", "qwen3-0.6b")
 MODES: Final[Mapping[str, tuple[str, ...]]] = {
     "fp8": ("--fp8",),
@@ -26,6 +29,7 @@ MODES: Final[Mapping[str, tuple[str, ...]]] = {
     "bf16": (),
 }
 BATCHES: Final = (1, 8, 64)
+_SAID: Final = {verdict.exit_status: verdict for verdict in Verdict}
 _KV_TOKENS: Final = 40_000
 """64 sequences of 384 tokens, in whole blocks."""
 
@@ -42,10 +46,10 @@ def main() -> int:
         parser.error(f"{sorted(unknown)}: some of {', '.join(every)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     found = [_run(name, arguments.out, arguments.limit) for name in arguments.names or every]
-    return 0 if all(found) else 1
+    return Verdict.WRONG.exit_status if Verdict.WRONG.exit_status in found else max(found)
 
 
-def _run(name: str, out: Path, limit_s: float) -> bool:
+def _run(name: str, out: Path, limit_s: float) -> int:
     shape, _, mode = name.partition(":")
     report, log = (out / f"{shape}_{mode}.{kind}" for kind in ("json", "log"))
     argv = [
@@ -64,16 +68,15 @@ def _run(name: str, out: Path, limit_s: float) -> bool:
             status = f"cut off after {limit_s:.0f} s"
     took_s = time.perf_counter() - began_at
     parts = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
-    print(f"{name:22} {_verdict(status, parts):12} {_figures(parts)}  {took_s:.0f} s", flush=True)
-    return status == 0
+    print(f"{name:22} {_verdict(status, parts):13} {_figures(parts)}  {took_s:.0f} s", flush=True)
+    return _SAID[status].exit_status if status in _SAID else Verdict.WRONG.exit_status
 
 
 def _verdict(status: int | str, parts: dict[str, Any]) -> str:
-    if status == 0:
-        return "right"
-    if parts.get("finished"):
-        return f"WRONG {len(parts['wrong'])}"
-    return f"ENDED {status}"
+    if not parts.get("finished") or status not in _SAID:
+        return f"ENDED {status}"
+    verdict = _SAID[status]
+    return f"WRONG {len(parts['wrong'])}" if verdict is Verdict.WRONG else verdict.value
 
 
 def _figures(parts: dict[str, Any]) -> str:

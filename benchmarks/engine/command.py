@@ -17,7 +17,9 @@ _SMOKE_SOAK_S: Final = 1.0
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    """Run, print, write. Returns 0 if every answer was right, else 1. Raises `ConfigError`."""
+    """Run, print, write. Returns 0 if every answer was right, 1 if one was wrong, 3 if nothing can
+    be said of them. Raises `ConfigError`.
+    """
     options = Options(
         model=arguments.model,
         dummy=arguments.dummy,
@@ -41,13 +43,13 @@ def run_command(arguments: argparse.Namespace) -> int:
         options = replace(options, tests=tests, is_smoke=True, seconds=_SMOKE_SOAK_S)
     trace = None if arguments.trace is None else Trace()
     report = Report(arguments.json)
-    is_right = run(options, report, trace)
+    verdict = run(options, report, trace)
     if trace is not None:
         arguments.trace.parent.mkdir(parents=True, exist_ok=True)
         arguments.trace.write_text(f"{json.dumps(trace.as_json())}\n", encoding="utf-8")
     if arguments.plot is not None:
         plot_decode(report.parts, arguments.plot)
-    return 0 if is_right else 1
+    return verdict.exit_status
 
 
 def _numbers(text: str) -> tuple[int, ...]:

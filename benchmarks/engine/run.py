@@ -26,7 +26,7 @@ from benchmarks.engine.scale import CARD, SMOKE, Scale
 from benchmarks.engine.soak import Soak, soak
 from benchmarks.engine.start import Started, measure_start
 from benchmarks.engine.trace import Trace
-from benchmarks.engine.verdict import failures, summary
+from benchmarks.engine.verdict import Verdict, doubt, failures, summary
 from benchmarks.engine.vocabulary import write_vocabulary
 from benchmarks.machine import describe_machine
 from benchmarks.progress import Progress
@@ -116,8 +116,8 @@ class Options:
         return Path(self.model).name.lower()
 
 
-def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
-    """Measure and print. Returns whether every answer was right; the report has the results.
+def run(options: Options, report: Report, trace: Trace | None = None) -> Verdict:
+    """Measure and print. Returns the verdict on all answers; the report has the results.
 
     With `trace` the steps of each test are recorded and summed up beside its figures. Raises
     `ConfigError`.
@@ -152,16 +152,20 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
     progress.begin("checking answers")
     checked = check_answers(runner, samples) if samples else []
     wrong += failures(checked) if samples else []
+    doubted = doubt(checked) if samples else None
     progress.end()
     report.note(
         prepared_s=round(engine.prepared_s, 3),
         checks=[one.as_json() for one in checked],
         wrong=wrong,
+        doubt=doubted,
         seconds=round(time.perf_counter() - began_at, 1),
         finished=True,
     )
     progress.say(_summary(report.parts, figures, summary(checked)))
-    return not wrong
+    if wrong:
+        return Verdict.WRONG
+    return Verdict.RIGHT if doubted is None else Verdict.UNSAID
 
 
 def worker_config(options: Options) -> WorkerConfig:
@@ -314,6 +318,6 @@ def _summary(report: dict[str, Any], figures: list[Figure], checks: str) -> str:
     if "soak" in report:
         lines.append(f"soak: {report['soak']}")
     lines.append(checks)
-    lines += report["wrong"] or ["all right"]
+    lines += report["wrong"] or [report["doubt"] or "all right"]
     lines.append(f"{'; '.join(report['machine'].values())}; {report['seconds']} s")
     return "\n".join(lines)

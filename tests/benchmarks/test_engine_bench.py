@@ -23,7 +23,7 @@ from benchmarks.engine.plot import plot_decode
 from benchmarks.engine.run import Options, Report, run
 from benchmarks.engine.scale import SMOKE
 from benchmarks.engine.soak import soak
-from benchmarks.engine.verdict import failures
+from benchmarks.engine.verdict import Verdict, failures
 from config import WorkerConfig
 from herma.cli import main
 from tests.fakes.tiny_families import write_family
@@ -108,7 +108,7 @@ def test_a_hybrid_goes_on_behind_its_states(
         str(model), tests=("decode", "first-token", "workload"), device="cpu", is_smoke=True,
         batches=(1, 2), lengths=(384,), runs=1, requests=3,
     )  # fmt: skip
-    assert run(options, Report(result)), capsys.readouterr().out
+    assert run(options, Report(result)) is Verdict.RIGHT, capsys.readouterr().out
     report = json.loads(result.read_text())
     keys = [figure["key"] for figure in report["figures"]]
     assert keys == ["decode-1", "decode-2", "first-384-cold", "first-384-cached", "workload"]

@@ -8,7 +8,7 @@ cache: a billing header in the system text, and a count of the tokens left. Must
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -56,6 +56,14 @@ _NOT_SERVED: Final = ("mcp_servers", "container", "response_format")
 """Fields on which an answer would depend."""
 _SUMMARY: Final = "Summary of the conversation so far:\n\n{}"
 
+_BLOCKS: Final = frozenset(
+    {
+        *("text", "image", "document", "search_result", "tool_use", "tool_result"),
+        *("tool_reference", "thinking", "redacted_thinking", "compaction"),
+    }
+)
+"""Types of blocks that are read. Thinking of other servers means nothing to the model."""
+
 _IN_RESULTS: Final = frozenset({"text", "tool_reference"})
 """Types of parts that stay in the result of a call."""
 
@@ -65,7 +73,7 @@ Block = dict[str, Any]
 
 
 class MessageParam(msgspec.Struct):
-    """One message; blocks of unknown types are ignored."""
+    """One message; blocks of unknown types are left out, and named."""
 
     role: Annotated[str, Meta(extra_json_schema={"enum": sorted(_ROLES)})]
     content: str | list[Block]
@@ -167,7 +175,14 @@ def _ignored(typed: MessagesBody, raw: dict[str, Any], context: EditedContext) -
         if not _is_ours(tool)
     ]
     fields = [name for name in _NOT_SERVED if raw.get(name)]
-    return (*tools, *fields, *(f"context_management ({kind})" for kind in context.ignored))
+    kinds = {str(block.get("type")): None for one in typed.messages for block in _blocks(one)}
+    blocks = [f"messages ({kind})" for kind in kinds if kind not in _BLOCKS]
+    edits = [f"context_management ({kind})" for kind in context.ignored]
+    return (*tools, *fields, *edits, *blocks)
+
+
+def _blocks(message: MessageParam) -> Sequence[Block]:
+    return message.content if isinstance(message.content, list) else ()
 
 
 def _chat_of(typed: MessagesBody, signer: Signer) -> tuple[dict[str, Any], EditedContext]:
@@ -226,7 +241,7 @@ def _output(typed: MessagesBody) -> dict[str, Any]:
 
 def _compacted(message: MessageParam) -> str | None:
     """The summary that stands for all before it, if a server has compacted the conversation."""
-    blocks = message.content if isinstance(message.content, list) else ()
+    blocks = _blocks(message)
     texts = [block.get("content") for block in blocks if block.get("type") == "compaction"]
     return next((text for text in reversed(texts) if isinstance(text, str) and text), None)
 

@@ -1,7 +1,8 @@
 """Items of the Responses API -> the messages and tools of a chat.
 
-Owns what each item and part means. Those that Herma cannot serve are dropped, and no history makes
-a request fail, whatever arguments its calls have. Must not know the other fields of a request.
+Owns what each item and part means. Those that Herma cannot serve are dropped and named, and no
+history makes a request fail, whatever arguments its calls have. Must not know the other fields of a
+request.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.api import client_items
 from gateway.api.compaction import summary_text
 from gateway.api.custom_tools import arguments_of
 from gateway.api.deferred_tools import DEFER, reference
@@ -19,6 +21,8 @@ from gateway.api.text_files import text_of_file
 
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+_MAX_KIND: Final = 64
+_WITHOUT_TEXT: Final = frozenset({"compaction_trigger", "item_reference"})
 _COMPACTIONS: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -29,7 +33,8 @@ Item = dict[str, Any]
 class ResponsesChat:
     """The messages and tools of a chat, item by item. All output of the model between two inputs is
     one message. `names` are the tools by the names that the model knows. Without `may_defer` all
-    tools of the request are shown from the beginning.
+    tools of the request are shown from the beginning. `dropped` are the types of the items and
+    parts that were left out, in their order.
     """
 
     def __init__(self, signer: Signer) -> None:
@@ -40,6 +45,7 @@ class ResponsesChat:
         self.may_defer = True
         self.has_references = False
         self.compacts = False
+        self.dropped: dict[str, None] = {}
 
     def take_tools(
         self, given: object, where: str, *, are_found: bool = False, may_defer: bool = True
@@ -71,24 +77,37 @@ class ResponsesChat:
         # Only the last item asks for a compaction; an earlier one was answered, or has failed.
         self.compacts = kind == "compaction_trigger"
         if kind == "message" and item.get("role") != "assistant":
-            self.messages.append(_message(item, where))
+            self.messages.append(self._message(item, where))
         elif kind in _RESULTS:
-            self.messages += _result(item)
+            self.messages += self._result(item)
         elif kind in _WRITTEN:
             if not self.messages or self.messages[-1]["role"] != "assistant":
                 self.messages.append({"role": "assistant", "content": ""})
             _WRITTEN[kind](item, self.messages[-1], self.signer)
         elif kind == "tool_search_output":
-            parts = self._found(item, where)
-            content = parts or "No tools were found."
-            call_id = _search_id(item)
-            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+            content = self._found(item, where) or "No tools were found."
+            self._add_result(_search_id(item), content)
         elif kind == "additional_tools":
             self._add_tools(item, where)
-        elif kind in _COMPACTIONS:
+        elif kind in client_items.RESULTS:
+            self._add_result(client_items.id_of(item), client_items.result_of(item))
+        else:
+            self._add_other(item, kind)
+
+    def _add_other(self, item: Item, kind: str | None) -> None:
+        """Go on with a summary; items of any other type are dropped."""
+        if kind in _COMPACTIONS:
             text = summary_text(item.get("encrypted_content"), self.signer)
             if text is not None:
                 self.messages.append({"role": "user", "content": text})
+        elif kind not in _WITHOUT_TEXT:
+            self._drop(kind)
+
+    def _add_result(self, call_id: str, content: str | list[dict[str, str]]) -> None:
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+
+    def _drop(self, kind: object) -> None:
+        self.dropped[str(kind or "no type")[:_MAX_KIND]] = None
 
     def _add_tools(self, item: Item, where: str) -> None:
         """Tools that come with an item: before the conversation they are like those of the
@@ -105,71 +124,73 @@ class ResponsesChat:
         self.has_references = self.has_references or bool(names)
         return [reference(name) for name in names]
 
+    def _message(self, item: Item, where: str) -> dict[str, Any]:
+        role, content = item.get("role"), item.get("content")
+        if role not in _ROLES:
+            known = ", ".join(sorted(_ROLES))
+            raise invalid(f"{where}.role", f"'{where}.role' must be one of {known}, not {role!r}.")
+        if isinstance(content, str):
+            return {"role": role, "content": content}
+        if not isinstance(content, list):
+            raise invalid(f"{where}.content", f"'{where}.content' must be text or a list of parts.")
+        parts = self._parts(content)
+        are_texts = all(part["type"] == "text" for part in parts)
+        if role == "user" and not (are_texts and len(parts) < 2):
+            return {"role": role, "content": parts}
+        return {"role": role, "content": "\n".join(_texts(parts))}
+
+    def _parts(self, content: Iterable[object]) -> list[Item]:
+        """Parts of a chat message; unknown ones are dropped."""
+        parts: list[Item] = []
+        for part in content:
+            if not isinstance(part, dict):
+                continue
+            match part.get("type"):
+                case "input_text" | "output_text" | "text" | "refusal":
+                    if (text := _text_of(part)) is not None:
+                        parts.append({"type": "text", "text": text})
+                case "input_image":
+                    parts.append({"type": "image_url", "image_url": {"url": part.get("image_url")}})
+                case "input_file" if (
+                    text := text_of_file(part.get("file_data"), part.get("filename"))
+                ) is not None:
+                    parts.append({"type": "text", "text": text})
+                case "input_file":
+                    named = {name: value for name, value in part.items() if name != "type"}
+                    parts.append({"type": "file", "file": named})
+                case kind:
+                    self._drop(kind)
+        return parts
+
+    def _result(self, item: Item) -> Iterator[dict[str, Any]]:
+        """The result of a call; images in it follow as a message of the user."""
+        output = item.get("output")
+        parts = self._parts(output) if isinstance(output, list) else []
+        text = output if isinstance(output, str) else "\n".join(_texts(parts))
+        yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": text}
+        if others := [part for part in parts if part["type"] != "text"]:
+            yield {"role": "user", "content": others}
+
 
 def _search_id(item: Item) -> str:
     """The id of a search's call. A server's own searches have none."""
     return str(item.get("call_id") or SEARCH)
 
 
-def _message(item: Item, where: str) -> dict[str, Any]:
-    role, content = item.get("role"), item.get("content")
-    if role not in _ROLES:
-        known = ", ".join(sorted(_ROLES))
-        raise invalid(f"{where}.role", f"'{where}.role' must be one of {known}, not {role!r}.")
-    if isinstance(content, str):
-        return {"role": role, "content": content}
-    if not isinstance(content, list):
-        raise invalid(f"{where}.content", f"'{where}.content' must be text or a list of parts.")
-    parts = _parts(content)
-    are_texts = all(part["type"] == "text" for part in parts)
-    if role == "user" and not (are_texts and len(parts) < 2):
-        return {"role": role, "content": parts}
-    return {"role": role, "content": "\n".join(_texts(parts))}
-
-
-def _parts(content: Iterable[object]) -> list[Item]:
-    """Parts of a chat message; unknown ones are left out."""
-    parts: list[Item] = []
-    for part in content:
-        if not isinstance(part, dict):
-            continue
-        match part.get("type"):
-            case "input_text" | "output_text" | "text" | "refusal" as kind:
-                text = part.get("refusal" if kind == "refusal" else "text")
-                if isinstance(text, str):
-                    parts.append({"type": "text", "text": text})
-            case "input_image":
-                parts.append({"type": "image_url", "image_url": {"url": part.get("image_url")}})
-            case "input_file" if (
-                text := text_of_file(part.get("file_data"), part.get("filename"))
-            ) is not None:
-                parts.append({"type": "text", "text": text})
-            case "input_file":
-                named = {name: value for name, value in part.items() if name != "type"}
-                parts.append({"type": "file", "file": named})
-            case _:
-                pass
-    return parts
+def _text_of(part: Item) -> str | None:
+    """The text of a part that has one, or its refusal."""
+    text = part.get("refusal" if part.get("type") == "refusal" else "text")
+    return text if isinstance(text, str) else None
 
 
 def _texts(parts: Iterable[Item]) -> list[str]:
     return [part["text"] for part in parts if part["type"] == "text"]
 
 
-def _result(item: Item) -> Iterator[dict[str, Any]]:
-    """The result of a call; images in it follow as a message of the user."""
-    output = item.get("output")
-    parts = _parts(output) if isinstance(output, list) else []
-    text = output if isinstance(output, str) else "\n".join(_texts(parts))
-    yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": text}
-    if others := [part for part in parts if part["type"] != "text"]:
-        yield {"role": "user", "content": others}
-
-
 def _add_text(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001
     content = item.get("content")
     if isinstance(content, list):
-        content = "".join(_texts(_parts(content)))
+        content = "".join(_text_of(part) or "" for part in content if isinstance(part, dict))
     if isinstance(content, str):
         message["content"] += content
 
@@ -205,7 +226,15 @@ def _add_call(item: Item, message: dict[str, Any], signer: Signer) -> None:  # n
     message.setdefault("tool_calls", []).append(call)
 
 
+def _add_client_call(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001
+    name, arguments = client_items.call_of(item)
+    function = {"name": name, "arguments": arguments}
+    call = {"id": client_items.id_of(item), "type": "function", "function": function}
+    message.setdefault("tool_calls", []).append(call)
+
+
 _WRITTEN: Final = {
+    **dict.fromkeys(client_items.CALLS, _add_client_call),
     "message": _add_text,
     "reasoning": _add_reasoning,
     "function_call": _add_call,

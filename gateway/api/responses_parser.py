@@ -1,7 +1,7 @@
 """The body of POST /v1/responses (OpenAI's API) -> `ChatRequest`, and what its answer repeats.
 
 Owns the shape of the body and its translation into a chat, which providers get too. Items, parts
-and tools that Herma cannot serve are dropped (the request names such tools), and no history makes a
+and tools that Herma cannot serve are dropped (the request names them), and no history makes a
 request fail, whatever arguments its calls have. The items that a response continues or refers to
 are arguments. Must not know HTTP, nor where items are stored.
 """
@@ -18,8 +18,10 @@ from gateway.api.compaction import SUMMARISE
 from gateway.api.errors import invalid
 from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
+    MAX_STOPS,
     ChatRequest,
     OutputCap,
+    StopText,
     cached_tools,
     decode_object,
     session_of,
@@ -43,6 +45,8 @@ _FINGERPRINT_SEED: Final = 2
 
 _NOT_SERVED: Final = ("prompt", "max_tool_calls", "context_management", "response_format")
 """Fields on which an answer would depend."""
+_OF_ANSWERS: Final = frozenset({"response_format", "stop"})
+"""Fields of a chat that a summary does not have."""
 
 
 Item = dict[str, Any]
@@ -77,6 +81,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -191,7 +196,7 @@ def parse_responses(
             request,
             session=session_of(raw) or draft.conversation_id,
             translated_from="input",
-            ignored=_ignored(typed, raw),
+            ignored=_ignored(typed, raw, said),
         ),
         names=said.names,
         echo={**_echo(typed, raw), **_stored_fields(draft, is_stored=is_stored)},
@@ -203,9 +208,9 @@ def parse_responses(
 
 def _compacting(request: ChatRequest) -> ChatRequest:
     """`request` for a summary: its prompt begins as before, with the tools, but none may be called,
-    and the answer has no form.
+    and the answer has no form and no stops.
     """
-    raw = {name: value for name, value in request.raw.items() if name != "response_format"}
+    raw = {name: value for name, value in request.raw.items() if name not in _OF_ANSWERS}
     if "tools" in raw:
         raw["tool_choice"] = "none"
     return msgspec.structs.replace(
@@ -215,17 +220,19 @@ def _compacting(request: ChatRequest) -> ChatRequest:
         tool_choice="none",
         shown_tools=request.prompt_tools,
         grammar=None,
+        stop=(),
     )
 
 
-def _ignored(typed: ResponsesBody, raw: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the client asked for and does not get."""
+def _ignored(typed: ResponsesBody, raw: Mapping[str, Any], said: ResponsesChat) -> tuple[str, ...]:
+    """What the client asked for, or sent, and the model does not get."""
     tools = [
         f"tools[{at}] ({tool.get('type')})"
         for at, tool in enumerate(typed.tools or ())
         if tool.get("type") not in KNOWN_TOOLS
     ]
-    return (*tools, *(name for name in _NOT_SERVED if raw.get(name)))
+    dropped = (f"input ({kind})" for kind in said.dropped)
+    return (*tools, *(name for name in _NOT_SERVED if raw.get(name)), *dropped)
 
 
 def check_items(items: Iterable[Item], signer: Signer) -> None:
@@ -304,6 +311,7 @@ def _chat_of(typed: ResponsesBody, said: ResponsesChat, history: Iterable[Item])
         "temperature": typed.temperature,
         "top_p": typed.top_p,
         "seed": typed.seed,
+        "stop": typed.stop,
         "reasoning_effort": typed.reasoning.effort if typed.reasoning is not None else None,
     }
     chat = {name: value for name, value in given.items() if value is not None}

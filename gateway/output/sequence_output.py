@@ -265,6 +265,8 @@ class OutputPipeline:
         if reasoning or answer:
             events += self._events(reasoning, answer)
         if self._tool_parser is not None:
+            matched = self._stops.matched
+            is_cut = is_cut or (matched is not None and not self._tool_parser.is_end(matched))
             held = self._tool_parser.flush(is_cut=is_cut)
             if self._logprobs is not None:
                 self._add_logprobs(self._logprobs, held)

@@ -24,7 +24,12 @@ from jinja2.visitor import NodeTransformer
 from gateway.api import JsonForm, Message, ToolSchema, invalid, json_text, shown_tool
 from gateway.prompt.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
 from gateway.prompt.filled_tools import filled_tools
-from gateway.prompt.strict_turns import alternating_turns, answered_turns, settled_turns
+from gateway.prompt.strict_turns import (
+    alternating_turns,
+    answered_turns,
+    settled_turns,
+    spoken_turns,
+)
 from gateway.prompt.template_traits import Traits, find_traits
 from gateway.prompt.turns import THOUGHTS
 from protocol.errors import ConfigError
@@ -140,7 +145,7 @@ class ChatTemplate:
             except _REFUSALS:
                 given = {**given, "tools": filled_tools(given["tools"])}
                 yield given
-        for form in (settled_turns, answered_turns, alternating_turns):
+        for form in (settled_turns, answered_turns, alternating_turns, spoken_turns):
             yield {**given, "messages": form(given["messages"])}
 
     def _shown(

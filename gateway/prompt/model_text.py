@@ -69,7 +69,7 @@ _MISSHAPEN: Final = (
 
 _ENDLESS: Final = (
     "no file names a token that ends an answer (eos_token_id in generation_config.json, eos_token "
-    "in tokenizer_config.json): answers end at max_tokens"
+    "in tokenizer_config.json): answers end at their bound alone"
 )
 _SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 

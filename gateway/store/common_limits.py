@@ -238,7 +238,7 @@ def _cause_of(error: "RedisError") -> str:
     if "ReadOnlyError" in names:
         return "the Redis server is a read-only replica"
     if "TimeoutError" in names:
-        return f"the Redis server did not answer in {TIMEOUT_S:g} s: it is stopped or overloaded"
+        return f"the Redis server did not answer in {TIMEOUT_S:g} s: it is stopped or busy"
     if "ConnectionError" in names:
         return "the Redis server cannot be reached"
     return "the Redis server answers with an error"

@@ -103,7 +103,7 @@ def test_what_a_template_cannot_show_is_noted(checked: Checked) -> None:
         (checked.folder / name).write_bytes(content)
     (checked.folder / "chat_template.jinja").write_text("{{ functions + '' }}")
     ends, template = checked.notes(HEAD + WORKER, model=str(checked.folder))
-    assert "answers end at max_tokens" in ends
+    assert "answers end at their bound alone" in ends
     assert "it refuses every question: 'functions' is undefined" in template
 
 

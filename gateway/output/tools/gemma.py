@@ -1,7 +1,8 @@
 """FunctionGemma: `<start_function_call>call:name{x:<escape>text<escape>,n:3}<end_function_call>`.
 Gemma 4: the same between `<|tool_call>` and `<tool_call|>`, with `<|"|>` around text.
 
-Text stands between two of these; numbers, constants, `{key:value}` and `[value]` stand as they
+Text stands between two of these. The second ends it only where the call can go on behind it,
+because a text may hold such a tag. Numbers, constants, `{key:value}` and `[value]` stand as they
 are. What is not closed when the answer ends is a call with the parameters that were read.
 """
 
@@ -32,6 +33,8 @@ V3: Final = GemmaTags("<start_function_call>", "<end_function_call>", "<escape>"
 V4: Final = GemmaTags("<|tool_call>", "<tool_call|>", '<|"|>')
 OPEN, CLOSE, ESCAPE = V3
 PREFIX: Final = "call:"
+_FOLLOWS: Final = frozenset(",}]")
+"""What may stand behind a value."""
 
 
 def read(calls: CallSink, marker: str) -> Read[None]:
@@ -39,7 +42,7 @@ def read(calls: CallSink, marker: str) -> Read[None]:
     tags = V3 if marker == V3.open else V4
     yield from literal(PREFIX, len((yield from _first())))
     name, _ = yield from name_until(calls, "{")
-    is_half = False
+    is_half = True
 
     def close() -> str | None:
         return None if is_half else "}"
@@ -49,11 +52,10 @@ def read(calls: CallSink, marker: str) -> Read[None]:
     comma = ""
     char = yield from skip_space()
     while char != "}":
-        is_half = True
         key, char = yield from _key(char, tags)
         value, char = yield from _value(char, tags)
         calls.write(f"{comma}{quote(key)}: {value}")
-        comma, is_half = ", ", False
+        comma, is_half = ", ", char == ","
         char = (yield from skip_space()) if char == "," else char
     calls.write("}")
     calls.end()
@@ -85,8 +87,8 @@ def _value(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
     """JSON of a value, and the character behind it that is not white space."""
     if first == "<":
         yield from literal(tags.escape, 1)
-        text = yield from _text(tags.escape)
-        return quote(text), (yield from skip_space())
+        text, char = yield from _text(tags.escape)
+        return quote(text), char
     if first in "{[":
         return (yield from _nested(first, tags))
     text, char = first, (yield)
@@ -112,9 +114,18 @@ def _nested(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
     return f"{first}{', '.join(parts)}{end}", (yield from skip_space())
 
 
-def _text(escape: str) -> Read[str]:
-    """The text up to the second tag around it."""
+def _text(escape: str) -> Read[tuple[str, str]]:
+    """The text up to the second tag around it, and the character behind that tag that is not white
+    space.
+    """
     scan, parts = TagScan((escape,)), []
-    while not scan.found:
+    while True:
         parts.append(scan.feed((yield)))
-    return "".join(parts)
+        while scan.found:
+            held = escape
+            while (char := (yield)).isspace():
+                held += char
+            if char in _FOLLOWS:
+                return "".join(parts), char
+            scan = TagScan((escape,))
+            parts.append(held + scan.feed(char))

@@ -38,10 +38,11 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
     tag = yield from one_of((KEY, CLOSE), "<")
     arguments = ArgumentsWriter(calls, name)
     while tag == KEY:
-        key, tag = yield from _key()
         begun = ""
-        if tag == END_KEY:
-            tag, begun = yield from _before_value()
+        with arguments.half():
+            key, tag = yield from _key()
+            if tag == END_KEY:
+                tag, begun = yield from _before_value()
         if tag == VALUE:
             types = types_of(calls.schema(name, key))
             *_, tag = yield from arguments.read_value(key, types, _VALUE_ENDS, begun=begun)

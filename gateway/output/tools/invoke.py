@@ -90,7 +90,8 @@ def _call(calls: CallSink, tags: InvokeTags) -> Read[str]:
     tag = yield from one_of(tags.in_call, char)
     arguments = ArgumentsWriter(calls, name)
     while tag == tags.parameter:
-        parameter, attributes = yield from _parameter()
+        with arguments.half():
+            parameter, attributes = yield from _parameter()
         said = _IS_STRING.search(attributes)
         types: frozenset[str] | None = types_of(calls.schema(name, parameter))
         if said is not None:

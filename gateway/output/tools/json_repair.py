@@ -104,13 +104,13 @@ class JsonRepair:
 
     def close(self) -> str | None:
         """At the end of the output: the rest of the value, completed if only brackets are missing.
-        None for a value that breaks off in a string, a key or before a value: acting on half a
-        value would be wrong.
+        None for a value that breaks off in a string, a key, or before a value or an item: acting on
+        half a value would be wrong.
         """
         if self.is_done:
             return self.take()
         is_half_key = self._state == _WORD and self._is_key
-        is_whole = self._state in {_ITEM, _AFTER, _QUOTE, _WORD} and not is_half_key
+        is_whole = self._state in {_AFTER, _QUOTE, _WORD} and not is_half_key
         return self.close_early() if is_whole else None
 
     def close_early(self) -> str:

@@ -83,7 +83,8 @@ def _parameters(calls: CallSink, name: str) -> Read[None]:
     while key != "/invoke":
         schema = calls.schema(name, key)
         end = f"{PREFIX}</{key}>"
-        begun = yield from _text_before_prefix()
+        with arguments.half():
+            begun = yield from _text_before_prefix()
         if begun:
             types = types_of(schema)
             yield from arguments.read_value(key, types, ((end, PREFIX),), begun=begun)
@@ -92,7 +93,8 @@ def _parameters(calls: CallSink, name: str) -> Read[None]:
                 value = yield from _nested(schema, key)
                 yield from _prefix((yield from skip_space()))
             arguments.write_value(key, value)
-        key = yield from _key()
+        with arguments.half():
+            key = yield from _key()
     arguments.end()
 
 

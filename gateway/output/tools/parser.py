@@ -94,6 +94,10 @@ class ToolParser:
     def is_full(self) -> bool:
         return self._calls.is_full
 
+    def is_end(self, stop: str) -> bool:
+        """Whether a stop string is the end tag of a call, so that it cuts none."""
+        return stop.strip() in self._format.ends
+
     def begin(self, opening: str) -> None:
         """Take the beginning of a call in which the prompt itself ended."""
         self._read(opening)

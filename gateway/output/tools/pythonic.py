@@ -81,10 +81,10 @@ def _call(calls: CallSink, name: str) -> Read[None]:
         with arguments.half():
             value, char = yield from _value((yield from skip_space()))
         arguments.write_value(key, value)
-        if char == ",":
-            char = yield from skip_space()
-        if char != ")":
-            with arguments.half():
+        with arguments.half():
+            if char == ",":
+                char = yield from skip_space()
+            if char != ")":
                 key = yield from _key(char)
     arguments.end()
 

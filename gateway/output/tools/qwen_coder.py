@@ -1,7 +1,8 @@
 """Qwen3-Coder: `<tool_call><function=name><parameter=x>value</parameter></function></tool_call>`;
 Seed-OSS, whose outer tag is `<seed:tool_call>`.
 
-Values have the types of the tool's schema; one line break on either side belongs to the tags. The
+Values have the types of the tool's schema; one line break on either side belongs to the tags, in
+Seed-OSS, which writes none, only where one stands on both sides. The
 outer tags may be missing, and so may the end of a parameter before another one of the tool. A JSON
 object in place of the parameters is read as well: functionary 3.1 and the custom form of Llama 3.1
 write `<function=name>{...}</function>`. JSON in the outer tag is read as Hermes' format, which the
@@ -73,14 +74,21 @@ def _function(calls: CallSink, close: str, *, is_bare: bool) -> Read[str]:
         raise NotACall
     tag = yield from one_of((PARAMETER, END_FUNCTION, close), char)
     arguments = ArgumentsWriter(calls, name)
+    is_seed = close == SEED_CLOSE
     ends = _BARE_ENDS if is_bare else _VALUE_ENDS[close]
     coming = set(calls.parameters(name))
     while tag.startswith(PARAMETER):
-        parameter = tag[len(PARAMETER) : -1] or (yield from _parameter_name())
+        with arguments.half():
+            parameter = tag[len(PARAMETER) : -1] or (yield from _parameter_name())
         coming.discard(parameter)
         types = types_of(calls.schema(name, parameter))
         others = [(f"\n{PARAMETER}{one}>",) for one in sorted(coming)]
-        found = yield from arguments.read_value(parameter, types, (*ends, *others), "\n")
+        paths, skip, begun = (*ends, *others), "\n", ""
+        if is_seed and (first := (yield)) != "\n":
+            paths, skip, begun = (*_SEED_ENDS, *others), "", first
+        elif is_seed:
+            skip = ""
+        found = yield from arguments.read_value(parameter, types, paths, skip, begun)
         tag = found[-1].lstrip()
     arguments.end()
     return tag
@@ -107,6 +115,7 @@ def _value_ends(close: str) -> tuple[Path, ...]:
 
 
 _VALUE_ENDS: Final = {close: _value_ends(close) for close in (hermes.CLOSE, SEED_CLOSE)}
+_SEED_ENDS: Final = tuple(path for path in _VALUE_ENDS[SEED_CLOSE] if path[0] == END_PARAMETER)
 _BARE_ENDS: Final[tuple[Path, ...]] = (
     *((line + END_PARAMETER, tag) for line in ("", "\n") for tag in (PARAMETER, END_FUNCTION)),
     *(("\n" + END_FUNCTION, tag) for tag in (FUNCTION, hermes.CLOSE)),

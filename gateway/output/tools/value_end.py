@@ -13,6 +13,7 @@ Path = tuple[str, ...]
 closing tag, and what may come next.
 """
 
+_END: Final = "</"
 _MAX_SPACE: Final = 256
 """More white space than a format ever writes between two tags is text of the value."""
 
@@ -21,7 +22,8 @@ class ValueEnd:
     """Separates a value from the first of `paths` behind it, one character at a time.
 
     `found` is the path once it is complete. Until then `is_ended` says whether the value ends where
-    the output ends: its closing tag was read, and nothing but the beginning of what may follow.
+    the output ends: its closing tag was read, and nothing but the beginning of another end. Where
+    another value has begun, the call breaks off.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -37,7 +39,13 @@ class ValueEnd:
 
     @property
     def is_ended(self) -> bool:
-        return any(_num_tags(self._held, path) > 0 for path in self._paths)
+        return any(
+            (num_tags := _num_tags(self._held, path)) > 0
+            and (
+                path[num_tags].startswith(_END) or self._held.rstrip().endswith(path[num_tags - 1])
+            )
+            for path in self._paths
+        )
 
     def feed(self, char: str) -> str:
         """The text of the value that is certain now."""

@@ -187,6 +187,84 @@ SERVER_TOOLS = [
 ]
 
 
+def test_items_and_parts_of_others_are_named() -> None:
+    """Each type once, in the order of the input; what has no type says so."""
+    search = {"type": "web_search_call", "id": "ws_1", "action": {"query": "x"}}
+    audio = {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}
+    items = [USER, search, search, audio, {"id": "x", "text": "y"}]
+    assert response(input=items).ignored == (
+        "input (web_search_call)",
+        "input (input_audio)",
+        "input (no type)",
+    )
+    assert response(input=[USER, {"role": "assistant", "content": []}]).ignored == ()
+
+
+SHELL = {"commands": ["ls", "false"], "timeout_ms": 1000}
+EXEC = {"type": "exec", "command": ["ls"], "env": {}}
+PATCH = {"type": "create_file", "path": "a.py", "diff": "+x = 1"}
+
+
+@pytest.mark.parametrize(
+    ("call", "result", "name", "arguments", "text"),
+    [
+        (
+            {"type": "shell_call", "call_id": "c1", "action": SHELL, "status": "completed"},
+            {
+                "type": "shell_call_output",
+                "call_id": "c1",
+                "output": [
+                    {
+                        "stdout": "a.py\n",
+                        "stderr": "",
+                        "outcome": {"type": "exit", "exit_code": 0},
+                    },
+                    {"stdout": "", "stderr": "no", "outcome": {"type": "exit", "exit_code": 1}},
+                    {"stdout": "b", "stderr": "", "outcome": {"type": "timeout"}},
+                ],
+            },
+            "shell",
+            SHELL,
+            "a.py\nno\n[exit code 1]\nb\n[stopped at its time limit]",
+        ),
+        (
+            {"type": "local_shell_call", "id": "lsh_1", "call_id": "c1", "action": EXEC},
+            {"type": "local_shell_call_output", "id": "c1", "output": '{"output": "a.py"}'},
+            "local_shell",
+            EXEC,
+            '{"output": "a.py"}',
+        ),
+        (
+            {"type": "apply_patch_call", "call_id": "c1", "operation": PATCH},
+            {"type": "apply_patch_call_output", "call_id": "c1", "status": "completed"},
+            "apply_patch",
+            PATCH,
+            "completed",
+        ),
+    ],
+)
+def test_calls_of_built_in_client_tools_stay_in_the_history(
+    call: dict[str, Any], result: dict[str, Any], name: str, arguments: dict[str, Any], text: str
+) -> None:
+    """As calls of functions with their names, for sessions that another server began."""
+    request = response(input=[USER, call, result, USER])
+    assert request.ignored == ()
+    asked, answered = request.messages[1:3]
+    (made,) = asked.tool_calls
+    assert (made.id, made.name, json.loads(made.arguments)) == ("c1", name, arguments)
+    assert (answered.tool_call_id, answered.content) == ("c1", text)
+
+
+def test_stops_of_a_response() -> None:
+    """The API has none, and other servers of it do; a summary has none."""
+    assert response(stop=["+"]).stop == ("+",)
+    assert response(stop="+").stop == ("+",)
+    compacts = [USER, {"type": "compaction_trigger"}]
+    asked = response(stop=["+"], input=compacts)
+    assert asked.stop == ()
+    assert "stop" not in asked.raw
+
+
 def test_what_is_not_served_is_named() -> None:
     """Tools that a server would run, and fields on which the answer would depend."""
     tools = [{"type": kind, "name": kind} for kind in SERVER_TOOLS]
@@ -194,6 +272,17 @@ def test_what_is_not_served_is_named() -> None:
     assert request.ignored == (
         *(f"tools[{at}] ({kind})" for at, kind in enumerate(SERVER_TOOLS)),
         "mcp_servers",
+    )
+    blocks = [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "text", "text": "Found."},
+    ]
+    searched = message(messages=[USER, {"role": "assistant", "content": blocks}, USER])
+    assert searched.ignored == (
+        "messages (server_tool_use)",
+        "messages (web_search_tool_result)",
     )
     hosted = response(tools=[{"type": "web_search"}], max_tool_calls=3)
     assert hosted.ignored == ("tools[0] (web_search)", "max_tool_calls")

@@ -105,6 +105,21 @@ def test_tool_calls_change_the_reason() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("stop", "end"),
+    [(',"b"', Finished(0, "stop", ',"b"')), ("</tool_call>", Finished(0, "tool_calls"))],
+)
+def test_a_stop_within_a_call_cuts_it(stop: str, end: Finished) -> None:
+    """What was written so far looks whole, and is half a call; its own end tag cuts nothing."""
+    out = pipeline(stop, tools=True)
+    text = '<tool_call>\n{"name": "f", "arguments": {"a":1,"b":2}}\n</tool_call>'
+    events = [*out.push(ids_of(text)), *out.finish("stop")]
+    assert [one for one in events if isinstance(one, ToolCallEnd)] == [
+        ToolCallEnd(0, 0, end.reason == "tool_calls")
+    ]
+    assert events[-1].reason == end.reason  # type: ignore[union-attr]
+
+
 def test_a_lone_call_ends_the_answer() -> None:
     """Where one call is wanted, the work stops with it, and what comes all the same is no text."""
     out = pipeline(tools=True, is_single=True)

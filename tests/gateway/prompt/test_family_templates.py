@@ -9,7 +9,6 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.errors import ApiError
 from gateway.output.answer_format import answer_format
 from gateway.prompt.model_text import ModelText
 from tests.fakes import family_templates
@@ -98,11 +97,23 @@ def test_a_result_has_the_name_of_its_function() -> None:
     assert _ours(text, nameless, TOOLS) == _ours(text, SECOND, TOOLS)
 
 
-def test_gemma_refuses_what_its_template_cannot_show() -> None:
-    """Turns of a tool, in one line."""
-    with pytest.raises(ApiError) as caught:
-        _ours(ModelText(family_files("gemma3")), SECOND, TOOLS)
-    assert caught.value.code == "template_refused"
+@pytest.mark.parametrize("end", [[], [{"role": "user", "content": "thanks"}]])
+def test_calls_and_results_are_text_where_a_template_has_no_turns_for_them(end: list[Any]) -> None:
+    """Gemma 3's has two roles: a call is the model's text and a result the user's, so that the
+    session goes on.
+    """
+    text = ModelText(family_files("gemma3"))
+    prompt = text.encoder.tokenizer.decode(
+        _ours(text, [*SECOND, *end], TOOLS), skip_special_tokens=False
+    )
+    assert prompt == (
+        "<bos><start_of_turn>user\nYou are brief.\n\nweather?<end_of_turn>\n"
+        '<start_of_turn>model\n<tool_call>\n{"name": "f", "arguments": '
+        '{"text": "Athens, \\"now\\"", "count": 3}}\n</tool_call><end_of_turn>\n'
+        "<start_of_turn>user\n<tool_response>\nwarm\n</tool_response>"
+        + "".join(f"\n\n{turn['content']}" for turn in end)
+        + "<end_of_turn>\n<start_of_turn>model\n"
+    )
 
 
 def test_phi_reasons_in_the_tags_of_its_template() -> None:

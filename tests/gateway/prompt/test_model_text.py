@@ -280,12 +280,12 @@ def test_the_tokenizers_end_is_one_of_the_ends(
 
 
 def test_a_model_without_an_end_says_so() -> None:
-    """Its answers end at max_tokens."""
+    """Its answers end at their bound alone."""
     files = make_text_files()
     files["tokenizer_config.json"] = files["generation_config.json"] = b"{}"
     text = ModelText(files)
     assert text.eos_ids == frozenset()
-    assert any("answers end at max_tokens" in remark for remark in text.remarks)
+    assert any("answers end at their bound alone" in remark for remark in text.remarks)
     assert ModelText(make_text_files()).remarks == []
 
 

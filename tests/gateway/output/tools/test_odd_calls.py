@@ -287,3 +287,61 @@ def test_a_tool_of_the_request_may_have_any_name(form: str, name: str) -> None:
     parser = parser_of(form)
     events = [*parser.push(other), *parser.flush()]
     assert all(isinstance(one, TextDelta) for one in events)
+
+
+@pytest.mark.parametrize("value", ["a\nb\n", "\n", "", "a\n\n", " a "])
+def test_line_breaks_of_seed_oss_are_the_value_s(value: str) -> None:
+    """Its tags stand beside the value: a file keeps its last line break."""
+    text = (
+        "<seed:tool_call>\n<function=write>\n<parameter=path>a</parameter>\n"
+        f"<parameter=content>x{value}</parameter>\n</function>\n</seed:tool_call>"
+    )
+    assert called("qwen3_coder", text) == [("write", {"path": "a", "content": f"x{value}"})]
+
+
+@pytest.mark.parametrize(
+    ("form", "start", "escape", "end"),
+    [
+        ("function_gemma", "<start_function_call>", "<escape>", "<end_function_call>"),
+        ("gemma4", "<|tool_call>", '<|"|>', "<tool_call|>"),
+    ],
+)
+def test_text_of_gemma_may_hold_its_own_quotes(
+    form: str, start: str, escape: str, end: str
+) -> None:
+    """A quote ends a text only where the call can go on behind it."""
+    for value in (f"a {escape} b", f"{escape}", f"a\n{escape}{escape}\nb", f"{end} {escape}x"):
+        text = f"{start}call:write{{path:{escape}{value}{escape},content:{escape}c{escape}}}{end}"
+        assert called(form, text) == [("write", {"path": value, "content": "c"})]
+        nested = f"{start}call:log_event{{map:{{k:[{escape}{value}{escape}]}}}}{end}"
+        assert called(form, nested) == [("log_event", {"map": {"k": [value]}})]
+
+
+HALF = {
+    "hermes": '<tool_call>{"name": "log_event", "arguments": {"day": 3, ',
+    "hermes open": '<tool_call>{"name": "log_event", "arguments": {',
+    "hermes nested": '<tool_call>{"name": "log_event", "arguments": {"map": {"a": [1, ',
+    "mistral": '[TOOL_CALLS]log_event[ARGS]{"day": 3,',
+    "qwen3_coder": "<tool_call><function=log_event><parameter=day>3</parameter><parameter=no",
+    "qwen3_coder tag": "<tool_call><function=log_event><parameter=day>3</parameter>\n<par",
+    "qwen3_coder first": "<tool_call><function=log_event><parameter=da",
+    "glm": "<tool_call>log_event<arg_key>day</arg_key><arg_value>3</arg_value><arg_key>no",
+    "glm tag": "<tool_call>log_event<arg_key>day</arg_key><arg_value>3</arg_value><arg",
+    "glm value": "<tool_call>log_event<arg_key>day</arg_key>",
+    "deepseek_v4": '<｜DSML｜tool_calls><｜DSML｜invoke name="log_event">'
+    '<｜DSML｜parameter name="da',
+    "minimax_m2": '<minimax:tool_call><invoke name="log_event"><parameter name="day"',
+    "minimax_m3": ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="log_event">'
+    "]<]minimax[>[<day>3]<]minimax[>[</day>]<]minimax[>[<no",
+    "gemma4": "<|tool_call>call:log_event{day:3,",
+    "gemma4 open": "<|tool_call>call:log_event{",
+    "lfm2": "<|tool_call_start|>[log_event(day=3,",
+}
+
+
+@pytest.mark.parametrize("case", HALF)
+def test_a_call_that_ends_before_its_next_parameter_is_not_run(case: str) -> None:
+    """The answer ends, and a value is certainly missing."""
+    seen, is_broken = read(case.partition(" ")[0], HALF[case])
+    assert [name for name, _ in seen] == ["log_event"]
+    assert is_broken

@@ -55,6 +55,7 @@ ReasoningField = Literal["reasoning_content", "reasoning", "none"]
 ThinkingSwitch = Literal[
     "chat_template_kwargs", "thinking", "enable_thinking", "reasoning", "reasoning_effort", "none"
 ]
+Continues = Literal["auto", "off", "continue_final_message", "prefix", "last_message"]
 ToolParserName = Literal[
     "auto",
     "none",
@@ -319,7 +320,9 @@ class ProviderConfig(_Table, frozen=True):
     `session_hint` is the header (with a hyphen) or body field (without) that gets a name for the
     conversation. `reasoning_field` is the name under which it gets the reasoning of earlier turns;
     by default that which it uses itself. `thinking_switch` is the field by which requests of the
-    Messages API switch its thinking; by default that of known providers.
+    Messages API switch its thinking; by default that of known providers. `continues` is how it goes
+    on with an answer that another upstream of the same model has begun; by default known providers
+    do, for models of the same name.
     """
 
     base_url: Annotated[str, msgspec.Meta(pattern=_URL)]
@@ -337,6 +340,7 @@ class ProviderConfig(_Table, frozen=True):
     session_hint: Annotated[str, msgspec.Meta(pattern=_FIELD_NAME)] | None = None
     reasoning_field: ReasoningField | None = None
     thinking_switch: ThinkingSwitch | None = None
+    continues: Continues = "auto"
 
 
 class KeyConfig(_Table, frozen=True):
@@ -538,6 +542,8 @@ class WorkerConfig(_Table, frozen=True):
     answer before it is ready (0: none). "openai" is any other server with OpenAI's API: it gets
     text, `model` is its own name of the model, and it does not get the fields `refused_fields`.
     `health` is the path that is asked each second; by default one that is known to cost nothing.
+    `continues` is how it goes on with an answer that another worker has begun; "auto" tries it out
+    at each start.
     """
 
     name: Name
@@ -571,6 +577,7 @@ class WorkerConfig(_Table, frozen=True):
     launch: LaunchConfig | None = None
     api_key_env: str | None = None
     refused_fields: tuple[str, ...] = ()
+    continues: Continues = "auto"
     health: Annotated[str, msgspec.Meta(pattern=_TARGET)] | None = None
     kv_events: KvEventsConfig | None = None
     probe_context: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 8192
@@ -605,6 +612,8 @@ class WorkerConfig(_Table, frozen=True):
             raise ValueError(f"`kv_events` is only for engine = {known}")
         if self.refused_fields and self.engine != TEXT_ENGINE:
             raise ValueError(f'`refused_fields` is only for engine = "{TEXT_ENGINE}"')
+        if self.continues != "auto" and self.engine != TEXT_ENGINE:
+            raise ValueError(f'`continues` is only for engine = "{TEXT_ENGINE}"')
 
     def _check_modes(self) -> None:
         """Raise `ValueError` for modes that exclude each other or that the engine does not have."""

@@ -44,6 +44,7 @@ from gateway.runtime import Wakeup, next_tick
 from gateway.telemetry import EventFeed, FleetEvent, WorkerBack, WorkerReady
 from protocol.ids import WorkerId
 from protocol.messages import Register, RejectReason, RelayFacts
+from protocol.prefill import PrefillForm, form_in
 
 TICK_S: Final = 0.1
 IDLE_TICK_S: Final = 0.2
@@ -141,6 +142,16 @@ class Dispatcher:
         """The facts of a worker's text-level engine; None if its engine takes tokens or is gone."""
         worker = self._core.fleet.get(worker_id)
         return worker.engine.relay if worker is not None and worker.engine is not None else None
+
+    def prefill_form(self, worker_id: WorkerId) -> PrefillForm | None:
+        """How the text-level engine of a worker goes on with an answer; None if it does not."""
+        worker = self._core.fleet.get(worker_id)
+        engine = None if worker is None else worker.engine
+        return None if engine is None else form_in(engine.capabilities)
+
+    def prefill_forms(self, name: str) -> dict[WorkerId, PrefillForm | None]:
+        """The same of all ready workers of a model."""
+        return {one: self.prefill_form(one) for one in self._core.fleet.ready_ids(name)}
 
     def has_stepped_since(self, at: float, worker_id: WorkerId) -> bool:
         """Whether the engine of the worker has reported a step later than `at`."""

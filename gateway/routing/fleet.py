@@ -328,6 +328,11 @@ class Fleet:
             self._ready[model.name] = tuple(w for w in self.serving(model) if w.ready)
         return self._ready[model.name]
 
+    def ready_ids(self, name: str) -> tuple[WorkerId, ...]:
+        """The workers of the model of that name that take work."""
+        model = self._models.named(name)
+        return () if model is None else tuple(worker.worker_id for worker in self.ready(model))
+
     def judge_by_user(self, worker: Worker, *, is_well: bool) -> bool:
         """The worker has served a user's request, or has failed on it. Counts for all its models,
         which one engine serves. True if one of them is in fallback, which this may end.

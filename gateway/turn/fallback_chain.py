@@ -21,10 +21,8 @@ from gateway.api import (
     ApiError,
     ChatRequest,
     Started,
-    TurnEvent,
     UpstreamBody,
     UpstreamChunk,
-    Usage,
     busy,
     charged_by,
     connection_lost,
@@ -34,12 +32,13 @@ from gateway.spending import Bill, soonest_refusal
 from gateway.telemetry import AnswerCut, AttemptTrace
 from gateway.telemetry import ProviderFailed as ProviderFailedEvent
 from gateway.turn.caller import Caller
+from gateway.turn.chat_stream import Emit, ask_chat, go_on
+from gateway.turn.resumption import Resumption
 from gateway.turn.services import Services
 from gateway.upstream import (
     Answer,
     AnswerFiltered,
     CallsMade,
-    Header,
     Provider,
     ProviderCut,
     ProviderFailed,
@@ -56,7 +55,6 @@ _NO_PATH: Final = frozenset({404, 405})
 COOL_S: Final = 1
 """Pause for a provider that answers 429 without a `Retry-After`."""
 
-Emit = Callable[[TurnEvent], None]
 Exchange = Callable[[Provider, FallbackConfig, ProviderRequest, Bill], Awaitable[None]]
 """Asks one provider, whose cost goes to the bill. Raises `ProviderFailed` or `ProviderCut`."""
 
@@ -69,9 +67,11 @@ async def answer_by_chain(
     *,
     caller: Caller,
     model: str,
+    resumption: Resumption,
 ) -> ApiError | None:
-    """Answer a chat by a provider of the chain; see `ask_chain`. An answer that the filter of a
-    provider refused is the client's if nobody else answers.
+    """Answer a chat by a provider of the chain, or go on with an answer that was cut; see
+    `ask_chain`. An answer that the filter of a provider refused is the client's if nobody else
+    answers.
     """
     filtered: list[tuple[Started, Answer | bytes]] = []
 
@@ -87,7 +87,9 @@ async def answer_by_chain(
         )
         try:
             on_calls = partial(services.kept_calls.note, caller.key, provider.name)
-            answer = await _ask(provider, sent, target.model, started, emit, bill, on_calls)
+            answer = await _ask(
+                provider, sent, target.model, started, emit, bill, on_calls, resumption
+            )
         except ProviderFailed as error:
             if error.filtered is not None:
                 filtered.append((started, error.filtered))
@@ -95,7 +97,11 @@ async def answer_by_chain(
         if answer is not None:
             emit_whole(answer, started, emit)
 
-    error = await ask_chain(services, request, route, exchange, caller=caller, model=model)
+    error = await ask_chain(
+        services, request, route, exchange, caller=caller, model=model, resumption=resumption
+    )
+    if error is not None and resumption.is_cut:
+        raise resumption.lost()
     if error is None or not filtered:
         return error
     started, answer = filtered[0]
@@ -122,9 +128,11 @@ async def ask_chain(
     caller: Caller,
     model: str,
     path: str | None = None,
+    resumption: Resumption | None = None,
 ) -> ApiError | None:
     """Ask the providers of the chain in order until one answers; the caller's key and `model` are
-    charged. `path` is below the API's root; None: a chat.
+    charged. `path` is below the API's root; None: a chat. Behind a cut only those are asked that go
+    on with the answer.
 
     Returns the client's error if none did. Raises `ApiError` when an answer was cut after its
     beginning.
@@ -138,20 +146,18 @@ async def ask_chain(
     targets = deque(found)
     while targets:
         target = targets.popleft()
+        provider = services.providers[target.provider]
+        if (asked := _asked(request, provider, target, resumption)) is None:
+            continue
         if failures and not services.retries.may_retry(target.provider, trio.current_time()):
             break
-        provider = services.providers[target.provider]
-        sent = _request_for(services, request, caller, target)
-        bill = await services.spending.open_bill(
-            caller.key, model, target, sent.request, "answer" if path is None else charged_by(path)
-        )
+        sent = _request_for(services, asked, caller, target)
+        charge = "answer" if path is None else charged_by(path)
+        bill = await services.spending.open_bill(caller.key, model, target, sent.request, charge)
         if isinstance(bill, ApiError):
             refusals.append(bill)
             continue
-        services.health.asked(provider.name)
-        now = trio.current_time()
-        step = AttemptTrace(provider.name, now, now, route.reason, is_cloud=True)
-        caller.trace.turn.begin(step)
+        step = _begin(services, caller, provider.name, route.reason)
         try:
             with bill:
                 await exchange(provider, target, sent, bill)
@@ -165,14 +171,35 @@ async def ask_chain(
             continue
         except ProviderCut as error:
             step.fail(trio.current_time(), "it broke the answer off")
-            _note_cut(services, provider.name, target.model, error)
-            raise connection_lost(error.words) from error
+            _note_cut(services, provider.name, target.model, error, resumption)
+            continue
         except AnswerFiltered as error:
             services.health.failed(provider.name, str(error))
         services.counters.cloud_answers += 1
         return None
     what = None if path is None else f"Model {model} has nothing at /v1{path}"
     return _none_answered(failures, refusals, what)
+
+
+def _asked(
+    request: ChatRequest,
+    provider: Provider,
+    target: FallbackConfig,
+    resumption: Resumption | None,
+) -> ChatRequest | None:
+    """What a provider is asked; None if the answer was cut, and this one does not go on with it."""
+    if resumption is None or not resumption.is_cut:
+        return request
+    return resumption.asked_of_provider(provider.config, target)
+
+
+def _begin(services: Services, caller: Caller, name: str, reason: str) -> AttemptTrace:
+    """A provider is asked now."""
+    services.health.asked(name)
+    now = trio.current_time()
+    step = AttemptTrace(name, now, now, reason, is_cloud=True)
+    caller.trace.turn.begin(step)
+    return step
 
 
 def _may_ask_again(error: ProviderFailed, failures: list[ProviderFailed]) -> bool:
@@ -198,10 +225,15 @@ def _note_failure(
         services.health.failed(name, str(error))
 
 
-def _note_cut(services: Services, name: str, model: str, error: ProviderCut) -> None:
+def _note_cut(
+    services: Services, name: str, model: str, error: ProviderCut, resumption: Resumption | None
+) -> None:
+    """A provider broke its answer off. Raises `ApiError` unless another one may go on."""
     services.counters.cloud_cut += 1
     services.feed.publish(AnswerCut(name, model, str(error)))
     services.health.failed(name, "it broke an answer off")
+    if resumption is None or not resumption.note_cut(f"cloud:{name}", error):
+        raise connection_lost(error.words) from error
 
 
 def _request_for(
@@ -247,10 +279,26 @@ async def _ask(
     emit: Emit,
     bill: Bill,
     on_calls: Callable[[CallsMade], None],
+    resumption: Resumption,
 ) -> Answer | None:
     """Ask one provider for a chat; its cost goes to `bill`."""
+    answer: Answer | None = None
     try:
-        answer = await ask_chat(provider, sent, model, started, emit, bill.note_usage, on_calls)
+        if resumption.is_cut:
+            await go_on(
+                provider,
+                sent,
+                model,
+                started,
+                emit,
+                lambda usage, _: bill.note_usage(usage),
+                on_calls,
+                resumption,
+            )
+        else:
+            answer = await ask_chat(
+                provider, sent, model, started, emit, bill.note_usage, on_calls, resumption
+            )
     except ProviderFailed as error:
         if not error.may_be_charged:
             bill.waive()
@@ -262,46 +310,6 @@ async def _ask(
         bill.waive()
     bill.complete()
     return answer
-
-
-async def ask_chat(
-    provider: Provider,
-    sent: ProviderRequest,
-    model: str,
-    started: Started,
-    emit: Emit,
-    on_usage: Callable[[Usage], None],
-    on_calls: Callable[[CallsMade], None],
-) -> Answer | None:
-    """The answer in one piece; or None after a stream was emitted, which begins with `started`.
-    Raises `ProviderFailed` or `ProviderCut`.
-    """
-    if not sent.request.stream:
-        return await provider.complete(
-            sent.request.raw, model, on_usage, headers=sent.headers, on_calls=on_calls
-        )
-    has_started = False
-
-    def note_headers(headers: tuple[Header, ...]) -> None:
-        nonlocal started
-        started = msgspec.structs.replace(started, headers=headers)
-
-    def pass_on(events: bytes) -> None:
-        nonlocal has_started
-        if not has_started:
-            has_started = True
-            emit(started)
-        emit(UpstreamChunk(events))
-
-    return await provider.stream(
-        sent.request.raw,
-        model,
-        pass_on,
-        on_usage,
-        headers=sent.headers,
-        on_headers=note_headers,
-        on_calls=on_calls,
-    )
 
 
 def _none_answered(

@@ -19,14 +19,17 @@ from gateway.link import Overdue, RelayClient, Silence
 from gateway.routing import Lease, RouteRequest, UseProvider
 from gateway.telemetry import AttemptTrace
 from gateway.turn.relay_job import RelayJob
+from gateway.turn.resumption import Resumption
 from gateway.turn.retry_policy import RetryPolicy, loss_reason
 from gateway.turn.services import Services
 from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderFailed
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Rejected, RejectReason, RelayFacts
 
-_Failure = RejectReason | Literal["lost", "failed", "absent"]
-"""`failed`: the engine lives, and has failed on the request."""
+_Failure = RejectReason | Literal["lost", "failed", "absent", "cut"]
+"""`failed`: the engine lives, and has failed on the request. `cut`: the answer has begun, and needs
+an engine that goes on with it.
+"""
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _LOADED: Final = frozenset({429, 503})
 """An engine that answers with one of these has no room now; it is alive."""
@@ -56,14 +59,19 @@ class RelayRun:
         exchange: Exchange,
         *,
         streamed: bool = False,
+        resumption: Resumption | None = None,
     ) -> None:
         self._services = services
         self._job = job
         self._what = what
         self._exchange = exchange
         self._streamed = streamed
+        self._resumption = resumption
+        self._cut = frozenset[WorkerId]()
         self._client: RelayClient | None = None
         self._request_id = RequestId(services.draw(ID_BYTES))
+        if resumption is not None:
+            resumption.name = self._request_id.hex()[:8]
         self._trace = job.caller.trace.turn
         self._step: AttemptTrace | None = None
         self._num_attempts = 0
@@ -74,6 +82,7 @@ class RelayRun:
         self._full_until: float | None = None
         self._retry_after_s = _RETRY_AFTER_S
         self.has_begun = False
+        self.has_begun_here = False
         self.usage: Usage | None = None
 
     async def run(self, *, cloud: bool) -> UseProvider | None:
@@ -89,6 +98,9 @@ class RelayRun:
                 failure = await self._try(answer)
                 if failure is None:
                     return None
+                if failure == "cut":
+                    answer = await self._go_on(answer, cloud=cloud)
+                    continue
                 if failure == "absent":
                     answer = await self._elsewhere(answer, cloud=cloud)
                     continue
@@ -119,6 +131,30 @@ class RelayRun:
         if isinstance(answer, Lease) and answer.worker_id in self._absent:
             raise no_such_path(self._job.model, self._what)
         return answer
+
+    async def _go_on(self, lease: Lease, *, cloud: bool) -> Lease | UseProvider:
+        """A place, or the providers, for the rest of an answer that was cut at `lease`. Raises
+        `ApiError` if nobody goes on with it.
+        """
+        assert self._resumption is not None
+        dispatcher, model = self._services.dispatcher, self._job.model
+        self._cut |= {lease.worker_id}
+        self._release()
+        forms = dispatcher.prefill_forms(model)
+        others = {one for one, form in forms.items() if form is not None} - self._cut
+        if others:
+            unfit = frozenset(forms) - others
+            with trio.move_on_after(self._services.config.gateway.resume_wait_s):
+                ask = self._ask(unfit | self._cut, cloud=cloud, has_failed=True)
+                answer = await dispatcher.route(ask)
+                if isinstance(answer, UseProvider) or answer.worker_id in others:
+                    return answer
+            self._release()
+        view = dispatcher.model(model)
+        if view is not None and view.cloud and cloud and self._job.caller.cloud and view.fallback:
+            reason = f"a stream of {model} was cut"
+            return UseProvider(dispatcher.next_ticket(), view.fallback, reason)
+        raise self._resumption.lost()
 
     async def _again(
         self, lease: Lease, failure: RejectReason, *, cloud: bool
@@ -156,7 +192,7 @@ class RelayRun:
 
     def begin(self, lease: Lease) -> None:
         """The first part of the answer has arrived."""
-        self.has_begun = True
+        self.has_begun = self.has_begun_here = True
         if self._client is not None:
             self._client.attempt.begin()
         first_at = self._services.dispatcher.started(lease.ticket)
@@ -187,6 +223,7 @@ class RelayRun:
                 return "not_ready"
             raise no_such_path(self._job.model, self._what)
         self._num_attempts += 1
+        self.has_begun_here = False
         name = self._services.link.worker_name(lease.worker_id)
         self._step = AttemptTrace(
             name, lease.asked_at, lease.placed_at, lease.reason, lease.decision
@@ -208,12 +245,19 @@ class RelayRun:
         try:
             await self._exchange(engine_behind(name, client, facts, bounds.stall_s), target, lease)
         except ProviderFailed as error:
+            if self._resumption is not None and self._resumption.is_cut:
+                self._note_loss("it did not go on with the answer")
+                _log.warning("worker %s does not go on with an answer: %s", name, error)
+                return "cut"
             return self._judge(error, client, lease, name)
         except ProviderCut as error:
             _log.warning("an answer of worker %s was cut: %s", name, error.__cause__ or error)
             if not lease.is_lost:
                 dispatcher.failed(lease.ticket, "it broke an answer off")
-            raise connection_lost(error.words) from error
+            if self._resumption is None or not self._resumption.note_cut(name, error):
+                raise connection_lost(error.words) from error
+            self._note_loss("it broke the answer off")
+            return "cut"
         except AnswerFiltered as error:
             dispatcher.failed(lease.ticket, str(error))
         self._is_complete = True

@@ -3,6 +3,7 @@
 Owns how one exchange becomes events of a turn. Must not know links or HTTP.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -18,16 +19,20 @@ from gateway.api import (
     unavailable,
 )
 from gateway.routing import Lease, UseProvider
-from gateway.turn.fallback_chain import Emit, ask_chat, emit_whole, with_kept
+from gateway.turn.chat_stream import Emit, ask_chat, go_on
+from gateway.turn.fallback_chain import emit_whole, with_kept
 from gateway.turn.model_prompts import PLAIN
 from gateway.turn.relay_job import RelayJob
 from gateway.turn.relay_run import RelayRun
+from gateway.turn.resumption import Resumption
 from gateway.turn.services import Services
 from gateway.upstream import (
     Answer,
     AnswerFiltered,
+    CallsMade,
     Provider,
     ProviderFailed,
+    ProviderRequest,
     forwarded_to_provider,
     provider_request,
 )
@@ -37,14 +42,22 @@ _VARIABLES: Final = "chat_template_kwargs"
 
 
 async def answer_by_relay(
-    services: Services, request: ChatRequest, job: RelayJob, emit: Emit, *, cloud: bool
+    services: Services,
+    request: ChatRequest,
+    job: RelayJob,
+    emit: Emit,
+    resumption: Resumption,
+    *,
+    cloud: bool,
 ) -> UseProvider | None:
-    """Answer `request`, or return the providers to ask instead. Raises `ApiError`."""
+    """Answer `request`, or return the providers to ask instead, perhaps for the rest of an answer.
+    Raises `ApiError`.
+    """
     if request.prompt is not None:
         # The endpoint passes raw completions on for text-level models. It took this one for a model
         # with a tokenizer, because none of its workers was known a moment ago.
         raise unavailable(f"{job.model} has just become ready; send the request again.", _AGAIN_S)
-    chat = _RelayedChat(services, request, job, emit)
+    chat = _RelayedChat(services, request, job, emit, resumption)
     try:
         return await chat.run.run(cloud=cloud)
     finally:
@@ -54,20 +67,36 @@ async def answer_by_relay(
 class _RelayedChat:
     """One chat, on one engine after the other."""
 
-    def __init__(self, services: Services, request: ChatRequest, job: RelayJob, emit: Emit) -> None:
+    def __init__(
+        self,
+        services: Services,
+        request: ChatRequest,
+        job: RelayJob,
+        emit: Emit,
+        resumption: Resumption,
+    ) -> None:
         self._services = services
         self._request = _with_variables(services, request, job.model)
         self._job = job
         self._emit = emit
         path = "/v1/chat/completions"
-        self.run = RelayRun(services, job, path, self._exchange, streamed=request.stream)
+        self._resumption = resumption
+        self.run = RelayRun(
+            services,
+            job,
+            path,
+            self._exchange,
+            streamed=request.stream,
+            resumption=resumption,
+        )
 
     def record(self) -> None:
         """Record the usage, also for a client that has left."""
         run, job, services = self.run, self._job, self._services
         if not run.has_begun:
             return
-        usage = run.usage or Usage(job.prompt_tokens, 0, 0)
+        sent_tokens = self._resumption.sent.tokens if self._resumption.is_cut else 0
+        usage = run.usage or Usage(job.prompt_tokens, 0, sent_tokens)
         services.spending.record_local(job.caller.key, job.model, usage)
         services.counters.count(usage)
 
@@ -81,8 +110,9 @@ class _RelayedChat:
         )
         key, source = self._job.caller.key, f"model:{self._job.model}"
         table = self._table()
+        request = self._asked(provider, target, lease, table)
         sent = provider_request(
-            self._request,
+            request,
             forwarded_to_provider(self._job.caller.headers),
             params=target.params,
             session_hint=None,
@@ -95,9 +125,7 @@ class _RelayedChat:
         filtered: AnswerFiltered | None = None
         answer: Answer | bytes | None = None
         try:
-            answer = await ask_chat(
-                provider, sent, target.model, started, begin, self.run.note_usage, on_calls
-            )
+            answer = await self._ask(provider, sent, target.model, started, begin, on_calls)
         except AnswerFiltered as error:
             filtered = error
         except ProviderFailed as error:
@@ -115,6 +143,39 @@ class _RelayedChat:
         if filtered is not None:
             raise filtered
 
+    async def _ask(
+        self,
+        provider: Provider,
+        sent: ProviderRequest,
+        model: str,
+        started: Started,
+        emit: Emit,
+        on_calls: Callable[[CallsMade], None],
+    ) -> Answer | None:
+        run, resumption = self.run, self._resumption
+        if not resumption.is_cut:
+            return await ask_chat(
+                provider, sent, model, started, emit, run.note_usage, on_calls, resumption
+            )
+
+        def note_usage(_: Usage, whole: Usage) -> None:
+            run.note_usage(whole)
+
+        await go_on(provider, sent, model, started, emit, note_usage, on_calls, resumption)
+        return None
+
+    def _asked(
+        self, provider: Provider, target: FallbackConfig, lease: Lease, table: ModelConfig
+    ) -> ChatRequest:
+        """What the engine is asked. Raises `ProviderFailed` if it cannot go on with an answer."""
+        if not self._resumption.is_cut:
+            return self._request
+        form = self._services.dispatcher.prefill_form(lease.worker_id)
+        asked = self._resumption.asked(form, target.params, table.reasoning_field)
+        if asked is None:
+            raise ProviderFailed(f"{provider.name} cannot go on with an answer")
+        return _with_variables(self._services, asked, self._job.model)
+
     def _table(self) -> ModelConfig:
         """The model's table; the defaults for a model that only a worker has named."""
         name = self._job.model
@@ -125,7 +186,7 @@ class _RelayedChat:
 
     def _begin(self, lease: Lease, event: TurnEvent) -> None:
         """Pass an event on; the first one marks the begin of the answer."""
-        if not self.run.has_begun:
+        if not self.run.has_begun_here:
             self.run.begin(lease)
         self._emit(event)
 

@@ -34,6 +34,7 @@ from gateway.turn.preparation import (
 )
 from gateway.turn.relay_job import RelayJob, chat_job
 from gateway.turn.relayed_chat import answer_by_relay
+from gateway.turn.resumption import Resumption
 from gateway.turn.sequence_run import SequenceRun
 from gateway.turn.services import Services
 
@@ -66,6 +67,7 @@ class Turn:
         "_is_unsupported",
         "_model",
         "_request",
+        "_resumption",
         "_services",
         "_task",
         "_usage",
@@ -82,6 +84,7 @@ class Turn:
         self._is_unsupported = False
         self._model = ""
         self._usage: Usage | None = None
+        self._resumption: Resumption | None = None
 
     async def run(self, emit: Emit) -> None:
         """Answer by a worker, else by the providers."""
@@ -124,6 +127,7 @@ class Turn:
                 self._emit,
                 caller=self._caller,
                 model=view.name,
+                resumption=self._resumed(),
             )
         if error is None:
             return
@@ -132,6 +136,13 @@ class Turn:
         is_final = self._is_unsupported or is_gone
         if is_final or await self._try_locally(cloud=False) is not None:
             raise error
+
+    def _resumed(self) -> Resumption:
+        """What is kept of an answer of text, which several upstreams may give."""
+        if self._resumption is None:
+            services = self._services
+            self._resumption = Resumption(self._request, services.counters, services.feed)
+        return self._resumption
 
     async def _prepared(self, *, cloud: bool) -> Job | RelayJob | UseProvider:
         """The job for a worker: in tokens, or for a text-level engine the request as it is. Returns
@@ -207,7 +218,7 @@ class Turn:
         if isinstance(job, UseProvider):
             return job
         if isinstance(job, RelayJob):
-            given = self._services, self._request, job, self._emit
+            given = self._services, self._request, job, self._emit, self._resumed()
             return await answer_by_relay(*given, cloud=cloud)
         choices: list[SequenceRun] = []
         emit = self._counting(job, choices) if job.request.continuous_usage else self._emit

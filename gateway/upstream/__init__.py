@@ -6,6 +6,21 @@ client, and how it fails. Must not know which provider is asked when.
 
 from gateway.upstream.answer import Answer, AnswerFiltered, ProviderCut, ProviderFailed
 from gateway.upstream.chat_events import ChatEvents
+from gateway.upstream.continuation import (
+    CannotContinue,
+    continued,
+    form_at,
+    is_same_model,
+    limit_of,
+    needs_dropped,
+    stops_of,
+)
+from gateway.upstream.continued_stream import (
+    ContinuedStream,
+    NotContinued,
+    StopReached,
+    ended_by_length,
+)
 from gateway.upstream.forwarded_headers import Header, forwarded_to_provider
 from gateway.upstream.kept_calls import CallsMade, KeptCalls
 from gateway.upstream.provider import Provider
@@ -15,6 +30,7 @@ from gateway.upstream.provider_request import (
     provider_request,
     session_name,
 )
+from gateway.upstream.sent_answer import SentAnswer
 from gateway.upstream.sse import EventSplitter
 from gateway.upstream.thinking_switch import switch_at
 from gateway.upstream.usage import UsageTail
@@ -23,18 +39,30 @@ __all__ = [
     "Answer",
     "AnswerFiltered",
     "CallsMade",
+    "CannotContinue",
     "ChatEvents",
+    "ContinuedStream",
     "EventSplitter",
     "Header",
     "KeptCalls",
+    "NotContinued",
     "Provider",
     "ProviderCut",
     "ProviderFailed",
     "ProviderRequest",
+    "SentAnswer",
+    "StopReached",
     "UsageTail",
     "apply_params",
+    "continued",
+    "ended_by_length",
+    "form_at",
     "forwarded_to_provider",
+    "is_same_model",
+    "limit_of",
+    "needs_dropped",
     "provider_request",
     "session_name",
+    "stops_of",
     "switch_at",
 ]

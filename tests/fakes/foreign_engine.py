@@ -67,6 +67,10 @@ class Settings:
     silent: bool = False
     slow_upload: bool = False
     no_done: bool = False
+    prefills: str = ""
+    """How a server of text goes on with a last message of the assistant: always (`last`), where
+    `continue_final_message` asks for it (`asked`), or never.
+    """
     die_at: int | None = None
     """Dies at a prompt of more ids than this: out of memory at the first large one."""
 

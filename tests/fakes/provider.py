@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -176,6 +177,32 @@ class FakeProvider:
         told = {} if self.usage is None else {"usage": self.usage}
         answer = {"id": "up-1", "model": model, "choices": [choice], **told, **self.extra}
         return json.dumps(answer).encode()
+
+
+STORY = "Once there was a fox.\n\nIt ran over\n    the hill, and then home again. The end."
+
+
+@dataclass
+class StoryProvider(FakeProvider):
+    """Answers with `story`, and goes on with it behind a last message of the assistant, which must
+    be its beginning.
+    """
+
+    story: str = STORY
+
+    async def _answer(
+        self, stream: trio.abc.Stream, parser: h11.Connection, body: dict[str, Any]
+    ) -> None:
+        self.begin(body)
+        await super()._answer(stream, parser, body)
+
+    def begin(self, body: dict[str, Any]) -> None:
+        """Set the words that answer this request."""
+        last, rest = body["messages"][-1], self.story
+        if last["role"] == "assistant":
+            assert rest.startswith(last["content"]), last
+            rest = rest[len(last["content"]) :]
+        self.words = tuple(re.findall(r"\s+|\S+", rest))
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ its model and of the last message, so that two of them say the same. It breaks a
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -110,8 +111,16 @@ class TextHandler(Handler):
         else:
             self._json(200, self._whole(body))
 
-    def _said(self, body: dict[str, Any]) -> tuple[str, int]:
-        return str(body["messages"][-1]["content"]), body.get("max_tokens") or 8
+    def _said(self, body: dict[str, Any]) -> list[str]:
+        """The words of the answer, or of the rest of the one that the last message begins."""
+        last, num = body["messages"][-1], body.get("max_tokens") or 8
+        goes_on = self.settings.prefills == "last" or body.get("continue_final_message") is True
+        if last["role"] != "assistant" or not self.settings.prefills or not goes_on:
+            return [word(str(last["content"]), number) for number in range(num)]
+        begun, asked = last["content"], str(body["messages"][-2]["content"])
+        whole = answer_to(asked, num + len(begun))
+        assert whole.startswith(begun), begun
+        return re.findall(r" ?\S+ ?", whole[len(begun) :])[:num]
 
     def _usage(self, num: int) -> dict[str, Any]:
         details = {"cached_tokens": self.settings.cached}
@@ -123,20 +132,22 @@ class TextHandler(Handler):
         }
 
     def _whole(self, body: dict[str, Any]) -> dict[str, Any]:
-        text, num = self._said(body)
-        message = {"role": "assistant", "content": answer_to(text, num), "x_own": [1, 2]}
+        words = self._said(body)
+        num, content = len(words), "".join(words)
+        message = {"role": "assistant", "content": content, "x_own": [1, 2]}
         choice = {"index": 0, "message": message, "finish_reason": "length"}
         head = {"id": "c", "object": "chat.completion", "created": 1, "model": body["model"]}
         time.sleep(self.settings.token_ms * num / 1e3)
         return {**head, "choices": [choice], "usage": self._usage(num)}
 
     def _chunks(self, body: dict[str, Any]) -> Iterator[Any]:
-        text, num = self._said(body)
+        words = self._said(body)
+        num = len(words)
         head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
         first = {"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}
         yield {**head, "choices": [first]}
-        for number in range(num):
-            delta = {"content": word(text, number)}
+        for number, said in enumerate(words):
+            delta = {"content": said}
             choice = {"index": 0, "delta": delta, "finish_reason": None, "x_own": number}
             yield {**head, "choices": [choice]}
         last = {"index": 0, "delta": {}, "finish_reason": "length"}

@@ -21,6 +21,7 @@ from workers.bridge.engine_client import EngineClient, EngineGone, api_key_of
 from workers.bridge.kv_feed import KvFeed
 from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
 from workers.bridge.outbox import Outbox
+from workers.bridge.prefill import prefill_form, with_form
 from workers.bridge.readiness import (
     ModelText,
     NotProven,
@@ -157,6 +158,9 @@ class _Service:
         outbox = Outbox(self._channel, self._status)
         holdings = self._holdings(facts, outbox)
         work, speed = await self._until_proven(facts, outbox, holdings)
+        if isinstance(api, OpenAiApi):
+            form = await prefill_form(self._client, self._config, self._reports)
+            facts = with_form(facts, form)
         self._reports.is_over = True
         self._status.phase = ""
         bridge = Bridge(

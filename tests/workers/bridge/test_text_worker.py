@@ -25,6 +25,7 @@ from protocol.messages import (
     RelayHead,
     RelayTaken,
 )
+from protocol.prefill import form_in
 from tests.fakes.foreign_engine import WINDOW
 from tests.fakes.foreign_process import foreign_process, kill_launched, stub_argv, told, wait_told
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
@@ -94,6 +95,32 @@ async def test_a_chat_passes_unchanged(tmp_path: Path) -> None:
             assert "takes text" in rejected.detail
             kill_launched(port)
             await gateway.wait(Fault)
+
+
+@pytest.mark.parametrize(
+    ("prefills", "given", "found"),
+    [
+        ("asked", {}, "continue_final_message"),
+        ("last", {}, "continue_final_message"),
+        ("last", {"refused_fields": ["continue_final_message"]}, "last_message"),
+        ("", {}, None),
+        ("asked", {"continues": "off"}, None),
+        ("", {"continues": "prefix"}, "prefix"),
+    ],
+)
+async def test_an_engine_that_goes_on_says_so(
+    tmp_path: Path, prefills: str, given: dict[str, Any], found: str | None
+) -> None:
+    """Found out at its start: many servers ignore the fields, and begin a new answer."""
+    with foreign_process(kind="openai", prefills=prefills) as engine:
+        async with open_gateway_end() as gateway:
+            with worker_process(tmp_path, gateway.address, url=engine.url, **KEYS, **given):
+                facts = (await gateway.wait_ready()).engine
+                assert facts is not None
+                assert form_in(facts.capabilities) == found
+                asked = (await told(engine.url))["requests"]
+                tried = [one for one in asked if "numbers" in str(one["messages"])]
+                assert bool(tried) == ("continues" not in given)
 
 
 async def test_each_side_waits_for_the_other(tmp_path: Path) -> None:

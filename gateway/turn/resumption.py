@@ -1,0 +1,105 @@
+"""The resumption of a streamed chat: an upstream broke its answer off, and another one goes on.
+
+Owns what the client has got, whether anybody may go on, and what that upstream is asked. Tokens of
+our own workers resume elsewhere (`sequence_run.py`); this is for upstreams of text. Must not know
+which upstream is asked next, or HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, final
+
+import msgspec
+
+from config import FallbackConfig, ParamsConfig, ProviderConfig
+from gateway.api import ApiError, ChatRequest, connection_lost
+from gateway.telemetry import Counters, EventFeed, Resumed
+from gateway.upstream import (
+    CannotContinue,
+    ProviderCut,
+    SentAnswer,
+    continued,
+    form_at,
+    is_same_model,
+    needs_dropped,
+)
+from protocol.prefill import PrefillForm
+
+MAX_CUTS: Final = 3
+"""An answer that was broken off so often ends."""
+
+_log = logging.getLogger("herma.turn")
+
+
+@final
+class Resumption:
+    """One chat. `name` identifies it in events."""
+
+    def __init__(self, request: ChatRequest, counters: Counters, feed: EventFeed) -> None:
+        self._request = request
+        self._counters = counters
+        self._feed = feed
+        self._cut_there = ""
+        self._num_cuts = 0
+        self._words = ""
+        self.sent = SentAnswer()
+        self.name = ""
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The body of the client's request."""
+        return self._request.raw
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the answer has begun and broken off, so that no other may begin it anew."""
+        return self._num_cuts > 0
+
+    def note_cut(self, server: str, error: ProviderCut) -> bool:
+        """The upstream `server` broke the answer off. Returns whether another one may go on."""
+        self._num_cuts += 1
+        self._cut_there = server
+        self._words = self._words or error.words
+        if not self._request.stream or self._num_cuts >= MAX_CUTS:
+            return False
+        made = continued(self._request.raw, self.sent, "continue_final_message")
+        if isinstance(made, CannotContinue):
+            _log.info("an answer of %s cannot go on elsewhere: %s", server, made.why)
+            return False
+        return True
+
+    def lost(self) -> ApiError:
+        """The error of an answer with which nobody goes on."""
+        return connection_lost(self._words)
+
+    def asked(
+        self, form: PrefillForm | None, params: ParamsConfig, reasoning_field: str | None
+    ) -> ChatRequest | None:
+        """What an upstream that goes on in `form` is asked; None if it does not go on."""
+        if form is None or needs_dropped(form, params.drop):
+            return None
+        made = continued(self._request.raw, self.sent, form, reasoning_field)
+        if isinstance(made, CannotContinue):
+            return None
+        return msgspec.structs.replace(self._request, raw=made)
+
+    def asked_of_provider(
+        self, table: ProviderConfig, target: FallbackConfig
+    ) -> ChatRequest | None:
+        """What a provider is asked; None if it does not go on. Of known providers only one with the
+        same model does; `continues` in its table says that it has.
+        """
+        form: PrefillForm | None
+        if table.continues == "auto":
+            is_same = is_same_model(self.sent.upstream_model, target.model)
+            form = form_at(table.base_url) if is_same else None
+        else:
+            form = None if table.continues == "off" else table.continues
+        return self.asked(form, target.params, table.reasoning_field)
+
+    def note_resumed(self, model: str) -> None:
+        """The first part behind the cut has come."""
+        self._counters.sequences_resumed += 1
+        reason, tokens = "its stream was cut", self.sent.tokens
+        self._feed.publish(Resumed(self.name, model, self._cut_there, reason, tokens))

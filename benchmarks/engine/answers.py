@@ -69,7 +69,8 @@ def _run(name: str, out: Path, limit_s: float) -> int:
     took_s = time.perf_counter() - began_at
     parts = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
     print(f"{name:22} {_verdict(status, parts):13} {_figures(parts)}  {took_s:.0f} s", flush=True)
-    return _SAID[status].exit_status if status in _SAID else Verdict.WRONG.exit_status
+    is_said = parts.get("finished", False) and status in _SAID
+    return int(status) if is_said else Verdict.WRONG.exit_status
 
 
 def _verdict(status: int | str, parts: dict[str, Any]) -> str:

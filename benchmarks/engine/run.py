@@ -163,9 +163,7 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> Verdict
         finished=True,
     )
     progress.say(_summary(report.parts, figures, summary(checked)))
-    if wrong:
-        return Verdict.WRONG
-    return Verdict.RIGHT if doubted is None else Verdict.UNSAID
+    return Verdict.of(wrong, doubted)
 
 
 def worker_config(options: Options) -> WorkerConfig:

@@ -56,6 +56,13 @@ class Verdict(StrEnum):
     WRONG = "wrong"
     UNSAID = "nothing said"
 
+    @classmethod
+    def of(cls, wrong: Sequence[str], doubted: str | None) -> "Verdict":
+        """By the errors that were found, and the doubt in what was not."""
+        if wrong:
+            return cls.WRONG
+        return cls.RIGHT if doubted is None else cls.UNSAID
+
     @property
     def exit_status(self) -> int:
         """Of a command; 2 is a wrong command."""

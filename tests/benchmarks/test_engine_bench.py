@@ -23,7 +23,7 @@ from benchmarks.engine.plot import plot_decode
 from benchmarks.engine.run import Options, Report, run
 from benchmarks.engine.scale import SMOKE
 from benchmarks.engine.soak import soak
-from benchmarks.engine.verdict import Verdict, failures
+from benchmarks.engine.verdict import Verdict, doubt, failures
 from config import WorkerConfig
 from herma.cli import main
 from tests.fakes.tiny_families import write_family
@@ -193,7 +193,9 @@ def test_a_wrong_command_is_one_line(
 def test_right_answers_pass_and_wrong_ones_are_found(runner: Runner, temperature: float) -> None:
     """Greedy and drawn tokens in bfloat16 hold against float32; one foreign token does not."""
     answers = _answers(runner, temperature)
-    assert failures(check_answers(runner, answers)) == []
+    checked = check_answers(runner, answers)
+    assert failures(checked) == []
+    assert doubt(checked) is None
     outputs = answers[1].outputs
     outputs[5] = (outputs[5] + 1) % 151
     (wrong,) = failures(check_answers(runner, answers))

@@ -218,7 +218,9 @@ def test_decodes_are_checked_with_the_rows_rounded_that_kernels_round(
     is a third of theirs.
     """
     answers = _decodes(fresh_runner(hybrid))
-    assert failures(check_answers(hybrid, answers)) == []
+    checked = check_answers(hybrid, answers)
+    assert failures(checked) == []
+    assert doubt(checked) is None
     parts = (Part(24, 8 * 24, 8), Part(47, 1, 1))
     monkeypatch.setattr(check, "_parts", lambda *_: parts)
     assert "wrong tokens" in failures(check_answers(hybrid, answers))[0]

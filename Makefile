@@ -153,6 +153,7 @@ OPENAI_NODE6 := 6.49.0
 CODEX        := 0.169.0
 CLAUDE_CODE  := 2.1.330
 OPENCODE     := 1.18.33
+QWEN_CODE    := 0.24.4
 LANGCHAIN    := 1.7.3
 PYDANTIC_AI  := 2.66.0
 INSTRUCTOR   := 1.17.0
@@ -169,7 +170,7 @@ test-clients: $(CLIENTS_DIR)/codex/.$(CODEX) $(CLIENTS_DIR)/claude/.$(CLAUDE_COD
 test-clients: $(CLIENTS_DIR)/opencode/.$(OPENCODE) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
 test-clients: $(CLIENTS_DIR)/langchain/.$(LANGCHAIN) $(CLIENTS_DIR)/pydantic-ai/.$(PYDANTIC_AI)
 test-clients: $(CLIENTS_DIR)/instructor/.$(INSTRUCTOR) $(CLIENTS_DIR)/litellm/.$(LITELLM)
-test-clients: $(CLIENTS_DIR)/ai-sdk/.$(AI_SDK)
+test-clients: $(CLIENTS_DIR)/ai-sdk/.$(AI_SDK) $(CLIENTS_DIR)/qwen/.$(QWEN_CODE)
 	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/clients \
 		tests/hermes/test_hermes.py::test_a_tool_is_run_and_its_result_answered $(ARGS)
 
@@ -270,6 +271,9 @@ $(CLIENTS_DIR)/node-6/.$(OPENAI_NODE6):
 
 $(CLIENTS_DIR)/opencode/.$(OPENCODE):
 	$(FRESH_NODE) opencode-ai@$(OPENCODE) && touch $@
+
+$(CLIENTS_DIR)/qwen/.$(QWEN_CODE):
+	$(FRESH_NODE) @qwen-code/qwen-code@$(QWEN_CODE) && touch $@
 
 $(CLIENTS_DIR)/ai-sdk/.$(AI_SDK):
 	$(FRESH_NODE) ai@$(AI_SDK) @ai-sdk/openai@3.0.141 zod@4.6.7 && touch $@

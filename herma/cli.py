@@ -16,6 +16,7 @@ from typing import Final
 from herma import EXIT_EXPLAINED
 from herma.attach.options import add_attach_options
 from herma.bench_command import add_bench
+from herma.clients.options import CLIENTS, add_clients
 from herma.options import (
     Commands,
     HelpFormat,
@@ -33,6 +34,9 @@ EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141
 EXIT_ON_TRIAL = 1
 EXIT_FULL = 1
+_MODULES: Final = {"rollback": "upgrade", **dict.fromkeys(CLIENTS, "client")}
+"""The modules of commands that share one."""
+
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -117,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
         die_with_parent(arguments.parent, signal.SIGTERM)
     command: Callable[[argparse.Namespace], int]
-    module = "upgrade" if arguments.command == "rollback" else arguments.command
+    module = _MODULES.get(arguments.command, arguments.command)
     command = import_module(f"herma.{module}_command").run
     return command(arguments)
 
@@ -144,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_keys(commands)
     add_bench(commands)
     _add_usage(commands)
-    _add_hermes(commands)
+    add_clients(commands)
     return parser
 
 
@@ -467,12 +471,3 @@ def _add_usage(commands: Commands) -> None:
         "--since", metavar="DAY", help="2026-11-21, or 7d for seven days; default: this month (UTC)"
     )
     usage.add_argument("--json", action="store_true", help="for programs")
-
-
-def _add_hermes(commands: Commands) -> None:
-    hermes = add_command(commands, "hermes", "print Hermes Agent's configuration for this gateway")
-    hermes.add_argument("--url", help="of the gateway; default: the one on this host")
-    hermes.add_argument("--model", metavar="ID", help="Hermes' default; else the first one listed")
-    hermes.add_argument(
-        "--key-env", metavar="NAME", help="the environment variable that holds the API key"
-    )

@@ -10,8 +10,8 @@ import itertools
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias, final
 
 import trio
 
@@ -28,6 +28,9 @@ MIN_BACKOFF_S: Final = 0.2
 MAX_BACKOFF_S: Final = 10.0
 HEALTHY_S: Final = 30.0
 """A child that ran this long restarts with the shortest back-off."""
+
+
+Beside: TypeAlias = "Callable[[Children], Awaitable[None]]"
 
 
 def herma_argv(words: list[str]) -> list[str]:
@@ -61,6 +64,11 @@ class Child:
         self._folder = folder
         self._watch = watch
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """None before the first start; afterwards that of the latest."""
+        return None if self._process is None else self._process.pid
 
     def how_ended(self, status: int) -> str:
         """The end in words, for its exit status."""
@@ -130,55 +138,110 @@ async def _wait(process: "subprocess.Popen[bytes]") -> int:
     return await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
 
 
-async def keep_running(children: Sequence[Child]) -> int:
+@final
+class Children:
+    """The children that run. Each is restarted when it dies, until it is ended; a child explaining
+    at its first start what is wrong is not.
+    """
+
+    def __init__(self) -> None:
+        self._scopes: dict[Child, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
+        self._status = 0
+
+    def start(self, child: Child) -> None:
+        """Start a child beside the others, which go on whatever becomes of it."""
+        self._start(child, lambda status: say(f"herma: {child.name} stays away: exit {status}"))
+
+    @property
+    def names(self) -> list[str]:
+        """Of those that are not ending."""
+        return [child.name for child, scope in self._scopes.items() if not scope.cancel_called]
+
+    def end(self, name: str) -> int | None:
+        """Ask the child to stop, which it does after its drain; its name is free at once. Returns
+        its pid, if it runs.
+        """
+        for child, scope in self._scopes.items():
+            if child.name == name and not scope.cancel_called:
+                scope.cancel()
+                return child.pid
+        return None
+
+    def hurry(self) -> None:
+        """Make all that drain leave at once."""
+        for child in self._scopes:
+            child.hurry()
+
+    def reload(self) -> None:
+        """Ask all that are not ending to read their files again."""
+        for child, scope in self._scopes.items():
+            if not scope.cancel_called:
+                child.reload()
+
+    async def run(
+        self, first: Sequence[Child], beside: Beside, stop: trio.Event, manager: ServiceManager
+    ) -> int:
+        """Run the `first` children, and `beside` them what may start and end some, until `stop`.
+        Returns the exit status: 2 if one of the first explained what is wrong, which stops all.
+        """
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+
+            def stop_all(status: int) -> None:
+                self._status = self._status or status
+                nursery.cancel_scope.cancel()
+
+            for child in first:
+                self._start(child, stop_all)
+            nursery.start_soon(beside, self)
+            nursery.start_soon(manager.keep_alive)
+            manager.ready(f"{len(first)} processes run")
+            await stop.wait()
+            stop_all(0)
+        return self._status
+
+    def _start(self, child: Child, give_up: Callable[[int], None]) -> None:
+        assert self._nursery is not None
+        scope = self._scopes[child] = trio.CancelScope()
+        self._nursery.start_soon(self._keep, child, scope, give_up)
+
+    async def _keep(
+        self, child: Child, scope: trio.CancelScope, give_up: Callable[[int], None]
+    ) -> None:
+        try:
+            with scope:
+                await _keep_running(child, give_up)
+        finally:
+            del self._scopes[child]
+
+
+async def _pass_hangups_on(children: Children) -> None:
+    async for _ in hangups():
+        children.reload()
+
+
+async def keep_running(children: Sequence[Child], beside: Beside = _pass_hangups_on) -> int:
     """Run the children until SIGINT or SIGTERM; a second signal makes them skip their drain.
+    `beside` runs beside them, and by default passes SIGHUP on to them.
 
     Returns the exit status: 2 if a child explained at its first start what is wrong. Both signals
     are ignored afterwards, so the process must end then.
     """
-
-    def hurry(_number: int) -> None:
-        for child in children:
-            child.hurry()
-
     outlive_hangups()
     stop = trio.Event()
     manager = ServiceManager.take(os.environ)
+    running = Children()
 
     def leave() -> None:
         manager.stopping()
         stop.set()
 
-    with graceful_stop(leave, hurry):
-        return await _run_all(children, stop, manager)
+    with graceful_stop(leave, lambda _number: running.hurry()):
+        return await running.run(children, beside, stop, manager)
 
 
-async def _run_all(children: Sequence[Child], stop: trio.Event, manager: ServiceManager) -> int:
-    status = 0
-    async with trio.open_nursery() as nursery:
-
-        def stop_all(child_status: int) -> None:
-            nonlocal status
-            status = status or child_status
-            nursery.cancel_scope.cancel()
-
-        for child in children:
-            nursery.start_soon(_keep_running, child, stop_all)
-        nursery.start_soon(manager.keep_alive)
-        nursery.start_soon(_pass_hangups_on, children)
-        manager.ready(f"{len(children)} processes run")
-        await stop.wait()
-        stop_all(0)
-    return status
-
-
-async def _pass_hangups_on(children: Sequence[Child]) -> None:
-    async for _ in hangups():
-        for child in children:
-            child.reload()
-
-
-async def _keep_running(child: Child, stop_all: Callable[[int], None]) -> None:
+async def _keep_running(child: Child, give_up: Callable[[int], None]) -> None:
     """Restart the child when it dies, unless it explained at its first start what is wrong. After a
     later start such an error may pass (another program took its port while it was down), and the
     other children serve meanwhile.
@@ -188,7 +251,7 @@ async def _keep_running(child: Child, stop_all: Callable[[int], None]) -> None:
         started_at = trio.current_time()
         status = await child.run()
         if status == EXIT_EXPLAINED and num_starts == 0:
-            stop_all(status)
+            give_up(status)
             return
         if trio.current_time() - started_at > HEALTHY_S:
             backoff_s = MIN_BACKOFF_S

@@ -429,6 +429,7 @@ def _add_config(commands: Commands) -> None:
         help="do not ask for the providers' keys, which this host need not have",
     )
     show = add_command(actions, "show", "print each value that takes effect, and whence it comes")
+    add_command(actions, "reference", "print every key with its default, as a page")
     for action in (check, show):
         action.add_argument(
             "file", type=Path, nargs="?", metavar="FILE", help="default: herma.toml, as found"

@@ -1,4 +1,4 @@
-"""`herma config check [FILE]` and `herma config show [FILE]`.
+"""`herma config check [FILE]`, `herma config show [FILE]` and `herma config reference`.
 
 Owns the summary for people, and the list of the values that took effect. Secrets are looked up by
 `check` but never shown.
@@ -21,6 +21,7 @@ from config import (
     find_mistakes,
     found_config,
     load_config,
+    reference,
 )
 from herma import EXIT_EXPLAINED
 from herma.config_files import look_at_files
@@ -33,6 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what the file sets up, or the values that took effect. Returns the status: 2 for a file
     with mistakes, each of them printed. Raises `ConfigError` for a file that cannot be read.
     """
+    if arguments.action == "reference":
+        print(reference(), end="")
+        return 0
     path: Path | None = arguments.file or found_config(Path.cwd(), os.environ)
     if path is None:
         raise ConfigError(f"there is no {FILE_NAME} here: name a file, or write one: herma init")

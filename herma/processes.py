@@ -12,6 +12,7 @@ from typing import Final
 from protocol.control_messages import (
     GATEWAY_SOCKET,
     MAX_LINE_BYTES,
+    UP_SOCKET,
     WORKER_SOCKET,
     Answer,
     Ask,
@@ -58,6 +59,11 @@ def gateways() -> Iterator[Gateway]:
     for path, pid in _sockets(GATEWAY_SOCKET):
         answer = _status(path)
         yield Gateway(path, pid, answer if isinstance(answer, GatewayStatus) else None)
+
+
+def parents() -> Iterator[tuple[Path, int]]:
+    """The control socket and the pid of every `herma up` of this user on this host."""
+    yield from _sockets(UP_SOCKET)
 
 
 def gateway_url(given: str | None) -> str:

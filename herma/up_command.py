@@ -16,6 +16,7 @@ from config import FILE_NAME, Config
 from herma.attach.choices import text_of
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.doctor import examine, this_host
+from herma.fleet_reload import FleetReload, worker_children
 from herma.gateway_command import gateway_config, gateway_options
 from herma.preflight import check_host, check_process_ports, known_model, unserved_models
 from protocol.errors import ConfigError
@@ -64,7 +65,10 @@ def _serve(arguments: Namespace) -> int:
     for problem in unserved_models(config):
         say(f"herma: {problem}; requests wait until a worker connects")
     with _worker_address(arguments.config) as address:
-        return trio.run(keep_running, _children(config, arguments, address))
+        children = _children(config, arguments, address)
+        if arguments.config is None:
+            return trio.run(keep_running, children)
+        return trio.run(keep_running, children, FleetReload(config.gateway, arguments.config).run)
 
 
 def _take_model(arguments: Namespace) -> None:
@@ -102,15 +106,4 @@ def _children(config: Config, arguments: Namespace, address: str | None) -> list
         words += ["--worker-bind", address]
     # With several processes the child is their parent, which itself waits one GRACE_S for them.
     gateway = Child("gateway", herma_argv(words), stop_s=config.gateway.drain_s + 2 * GRACE_S)
-    return [gateway, *_workers(config, arguments.config, address)]
-
-
-def _workers(config: Config, config_path: Path | None, address: str | None) -> Iterator[Child]:
-    common = [] if config_path is None else ["--config", str(config_path)]
-    for worker in config.workers:
-        words = ["worker", *common, "--name", worker.name]
-        if address is not None:
-            words += ["--gateway", address, "--model", worker.model, "--serves", worker.serves]
-        if address is not None or worker.gateways == (config.gateway.worker_bind,):
-            words.append("--beside-gateway")
-        yield Child(f"worker {worker.name}", herma_argv(words), stop_s=worker.drain_s + GRACE_S)
+    return [gateway, *worker_children(config.workers, config.gateway, arguments.config, address)]

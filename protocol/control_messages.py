@@ -17,6 +17,7 @@ MAX_SHOWN_BYTES: Final = 2**22
 """An overview of a hundred requests has 80 KB."""
 WORKER_SOCKET: Final = "control"
 GATEWAY_SOCKET: Final = "gateway"
+UP_SOCKET: Final = "up"
 """The last word in the name of a control socket, behind its owner (`protocol/leftovers.py`)."""
 
 State = Literal["starting", "ready", "draining", "waiting", "ending", "stopped", "leaving"]
@@ -235,11 +236,13 @@ class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
 
 class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
     """The result of a reload: the keys that were `taken` from the file, and the keys that are
-    `kept` as they were until a restart.
+    `kept` as they were until a restart. `ended` are the pids of workers that are gone from the file
+    and leave, so that nobody asks them.
     """
 
     taken: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    ended: tuple[int, ...] = ()
 
     @property
     def summary(self) -> str:

@@ -174,7 +174,7 @@ async def _reload(
     file.write(more + "[[models]]\nnam = 3\n")
     status, said = await file.reload()
     assert status == 1
-    assert said.count("herma.toml:") == said.count("nothing is reloaded") == 2, said
+    assert said.count("herma.toml:") == said.count("nothing is reloaded") == 3, said
     assert (await _ask(client, "far")).status_code == 200
 
     limits = "limits = { daily = 0 }\n"
@@ -213,3 +213,64 @@ def _hang_up(herma: HermaProcess) -> None:
 def _wait_reloaded(audit: Path) -> None:
     """Return once both processes have read the file at the signal: SIGTERM may follow then."""
     wait_until(lambda: audit.read_text().count('"SIGHUP"') == 2, "both reloads")
+
+
+ANOTHER = """
+[[workers]]
+name = "w2"
+model = "builtin:herma-tiny"
+engine = "synthetic"
+serves = "m"
+"""
+
+
+async def test_a_new_worker_starts_and_one_that_is_gone_drains(tmp_path: Path) -> None:
+    """By the command and by SIGHUP; a worker that this host cannot run changes nothing."""
+    with _runtime_dir() as runtime_dir:
+        file = _File(tmp_path, runtime_dir)
+        file.write()
+        state = {"HERMA_RUNTIME_DIR": runtime_dir, "XDG_STATE_HOME": str(tmp_path / "state")}
+        manager = herma_up(file.path, **state)
+        herma = await trio.to_thread.run_sync(manager.__enter__)
+        try:
+            with trio.fail_after(BOUND_S):
+                await _change_workers(herma, file)
+        finally:
+            await trio.to_thread.run_sync(manager.__exit__, None, None, None)
+
+
+async def _change_workers(herma: HermaProcess, file: _File) -> None:
+    async def wait_ready(count: int) -> None:
+        await trio.to_thread.run_sync(herma.wait_models_ready, {"m": count})
+
+    await wait_ready(1)
+    file.write(ANOTHER.replace("builtin:herma-tiny", "/nowhere"))
+    status, said = await file.reload()
+    assert status == 1
+    assert "worker `w2`" in said
+    file.write(ANOTHER)
+    status, said = await file.reload()
+    assert status == 0, said
+    assert "taken: worker `w2` (new): it starts" in said
+    await wait_ready(2)
+    status, said = await file.reload()
+    assert status == 0, said
+    assert "up (pid" in said
+    assert "taken" not in said
+
+    file.write()
+    status, said = await file.reload()
+    assert status == 0, said
+    assert "taken: worker `w2` (gone): it drains" in said
+    await trio.to_thread.run_sync(_wait_alone, herma)
+    file.write(ANOTHER)
+    _hang_up(herma)
+    await wait_ready(2)
+    file.write()
+    _hang_up(herma)
+    await trio.to_thread.run_sync(_wait_alone, herma)
+    assert "herma: worker w2 is gone from the file: it drains and ends\n" in herma.output
+
+
+def _wait_alone(herma: HermaProcess) -> None:
+    wait_until(lambda: not herma.pids("herma worker w2"), "the end of w2")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from herma.child_processes import Child, keep_running
+from herma.child_processes import Child, Children, keep_running
 
 BOUND_S = 30.0
 PAUSE = "import signal; print('up', flush=True); signal.pause()"
@@ -126,3 +126,24 @@ async def test_the_same_signal_again_hurries_the_children(tmp_path: Path) -> Non
 
             nursery.start_soon(stop_twice)
             assert await keep_running([_child(code, lines)]) == 0
+
+
+async def test_a_later_one_that_says_why_stays_away(capfd: pytest.CaptureFixture[str]) -> None:
+    """The others serve on; one that is ended is asked to stop, and its name is free."""
+    lines: list[str] = []
+
+    async def beside(children: Children) -> None:
+        children.start(Child("late", [sys.executable, "-c", "exit(2)"], stop_s=BOUND_S))
+        while "late" in children.names:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        while not lines:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        assert children.names == ["child"]
+        children.end("child")
+        assert children.names == []
+        assert children.end("child") is None
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with trio.fail_after(BOUND_S):
+        assert await keep_running([_child(PAUSE, lines)], beside) == 0
+    assert "late stays away" in capfd.readouterr().err

@@ -56,6 +56,7 @@ from config.model import (
     WorkerConfig,
     wildcard_of,
 )
+from config.reference import reference
 
 __all__ = [
     "BUILTIN_MODEL",
@@ -108,6 +109,7 @@ __all__ = [
     "parse_config",
     "profiles",
     "provider_api_key",
+    "reference",
     "responses_path",
     "secret_of",
     "signing_key_path",

@@ -120,15 +120,17 @@ def invalid(param: str | None, message: str, *, code: str | None = "invalid_valu
 
 
 def context_length_exceeded(
-    context_length: int, prompt_tokens: int, param: str = "messages"
+    context_length: int, prompt_tokens: int, param: str = "messages", *, is_least: bool = False
 ) -> ApiError:
-    """400: the prompt alone, in `param`, is larger than the window (both in tokens).
+    """400: the prompt alone, in `param`, is larger than the window (both in tokens). `is_least`: it
+    has at least so many tokens.
 
     OpenAI clients know this wording, and Hermes Agent parses the window from it.
     """
+    at_least = "at least " if is_least else ""
     message = (
         f"This model's maximum context length is {context_length} tokens. However, your {param} "
-        f"resulted in {prompt_tokens} tokens. Please reduce the length of the {param}."
+        f"resulted in {at_least}{prompt_tokens} tokens. Please reduce the length of the {param}."
     )
     overflow = context_length, prompt_tokens
     code = "context_length_exceeded"

@@ -6,6 +6,7 @@ Pure.
 
 from gateway.output.answer_format import AUTO, NONE, AnswerFormat, answer_format
 from gateway.output.detokenizer import (
+    BYTE_OF,
     ByteDetokenizer,
     ByteTable,
     Detokenizer,
@@ -25,6 +26,7 @@ from gateway.output.stop_strings import NO_STOPS, StopMatcher
 
 __all__ = [
     "AUTO",
+    "BYTE_OF",
     "NONE",
     "NO_STOPS",
     "AnswerFormat",

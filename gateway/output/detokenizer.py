@@ -111,7 +111,7 @@ class ByteTable(dict[int, bytes]):
         if token is None:
             return b""
         try:
-            return bytes(map(_BYTE_OF.__getitem__, token))
+            return bytes(map(BYTE_OF.__getitem__, token))
         except KeyError:
             return token.encode()
 
@@ -266,4 +266,5 @@ def _byte_of_char() -> dict[str, int]:
     }
 
 
-_BYTE_OF: Final = _byte_of_char()
+BYTE_OF: Final = _byte_of_char()
+"""The letter of each byte in the vocabularies of byte-level tokenizers, and the byte."""

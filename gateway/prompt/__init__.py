@@ -13,11 +13,16 @@ from gateway.prompt.model_text import (
     read_model_text,
     token_strings,
 )
-from gateway.prompt.prompt_encoder import DigestCache
+from gateway.prompt.prompt_encoder import DigestCache, Draft
+from gateway.prompt.stepwise import STEP_CHARS, StepwiseDraft, StepwiseText
 
 __all__ = [
+    "STEP_CHARS",
     "DigestCache",
+    "Draft",
     "ModelText",
+    "StepwiseDraft",
+    "StepwiseText",
     "check_template",
     "checked_ids",
     "decode_raw",

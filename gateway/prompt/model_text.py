@@ -28,6 +28,7 @@ from gateway.output import (
 from gateway.output.tools import Opening
 from gateway.prompt.control_tokens import MARK, ControlTokens
 from gateway.prompt.prompt_encoder import PromptEncoder
+from gateway.prompt.token_bound import token_bound
 from gateway.prompt.tokenizer import Encoder, TokenizerFaults, encode_batch, is_byte_level
 from protocol.errors import ConfigError
 
@@ -108,6 +109,8 @@ class ModelText:
         }
         """What clients need to know that encode and render themselves."""
         tokenizer = self.encoder.tokenizer
+        self.bound = token_bound(tokenizer, tokenizer_json)
+        """The fewest tokens of a text, where its bytes tell."""
         is_bytes = is_byte_level(tokenizer_json)
         self._tables: dict[frozenset[str], ByteTable] | None = {} if is_bytes else None
         # There are two or three formats.

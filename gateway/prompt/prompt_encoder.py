@@ -6,8 +6,8 @@ prompt only look-ups. Where cutting is not exact (`segment_rule.py`), the whole 
 of that cache. New segments are encoded word by word where that is exact (`word_cache.py`). Must not
 know templates, threads or workers.
 
-A prompt takes three steps: `draft`, `encode` what the draft is missing, `finish`. `encode` may run
-in a thread; `draft` and `finish` belong to the thread that owns the cache.
+A prompt takes three steps: `draft`, `encode` what the draft is missing, `finish`. The first two may
+run in any thread; `finish` belongs to the thread that owns the cache.
 
 `DigestCache` cuts packed ids into spans of 64 blocks; the digests of a span follow from its ids and
 the digest before it. One hash over a span and one look-up replace 64 hashes in a loop: 15 us
@@ -120,6 +120,19 @@ class PromptEncoder:
             packed = words.packed
         pairs = zip(tokens, packed, strict=True)
         return Encoded([self._packed_tokens[token] + rest for token, rest in pairs], words)
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether a text may be cut in front of a space that follows a printed character."""
+        return self._words is not None
+
+    def encode_piece(self, piece: str, *, is_first: bool) -> bytes:
+        """The packed ids of a piece of a missing segment, of which the first may begin with a
+        control token.
+        """
+        if is_first:
+            return self.encode(Draft([], [], [], b"", [piece])).packed[0]
+        return pack_tokens(self._encoder.encode_texts([piece])[0])
 
     def finish(self, draft: Draft, encoded: Encoded | None = None) -> bytes:
         """The prompt's packed ids. Keeps the ids of the missing segments in the cache."""

@@ -44,6 +44,7 @@ class Stage(msgspec.Struct):
     behavior: str = ""
     invert: bool = False
     pattern: dict[str, str] = {}
+    content: str = ""
     strip_left: bool = False
     normalizers: "list[Stage]" = []
     pretokenizers: "list[Stage]" = []

@@ -12,6 +12,7 @@ from gateway.routing.fleet import ModelView
 from gateway.routing.lease import Lease
 from gateway.routing.quarantine import PROOF_TOKENS, RequestIdentity
 from gateway.routing.route_preview import RoutePreview
+from gateway.routing.work_line import Visit, WorkLine
 from gateway.routing.worker_view import WorkerView
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "RoutePreview",
     "RouteRequest",
     "UseProvider",
+    "Visit",
+    "WorkLine",
     "WorkerView",
     "in_order",
 ]

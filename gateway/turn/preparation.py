@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import struct
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
-import trio
 
 from gateway.api import (
     ApiError,
@@ -27,7 +25,7 @@ from gateway.api import (
 )
 from gateway.output import AUTO, NONE, AnswerFormat
 from gateway.output.tools import Opening, forced_opening
-from gateway.prompt import ModelText, encode_raw
+from gateway.prompt import STEP_CHARS, ModelText, StepwiseDraft, StepwiseText, encode_raw
 from gateway.routing import ModelView
 from gateway.turn.caller import Caller
 from gateway.turn.grammars import (
@@ -37,6 +35,7 @@ from gateway.turn.grammars import (
     not_served,
     skips_reasoning,
 )
+from gateway.turn.long_prompt import LongPrompt
 from gateway.turn.model_prompts import PLAIN, ModelPrompt
 from gateway.turn.model_texts import INLINE_SIZE, coming_text
 from gateway.turn.services import Services
@@ -46,8 +45,6 @@ from protocol.ids import BlockDigest
 from protocol.messages import Grammar
 from protocol.sampling import SamplingParams
 from protocol.tokens import TOKEN_BYTES, pack_tokens
-
-T = TypeVar("T")
 
 RENDER_CHARS: Final = 128 * 1024
 """Smaller requests are rendered in the event loop, in less than 1 ms. A thread would hold the GIL
@@ -69,8 +66,6 @@ UNSUPPORTED: Final = frozenset(
 )
 """Codes of errors that come from our own engines' limits: a provider may be able to answer."""
 _CACHED_TOOLS: Final = {ToolSchema}
-_ENCODERS: Final = trio.CapacityLimiter(2)
-"""Encoding is bound by CPU cores; more threads would take cores from the token path."""
 
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
 """For templates that do not read the time."""
@@ -136,7 +131,8 @@ async def prepare(
     form = _form(services, request, view, text)
     salt = caller.key.encode() if caller.private_cache else b""
     request = _with_variables(request, own)
-    prompt, end = await _encode(text, request, salt)
+    window = view.context_length
+    prompt, end = await _encode(services, text, request, caller, window)
     given = Beginning(end, form.is_opened_by(end), opening="")
     if request.tool_choice == "required" or request.answer_start:
         begun, given = _begun(request, text, form, given)
@@ -146,7 +142,6 @@ async def prepare(
         grammar, skipped = _grammar(request, view, text, form, given)
         prompt += skipped
     prompt_tokens = len(prompt) // TOKEN_BYTES
-    window = view.context_length
     if window is not None and prompt_tokens >= window:
         raise context_length_exceeded(window, prompt_tokens, request.prompt_field)
     max_tokens = _max_tokens(request, window, prompt_tokens)
@@ -342,42 +337,58 @@ def _max_tokens(request: ChatRequest, window: int | None, prompt_tokens: int) ->
     return min(request.max_tokens or rest, rest)
 
 
-async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[bytes, str]:
+async def _encode(
+    services: Services, text: ModelText, request: ChatRequest, caller: Caller, window: int | None
+) -> tuple[bytes, str]:
     """The packed ids of the prompt, and the last segment of the rendered template, which may open
     the reasoning. Segments that are not cached are encoded, in a thread if they are long.
     """
+    salt = caller.key.encode() if caller.private_cache else b""
     if request.prompt is not None:
-        special = request.add_special_tokens
-        encode = partial(encode_raw, text, request.prompt, add_special_tokens=special)
-        ids = await _run(encode, at_once=len(request.prompt) <= INLINE_SIZE)
-        return pack_tokens(ids), ""
+        return await _encode_raw(services, text, request, caller, window), ""
     now = _local_time(int(time.time())) if text.tells_time else _NO_TIME
     shown = request.tools if request.shown_tools is None else request.shown_tools
     given = request.messages, shown, request.template_kwargs, now
     if is_quickly_rendered(request):
         segments = text.render_chat(*given)
+        draft = text.prompts.draft(segments, salt)
     else:
-        segments = await _run(partial(text.render_chat, *given), at_once=False)
-    draft = text.prompts.draft(segments, salt)
+        render = partial(text.render_chat, *given)
+        segments = await services.encoding.run(caller, _num_chars(request), render)
+        long = LongPrompt(services.encoding, text, request, window)
+        draft = await long.draft(caller, segments, salt)
     encoded = None
     if draft.missing:
+        num_chars = sum(map(len, draft.missing))
+        if num_chars > STEP_CHARS:
+            long = LongPrompt(services.encoding, text, request, window)
+            work = StepwiseDraft(text.prompts, draft)
+            return await long.encode(caller, num_chars, work), segments[-1]
         missing = partial(text.prompts.encode, draft)
-        is_short = sum(map(len, draft.missing)) <= INLINE_SIZE
-        encoded = missing() if is_short else await _run(missing, at_once=False)
+        is_short = num_chars <= INLINE_SIZE
+        encoded = missing() if is_short else await services.encoding.run(caller, num_chars, missing)
     return text.prompts.finish(draft, encoded), segments[-1]
+
+
+async def _encode_raw(
+    services: Services, text: ModelText, request: ChatRequest, caller: Caller, window: int | None
+) -> bytes:
+    prompt, special = request.prompt or "", request.add_special_tokens
+    if isinstance(prompt, str) and len(prompt) > STEP_CHARS:
+        long = LongPrompt(services.encoding, text, request, window)
+        await long.check(caller, [prompt])
+        work = StepwiseText(text, prompt, add_special_tokens=special)
+        return await long.encode(caller, len(prompt), work)
+    encode = partial(encode_raw, text, prompt, add_special_tokens=special)
+    if len(prompt) <= INLINE_SIZE:
+        return pack_tokens(encode())
+    return pack_tokens(await services.encoding.run(caller, len(prompt), encode))
 
 
 @lru_cache(maxsize=1)
 def _local_time(unix_s: int) -> datetime:
     """The local time for templates, cached for a second: finding the time zone takes 2 us."""
     return datetime.fromtimestamp(unix_s, UTC).astimezone()
-
-
-async def _run(work: Callable[[], T], *, at_once: bool) -> T:
-    """The result of `work`, on the loop or in a thread."""
-    if at_once:
-        return work()
-    return await trio.to_thread.run_sync(work, limiter=_ENCODERS, abandon_on_cancel=True)
 
 
 def _num_chars(request: ChatRequest) -> int:

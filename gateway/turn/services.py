@@ -19,6 +19,7 @@ from gateway.responses import StoredResponses
 from gateway.routing import Dispatcher
 from gateway.spending import Spending
 from gateway.telemetry import AuditTrail, Counters, EventFeed, RequestTraces, SpanExport
+from gateway.turn.encoding import Encoding
 from gateway.turn.model_prompts import ModelPrompt
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.provider_health import ProviderHealth
@@ -52,6 +53,7 @@ class Services:
     span_export: SpanExport | None = None
     prompts: dict[str, ModelPrompt] = field(default_factory=dict)
     digests: DigestCache = field(default_factory=DigestCache)
+    encoding: Encoding = field(default_factory=Encoding)
     draining: trio.Event = field(default_factory=trio.Event)
     kept_calls: KeptCalls = field(default_factory=KeptCalls)
     draw: Callable[[int], bytes] = os.urandom

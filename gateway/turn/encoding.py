@@ -1,0 +1,89 @@
+"""Work on long bodies and prompts, in threads.
+
+Owns the threads that decode, render and encode, and the wait for one; `WorkLine` says whose turn it
+is. Must not know what the work is.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, TypeVar, final
+
+import trio
+
+from gateway.api import busy
+from gateway.routing import Visit, WorkLine
+from gateway.turn.caller import Caller
+
+T = TypeVar("T")
+
+NUM_THREADS: Final = 2
+"""Encoding is bound by CPU cores; more threads would take cores from the token path."""
+_RETRY_AFTER_S: Final = 5
+
+
+@final
+class Encoding:
+    """The threads of one process."""
+
+    def __init__(self, num_threads: int = NUM_THREADS) -> None:
+        self._line = WorkLine(num_threads)
+        self._starts: dict[Visit, trio.Event] = {}
+        # The line lets no more begin than there are; one that was abandoned may still be at work.
+        self._limiter: Final = trio.CapacityLimiter(2 * num_threads)
+
+    def __repr__(self) -> str:
+        return f"<Encoding {self._line!r}>"
+
+    @contextmanager
+    def visit(self, caller: Caller, num_bytes: int) -> Iterator[Visit]:
+        """Count a request with so much text among those of its key while the block runs. Raises
+        `ApiError` 429 for a long text while many wait.
+        """
+        if not self._line.has_room(num_bytes):
+            raise busy("Many long requests wait to be read; ask again soon.", _RETRY_AFTER_S)
+        visit = self._line.enter(caller.key, caller.session or "", caller.weight, num_bytes)
+        try:
+            yield visit
+        finally:
+            self._line.leave(visit)
+
+    async def run(self, caller: Caller, num_bytes: int, work: Callable[[], T]) -> T:
+        """The result of `work` on so much text, in a thread, when it is the caller's turn."""
+        with self.visit(caller, num_bytes) as visit:
+            return await self.step(visit, num_bytes, work)
+
+    async def step(self, visit: Visit, num_bytes: int, work: Callable[[], T]) -> T:
+        """The result of one step of a visit. If cancelled, the thread works on alone, and keeps its
+        place until it is done.
+        """
+        start = self._starts[visit] = trio.Event()
+        self._line.ask(visit, num_bytes)
+        self._begin_next()
+        try:
+            await start.wait()
+        except trio.Cancelled:
+            if start.is_set():
+                self._end(visit)
+            else:
+                del self._starts[visit]
+                self._line.cancel(visit)
+            raise
+        token = trio.lowlevel.current_trio_token()
+
+        def run() -> T:
+            try:
+                return work()
+            finally:
+                # The loop ends while the thread works if the gateway stops.
+                with suppress(trio.RunFinishedError):
+                    token.run_sync_soon(self._end, visit)
+
+        return await trio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=True)
+
+    def _begin_next(self) -> None:
+        while (visit := self._line.next()) is not None:
+            self._starts.pop(visit).set()
+
+    def _end(self, visit: Visit) -> None:
+        self._line.end(visit)
+        self._begin_next()

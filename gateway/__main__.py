@@ -22,6 +22,7 @@ from setproctitle import setproctitle
 from config import Config, builtin_config, load_config, with_gateway
 from gateway.app import run_gateway
 from gateway.gateway_index import ALONE, gateway_index_of
+from gateway.runtime import bound_arenas
 from gateway.telemetry.event_feed import LOGGER as EVENTS_LOGGER
 from protocol.errors import ConfigError, HermaError
 from protocol.process_start import ProcessStart
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     setproctitle(f"herma gateway{label}")
     # One thread encodes a prompt: more would take cores from the tasks that forward tokens.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    bound_arenas()
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,

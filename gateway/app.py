@@ -44,6 +44,7 @@ from gateway.responses import StoredResponses
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.worker_view import WorkerView
+from gateway.runtime import return_memory
 from gateway.signing_key import signing_key
 from gateway.spending.spending import Spending
 from gateway.telemetry import (
@@ -243,6 +244,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         signer=Signer(services.signing_key),
         stored=services.stored,
         draw=services.draw,
+        encoding=services.encoding,
         # The clock itself: `trio.current_time` takes three calls to reach it.
         now=trio.lowlevel.current_clock().current_time,
     )
@@ -357,6 +359,7 @@ async def _serve(
             dashboard.siblings = Siblings(url) if process.index.is_shared else None
             await nursery.start(dashboard.run)
         nursery.start_soon(_cut_open_turns, services)
+        nursery.start_soon(return_memory)
         nursery.start_soon(process.reload.run_at_signals)
         nursery.start_soon(_answer_commands, process, url)
         nursery.start_soon(process.manager.keep_alive)

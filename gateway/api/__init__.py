@@ -11,6 +11,7 @@ from gateway.api.api_format import (
     with_continuous_usage,
     with_herma,
 )
+from gateway.api.body_bounds import SMALL_BYTES, check_counts, is_quickly_read
 from gateway.api.byte_lru import ByteLru
 from gateway.api.call_ids import is_numbered, numbered_on
 from gateway.api.chat_as_responses import parse_any_chat
@@ -140,6 +141,7 @@ __all__ = [
     "MAX_SESSION_CHARS",
     "PAGE",
     "REASONING_PREFIX",
+    "SMALL_BYTES",
     "STOPPED",
     "TEMPLATE_OWNED",
     "Alive",
@@ -206,6 +208,7 @@ __all__ = [
     "chained",
     "charged_by",
     "chat_request",
+    "check_counts",
     "check_items",
     "check_target",
     "compaction_format",
@@ -220,6 +223,7 @@ __all__ = [
     "grammar_too_large",
     "invalid",
     "is_numbered",
+    "is_quickly_read",
     "json_text",
     "message_error",
     "message_models",

@@ -7,22 +7,34 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import trio
 from starlette.types import Receive, Scope, Send
 
 from config import Config, GatewayConfig, KeyConfig, ParamsConfig, ResponsesConfig, wildcard_of
-from gateway.api import KEY_BYTES, ChatRequest, Signer, TurnEvent, model_not_found, unavailable
+from gateway.api import (
+    KEY_BYTES,
+    SMALL_BYTES,
+    ChatRequest,
+    Signer,
+    TurnEvent,
+    check_counts,
+    is_quickly_read,
+    model_not_found,
+    unavailable,
+)
+from gateway.api.chat_parser import Rewrite
 from gateway.dashboard import Dashboard
 from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView
 from gateway.spending import RateLimits, SpendingFigures
 from gateway.telemetry import AuditTrail, EventFeed, Listener, RequestTraces
-from gateway.turn import Caller, KnownText, PathRequest, Respond
+from gateway.turn import Caller, Encoding, KnownText, PathRequest, Respond
 from gateway.upstream import ChatEvents, apply_params
 
+T = TypeVar("T")
 Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
 TextOf = Callable[[str], Awaitable[KnownText]]
@@ -116,7 +128,7 @@ class Edge:
     would go to. `listen` subscribes to events, `traces` holds recent requests, `audit` records acts
     of operators. `signer` proves that reasoning came from this gateway. `stored` holds responses
     and conversations. `draw` gives random bytes, `unix_time` seconds since 1970, `now` seconds on
-    trio's clock.
+    trio's clock. `encoding` has the threads for large bodies.
     """
 
     settings: Settings
@@ -143,6 +155,7 @@ class Edge:
     draw: Callable[[int], bytes] = os.urandom
     unix_time: Callable[[], float] = time.time
     now: Callable[[], float] = trio.current_time
+    encoding: Encoding = field(default_factory=Encoding)
 
     @property
     def config(self) -> GatewayConfig:
@@ -152,6 +165,23 @@ class Edge:
     def rewrite(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
         """`by_alias`, or None if no alias has rewriting rules, so that no body is looked at."""
         return self.by_alias if self.settings.alias_params else None
+
+    async def read(
+        self, caller: Caller, body: bytes, parse: Callable[[bytes, Rewrite | None], T]
+    ) -> T:
+        """What `parse` makes of `body` and the rewriting rules of aliases, in a thread if that
+        takes long. Raises `ApiError` 400 for absurdly many values, and those of `parse`.
+        """
+        if len(body) <= SMALL_BYTES or is_quickly_read(body):
+            return parse(body, self.rewrite)
+        models = self.models()
+        rewrite = replace(self, models=lambda: models).rewrite
+
+        def work() -> T:
+            check_counts(body)
+            return parse(body, rewrite)
+
+        return await self.encoding.run(caller, len(body), work)
 
     def by_alias(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The body of a request after the rewriting rules of the alias that it names."""

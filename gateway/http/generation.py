@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
     CHAT_FORMAT,
+    SMALL_BYTES,
+    ChatRequest,
     Completions,
     Echo,
     PromptScored,
@@ -28,6 +30,7 @@ from gateway.api import (
     unavailable,
     with_continuous_usage,
 )
+from gateway.api.chat_parser import Rewrite
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
 from gateway.http.edge import Edge, RunTurn, as_events, model_named
@@ -40,7 +43,7 @@ from gateway.http.whole_answer import EmbeddingsAnswer, WholeAnswer
 from gateway.prompt import checked_ids, decode_raw
 from gateway.routing import ModelView
 from gateway.spending import RateLimits
-from gateway.turn import Caller, off_the_loop
+from gateway.turn import Caller
 
 RESTART_S: Final = 5
 """Retry-After while the gateway is stopping: about the time of a restart."""
@@ -70,7 +73,11 @@ class Generation:
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Answer a chat."""
         caller, body = await self.take(scope, receive)
-        request = parse_any_chat(body, self._edge.signer, self._edge.rewrite)
+        if len(body) <= SMALL_BYTES:
+            request = parse_any_chat(body, self._edge.signer, self._edge.rewrite)
+        else:
+            request = await self._edge.read(caller, body, self._parse_chat)
+        del body
         api, edge = CHAT_FORMAT, self._edge
         if request.custom_tools:
             api, edge = custom_chat_format(request.custom_tools), self._as_events
@@ -87,12 +94,13 @@ class Generation:
         nothing else: a raw prompt is written for the template of one model.
         """
         caller, body = await self.take(scope, receive)
-        model = self._model_of(body) if self._may_pass_on() else None
+        model = await self._model_of(caller, body) if self._may_pass_on() else None
         if model is not None and (model.relays or _has_only_providers(model)):
             given = msgspec.structs.replace(caller, cloud=caller.cloud and not model.relays)
             await self.pass_through(scope, send, given, body)
             return
-        asked = parse_completions(body, self._edge.rewrite)
+        asked = await self._edge.read(caller, body, parse_completions)
+        del body
         caller = msgspec.structs.replace(caller, cloud=False)
         run_turn: RunTurn = EachPrompt(self._edge.run_turn, asked.requests).run
         echoes: Sequence[Echo] = ()
@@ -101,9 +109,9 @@ class Generation:
             await scoring.run(asked.scoring, caller)
             if asked.is_echo_only:
                 run_turn = scoring.replay(asked.num_choices)
-            echoes = await self._echoes(asked, scoring.scores)
+            echoes = await self._echoes(asked, caller, scoring.scores)
         elif asked.echo:
-            echoes = await self._echoes(asked)
+            echoes = await self._echoes(asked, caller)
         api = completions_format(echoes)
         whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
         if whole.continuous_usage:
@@ -123,11 +131,12 @@ class Generation:
         otherwise pass the request on.
         """
         caller, body = await self.take(scope, receive)
-        model = self._model_of(body)
+        model = await self._model_of(caller, body)
         if model is None or not model.embedding_size:
             await self.pass_through(scope, send, caller, body)
             return
-        requests, in_base64 = parse_embeddings(body, self._edge.rewrite)
+        requests, in_base64 = await self._edge.read(caller, body, parse_embeddings)
+        del body
         await EmbeddingsAnswer(
             replace(self._edge, run_turn=EachPrompt(self._edge.run_turn, requests).run),
             self._metrics,
@@ -141,8 +150,11 @@ class Generation:
         """Whether the body has to be read for its model: some model's gets a body as it is."""
         return any(model.relays or _has_only_providers(model) for model in self._edge.models())
 
-    def _model_of(self, body: bytes) -> ModelView | None:
-        named = named_body("", body)
+    def _parse_chat(self, body: bytes, rewrite: Rewrite | None) -> ChatRequest:
+        return parse_any_chat(body, self._edge.signer, rewrite)
+
+    async def _model_of(self, caller: Caller, body: bytes) -> ModelView | None:
+        named = await self._edge.read(caller, body, lambda body, _: named_body("", body))
         return None if named is None else model_named(self._edge.models(), named.model)
 
     async def take(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
@@ -184,24 +196,26 @@ class Generation:
         await self.pass_through(scope, send, caller, body)
 
     async def _echoes(
-        self, asked: Completions, scores: Mapping[int, PromptScored] = NO_SCORES
+        self, asked: Completions, caller: Caller, scores: Mapping[int, PromptScored] = NO_SCORES
     ) -> list[Echo]:
         """The prompt of each choice as text, with which `echo` begins the choice, and its `scores`
         if the request asks for log-probabilities.
         """
         found = []
         for at, request in enumerate(asked.requests):
-            text = await self._text_of(request.model, request.prompt)
+            text = await self._text_of(request.model, caller, request.prompt)
             echo = Echo(text, scores[at] if asked.num_top is not None else None)
             found += [echo] * request.n
         return found
 
-    async def _text_of(self, model: str, prompt: str | tuple[int, ...] | None) -> str:
+    async def _text_of(
+        self, model: str, caller: Caller, prompt: str | tuple[int, ...] | None
+    ) -> str:
         if prompt is None or isinstance(prompt, str):
             return prompt or ""
         known = await self._edge.text_of(model)
         ids = checked_ids(known.text, prompt, "prompt")
-        return await off_the_loop(len(ids), lambda: decode_raw(known.text, ids))
+        return await known.run(caller, len(ids), lambda: decode_raw(known.text, ids))
 
 
 def _has_only_providers(model: ModelView) -> bool:

@@ -20,6 +20,7 @@ from gateway.api import (
     messages_format,
     parse_messages,
 )
+from gateway.api.chat_parser import Rewrite
 from gateway.http.edge import Edge, as_events
 from gateway.http.generation import Generation
 from gateway.http.metrics import Metrics
@@ -99,11 +100,14 @@ class Messages:
         send: Send,
     ) -> None:
         """Answer with the number of tokens in the prompt, counted as a turn would."""
-        _, request = await self._take(scope, receive)
+        caller, request = await self._take(scope, receive)
         known = await self._edge.text_of(request.model)
-        await send_json(send, TokenCount(await count_chat(known, request)))
+        await send_json(send, TokenCount(await count_chat(known, caller, request)))
+
+    def _parse(self, body: bytes, rewrite: Rewrite | None) -> ChatRequest:
+        return parse_messages(body, self._edge.signer, rewrite)
 
     async def _take(self, scope: Scope, receive: Receive) -> tuple[Caller, ChatRequest]:
         caller, body = await self._generation.take(scope, receive)
-        request = parse_messages(body, self._edge.signer, self._edge.rewrite)
+        request = await self._edge.read(caller, body, self._parse)
         return without_headers(caller, _NOT_FORWARDED), request

@@ -34,7 +34,8 @@ class PassThroughRoute:
     async def answer(self, scope: Scope, send: Send, caller: Caller, body: bytes) -> None:
         """Pass the request on, and the response back."""
         path: str = scope["path"].removeprefix("/v1")
-        named = named_body(header_of(scope, b"content-type") or "", body)
+        content_type = header_of(scope, b"content-type") or ""
+        named = await self._edge.read(caller, body, lambda body, _: named_body(content_type, body))
         if named is None:
             raise missing_model(scope["path"])
         if named.raw is not None:

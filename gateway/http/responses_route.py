@@ -6,7 +6,7 @@ created it. Must not know how a turn runs, what a response says, nor how it is s
 """
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
@@ -16,6 +16,7 @@ from gateway.api import (
     ApiError,
     Deleted,
     InputTokens,
+    Responses,
     ResponsesDraft,
     compaction_format,
     invalid,
@@ -24,6 +25,7 @@ from gateway.api import (
     read_responses,
     responses_format,
 )
+from gateway.api.chat_parser import Rewrite
 from gateway.http.auth import Gatekeeper
 from gateway.http.background_answer import BackgroundAnswer
 from gateway.http.edge import Edge, as_events
@@ -58,13 +60,8 @@ class ResponsesRoute:
         """Create a response: at once, streamed, or in the background."""
         caller, draft = await self._take(scope, receive)
         origin = self._origin_of(draft, caller)
-        asked = parse_responses(
-            draft,
-            self._edge.signer,
-            self._edge.rewrite,
-            history=await self._stored.history(caller.key, draft),
-            is_stored=origin.is_stored,
-        )
+        history = await self._stored.history(caller.key, draft)
+        asked = await self._parse(caller, draft, history, is_stored=origin.is_stored)
         record = self._stored.record(origin)
         api = responses_format(asked, self._edge.signer, record, self._edge.unix_time)
         rest = asked.request, caller, api, scope["extensions"][EXTENSION]
@@ -92,12 +89,8 @@ class ResponsesRoute:
     async def compact(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Answer with a summary of the conversation, as one sealed item. Nothing is stored."""
         caller, draft = await self._take(scope, receive)
-        asked = parse_responses(
-            draft.compacting(),
-            self._edge.signer,
-            self._edge.rewrite,
-            history=await self._stored.history(caller.key, draft),
-        )
+        history = await self._stored.history(caller.key, draft)
+        asked = await self._parse(caller, draft.compacting(), history)
         api = compaction_format(asked, self._edge.signer)
         writer = scope["extensions"][EXTENSION]
         name_ignored(writer, asked.request)
@@ -107,9 +100,9 @@ class ResponsesRoute:
         """Answer with the number of tokens in the prompt, counted as a turn would."""
         caller, draft = await self._take(scope, receive)
         history = await self._stored.history(caller.key, draft)
-        asked = parse_responses(draft, self._edge.signer, self._edge.rewrite, history=history)
+        asked = await self._parse(caller, draft, history)
         known = await self._edge.text_of(asked.request.model)
-        await send_json(send, InputTokens(await count_chat(known, asked.request)))
+        await send_json(send, InputTokens(await count_chat(known, caller, asked.request)))
 
     async def retrieve(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send a stored response, or its stream from the event after `starting_after`."""
@@ -144,10 +137,19 @@ class ResponsesRoute:
         """The caller, and the request with the stored items that it refers to."""
         caller, body = await self._generation.take(scope, receive)
         caller = without_headers(caller, _NOT_FORWARDED)
-        draft = read_responses(body)
+        draft = await self._edge.read(caller, body, lambda body, _: read_responses(body))
         if draft.typed.input and not isinstance(draft.typed.input, str):
             draft = draft.with_items(await self._stored.resolved(caller.key, draft.typed.input))
         return caller, draft
+
+    async def _parse(
+        self, caller: Caller, draft: ResponsesDraft, history: list[dict[str, Any]], *, is_stored: bool = False
+    ) -> Responses:
+        def parse(_body: bytes, rewrite: Rewrite | None) -> Responses:
+            signer = self._edge.signer
+            return parse_responses(draft, signer, rewrite, history=history, is_stored=is_stored)
+
+        return await self._edge.read(caller, draft.body, parse)
 
     def _origin_of(self, draft: ResponsesDraft, caller: Caller) -> Origin:
         may_store = self._stored.may_store(may_store=caller.may_store)

@@ -6,6 +6,7 @@ Owns which text of a request is encoded, and how. Must not know tokenizers.
 from array import array
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -22,12 +23,13 @@ from gateway.api import (
     invalid,
     typed_body,
 )
+from gateway.api.chat_parser import Rewrite
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
 from gateway.http.edge import Edge
 from gateway.http.responses import json_bytes, send_body, send_json
 from gateway.prompt import ModelText, checked_ids, decode_raw, encode_raw, token_strings
-from gateway.turn import KnownText, off_the_loop
+from gateway.turn import Caller, KnownText
 
 
 class Tokenizing:
@@ -39,9 +41,8 @@ class Tokenizing:
 
     async def tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Text or chat -> ids."""
-        body = await self._body(scope, receive)
-        raw = self._edge.by_alias(decode_object(body))
-        typed = typed_body(raw, TokenizeBody)
+        caller, body = await self._body(scope, receive)
+        raw, typed = await self._edge.read(caller, body, _tokenize_body)
         if (typed.prompt is None) == (typed.messages is None):
             raise invalid("prompt", "Send either 'prompt' or 'messages', not both.")
         model = self._model(typed.model)
@@ -54,14 +55,15 @@ class Tokenizing:
             window = known.view.context_length
             return json_bytes(Tokenized(len(ids), window, list(ids), strings))
 
-        await send_body(send, 200, await off_the_loop(len(body), answer))
+        await send_body(send, 200, await known.run(caller, len(body), answer))
 
     async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ids -> text."""
-        typed = typed_body(decode_object(await self._body(scope, receive)), DetokenizeBody)
+        caller, body = await self._body(scope, receive)
+        typed = await self._edge.read(caller, body, _detokenize_body)
         known = await self._edge.text_of(self._model(typed.model))
         ids = checked_ids(known.text, typed.tokens, "tokens")
-        text = await off_the_loop(len(ids), lambda: decode_raw(known.text, ids))
+        text = await known.run(caller, len(ids), lambda: decode_raw(known.text, ids))
         await send_json(send, Detokenized(text))
 
     async def info(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -72,9 +74,10 @@ class Tokenizing:
         window = known.view.context_length
         await send_json(send, {**known.text.tokenizer_info, "model_max_length": window})
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        self._gate.identify(scope)
-        return await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
+    async def _body(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
+        caller = self._gate.identify(scope)
+        max_bytes = self._edge.config.max_body_bytes
+        return caller, await read_body(receive, scope["headers"], max_bytes)
 
     def _model(self, given: str | None) -> str:
         """The name in the request, or the only model."""
@@ -84,6 +87,17 @@ class Tokenizing:
         if len(models) != 1:
             raise invalid("model", "'model' is missing, and there is more than one to choose from.")
         return models[0].name
+
+
+def _tokenize_body(body: bytes, rewrite: Rewrite | None) -> tuple[dict[str, Any], TokenizeBody]:
+    raw = decode_object(body)
+    if rewrite is not None:
+        raw = rewrite(raw)
+    return raw, typed_body(raw, TokenizeBody)
+
+
+def _detokenize_body(body: bytes, _rewrite: Rewrite | None) -> DetokenizeBody:
+    return typed_body(decode_object(body), DetokenizeBody)
 
 
 def _encoding(
@@ -118,9 +132,9 @@ def _encoding_of_chat(text: ModelText, request: ChatRequest) -> Callable[[], "ar
     return encode
 
 
-async def count_chat(known: KnownText, request: ChatRequest) -> int:
+async def count_chat(known: KnownText, caller: Caller, request: ChatRequest) -> int:
     """The tokens of the prompt of `request`. Raises `ApiError` for what the model cannot take."""
     variables = known.own.with_variables(request.template_kwargs)
     request = msgspec.structs.replace(request, template_kwargs=variables)
     encode = _encoding_of_chat(known.text, request)
-    return len(await off_the_loop(request.num_bytes or 0, encode))
+    return len(await known.run(caller, request.num_bytes or 0, encode))

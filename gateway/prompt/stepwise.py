@@ -27,8 +27,8 @@ _CUT: Final = re.compile(r"(?<=\S) ")
 
 
 class StepwiseDraft:
-    """The missing segments of a draft. `num_tokens` counts those that were found too; a segment that
-    is missing in several places counts once.
+    """The missing segments of a draft. `num_tokens` counts those that were found too; a segment
+    that is missing in several places counts once.
     """
 
     def __init__(self, prompts: PromptEncoder, draft: Draft) -> None:

@@ -84,7 +84,8 @@ def token_bound(tokenizer: Tokenizer, tokenizer_json: bytes) -> TokenBound | Non
         return None
     texts = [token.content.encode() for token in added]
     if in_bytes:
-        texts += [bytes(map(BYTE_OF.__getitem__, one)) for one in spelled if _LETTERS.issuperset(one)]
+        in_letters = filter(_LETTERS.issuperset, spelled)
+        texts += [bytes(map(BYTE_OF.__getitem__, one)) for one in in_letters]
     else:
         texts += [one.encode() for one in spelled]
     shrinks = 1

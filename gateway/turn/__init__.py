@@ -4,9 +4,10 @@ Owns the tasks of a request and their end. Must not know HTTP or sockets.
 """
 
 from gateway.turn.caller import Caller
+from gateway.turn.encoding import Encoding
 from gateway.turn.health_probes import HealthProbes
 from gateway.turn.model_prompts import read_model_prompts
-from gateway.turn.model_texts import KnownText, known_text, off_the_loop
+from gateway.turn.model_texts import KnownText, known_text
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.pass_through import PathRequest, Respond, pass_through
 from gateway.turn.preview import preview_route
@@ -17,6 +18,7 @@ from gateway.turn.turn import answer_request
 
 __all__ = [
     "Caller",
+    "Encoding",
     "HealthProbes",
     "KnownText",
     "OpenTurns",
@@ -27,7 +29,6 @@ __all__ = [
     "Services",
     "answer_request",
     "known_text",
-    "off_the_loop",
     "pass_through",
     "preview_route",
     "read_model_prompts",

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-import trio
-
 from gateway.api import invalid, model_not_found, unavailable
 from gateway.prompt import ModelText
 from gateway.routing import ModelView
+from gateway.turn.caller import Caller
+from gateway.turn.encoding import Encoding
 from gateway.turn.model_prompts import PLAIN, ModelPrompt
 from gateway.turn.services import Services
 
@@ -24,16 +24,23 @@ text 0.5 ms, in which the GIL is held.
 """
 
 FILES_RETRY_AFTER_S: Final = 5
-_THREADS: Final = trio.CapacityLimiter(1)
-"""Requests that only count tokens share one thread; turns have threads of their own."""
 
 
 class KnownText(NamedTuple):
-    """A model, its tokenizer and template, and what the configuration says of them."""
+    """A model, its tokenizer and template, what the configuration says of them, and the threads in
+    which long texts are encoded.
+    """
 
     view: ModelView
     text: ModelText
-    own: ModelPrompt = PLAIN
+    own: ModelPrompt
+    encoding: Encoding
+
+    async def run(self, caller: Caller, size: int, work: Callable[[], T]) -> T:
+        """The result of `work` over `size` characters or ids, in a thread if it takes long."""
+        if size <= INLINE_SIZE:
+            return work()
+        return await self.encoding.run(caller, size, work)
 
 
 async def known_text(services: Services, name: str) -> KnownText:
@@ -53,7 +60,7 @@ async def known_text(services: Services, name: str) -> KnownText:
         own = services.prompts.get(view.name, PLAIN)
         found = await coming_text(services, view.name, view.files_digest, own.template)
         if found is not None:
-            return KnownText(view, found, own)
+            return KnownText(view, found, own, services.encoding)
         if not _is_ready(services, view.name):
             text = f"No worker of {view.name} is ready to send its tokenizer."
             raise unavailable(text, FILES_RETRY_AFTER_S)
@@ -79,10 +86,3 @@ def _is_ready(services: Services, model: str, digest: bytes | None = None) -> bo
     if view is None or view.ready_workers == 0:
         return False
     return digest is None or view.files_digest == digest
-
-
-async def off_the_loop(size: int, work: Callable[[], T]) -> T:
-    """The result of `work` over `size` characters or ids, in a thread if it takes long."""
-    if size <= INLINE_SIZE:
-        return work()
-    return await trio.to_thread.run_sync(work, limiter=_THREADS, abandon_on_cancel=True)

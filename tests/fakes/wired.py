@@ -10,6 +10,7 @@ import h11
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.http.server.body_budget import BodyBudget
 from gateway.http.server.connection import Connections, Readers, Service
 from gateway.http.server.exchange import WriteBatch
 from gateway.http.server.parser import Limits
@@ -54,7 +55,11 @@ class Peer:
 
 @asynccontextmanager
 async def wired(
-    app: ASGIApp, *, limits: Limits | None = None, deadlines: Deadlines | None = None
+    app: ASGIApp,
+    *,
+    limits: Limits | None = None,
+    deadlines: Deadlines | None = None,
+    budget: BodyBudget | None = None,
 ) -> AsyncIterator[Peer]:
     """A connection to `app`; at the end of the block the peer leaves, and all tasks must end."""
     ours, theirs = socket.socketpair()
@@ -69,6 +74,7 @@ async def wired(
         date=HttpDate(lambda: 0.0),
         batch=batch,
         readers=readers,
+        budget=budget or BodyBudget(),
     )
     connections = Connections(service, None)
     with closing(readers), trio.fail_after(LONGEST_S):

@@ -20,8 +20,9 @@ from typing import Final, Protocol, final
 import trio
 from starlette.types import ASGIApp
 
-from gateway.api import ApiError
+from gateway.api import ApiError, unavailable
 from gateway.http.responses import ClientGone, error_of, send_error
+from gateway.http.server.body_budget import WAIT_S, BodyBudget, Hold
 from gateway.http.server.exchange import Exchange, SendBuffer, WriteBatch
 from gateway.http.server.parser import Limits, Request, RequestParser
 from gateway.http.server.read_deadlines import Deadlines, ReadDeadlines
@@ -36,7 +37,7 @@ Address = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class Service:
     """What all connections of a server share. `date` gives the current `Date` line; `readers` is
-    the task that reads.
+    the task that reads; `budget` bounds the bodies that are being read.
     """
 
     app: ASGIApp
@@ -46,6 +47,7 @@ class Service:
     date: Callable[[], bytes]
     batch: WriteBatch
     readers: "Readers"
+    budget: BodyBudget
 
 
 class Connection:
@@ -84,7 +86,10 @@ class Connection:
     def read(self) -> None:
         """Receive what the peer has sent; stop reading if the parser has no room."""
         parser = self._parser
-        if (parser.waiting or parser.body_of is not None) and parser.is_full:
+        body_of = parser.body_of
+        if (body_of is not None or parser.waiting) and (
+            parser.is_full or (body_of is not None and not self._may_read(body_of))
+        ):
             self._pause_reading()
             return
         try:
@@ -95,6 +100,10 @@ class Connection:
             data = b""
         if data:
             parser.feed(data)
+            if body_of is not None and body_of.hold is not None:
+                body_of.hold.grow_to(body_of.num_body_bytes)
+            if parser.body_of is not None and parser.body_of.hold is None:
+                self._hold(parser.body_of)
             self._changed.ring()
         else:
             self.lose()
@@ -120,6 +129,8 @@ class Connection:
             finally:
                 # Also when the client left: the request is freed without the garbage collector.
                 self._exchange_now = None
+                if request.hold is not None:
+                    request.hold.end()
             self._is_answering = False
             self._num_answered += 1
             if not keeps_alive:
@@ -150,6 +161,7 @@ class Connection:
         stuck_since = self._send_buffer.stuck_since
         if stuck_since is not None and now - stuck_since > self._service.silent_peer_s:
             self._send_buffer.lose()
+        self._give_up_waiting(now)
         phase = self._deadlines.look(
             self._parser,
             now,
@@ -173,6 +185,36 @@ class Connection:
         """Continue reading: the exchange has made room for more of a body."""
         if not self._is_read:
             self._resume_reading()
+
+    def forget_bodies(self) -> None:
+        """The connection ends: what it has read and not answered takes no more room."""
+        for request in (*self._parser.waiting, self._parser.body_of):
+            if request is not None and request.hold is not None:
+                request.hold.end()
+
+    def _hold(self, request: Request) -> None:
+        """Count a body that has not come at once."""
+        peer = self._peer[0] if self._peer is not None else ""
+        request.hold = Hold(self._service.budget, peer, self.on_body_taken)
+        request.hold.grow_to(request.num_body_bytes)
+
+    def _may_read(self, request: Request) -> bool:
+        """Whether there is room for more of this body."""
+        hold = request.hold
+        if hold is None or hold.may_read(trio.current_time()):
+            return True
+        if self._service.budget.is_crowded:
+            self._parser.fail(_no_room())
+            self._changed.ring()
+        return False
+
+    def _give_up_waiting(self, now: float) -> None:
+        body_of = self._parser.body_of
+        if body_of is None or body_of.hold is None or body_of.hold.waits_since is None:
+            return
+        if now - body_of.hold.waits_since > WAIT_S:
+            self._parser.fail(_no_room())
+            self._changed.ring()
 
     def _resume_reading(self) -> None:
         if not self._has_read_all and not self._parser.is_full:
@@ -237,6 +279,10 @@ class Connection:
     def _on_gone(self) -> None:
         self._changed.ring()
         self._scope.cancel()
+
+
+def _no_room() -> ApiError:
+    return unavailable("Too many large requests are being read; send this one again soon.", 5)
 
 
 class Reader(Protocol):
@@ -315,6 +361,7 @@ class Connections:
                 finally:
                     self._open.discard(connection)
                     connection.stop_reading()
+                    connection.forget_bodies()
                     self._leave(connection)
 
     async def sweep(self) -> None:

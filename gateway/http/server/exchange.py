@@ -425,6 +425,8 @@ class Exchange:
     def _begin(self) -> Framing:
         """The framing of the response. The connection is kept only if all of the request came."""
         request = self.request
+        if request.hold is not None:
+            request.hold.end()
         keeps_alive = self._keeps_alive and request.is_complete
         framing = self._framing = Framing(request.method, request.version, keeps_alive=keeps_alive)
         return framing

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 import httptools
 
 from gateway.api import ApiError
+from gateway.http.server.body_budget import Hold
 
 _SLICE_BYTES: Final = 4096
 """Bytes that are parsed at once, so that parsing stops soon after the bound on waiting requests."""
@@ -43,7 +44,7 @@ class Limits:
 
 class Request:
     """A request whose head is complete. `error`: the rest of its body will not come, for this
-    reason.
+    reason. `hold` counts a body that did not come at once.
     """
 
     __slots__ = (
@@ -51,6 +52,7 @@ class Request:
         "expects_continue",
         "has_plain_body",
         "headers",
+        "hold",
         "is_complete",
         "keeps_alive",
         "method",
@@ -73,6 +75,7 @@ class Request:
         self.has_plain_body = True
         self.is_complete = False
         self.error: ApiError | None = None
+        self.hold: Hold | None = None
         self.parts: list[bytes] = []
         self.num_waiting_bytes = 0
         self.num_body_bytes = 0

@@ -93,8 +93,9 @@ class ReadDeadlines:
 def _phase(parser: RequestParser, *, is_answering: bool) -> Phase | None:
     if parser.is_full:
         return None
-    if parser.body_of is not None:
-        return parser.body_of
+    if (body_of := parser.body_of) is not None:
+        waits = body_of.hold is not None and body_of.hold.waits_since is not None
+        return None if waits else body_of
     if is_answering:
         return None
     return "head" if parser.is_in_head else "idle"

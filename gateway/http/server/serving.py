@@ -16,6 +16,7 @@ import trio
 from starlette.types import ASGIApp
 
 from gateway.http.responses import error_of
+from gateway.http.server.body_budget import BodyBudget
 from gateway.http.server.connection import Connections, Readers, Service
 from gateway.http.server.exchange import write_batch
 from gateway.http.server.parser import Limits
@@ -77,6 +78,7 @@ async def serve(
         date=HttpDate(time.time),
         batch=write_batch,
         readers=readers,
+        budget=BodyBudget(),
     )
     connections = Connections(service, listener.getsockname()[:2])
     with closing(readers):

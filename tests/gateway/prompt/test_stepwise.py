@@ -1,5 +1,7 @@
 """Long prompts in steps, against the same prompts at once."""
 
+from itertools import pairwise
+
 import pytest
 
 from gateway.prompt import StepwiseDraft, StepwiseText, encode_raw, stepwise
@@ -68,7 +70,7 @@ def test_a_raw_text_in_steps_has_the_ids_of_its_whole(special: bool) -> None:
 def test_pieces_are_cut_in_front_of_spaces_behind_printed_characters() -> None:
     pieces = stepwise.pieces_of(TEXT)
     assert "".join(pieces) == TEXT
-    for before, piece in zip(pieces, pieces[1:], strict=False):
+    for before, piece in pairwise(pieces):
         assert piece[0] == " "
         assert before[-1].isprintable()
         assert before[-1] != " "

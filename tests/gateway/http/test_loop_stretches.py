@@ -1,0 +1,146 @@
+"""No body makes the event loop stand: the CPU time of each step of the gateway's tasks."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+import trio
+
+from gateway.api.body_bounds import MAX_COMMAS, MAX_VALUES
+from tests.fakes.served import ask
+from tests.fakes.whole_gateway import whole_gateway
+
+MAX_STEP_S: Final = 0.020
+PATIENCE_S: Final = 240.0
+
+
+class LoopClock(trio.abc.Instrument):
+    """The longest step of a task of the gateway, in CPU time of the loop's thread."""
+
+    def __init__(self) -> None:
+        self.longest = (0.0, "")
+        self._began = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002
+        self._began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if not task.name.startswith("tests."):
+            self.longest = max(self.longest, (time.thread_time() - self._began, task.name))
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"model": "echo", "messages": [{"role": "user", "content": "Hi"}], **fields}
+
+
+def tools(number: int) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": f"f{i}"}} for i in range(number)]
+
+
+def calls(number: int) -> list[dict[str, Any]]:
+    made = [
+        {"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for i in range(number)
+    ]
+    return [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": made},
+        *({"role": "tool", "tool_call_id": f"c{i}", "content": "1"} for i in range(number)),
+        {"role": "user", "content": "Hi"},
+    ]
+
+
+def parts(number: int) -> list[dict[str, Any]]:
+    content = [{"type": "text", "text": "x"} for _ in range(number)]
+    return [{"role": "user", "content": content}]
+
+
+def claude(**fields: Any) -> dict[str, Any]:
+    return {**chat(**fields), "max_tokens": 5}
+
+
+def claude_tools(number: int) -> list[dict[str, Any]]:
+    return [{"name": f"f{i}", "input_schema": {"type": "object"}} for i in range(number)]
+
+
+def flat_tools(number: int) -> list[dict[str, Any]]:
+    return [{"type": "function", "name": f"f{i}", "parameters": {}} for i in range(number)]
+
+
+def fields(number: int) -> dict[str, Any]:
+    return {f"x{i}": 1 for i in range(number)}
+
+
+def items(number: int) -> list[dict[str, Any]]:
+    return [{"type": "message", "role": "user", "content": "x"} for _ in range(number)]
+
+
+CHATS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+MONSTROUS: Final[dict[str, tuple[str, Callable[[], dict[str, Any]]]]] = {
+    "100,000 tools": (CHATS, lambda: chat(tools=tools(100_000))),
+    "400,000 unknown fields": (CHATS, lambda: chat(**fields(400_000))),
+    "50,000 calls": (CHATS, lambda: chat(messages=calls(50_000))),
+    "200,000 parts": (CHATS, lambda: chat(messages=parts(200_000))),
+    "100,000 messages": (CHATS, lambda: chat(messages=parts(1) * 100_000)),
+    "100,000 tools of Messages": (MESSAGES, lambda: claude(tools=claude_tools(100_000))),
+    "200,000 parts of Messages": (MESSAGES, lambda: claude(messages=parts(200_000))),
+    "200,000 items": (RESPONSES, lambda: {"model": "echo", "input": items(200_000)}),
+    "lists in lists": (CHATS, lambda: chat(x=[[[]]] * 200_000)),
+    "5 million numbers": (CHATS, lambda: chat(x=[0] * 5_000_000)),
+    "texts to embed": ("/v1/embeddings", lambda: {"model": "echo", "input": ["x"] * 200_000}),
+    "another path": ("/v1/rerank", lambda: {"model": "echo", "documents": ["x"] * 200_000}),
+}
+
+
+@pytest.mark.parametrize("name", MONSTROUS)
+async def test_a_monstrous_body_is_refused_without_a_stretch(name: str) -> None:
+    """One error that names the cap, in the API's own form."""
+    path, make = MONSTROUS[name]
+    body = json.dumps(make()).encode()
+    async with whole_gateway(patience_s=PATIENCE_S) as whole:
+        clock = LoopClock()
+        trio.lowlevel.add_instrument(clock)
+        reply = await ask(whole.url, "POST", path, body)
+        trio.lowlevel.remove_instrument(clock)
+    assert reply.status == 400, reply
+    assert str(MAX_COMMAS if "numbers" in name else MAX_VALUES) in reply.json["error"]["message"]
+    assert clock.longest[0] < MAX_STEP_S, clock.longest
+
+
+LARGE: Final[dict[str, tuple[str, Callable[[], dict[str, Any]]]]] = {
+    "tools": (CHATS, lambda: chat(tools=tools(12_000))),
+    "fields": (CHATS, lambda: chat(**fields(90_000))),
+    "calls": (CHATS, lambda: chat(messages=calls(5_000))),
+    "parts": (CHATS, lambda: chat(messages=parts(18_000))),
+    "messages": (CHATS, lambda: chat(messages=parts(1) * 9_000)),
+    "few tools in 200 KB": (CHATS, lambda: chat(tools=tools(4_000))),
+    "tools of Messages": (MESSAGES, lambda: claude(tools=claude_tools(11_000))),
+    "parts of Messages": (MESSAGES, lambda: claude(messages=parts(18_000))),
+    "items": (RESPONSES, lambda: {"model": "echo", "input": items(12_000)}),
+    "tools of Responses": (RESPONSES, lambda: {"model": "echo", "input": "Hi", "tools": flat_tools(9_000)}),
+    "28 MB of words": (CHATS, lambda: chat(messages=[{"role": "user", "content": "word " * 5_600_000}])),
+    "28 MB without a space": (CHATS, lambda: chat(messages=[{"role": "user", "content": "x" * 28_000_000}])),
+    "7 MB of Chinese": (CHATS, lambda: chat(messages=[{"role": "user", "content": "你好" * 1_150_000}])),
+    "28 MB of Messages": (MESSAGES, lambda: claude(messages=[{"role": "user", "content": "word " * 5_600_000}])),
+    "28 MB of Responses": (RESPONSES, lambda: {"model": "echo", "input": "word " * 5_600_000}),
+    "28 MB for completions": ("/v1/completions", lambda: {"model": "echo", "prompt": "word " * 5_600_000}),
+    "2 million ids": ("/v1/completions", lambda: {"model": "echo", "prompt": [5] * 2_000_000}),
+    "7 MB to count": ("/v1/messages/count_tokens", lambda: claude(messages=[{"role": "user", "content": "word " * 1_400_000}])),
+    "7 MB to tokenize": ("/tokenize", lambda: {"model": "echo", "prompt": "word " * 1_400_000}),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+async def test_a_large_body_is_read_without_a_stretch(name: str) -> None:
+    """Whatever comes of it: mostly a prompt over the window."""
+    path, make = LARGE[name]
+    body = json.dumps(make(), ensure_ascii=False).encode()
+    async with whole_gateway(patience_s=PATIENCE_S) as whole:
+        clock = LoopClock()
+        trio.lowlevel.add_instrument(clock)
+        reply = await ask(whole.url, "POST", path, body)
+        trio.lowlevel.remove_instrument(clock)
+    print(name, reply.status, reply.body[:150], clock.longest)
+    assert clock.longest[0] < MAX_STEP_S, clock.longest

@@ -143,7 +143,12 @@ class ResponsesRoute:
         return caller, draft
 
     async def _parse(
-        self, caller: Caller, draft: ResponsesDraft, history: list[dict[str, Any]], *, is_stored: bool = False
+        self,
+        caller: Caller,
+        draft: ResponsesDraft,
+        history: list[dict[str, Any]],
+        *,
+        is_stored: bool = False,
     ) -> Responses:
         def parse(_body: bytes, rewrite: Rewrite | None) -> Responses:
             signer = self._edge.signer

@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import pytest
 import trio
 
 from gateway.api.body_bounds import MAX_COMMAS, MAX_VALUES
-from tests.fakes.served import ask
+from tests.fakes.served import Reply, ask
 from tests.fakes.whole_gateway import whole_gateway
 
 MAX_STEP_S: Final = 0.020
@@ -21,18 +20,18 @@ class LoopClock(trio.abc.Instrument):
 
     def __init__(self) -> None:
         self.longest = (0.0, "")
-        self._began = 0.0
+        self._began: float | None = None
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002
         self._began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        if not task.name.startswith("tests."):
+        if self._began is not None and not task.name.startswith(("tests.", "<test")):
             self.longest = max(self.longest, (time.thread_time() - self._began, task.name))
 
 
 def chat(**fields: Any) -> dict[str, Any]:
-    return {"model": "echo", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    return {"model": "alpha", "messages": [{"role": "user", "content": "Hi"}], **fields}
 
 
 def tools(number: int) -> list[dict[str, Any]]:
@@ -86,27 +85,34 @@ MONSTROUS: Final[dict[str, tuple[str, Callable[[], dict[str, Any]]]]] = {
     "100,000 messages": (CHATS, lambda: chat(messages=parts(1) * 100_000)),
     "100,000 tools of Messages": (MESSAGES, lambda: claude(tools=claude_tools(100_000))),
     "200,000 parts of Messages": (MESSAGES, lambda: claude(messages=parts(200_000))),
-    "200,000 items": (RESPONSES, lambda: {"model": "echo", "input": items(200_000)}),
+    "200,000 items": (RESPONSES, lambda: {"model": "alpha", "input": items(200_000)}),
     "lists in lists": (CHATS, lambda: chat(x=[[[]]] * 200_000)),
     "5 million numbers": (CHATS, lambda: chat(x=[0] * 5_000_000)),
-    "texts to embed": ("/v1/embeddings", lambda: {"model": "echo", "input": ["x"] * 200_000}),
-    "another path": ("/v1/rerank", lambda: {"model": "echo", "documents": ["x"] * 200_000}),
+    "texts to embed": ("/v1/embeddings", lambda: {"model": "alpha", "input": ["x"] * 200_000}),
+    "another path": ("/v1/rerank", lambda: {"model": "alpha", "documents": ["x"] * 200_000}),
 }
 
 
-@pytest.mark.parametrize("name", MONSTROUS)
-async def test_a_monstrous_body_is_refused_without_a_stretch(name: str) -> None:
+async def longest_step(url: str, path: str, body: bytes) -> tuple[Reply, float, str]:
+    clock = LoopClock()
+    trio.lowlevel.add_instrument(clock)
+    reply = await ask(url, "POST", path, body)
+    trio.lowlevel.remove_instrument(clock)
+    return reply, *clock.longest
+
+
+async def test_a_monstrous_body_is_refused_without_a_stretch() -> None:
     """One error that names the cap, in the API's own form."""
-    path, make = MONSTROUS[name]
-    body = json.dumps(make()).encode()
+    found = {}
     async with whole_gateway(patience_s=PATIENCE_S) as whole:
-        clock = LoopClock()
-        trio.lowlevel.add_instrument(clock)
-        reply = await ask(whole.url, "POST", path, body)
-        trio.lowlevel.remove_instrument(clock)
-    assert reply.status == 400, reply
-    assert str(MAX_COMMAS if "numbers" in name else MAX_VALUES) in reply.json["error"]["message"]
-    assert clock.longest[0] < MAX_STEP_S, clock.longest
+        for name, (path, make) in MONSTROUS.items():
+            body = json.dumps(make()).encode()
+            reply, step_s, task = await longest_step(whole.url, path, body)
+            assert reply.status == 400, (name, reply)
+            cap = MAX_COMMAS if "numbers" in name else MAX_VALUES
+            assert str(cap) in reply.json["error"]["message"], (name, reply)
+            found[name] = (step_s, task)
+    assert not {name: one for name, one in found.items() if one[0] > MAX_STEP_S}, found
 
 
 LARGE: Final[dict[str, tuple[str, Callable[[], dict[str, Any]]]]] = {
@@ -118,29 +124,28 @@ LARGE: Final[dict[str, tuple[str, Callable[[], dict[str, Any]]]]] = {
     "few tools in 200 KB": (CHATS, lambda: chat(tools=tools(4_000))),
     "tools of Messages": (MESSAGES, lambda: claude(tools=claude_tools(11_000))),
     "parts of Messages": (MESSAGES, lambda: claude(messages=parts(18_000))),
-    "items": (RESPONSES, lambda: {"model": "echo", "input": items(12_000)}),
-    "tools of Responses": (RESPONSES, lambda: {"model": "echo", "input": "Hi", "tools": flat_tools(9_000)}),
+    "items": (RESPONSES, lambda: {"model": "alpha", "input": items(12_000)}),
+    "tools of Responses": (RESPONSES, lambda: {"model": "alpha", "input": "Hi", "tools": flat_tools(9_000)}),
     "28 MB of words": (CHATS, lambda: chat(messages=[{"role": "user", "content": "word " * 5_600_000}])),
     "28 MB without a space": (CHATS, lambda: chat(messages=[{"role": "user", "content": "x" * 28_000_000}])),
     "7 MB of Chinese": (CHATS, lambda: chat(messages=[{"role": "user", "content": "你好" * 1_150_000}])),
     "28 MB of Messages": (MESSAGES, lambda: claude(messages=[{"role": "user", "content": "word " * 5_600_000}])),
-    "28 MB of Responses": (RESPONSES, lambda: {"model": "echo", "input": "word " * 5_600_000}),
-    "28 MB for completions": ("/v1/completions", lambda: {"model": "echo", "prompt": "word " * 5_600_000}),
-    "2 million ids": ("/v1/completions", lambda: {"model": "echo", "prompt": [5] * 2_000_000}),
+    "28 MB of Responses": (RESPONSES, lambda: {"model": "alpha", "input": "word " * 5_600_000}),
+    "28 MB for completions": ("/v1/completions", lambda: {"model": "alpha", "prompt": "word " * 5_600_000}),
+    "2 million ids": ("/v1/completions", lambda: {"model": "alpha", "prompt": [5] * 2_000_000}),
     "7 MB to count": ("/v1/messages/count_tokens", lambda: claude(messages=[{"role": "user", "content": "word " * 1_400_000}])),
-    "7 MB to tokenize": ("/tokenize", lambda: {"model": "echo", "prompt": "word " * 1_400_000}),
+    "7 MB to tokenize": ("/tokenize", lambda: {"model": "alpha", "prompt": "word " * 1_400_000}),
 }
 
 
-@pytest.mark.parametrize("name", LARGE)
-async def test_a_large_body_is_read_without_a_stretch(name: str) -> None:
+async def test_a_large_body_is_read_without_a_stretch() -> None:
     """Whatever comes of it: mostly a prompt over the window."""
-    path, make = LARGE[name]
-    body = json.dumps(make(), ensure_ascii=False).encode()
+    found = {}
     async with whole_gateway(patience_s=PATIENCE_S) as whole:
-        clock = LoopClock()
-        trio.lowlevel.add_instrument(clock)
-        reply = await ask(whole.url, "POST", path, body)
-        trio.lowlevel.remove_instrument(clock)
-    print(name, reply.status, reply.body[:150], clock.longest)
-    assert clock.longest[0] < MAX_STEP_S, clock.longest
+        for name, (path, make) in LARGE.items():
+            body = json.dumps(make(), ensure_ascii=False).encode()
+            reply, step_s, task = await longest_step(whole.url, path, body)
+            print(f"{name}: {reply.status}, {1000 * step_s:.1f} ms in {task}", reply.body[:90])
+            assert reply.status < 500, (name, reply)
+            found[name] = (step_s, task)
+    assert not {name: one for name, one in found.items() if one[0] > MAX_STEP_S}, found

@@ -5,7 +5,7 @@ announced takes no room; they count until their answer begins, because a prompt 
 and encoded before that. Must not know sockets, clocks (`now` is an argument) or HTTP.
 
 There are three parts. Any body may read within `shared_bytes`; within `small_bytes` more, those
-that have few bytes so far; and one body at a time reads to its end whatever the others hold, so
+that announce few bytes; and one body at a time reads to its end whatever the others hold, so
 that bodies of which each has a half do not wait for each other for ever. That one is of the peer
 who holds least, and of its bodies the one that waits longest.
 """
@@ -23,14 +23,18 @@ WAIT_S: Final = 30.0
 
 
 class Hold:
-    """What one body has taken. `resume` is called once it may read on. `waits_since` is when it was
-    told to wait, None while it may read.
+    """What one body has taken. `resume` is called once it may read on. `length` is what its head
+    announces, None for a chunked body. `waits_since` is when it was told to wait, None while it may
+    read.
     """
 
-    __slots__ = ("_budget", "is_over", "num_bytes", "peer", "resume", "waits_since")
+    __slots__ = ("_budget", "is_over", "is_small", "num_bytes", "peer", "resume", "waits_since")
 
-    def __init__(self, budget: "BodyBudget", peer: str, resume: Callable[[], None]) -> None:
+    def __init__(
+        self, budget: "BodyBudget", peer: str, resume: Callable[[], None], length: int | None
+    ) -> None:
         self._budget = budget
+        self.is_small = length is not None and length <= SMALL_BODY_BYTES
         self.peer = peer
         self.resume = resume
         self.num_bytes = 0
@@ -104,17 +108,18 @@ class BodyBudget:
             self._first = None
         if not self._waiting:
             return
-        if self._first is None and self.num_bytes >= self._shared_bytes:
+        if self._first is None:
             self._first = self._next_first()
         for other in [one for one in self._waiting if self._has_room(one)]:
             self._stop_waiting(other)
             other.resume()
 
     def _has_room(self, hold: Hold) -> bool:
-        if hold is self._first or self.num_bytes < self._shared_bytes:
+        first = self._first
+        if hold is first:
             return True
-        is_small = hold.num_bytes < SMALL_BODY_BYTES
-        return is_small and self.num_bytes < self._shared_bytes + self._small_bytes
+        num_others = self.num_bytes - (first.num_bytes if first is not None else 0)
+        return num_others < self._shared_bytes + (self._small_bytes if hold.is_small else 0)
 
     def _next_first(self) -> Hold:
         # A dict keeps the order in which bodies began to wait.

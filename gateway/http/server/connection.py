@@ -195,7 +195,9 @@ class Connection:
     def _hold(self, request: Request) -> None:
         """Count a body that has not come at once."""
         peer = self._peer[0] if self._peer is not None else ""
-        request.hold = Hold(self._service.budget, peer, self.on_body_taken)
+        length = next((v for name, v in request.headers if name == b"content-length"), None)
+        announced = int(length) if length is not None else None
+        request.hold = Hold(self._service.budget, peer, self.on_body_taken, announced)
         request.hold.grow_to(request.num_body_bytes)
 
     def _may_read(self, request: Request) -> bool:

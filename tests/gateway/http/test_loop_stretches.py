@@ -125,15 +125,36 @@ LARGE: Final[dict[str, tuple[str, Callable[[], dict[str, Any]]]]] = {
     "tools of Messages": (MESSAGES, lambda: claude(tools=claude_tools(11_000))),
     "parts of Messages": (MESSAGES, lambda: claude(messages=parts(18_000))),
     "items": (RESPONSES, lambda: {"model": "alpha", "input": items(12_000)}),
-    "tools of Responses": (RESPONSES, lambda: {"model": "alpha", "input": "Hi", "tools": flat_tools(9_000)}),
-    "28 MB of words": (CHATS, lambda: chat(messages=[{"role": "user", "content": "word " * 5_600_000}])),
-    "28 MB without a space": (CHATS, lambda: chat(messages=[{"role": "user", "content": "x" * 28_000_000}])),
-    "7 MB of Chinese": (CHATS, lambda: chat(messages=[{"role": "user", "content": "你好" * 1_150_000}])),
-    "28 MB of Messages": (MESSAGES, lambda: claude(messages=[{"role": "user", "content": "word " * 5_600_000}])),
+    "tools of Responses": (
+        RESPONSES,
+        lambda: {"model": "alpha", "input": "Hi", "tools": flat_tools(9_000)},
+    ),
+    "28 MB of words": (
+        CHATS,
+        lambda: chat(messages=[{"role": "user", "content": "word " * 5_600_000}]),
+    ),
+    "28 MB without a space": (
+        CHATS,
+        lambda: chat(messages=[{"role": "user", "content": "x" * 28_000_000}]),
+    ),
+    "7 MB of Chinese": (
+        CHATS,
+        lambda: chat(messages=[{"role": "user", "content": "你好" * 1_150_000}]),
+    ),
+    "28 MB of Messages": (
+        MESSAGES,
+        lambda: claude(messages=[{"role": "user", "content": "word " * 5_600_000}]),
+    ),
     "28 MB of Responses": (RESPONSES, lambda: {"model": "alpha", "input": "word " * 5_600_000}),
-    "28 MB for completions": ("/v1/completions", lambda: {"model": "alpha", "prompt": "word " * 5_600_000}),
+    "28 MB for completions": (
+        "/v1/completions",
+        lambda: {"model": "alpha", "prompt": "word " * 5_600_000},
+    ),
     "2 million ids": ("/v1/completions", lambda: {"model": "alpha", "prompt": [5] * 2_000_000}),
-    "7 MB to count": ("/v1/messages/count_tokens", lambda: claude(messages=[{"role": "user", "content": "word " * 1_400_000}])),
+    "7 MB to count": (
+        "/v1/messages/count_tokens",
+        lambda: claude(messages=[{"role": "user", "content": "word " * 1_400_000}]),
+    ),
     "7 MB to tokenize": ("/tokenize", lambda: {"model": "alpha", "prompt": "word " * 1_400_000}),
 }
 

@@ -17,8 +17,7 @@ PARTS = (
     *("\U0001d400", "    ", "----", "a", "9"),
 )
 TEXTS = st.lists(
-    st.sampled_from(PARTS)
-    | st.text(max_size=4),
+    st.sampled_from(PARTS) | st.text(max_size=4),
     max_size=30,
 ).map("".join)
 

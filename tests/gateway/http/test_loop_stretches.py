@@ -72,10 +72,20 @@ def fields(number: int) -> dict[str, Any]:
     return {f"x{i}": 1 for i in range(number)}
 
 
+def said(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
+
+
+def asked_of_responses(tools: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"model": "alpha", "input": "Hi", "tools": tools}
+
+
 def items(number: int) -> list[dict[str, Any]]:
     return [{"type": "message", "role": "user", "content": "x"} for _ in range(number)]
 
 
+WORDS: Final = "word " * 5_600_000
+COUNT: Final = "/v1/messages/count_tokens"
 CHATS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 MONSTROUS: Final[dict[str, tuple[str, Callable[[], dict[str, Any]]]]] = {
     "100,000 tools": (CHATS, lambda: chat(tools=tools(100_000))),
@@ -131,31 +141,31 @@ LARGE: Final[dict[str, tuple[str, Callable[[], dict[str, Any]]]]] = {
     ),
     "28 MB of words": (
         CHATS,
-        lambda: chat(messages=[{"role": "user", "content": "word " * 5_600_000}]),
+        lambda: chat(messages=said(WORDS)),
     ),
     "28 MB without a space": (
         CHATS,
-        lambda: chat(messages=[{"role": "user", "content": "x" * 28_000_000}]),
+        lambda: chat(messages=said("x" * 28_000_000)),
     ),
     "7 MB of Chinese": (
         CHATS,
-        lambda: chat(messages=[{"role": "user", "content": "你好" * 1_150_000}]),
+        lambda: chat(messages=said("你好" * 1_150_000)),
     ),
     "28 MB of Messages": (
         MESSAGES,
-        lambda: claude(messages=[{"role": "user", "content": "word " * 5_600_000}]),
+        lambda: claude(messages=said(WORDS)),
     ),
-    "28 MB of Responses": (RESPONSES, lambda: {"model": "alpha", "input": "word " * 5_600_000}),
+    "28 MB of Responses": (RESPONSES, lambda: {"model": "alpha", "input": WORDS}),
     "28 MB for completions": (
         "/v1/completions",
-        lambda: {"model": "alpha", "prompt": "word " * 5_600_000},
+        lambda: {"model": "alpha", "prompt": WORDS},
     ),
     "2 million ids": ("/v1/completions", lambda: {"model": "alpha", "prompt": [5] * 2_000_000}),
     "7 MB to count": (
         "/v1/messages/count_tokens",
-        lambda: claude(messages=[{"role": "user", "content": "word " * 1_400_000}]),
+        lambda: claude(messages=said(WORDS[:7_000_000])),
     ),
-    "7 MB to tokenize": ("/tokenize", lambda: {"model": "alpha", "prompt": "word " * 1_400_000}),
+    "7 MB to tokenize": ("/tokenize", lambda: {"model": "alpha", "prompt": WORDS[:7_000_000]}),
 }
 
 

@@ -77,6 +77,7 @@ from gateway.api.request import (
     ChatRequest,
     Message,
     decode_object,
+    guard_tools,
     session_of,
     typed_body,
 )
@@ -221,6 +222,7 @@ __all__ = [
     "embeddings_format",
     "events_after",
     "grammar_too_large",
+    "guard_tools",
     "invalid",
     "is_numbered",
     "is_quickly_read",

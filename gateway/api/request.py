@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -482,6 +483,11 @@ def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
 def cached_tools(tools: list[dict[str, Any]]) -> list[ToolSchema]:
     """Tools that were translated from another API's, with a cache of their texts in prompts."""
     return _tools.read_all(_encode(tools))
+
+
+def guard_tools(guard: AbstractContextManager[object]) -> None:
+    """Use the cache of tools under `guard`, a lock: several threads read bodies."""
+    _tools.guard = guard
 
 
 def label(param: str | None) -> str:

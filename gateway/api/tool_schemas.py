@@ -6,7 +6,7 @@ know templates or requests.
 """
 
 import json
-import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -105,12 +105,13 @@ def shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 class ToolSchemas:
-    """Tools and lists of tools by their bytes; at most `max_bytes` of either. Any thread may read
-    tools: those of large bodies are read beside the event loop.
+    """Tools and lists of tools by their bytes; at most `max_bytes` of either. Those of
+    large bodies are read beside the event loop, so it needs a `guard` there.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._lock = threading.Lock()
+        self.guard: AbstractContextManager[object] = nullcontext()
+        """Surrounds each access, where several threads read tools."""
         self._known: ByteLru[bytes, ToolSchema] = ByteLru(max_bytes, _num_bytes)
         self._lists: ByteLru[bytes, tuple[ToolSchema, ...]] = ByteLru(max_bytes, _num_bytes)
 
@@ -118,23 +119,23 @@ class ToolSchemas:
         """The tools in `raw`, a JSON array of objects. Raises `msgspec.MsgspecError` for anything
         else.
         """
-        with self._lock:
+        with self.guard:
             tools = self._lists.get(raw)
         if tools is None:
             tools = tuple(self.read(bytes(tool)) for tool in _items(raw))
-            with self._lock:
+            with self.guard:
                 self._lists.put([(raw, tools)])
         return list(tools)
 
     def read(self, raw: bytes) -> ToolSchema:
         """The tool in `raw`, a JSON object. Raises `msgspec.MsgspecError` for anything else."""
-        with self._lock:
+        with self.guard:
             tool = self._known.get(raw)
         if tool is None:
             fields = msgspec.json.decode(raw, type=dict[str, Any])
             if isinstance(fields.get("function"), dict):
                 fields["function"] = ToolSchema(fields["function"], len(raw))
             tool = ToolSchema(fields, len(raw))
-            with self._lock:
+            with self.guard:
                 self._known.put([(raw, tool)])
         return tool

@@ -4,13 +4,14 @@ Owns the threads that decode, render and encode, and the wait for one; `WorkLine
 is. Must not know what the work is.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, TypeVar, final
 
 import trio
 
-from gateway.api import busy
+from gateway.api import busy, guard_tools
 from gateway.routing import Visit, WorkLine
 from gateway.turn.caller import Caller
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 NUM_THREADS: Final = 2
 """Encoding is bound by CPU cores; more threads would take cores from the token path."""
 _RETRY_AFTER_S: Final = 5
+_TOOLS_LOCK: Final = threading.Lock()
 
 
 @final
@@ -26,6 +28,7 @@ class Encoding:
     """The threads of one process."""
 
     def __init__(self, num_threads: int = NUM_THREADS) -> None:
+        guard_tools(_TOOLS_LOCK)
         self._line = WorkLine(num_threads)
         self._starts: dict[Visit, trio.Event] = {}
         # The line lets no more begin than there are; one that was abandoned may still be at work.

@@ -18,6 +18,7 @@ from gateway.api import (
     KEY_BYTES,
     SMALL_BYTES,
     ChatRequest,
+    Rewrite,
     Signer,
     TurnEvent,
     check_counts,
@@ -25,7 +26,6 @@ from gateway.api import (
     model_not_found,
     unavailable,
 )
-from gateway.api.chat_parser import Rewrite
 from gateway.dashboard import Dashboard
 from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView

@@ -19,6 +19,7 @@ from gateway.api import (
     Completions,
     Echo,
     PromptScored,
+    Rewrite,
     completions_format,
     custom_chat_format,
     embeddings_format,
@@ -30,7 +31,6 @@ from gateway.api import (
     unavailable,
     with_continuous_usage,
 )
-from gateway.api.chat_parser import Rewrite
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
 from gateway.http.edge import Edge, RunTurn, as_events, model_named

@@ -15,12 +15,12 @@ from starlette.types import Receive, Scope, Send
 from gateway.api import (
     ApiError,
     ChatRequest,
+    Rewrite,
     TokenCount,
     message_error,
     messages_format,
     parse_messages,
 )
-from gateway.api.chat_parser import Rewrite
 from gateway.http.edge import Edge, as_events
 from gateway.http.generation import Generation
 from gateway.http.metrics import Metrics

@@ -18,6 +18,7 @@ from gateway.api import (
     InputTokens,
     Responses,
     ResponsesDraft,
+    Rewrite,
     compaction_format,
     invalid,
     page_of,
@@ -25,7 +26,6 @@ from gateway.api import (
     read_responses,
     responses_format,
 )
-from gateway.api.chat_parser import Rewrite
 from gateway.http.auth import Gatekeeper
 from gateway.http.background_answer import BackgroundAnswer
 from gateway.http.edge import Edge, as_events

@@ -16,6 +16,7 @@ from gateway.api import (
     ChatRequest,
     DetokenizeBody,
     Detokenized,
+    Rewrite,
     TokenizeBody,
     Tokenized,
     chat_request,
@@ -23,7 +24,6 @@ from gateway.api import (
     invalid,
     typed_body,
 )
-from gateway.api.chat_parser import Rewrite
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
 from gateway.http.edge import Edge

@@ -47,7 +47,8 @@ def as_events(run_turn: RunTurn) -> RunTurn:
     """`run_turn`, but a provider's answer is parsed into events instead of passed on as bytes."""
 
     async def run(request: ChatRequest, caller: Caller, emit: Emit) -> None:
-        await run_turn(request, caller, ChatEvents(emit).take)
+        needs_objects = request.translated_from == "messages"
+        await run_turn(request, caller, ChatEvents(emit, needs_objects=needs_objects).take)
 
     return run
 

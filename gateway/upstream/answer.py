@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.api import ApiError
 from gateway.upstream.answer_end import End, end_of
-from gateway.upstream.call_parts import CallIds, CallParts
+from gateway.upstream.call_parts import CallIds, CallParts, object_in
 from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted
 from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
@@ -172,12 +172,16 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
     found = calls.take([{**c, "index": at} for at, c in enumerate(given) if isinstance(c, dict)])
     if end is not End.LENGTH and calls.is_cut:
         raise NoAnswer("cut a tool call in its arguments")
-    ended = {part.number: part.arguments for part in calls.end()}
     written = [
         {
             "id": part.id,
             "type": "function",
-            "function": {"name": part.name, "arguments": ended.get(part.number, part.arguments)},
+            "function": {
+                "name": part.name,
+                "arguments": part.arguments
+                if end is End.LENGTH and part.number == len(found) - 1
+                else object_in(part.arguments) or part.arguments,
+            },
             **part.extra,
         }
         for part in found

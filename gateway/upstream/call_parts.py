@@ -248,6 +248,21 @@ def _is_whole(text: str) -> bool:
         return False
 
 
+def object_in(text: str) -> str | None:
+    """The JSON object that `text` stands for: itself, `{}` for null or nothing, and the object in a
+    JSON string, as some servers encode arguments twice. None for anything else.
+    """
+    if _is_whole(text):
+        return text
+    if text.strip() in {"", "null"}:
+        return "{}"
+    try:
+        inner = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return inner if isinstance(inner, str) and _is_whole(inner) else None
+
+
 def breaks_off(text: str) -> bool:
     """Whether `text` is the beginning of a JSON object or list without its end. Other text that is
     no JSON does not count: it is all that the model wrote.

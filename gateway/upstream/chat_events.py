@@ -26,12 +26,13 @@ from gateway.api import (
     connection_lost,
 )
 from gateway.upstream.answer_end import End, end_of
-from gateway.upstream.call_parts import CallPart, CallParts
+from gateway.upstream.call_parts import CallPart, CallParts, object_in
 from gateway.upstream.error_words import error_of
 from gateway.upstream.sse import data_of, split_events
 from gateway.upstream.usage import usage_of
 
 _DONE: Final = b"[DONE]"
+_NO_OBJECT: Final = "a tool call has arguments that are no JSON object"
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -50,11 +51,14 @@ class ChatEvents:
     is emitted as the same kinds of events. Only the first choice counts.
 
     The first tool call is passed on as it arrives. Further calls, and text after a call, wait for
-    the end, because providers may interleave several calls.
+    the end, because providers may interleave several calls. With `needs_objects` the client has no
+    place for arguments that are no JSON object: such a call is a failure, and none of it is passed
+    on before its arguments begin as one.
     """
 
-    def __init__(self, emit: Callable[[TurnEvent], None]) -> None:
+    def __init__(self, emit: Callable[[TurnEvent], None], *, needs_objects: bool = False) -> None:
         self._emit = emit
+        self._needs_objects = needs_objects
         self._parts = CallParts()
         self._calls: dict[int, _Call] = {}
         self._late_text: list[str] = []
@@ -125,16 +129,20 @@ class ChatEvents:
 
     def _take_part(self, part: CallPart) -> None:
         if part.id is not None:
-            is_first = not self._calls
-            call = self._calls[part.number] = _Call(part.id, part.name or "")
-            if is_first:
+            self._calls[part.number] = _Call(part.id, part.name or "")
+        call = self._calls[part.number]
+        arguments = part.arguments
+        if not call.is_live and part.number == 0:
+            begun = "".join([*call.arguments, arguments])
+            if not self._needs_objects or begun.lstrip().startswith("{"):
                 call.is_live = True
                 self._emit(ToolCallStart(0, 0, call.id, call.name))
-        call = self._calls[part.number]
-        if not call.is_live:
-            call.arguments.append(part.arguments)
-        elif part.arguments:
-            self._emit(ToolCallArguments(0, 0, part.arguments))
+                arguments = begun
+                call.arguments.clear()
+        if not call.is_live or self._needs_objects:
+            call.arguments.append(arguments)
+        if call.is_live and arguments:
+            self._emit(ToolCallArguments(0, 0, arguments))
 
     def _end(self) -> None:
         """The answer is complete."""
@@ -145,6 +153,9 @@ class ChatEvents:
         if end is not End.LENGTH:
             for part in self._parts.end():
                 self._take_part(part)
+        if self._needs_objects and not self._make_objects(is_cut=end is End.LENGTH):
+            self._emit(Failed(connection_lost(_NO_OBJECT)))
+            return
         self._end_calls(is_cut=end is End.LENGTH)
         if self._late_text:
             self._emit(TextDelta(0, "".join(self._late_text)))
@@ -162,12 +173,27 @@ class ChatEvents:
             is_whole = not is_cut or number + 1 < len(self._calls)
             self._emit(ToolCallEnd(0, number, is_whole=is_whole))
 
+    def _make_objects(self, *, is_cut: bool) -> bool:
+        """Whether the arguments of every call are a JSON object, or can be made one; those of a
+        last call that was cut at least begin as one.
+        """
+        for number, call in self._calls.items():
+            text = "".join(call.arguments)
+            is_last = number == len(self._calls) - 1
+            if is_cut and is_last and text.lstrip()[:1] in {"", "{"}:
+                continue
+            found = object_in(text)
+            if found is None or (call.is_live and found != text):
+                return False
+            call.arguments = [found]
+        return True
+
     def _finished(self, end: End) -> Finished:
         if end is End.LENGTH:
             return Finished(0, "length")
         if end is End.FILTERED:
             return Finished(0, "content_filter")
-        if self._calls or end is End.CALLS:
+        if self._calls:
             return Finished(0, "tool_calls")
         return Finished(0, "stop", self._stop)
 

@@ -160,3 +160,21 @@ async def test_what_follows_the_end_of_a_stream_is_ignored(api: str) -> None:
     reply = await asked(api, fake, stream=True)
     assert last_of(api, reply, stream=True) not in ("error", "failed")
     assert reply.body.count(b" afar") == reply.body.count(b"Hello from afar") + 1
+
+
+@each_way
+@pytest.mark.parametrize("arguments", ["x is 1", "[1]"])
+async def test_messages_run_no_call_with_broken_arguments(stream: bool, arguments: str) -> None:
+    """`input` is an object, and an empty one would be another call."""
+    call = {"index": 0, "id": "a", "function": {"name": "f", "arguments": arguments}}
+    fake = FakeProvider(words=("",), finish="tool_calls")
+    told = json.loads(fake.events("m")[0][6:])
+    told["choices"][0]["delta"] = {"tool_calls": [call]}
+    answer = json.loads(fake.whole("m"))
+    answer["choices"][0]["message"] = {"role": "assistant", "tool_calls": [call]}
+    events = [b"data: " + json.dumps(told).encode() + b"\n\n", b"data: [DONE]\n\n"]
+    fake.events = lambda *_: events  # type: ignore[method-assign]
+    fake.whole = lambda *_: json.dumps(answer).encode()  # type: ignore[method-assign]
+    assert last_of("messages", await asked("messages", fake, stream=stream), stream=stream) == (
+        "error"
+    )

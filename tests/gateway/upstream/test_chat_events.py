@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,9 +39,9 @@ def part(index: int, arguments: str | None = None, **more: Any) -> dict[str, Any
     return {"index": index, "function": function, **more}
 
 
-def read(*events: bytes | TurnEvent) -> list[TurnEvent]:
+def read(*events: bytes | TurnEvent, needs_objects: bool = False) -> list[TurnEvent]:
     found: list[TurnEvent] = []
-    reader = ChatEvents(found.append)
+    reader = ChatEvents(found.append, needs_objects=needs_objects)
     for event in events:
         reader.take(UpstreamChunk(event) if isinstance(event, bytes) else event)
     return found
@@ -84,6 +85,56 @@ def test_calls_that_are_written_at_once_come_one_after_the_other() -> None:
         TextDelta(0, "Wait."),
         Finished(0, "tool_calls"),
     ]
+
+
+def test_a_reason_of_calls_without_a_call_is_a_stop() -> None:
+    """A client would wait for a call that never comes."""
+    assert read(chunk(content="Hi"), chunk("tool_calls"), DONE)[-1] == Finished(0, "stop")
+
+
+@pytest.mark.parametrize("arguments", ["x is 1", "[1]", '"x"', '{"x":1}}', "7"])
+def test_arguments_that_are_no_object_are_a_failure_where_there_is_no_place_for_them(
+    arguments: str,
+) -> None:
+    """Messages would run the call without any, or break its stream; the others pass them on."""
+    said = [chunk(tool_calls=[part(0, id="a", name="f")])]
+    said += [chunk(tool_calls=[part(0, char)]) for char in arguments]
+    events = *said, chunk("tool_calls"), DONE
+    assert isinstance(read(*events, needs_objects=True)[-1], Failed)
+    assert read(*events)[-1] == Finished(0, "tool_calls")
+    two = chunk(tool_calls=[part(0, "{}", id="a", name="f"), part(1, arguments, id="b", name="g")])
+    assert isinstance(read(two, chunk("tool_calls"), DONE, needs_objects=True)[-1], Failed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seen"),
+    [
+        ("null", "{}"),
+        ("", "{}"),
+        ('"{\\"x\\": 1}"', '{"x": 1}'),
+        (' {"x": null}', ' {"x": null}'),
+    ],
+)
+def test_what_stands_for_an_object_is_one(arguments: str, seen: str) -> None:
+    """Nothing, null, and arguments that were encoded twice, in any pieces."""
+    first = chunk(tool_calls=[part(0, id="a", name="f")])
+    for pieces in ([arguments], list(arguments)):
+        more = [chunk(tool_calls=[part(0, piece)]) for piece in pieces]
+        found = read(first, *more, chunk("tool_calls"), DONE, needs_objects=True)
+        assert [found[0], *found[-2:]] == [
+            ToolCallStart(0, 0, "a", "f"),
+            ToolCallEnd(0, 0),
+            Finished(0, "tool_calls"),
+        ]
+        assert "".join(one.text for one in found if isinstance(one, ToolCallArguments)) == seen
+
+
+@pytest.mark.parametrize("arguments", ["", '{"x":', '{"x":1}'])
+def test_a_call_that_the_limit_cut_stays_cut(arguments: str) -> None:
+    """Its beginning is passed on, and the reason is the limit."""
+    said = chunk(tool_calls=[part(0, arguments, id="a", name="f")])
+    found = read(said, chunk("length"), DONE, needs_objects=True)
+    assert found[-2:] == [ToolCallEnd(0, 0, is_whole=False), Finished(0, "length")]
 
 
 def test_a_whole_answer_is_read_at_once() -> None:

@@ -259,7 +259,7 @@ def test_whole_answers_are_held_to_the_same() -> None:
         check_answer(200, whole("stop", tool_calls=cut))
     assert check_answer(200, whole("length", tool_calls=cut)).body
     assert check_answer(200, whole("content_filter", content="")).is_filtered
-    for arguments in (None, ""):
+    for arguments in (None, "", "null", '"{}"'):
         body = whole("tool_calls", tool_calls=[part(None, arguments, id="a", name="f")])
         (call,) = json.loads(check_answer(200, body).body)["choices"][0]["message"]["tool_calls"]
         assert call["function"]["arguments"] == "{}"

@@ -106,7 +106,8 @@ class _Mender:
         if not isinstance(schema, dict):
             self.left_out.append(LeftOut(at, at.rpartition("/")[2], "it is no schema"))
             return True
-        given = {key: value for key, value in schema.items() if value is not None}
+        # Null is the absence of a keyword, but for `const` it is a value.
+        given = {k: value for k, value in schema.items() if value is not None or k == "const"}
         if self._is_old and "$ref" in given:  # up to draft 7, all beside it is ignored
             given = {"$ref": given["$ref"]}
         mended: Json = {}
@@ -126,11 +127,27 @@ class _Mender:
             self.leave_out(at, "$ref", f"{ref!r:.80} leads nowhere in this schema")
             return None
         pointer, target = found
+        if self._is_endless(target):
+            self.leave_out(at, "$ref", f"{ref!r:.80} leads to itself")
+            return None
         if pointer not in self._names:
             self._names[pointer] = name = f"d{len(self._names)}"
             self.definitions[name] = True
             self.definitions[name] = self.part(target, pointer)
         return {"$ref": f"#/$defs/{self._names[pointer]}"}
+
+    def _is_endless(self, target: object) -> bool:
+        """Whether references that follow each other from here never reach a value."""
+        seen: set[str] = set()
+        while isinstance(target, dict) and "$ref" in target:
+            found = target_of(self._root, target["$ref"])
+            if found is None:
+                return False
+            pointer, target = found
+            if pointer in seen:
+                return True
+            seen.add(pointer)
+        return False
 
 
 def _is_anything(schema: object) -> bool:
@@ -365,8 +382,8 @@ def _demands(mender: _Mender, mended: Json, at: str) -> None:
 def _other_properties(mender: _Mender, given: Json, mended: Json, at: str) -> None:
     """`additionalProperties` and `patternProperties`."""
     others = given.get("additionalProperties")
-    if others is None and given.get("unevaluatedProperties") is False:
-        others = None if given.keys() & _IN_PLACE else False
+    if others is None and not given.keys() & _IN_PLACE:
+        others = given.get("unevaluatedProperties")  # the same where nothing else evaluates any
     if others is not None:
         mended["additionalProperties"] = mender.part(
             others, at + pointer_to("additionalProperties")

@@ -80,6 +80,13 @@ REAL = {
         "required": ["x"],
         "additionalProperties": False,
     },
+    "null": {"const": None},
+    "unevaluated": {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}},
+        "unevaluatedProperties": {"type": "boolean"},
+    },
+    "itself": {"$ref": "#/properties/value"},
     "never": {"not": {}},
     "crossed": {"type": "integer", "minimum": 5, "maximum": 2},
     "tree": {"$ref": "#"},
@@ -150,6 +157,8 @@ ENFORCED = [
     "closed",
     "tree",
     "dialect",
+    "null",
+    "unevaluated",
 ]
 
 

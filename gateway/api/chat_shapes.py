@@ -11,6 +11,7 @@ from typing import Any, Final
 from gateway.api.custom_tools import arguments_of, custom_function, wrapped_input
 from gateway.api.request import cached_tools
 
+_ANTHROPIC_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _TEXTS: Final = frozenset({"input_text", "output_text"})
 OTHER_PARTS: Final = _TEXTS | {"input_image", "input_file"}
 """Types of parts of the Responses API."""
@@ -45,7 +46,10 @@ def plain_chat(raw: Fields) -> tuple[Fields, dict[str, bool]]:
 def _tool(tool: object, customs: dict[str, bool]) -> object:
     if not isinstance(tool, dict):
         return tool
-    kind = tool.get("type", "function")
+    kind = tool.get("type") or "function"
+    if kind in ("function", "custom") and "name" in tool and "input_schema" in tool:
+        rest = {key: value for key, value in tool.items() if key not in {"type", "input_schema"}}
+        return _tool({**rest, "parameters": tool["input_schema"]}, customs)  # Anthropic's
     if kind == "function" and "function" not in tool and "name" in tool:
         rest = {key: value for key, value in tool.items() if key == "defer_loading"}
         function = {key: value for key, value in tool.items() if key not in {"type", *rest}}
@@ -63,10 +67,12 @@ def _tool(tool: object, customs: dict[str, bool]) -> object:
     return {"type": "function", "function": function, **deferred}
 
 
-def _choice(choice: Fields) -> Fields:
+def _choice(choice: Fields) -> Fields | str:
     """The choice of one tool by name, or of several, as one of functions."""
     kind = choice.get("type")
-    if kind in ("function", "custom") and not isinstance(choice.get("function"), dict):
+    if kind in _ANTHROPIC_CHOICES and choice.keys() <= {"type", "disable_parallel_tool_use"}:
+        return _ANTHROPIC_CHOICES[kind]
+    if kind in ("function", "custom", "tool") and not isinstance(choice.get("function"), dict):
         inner = choice.get("custom")
         given = inner if isinstance(inner, dict) else choice
         if "name" in given:

@@ -444,6 +444,20 @@ def decode_object(body: bytes) -> dict[str, Any]:
     return raw
 
 
+_MAIN_FIELDS: Final = {
+    "messages": "/v1/chat/completions and /v1/messages",
+    "input": "/v1/responses",
+    "prompt": "/v1/completions",
+}
+"""What a body cannot be without, and the paths that it belongs to."""
+
+
+def other_api(raw: dict[str, Any], missing: str) -> str:
+    """The hint that a body without its main field `missing` is one of another API; may be empty."""
+    others = [name for name in _MAIN_FIELDS if name in raw] if missing in _MAIN_FIELDS else []
+    return "".join(f" '{name}' is a field of {_MAIN_FIELDS[name]}." for name in others)
+
+
 def typed_body(raw: dict[str, Any], kind: type[Body], where: str = "") -> Body:
     """`raw`, which is the body or stands at `where` in it, as a `kind`. Raises `ApiError` 400 that
     names the first field that does not fit.
@@ -456,7 +470,7 @@ def typed_body(raw: dict[str, Any], kind: type[Body], where: str = "") -> Body:
         missing = _MISSING.search(text)
         if missing:
             param = f"{param}.{missing[1]}" if param else missing[1]
-            raise invalid(param, f"'{param}' is missing.") from error
+            raise invalid(param, f"'{param}' is missing.{other_api(raw, param)}") from error
         raise invalid(param, f"{label(param)}: {_TYPES.sub(_in_json, text)}.") from error
 
 

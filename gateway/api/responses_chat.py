@@ -137,6 +137,9 @@ class ResponsesChat:
         are_texts = all(part["type"] == "text" for part in parts)
         if role == "user" and not (are_texts and len(parts) < 2):
             return {"role": role, "content": parts}
+        for part in parts:
+            if part["type"] != "text":  # instructions have none
+                self._drop(f"{role}: {part['type']}")
         return {"role": role, "content": "\n".join(_texts(parts))}
 
     def _parts(self, content: Iterable[object]) -> list[Item]:

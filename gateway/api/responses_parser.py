@@ -24,6 +24,7 @@ from gateway.api.request import (
     StopText,
     cached_tools,
     decode_object,
+    other_api,
     session_of,
     typed_body,
 )
@@ -157,7 +158,7 @@ def read_responses(body: bytes) -> ResponsesDraft:
         raise invalid("conversation", text)
     if draft.typed.input is None and draft.previous_id is None and draft.conversation_id is None:
         text = "'input' is missing, and so are 'previous_response_id' and 'conversation'."
-        raise invalid("input", text)
+        raise invalid("input", text + other_api(raw, "input"))
     if draft.typed.background and not draft.wants_store:
         raise invalid("background", "'background' needs 'store': the answer is fetched later.")
     return draft

@@ -187,6 +187,37 @@ SERVER_TOOLS = [
 ]
 
 
+def test_tools_of_anthropic_s_api_at_chat() -> None:
+    """With their schemas and choices, as some agents send them to any server."""
+    tool = {"name": "f", "description": "Does.", "input_schema": SCHEMA}
+    for given in (tool, {"type": "custom", **tool}):
+        request = chat(tools=[given], tool_choice={"type": "tool", "name": "f"})
+        (function,) = (one["function"] for one in request.tools)
+        assert (function["name"], function["parameters"]["required"]) == ("f", ["a"])
+        assert request.tool_choice == "required"
+    for choice, seen in (("any", "required"), ("auto", "auto"), ("none", "none")):
+        assert chat(tools=[tool], tool_choice={"type": choice}).tool_choice == seen
+
+
+@pytest.mark.parametrize(
+    ("parse", "fields", "path"),
+    [
+        (lambda body: parse_responses(body, SIGNER), {"messages": [USER]}, "/v1/chat/completions"),
+        (lambda body: parse_responses(body, SIGNER), {"prompt": None}, "/v1/completions"),
+        (parse_completions, {"messages": [USER]}, "/v1/chat/completions"),
+        (lambda body: parse_any_chat(body, SIGNER), {"prompt": "x"}, "/v1/completions"),
+        (lambda body: parse_messages(body, SIGNER), {"input": "x"}, "/v1/responses"),
+    ],
+)
+def test_a_body_of_another_api_is_told_where_it_belongs(
+    parse: Any, fields: dict[str, Any], path: str
+) -> None:
+    """Not only that the field of this one is missing."""
+    with pytest.raises(ApiError, match="is missing") as refused:
+        parse(json.dumps({"model": "m", "max_tokens": 9, **fields}).encode())
+    assert path in refused.value.message
+
+
 def test_items_and_parts_of_others_are_named() -> None:
     """Each type once, in the order of the input; what has no type says so."""
     search = {"type": "web_search_call", "id": "ws_1", "action": {"query": "x"}}
@@ -198,6 +229,9 @@ def test_items_and_parts_of_others_are_named() -> None:
         "input (no type)",
     )
     assert response(input=[USER, {"role": "assistant", "content": []}]).ignored == ()
+    picture = {"type": "input_image", "image_url": "data:x"}
+    told = {"role": "developer", "content": [{"type": "input_text", "text": "x"}, picture]}
+    assert response(input=[told, USER]).ignored == ("input (developer: image_url)",)
 
 
 SHELL = {"commands": ["ls", "false"], "timeout_ms": 1000}

@@ -11,7 +11,7 @@ from typing import Final
 
 from gateway.output.tools import schema
 from gateway.output.tools.grammar import CallSink, Read
-from gateway.output.tools.value_end import Path, ValueEnd
+from gateway.output.tools.value_end import Example, Path, ValueEnd
 
 MAX_VALUE: Final = 2**18
 """A longer value becomes a string whatever its schema says, so that little is held back."""
@@ -44,15 +44,18 @@ class ArgumentsWriter:
         paths: Sequence[Path],
         skip: str = "",
         begun: str = "",
+        example: Example | None = None,
     ) -> Read[Path]:
         """Read the value of a parameter up to one of `paths`; returns which one.
 
         `types` are those of its schema; None for a value that is JSON itself. One `skip` at its
-        start is not part of it. `begun` is how it begins, read already.
+        start is not part of it. `begun` is how it begins, read already. The value may hold an
+        `example` of a call.
         """
         comma = ", " if self._num_values else ""
         key = f"{comma}{schema.quote(name)}: "
-        value = _Value(key, types, paths, is_optional=not self._calls.requires(self._name, name))
+        is_optional = not self._calls.requires(self._name, name)
+        value = _Value(key, types, ValueEnd(paths, example), is_optional=is_optional)
         self._value = value
         for char in begun:
             value.feed(char)
@@ -98,9 +101,9 @@ class _Value:
     """One value, with its `key`, up to a path; a `RunReader`."""
 
     def __init__(
-        self, key: str, types: frozenset[str] | None, paths: Sequence[Path], *, is_optional: bool
+        self, key: str, types: frozenset[str] | None, scan: ValueEnd, *, is_optional: bool
     ) -> None:
-        self.scan = ValueEnd(paths)
+        self.scan = scan
         self._plain = _plain_but("".join(sorted(self.scan.first)))
         self._types = types
         self._is_text = types is not None and schema.is_text(types)

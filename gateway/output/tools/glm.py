@@ -19,7 +19,7 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.schema import types_of
-from gateway.output.tools.value_end import Path
+from gateway.output.tools.value_end import NAME, Example, Path
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -27,6 +27,7 @@ KEY: Final = "<arg_key>"
 END_KEY: Final = "</arg_key>"
 VALUE: Final = "<arg_value>"
 END_VALUE: Final = "</arg_value>"
+_EXAMPLE: Final = Example((OPEN, NAME, KEY), CLOSE)
 _VALUE_ENDS: Final[tuple[Path, ...]] = ((END_VALUE, KEY), (END_VALUE, CLOSE))
 
 
@@ -45,7 +46,9 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
                 tag, begun = yield from _before_value()
         if tag == VALUE:
             types = types_of(calls.schema(name, key))
-            *_, tag = yield from arguments.read_value(key, types, _VALUE_ENDS, begun=begun)
+            *_, tag = yield from arguments.read_value(
+                key, types, _VALUE_ENDS, begun=begun, example=_EXAMPLE
+            )
     arguments.end()
 
 

@@ -21,7 +21,7 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.schema import types_of
-from gateway.output.tools.value_end import Path
+from gateway.output.tools.value_end import Example, Path
 
 _IS_STRING: Final = re.compile(r'string\s*=\s*"(true|false)"')
 
@@ -51,6 +51,11 @@ class InvokeTags(NamedTuple):
             *((end, self.end_invoke, tag) for tag in behind),
             *((end, tag) for tag in self.end_sections),
         )
+
+    @property
+    def example(self) -> Example:
+        """A call in a section of its own."""
+        return Example((self.sections[0], self.invoke), self.end_sections[0])
 
 
 def read_section(calls: CallSink, tags: InvokeTags) -> Read[None]:
@@ -96,7 +101,9 @@ def _call(calls: CallSink, tags: InvokeTags) -> Read[str]:
         types: frozenset[str] | None = types_of(calls.schema(name, parameter))
         if said is not None:
             types = frozenset({"string"}) if said[1] == "true" else None
-        *_, tag = yield from arguments.read_value(parameter, types, tags.value_ends)
+        *_, tag = yield from arguments.read_value(
+            parameter, types, tags.value_ends, example=tags.example
+        )
     arguments.end()
     return tag
 

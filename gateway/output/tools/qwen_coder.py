@@ -25,7 +25,7 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.schema import types_of
-from gateway.output.tools.value_end import Path
+from gateway.output.tools.value_end import Example, Path
 
 FUNCTION: Final = "<function="
 PARAMETER: Final = "<parameter="
@@ -88,7 +88,8 @@ def _function(calls: CallSink, close: str, *, is_bare: bool) -> Read[str]:
             paths, skip, begun = (*_SEED_ENDS, *others), "", first
         elif is_seed:
             skip = ""
-        found = yield from arguments.read_value(parameter, types, paths, skip, begun)
+        example = None if is_bare else _EXAMPLES[close]
+        found = yield from arguments.read_value(parameter, types, paths, skip, begun, example)
         tag = found[-1].lstrip()
     arguments.end()
     return tag
@@ -114,6 +115,10 @@ def _value_ends(close: str) -> tuple[Path, ...]:
     return (*ends, ("\n" + END_FUNCTION, close))
 
 
+_EXAMPLES: Final = {
+    hermes.CLOSE: Example((hermes.OPEN, FUNCTION), hermes.CLOSE),
+    SEED_CLOSE: Example((SEED_OPEN, FUNCTION), SEED_CLOSE),
+}
 _VALUE_ENDS: Final = {close: _value_ends(close) for close in (hermes.CLOSE, SEED_CLOSE)}
 _SEED_ENDS: Final = tuple(path for path in _VALUE_ENDS[SEED_CLOSE] if path[0] == END_PARAMETER)
 _BARE_ENDS: Final[tuple[Path, ...]] = (

@@ -65,7 +65,7 @@ def qwen(value: str) -> str:
 
 
 def seed(value: str) -> str:
-    return qwen(value).replace("tool_call>", "seed:tool_call>")
+    return qwen("\0").replace("tool_call>", "seed:tool_call>").replace("\0", value)
 
 
 def bare(value: str) -> str:
@@ -123,6 +123,33 @@ def test_a_value_may_hold_its_own_closing_tag(form: str) -> None:
     for value in values:
         expected = [("write", {"path": "a.xml", "content": value})]
         assert called(form.partition(" ")[0], write(value)) == expected
+
+
+@pytest.mark.parametrize("form", [form for form in WRITERS if form != "qwen3_coder bare"])
+def test_a_value_may_hold_a_whole_call(form: str) -> None:
+    """As an example in a file, at any place of it, and one in another; and one that never ends."""
+    write, *_ = WRITERS[form]
+    one = write("x")
+    values = (f"see\n{one}\nend", one, f"{one} and {one}.", write(f"a {one} b"))
+    for value in (*values, one[: one.index("<", 20) + 12]):
+        text = write(value)
+        expected = [("write", {"path": "a.xml", "content": value})]
+        parser = parser_of(form.partition(" ")[0])
+        found = joined([*[e for char in text for e in parser.push(char)], *parser.flush()])
+        assert [(name, json.loads(arguments)) for name, arguments in found] == expected
+        assert not parser.broke_off
+
+
+def test_an_example_that_never_ends_before_another_parameter_is_not_run() -> None:
+    """It is not known whether the tag behind it is the example's or the call's."""
+    text = qwen("x").replace("a.xml", "<tool_call>\n<function=f>\n<parameter=a>\n1")
+    _, is_broken = read("qwen3_coder", text)
+    assert is_broken
+    begun = qwen("<tool_call>\n<function=")
+    assert called("qwen3_coder", begun)[0][1]["content"] == "<tool_call>\n<function="
+    one = "<tool_call><function=log_event><parameter=day>1</parameter></function></tool_call>"
+    _, is_broken = read("qwen3_coder", f"{begun}\n{one}")
+    assert is_broken
 
 
 @pytest.mark.parametrize("form", WRITERS)

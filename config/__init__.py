@@ -4,6 +4,7 @@ from config.changes import Changes, gateway_changes
 from config.defaults import (
     BUILTIN_MODEL,
     BUILTIN_PREFIX,
+    DEFAULT_PROFILE,
     builtin_config,
     builtin_drafters,
     builtin_models,
@@ -61,6 +62,7 @@ from config.reference import reference
 __all__ = [
     "BUILTIN_MODEL",
     "BUILTIN_PREFIX",
+    "DEFAULT_PROFILE",
     "DUMMY_PREFIX",
     "ENGINE_KINDS",
     "EXTERNAL_ENGINES",

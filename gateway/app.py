@@ -370,7 +370,8 @@ async def _serve(
         if not _is_cloud_only(services.config):
             await _first_ready(services)
         await _warm_up(services)
-        announce(f"ready {url}/v1")
+        shown = "" if process.edge.dashboard is None else f" (dashboard: {url}/)"
+        announce(f"ready {url}/v1{shown}")
 
 
 def _status(process: _Process, url: str) -> GatewayStatus:

@@ -330,6 +330,7 @@ def _add_boot(commands: Commands) -> None:
         metavar="DIR",
         help="folder of the files; default: as docs/boot.md says",
     )
+    drill.add_argument("--yes", action="store_true", help="stop what serves without asking")
     drill.add_argument("--url", help="of the gateway, if none of the units is one")
     drill.add_argument("--key-env", metavar="NAME", help="variable with an API key of the gateway")
     drill.add_argument(

@@ -7,14 +7,15 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from config import Config, LedgerConfig, load_config, secret_of
-from herma.doctor import Finding, Fix, examine, this_host, worst
+from herma.doctor import OF_CONFIG, OF_HOST, Finding, Fix, examine, this_host, worst
 from herma.processes import gateways
 from protocol.errors import ConfigError
 
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(msgspec.json.encode(findings, enc_hook=str).decode() + "\n")
     else:
-        print("\n".join(report(findings)))
+        print("\n".join([*report(findings), *looked_at(arguments.config)]))
     if arguments.fix:
         mend(findings)
     return EXIT_ERRORS if worst(findings) == "error" else 0
@@ -66,7 +67,18 @@ def report(findings: Sequence[Finding]) -> list[str]:
                 ]
     counts = {level: sum(one.level == level for one in findings) for level in _MARKS}
     words = [f"{n} {level}{'s' * (n != 1)}" for level, n in counts.items() if n]
-    return [*lines, ", ".join(words) or "nothing found"]
+    return [*lines, ", ".join(words) or "all is well: nothing found"]
+
+
+def looked_at(config_path: Path | None) -> Iterator[str]:
+    """What was examined, in words."""
+    names = (check.__name__.removeprefix("check_").replace("_", " ") for check in OF_HOST)
+    yield f"looked at this host: {', '.join(names)}"
+    names = (check.__name__.removeprefix("check_").replace("_", " ") for check in OF_CONFIG)
+    if config_path is None:
+        yield f"looked at the defaults: {', '.join(names)}; --config FILE looks at those of a file"
+    else:
+        yield f"looked at {config_path}: {', '.join(names)}"
 
 
 def mend(findings: Sequence[Finding]) -> None:

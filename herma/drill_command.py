@@ -6,6 +6,7 @@ services.
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 import trio
@@ -23,7 +24,7 @@ from herma.boot import (
 )
 from herma.child_processes import GRACE_S
 from herma.doctor import this_host
-from herma.processes import supervisor_pids
+from herma.processes import gateways, supervisor_pids, supervisors
 from herma.systemd_command import read_config, units_folder, user
 from protocol.errors import ConfigError
 
@@ -37,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     configs = {path: read_config(path)[0] for path in {_config_path(unit) for unit in units}}
     config = configs[_config_path(units[0])]
     drill = _drill(arguments, units, configs)
+    _ask_first(drill, is_sure=arguments.yes)
     stopped = stop_running(
         this_host(),
         [unit.name for unit in units],
@@ -52,6 +54,22 @@ def run(arguments: argparse.Namespace) -> int:
         if systemctl("start", *stopped, is_user=arguments.user):
             raise ConfigError(f"systemctl could not start {', '.join(stopped)}: journalctl -xe")
     return 0 if has_passed else EXIT_FAILED
+
+
+def _ask_first(drill: Drill, *, is_sure: bool) -> None:
+    """Ask before a fleet that serves is stopped. Raises `ConfigError` for a no, and where nobody
+    can be asked.
+    """
+    urls = {gateway.status.url for gateway in gateways() if gateway.status is not None}
+    names = {one.status.name for one in supervisors() if one.status is not None} & drill.workers
+    serving = [*sorted(urls & {drill.url}), *(f"worker {name}" for name in sorted(names))]
+    if is_sure or not serving:
+        return
+    what = ", ".join(serving)
+    if not sys.stdin.isatty():
+        raise ConfigError(f"a drill stops what serves here ({what}): add --yes")
+    if input(f"A drill stops what serves here ({what}). Go on? [y/N] ").strip().lower() != "y":
+        raise ConfigError("nothing was stopped")
 
 
 def _drill(

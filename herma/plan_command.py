@@ -5,12 +5,21 @@ hub if need be: no weights. Of this host's card it reads the memory, where no ot
 """
 
 import argparse
+import json
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from config import DUMMY_PREFIX, INDEX_DRAFTERS, WorkerConfig, builtin_config, profiles
+from config import (
+    DEFAULT_PROFILE,
+    DUMMY_PREFIX,
+    INDEX_DRAFTERS,
+    WorkerConfig,
+    builtin_config,
+    profiles,
+)
 from herma.doctor import Host, this_host
 from herma.preflight import known_model
 from protocol.errors import ConfigError
@@ -43,9 +52,9 @@ _CARD: Final = ("nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noh
 _ASSUMED_CARD: Final = "24GB"
 
 _HEAD: Final = (
-    "profile", "quantization", "kv_dtype", "tokens", "window", "whole windows", "max_seqs",
-    "snapshots",
+    "profile", "weights", "kv", "tokens", "window", "missing", "whole", "seqs", "snapshots",
 )  # fmt: skip
+_WIDTH: Final = 80
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,9 +71,18 @@ def run(arguments: argparse.Namespace) -> int:
     form = vocabulary_form(asked, config)
     chosen = _drafts(_drafter_of(name, arguments.speculation), directory, config, form)
     card = this_card(this_host()) if arguments.card is None else Card(card_bytes(arguments.card))
-    lines, fits = report(Model(config, _kept(directory), chosen, form), card, arguments.window)
-    print("\n".join(lines))
+    model = Model(config, _kept(directory), chosen, form)
+    lines, fits = report(model, card, arguments.window)
+    print("\n".join(_narrow([*lines, "", *verdict(name, model, card, arguments)])))
     return 0 if fits else 1
+
+
+def _narrow(lines: Sequence[str]) -> Iterator[str]:
+    """Lines of a terminal's usual width; what goes on is under the text that it belongs to."""
+    for line in lines:
+        value = line.partition("  ")[2].lstrip()
+        indent = " " * (len(line) - len(value) if value else 0)
+        yield from textwrap.wrap(line, _WIDTH, subsequent_indent=indent) or [""]
 
 
 class Drafting(NamedTuple):
@@ -274,16 +292,16 @@ def _table(plans: Sequence[tuple[str, Choice, Forecast]]) -> list[str]:
         own = "-" if choice.weights == "bfloat16" else choice.weights
         setting = name, own, "fp8" if choice.fp8_kv else "-"
         if not found.whole_windows and not found.kv_tokens:
-            rows.append((*setting, "does not fit", f"{bytes_text(found.missing_bytes)} missing"))
+            missing = bytes_text(found.missing_bytes).replace(" ", "")
+            rows.append((*setting, "none", "none", missing))
             continue
-        window = f"{found.window:,}"
-        if not found.whole_windows:
-            window += f", {bytes_text(found.missing_bytes)} missing"
+        missing = "" if found.whole_windows else bytes_text(found.missing_bytes)
         rows.append(
             (
                 *setting,
                 f"{found.kv_tokens:,}",
-                window,
+                f"{found.window:,}",
+                missing.replace(" ", ""),
                 str(found.whole_windows),
                 str(found.max_seqs),
                 str(found.snapshots),
@@ -291,3 +309,38 @@ def _table(plans: Sequence[tuple[str, Choice, Forecast]]) -> list[str]:
         )
     widths = [max(len(row[at]) for row in rows if at < len(row)) for at in range(len(head))]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def verdict(name: str, model: Model, card: Card, arguments: argparse.Namespace) -> Iterator[str]:
+    """The best form in words, and the worker's table for it: the profile `balanced`, with as many
+    bits as leave room for a whole window, or else the longest window.
+    """
+    plans = _plans(model, card.num_bytes, arguments.window)
+    balanced = [plan for plan in plans if plan[0] == DEFAULT_PROFILE]
+    whole = [plan for plan in balanced if plan[2].whole_windows]
+    some = [plan for plan in balanced if plan[2].kv_tokens]
+    if not whole and not some:
+        missing = min(found.missing_bytes for _, _, found in balanced)
+        yield f"It does not fit: {bytes_text(missing)} are missing in its smallest form."
+        return
+    _, choice, found = whole[0] if whole else max(some, key=lambda plan: plan[2].window)
+    in_words = {"bfloat16": "16 bits", "fp8": "8 bits", "int4": "4 bits"}[choice.weights]
+    kv = ", keys and values in 8" if choice.fp8_kv else ""
+    cut = "" if whole else ", which is not the whole one"
+    yield f"It fits with weights in {in_words}{kv}: a window of {found.window:,} tokens{cut}."
+    yield ""
+    yield "[[workers]]"
+    yield 'name = "gpu0"'
+    is_shape = name.startswith(DUMMY_PREFIX)
+    yield 'model = "..."  # of that shape' if is_shape else f"model = {json.dumps(name)}"
+    if choice.weights != "bfloat16":
+        yield f'quantization = "{choice.weights}"'
+    if choice.fp8_kv:
+        yield 'kv_dtype = "fp8"'
+    for key, default in (("head", "auto"), ("embedding", "auto"), ("speculation", "off")):
+        value = getattr(arguments, key)
+        if value != default:
+            is_table = key == "speculation" and value != "auto"
+            shown = json.dumps(value)
+            yield f"{key} = " + (f"{{ drafter = {shown} }}" if is_table else shown)
+    yield f"context_length = {found.window}"

@@ -142,6 +142,7 @@ class Turn:
         if self._resumption is None:
             services = self._services
             self._resumption = Resumption(self._request, services.counters, services.feed)
+            self._caller.trace.turn.outputs.append(self._resumption.sent)
         return self._resumption
 
     async def _prepared(self, *, cloud: bool) -> Job | RelayJob | UseProvider:

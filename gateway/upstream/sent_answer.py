@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.upstream.sse import data_of, split_events
 
+_DATA: Final = b"data: {"
 _READ_EVERY: Final = 256
 """Chunks that are kept unread: 80 KB as most servers write them, of which 1 KB is text."""
 
@@ -72,6 +73,14 @@ class SentAnswer:
         self._num_chars = 0
         self._num_chunks = 0
         self._counted = 0
+        self._num_events = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """For operators, while it passes: each event with data counts as a token, which is what
+        such servers send one at a time. What is billed is the usage at the end.
+        """
+        return self._num_events + sum(chunk.count(_DATA) for chunk in self.chunks)
 
     @property
     def text(self) -> str:
@@ -98,6 +107,7 @@ class SentAnswer:
     def read(self) -> None:
         """Read the chunks that are kept."""
         chunks, self.chunks, self.room = b"".join(self.chunks), [], _READ_EVERY
+        self._num_events += chunks.count(_DATA)
         if not chunks or self._obstacle is not None:
             return
         data = [data_of(event) for event in split_events(chunks)]

@@ -6,7 +6,7 @@ changes nothing. Safe repairs are actions of a finding (`Fix`). Must not import 
 process other than short queries.
 """
 
-from herma.doctor.checks import examine
+from herma.doctor.checks import OF_CONFIG, OF_HOST, examine
 from herma.doctor.finding import Finding, Fix, worst
 from herma.doctor.gpu import is_ours
 from herma.doctor.host import Host, Output, this_host
@@ -14,6 +14,8 @@ from herma.doctor.network import holder_of
 from herma.doctor.starts import Change, folder_of, recorded_names, since_last_good
 
 __all__ = [
+    "OF_CONFIG",
+    "OF_HOST",
     "Change",
     "Finding",
     "Fix",

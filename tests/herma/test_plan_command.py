@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from config import SpeculationConfig
+from config import SpeculationConfig, find_mistakes
 from herma.cli import main
 from herma.plan_command import Card, this_card
 from tests.fakes.int4_files import FORMATS, SHAPE, drawn, stored
@@ -50,7 +52,8 @@ ASSUMED = Card(24 * GB, " (24GB assumed: no card was found here, --card names on
 def _printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     status = main(["plan", *arguments])
     printed = capsys.readouterr()
-    return status, printed.out, printed.err
+    assert all(len(line) <= 80 for line in printed.out.splitlines())
+    return status, re.sub(r"\n {14}(?=\S)", " ", printed.out), printed.err
 
 
 def test_the_table_names_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +65,7 @@ def test_the_table_names_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert names == [*expected, "graphs", "largest step"]
     assert "15.26 GiB (bfloat16), 8.79 GiB (fp8), 5.70 GiB (int4)" in out
     assert "144 KiB (bfloat16), 72 KiB (fp8) a token" in out
-    assert [line.split()[0] for line in out.splitlines()[11:]] == [
+    assert [line.split()[0] for line in out.split("\n\n")[1].splitlines()[1:]] == [
         name for name in ("latency", "balanced", "throughput") for _ in range(5)
     ]
 
@@ -207,8 +210,8 @@ def test_what_does_not_fit_says_how_much_is_missing(capsys: pytest.CaptureFixtur
     """And the command fails if nothing fits."""
     status, out, _ = _printed(capsys, "dummy:qwen3-32b", "--card", "16GB", "--window", "4096")
     assert status == 1
-    assert out.count("does not fit") == 15
-    assert "GiB missing" in out
+    assert out.count("none    none") == 15
+    assert "It does not fit: " in out
 
 
 @pytest.mark.parametrize(
@@ -293,8 +296,8 @@ def test_a_hybrid_keeps_states_beside_keys_and_values(capsys: pytest.CaptureFixt
     assert status == 0
     assert "states        146.8 MiB a sequence, in 48 recurrent layers" in out
     assert "64 KiB (bfloat16), 32 KiB (fp8) a token" in out
-    table = out.splitlines()[11:]
-    assert table[0].split()[-2:] == ["max_seqs", "snapshots"]
+    table = out.split("\n\n")[1].splitlines()
+    assert table[0].split()[-2:] == ["seqs", "snapshots"]
     assert table[1].split()[-2:] == ["70", "70"]
     config = read_model_config(dummy_dir("dummy:qwen3.6-27b"))
     found = forecast(config, 141 * GB, PLAIN, 32)
@@ -347,3 +350,26 @@ def test_modules_that_a_checkpoint_leaves_in_16_bits_are_counted(name: str, tmp_
     described, kept = read_model_config(path), read_kept(stated)
     assert 0.93 * taken < weights_bytes(described, "int4", kept) < 1.05 * taken
     assert weights_bytes(described, "int4") < 0.8 * taken
+
+
+@pytest.mark.parametrize(
+    ("card", "words", "keys"),
+    [
+        ("80GB", "16 bits: a window of 40,960", {"context_length": 40_960}),
+        ("24GB", "8 bits: a window of 40,960", {"quantization": "fp8", "context_length": 40_960}),
+        ("4GB", "It does not fit", None),
+    ],
+)
+def test_it_ends_in_a_verdict_and_a_table(
+    card: str, words: str, keys: dict[str, Any] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The most bits that leave room for a whole window; the table is one of a file."""
+    _, out, _ = _printed(capsys, "dummy:qwen3-8b", "--card", card)
+    _, _, verdict, *table = out.strip().split("\n\n")
+    assert words in verdict
+    if keys is None:
+        assert table == []
+        return
+    assert tomllib.loads(table[0])["workers"] == [{"name": "gpu0", "model": "...", **keys}]
+    text = f'[[models]]\nname = "m"\n{table[0]}\n'
+    assert find_mistakes(text.replace('"..."', '"org/model"'), "plan") == []

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import trio
 
+from gateway.turn.caller import Caller
 from protocol.messages import (
     Dismiss,
     Load,
@@ -71,6 +72,34 @@ async def test_an_answer_and_its_count() -> None:
         body = msgspec.json.decode((await worker.wait(Relay)).data)
         assert (body["model"], body["x_kept"]) == ("there", 2)
         assert "x_refused" not in body
+
+
+class StreamingWorker(TextWorker):
+    """Answers with a stream of two words."""
+
+    def _answer(self, relay: Relay) -> None:
+        ids = relay.request_id, relay.attempt
+        chunks = [{"delta": {"content": word}, "finish_reason": None} for word in ("Warm", ".")]
+        chunks.append({"delta": {}, "finish_reason": "stop"})
+        events = [
+            b"data: %b\n\n" % msgspec.json.encode({"choices": [{"index": 0, **one}]})
+            for one in chunks
+        ]
+        data = b"".join([*events, b"data: [DONE]\n\n"])
+        self.say(RelayTaken(*ids, len(relay.data)))
+        self.say(RelayHead(*ids, 200, (("content-type", "text/event-stream"),)))
+        self.say(RelayData(*ids, 0, data))
+        self.say(RelayEnd(*ids, len(data)))
+
+
+async def test_tokens_of_a_stream_are_counted_while_they_pass() -> None:
+    """An engine that gives text tells its count at the end, if at all."""
+    caller = Caller()
+    async with open_gateway() as gateway, open_worker(gateway.address, StreamingWorker()):
+        await gateway.wait_local()
+        asked = await gateway.ask(caller, stream=True)
+    assert asked.upstream.count(b"data: {") == 3
+    assert caller.trace.output_tokens == 3
 
 
 @pytest.mark.parametrize("first", ["4 requests run", 503, 429, 500])

@@ -55,6 +55,24 @@ async def test_a_stream_passes_unchanged() -> None:
     assert request.headers["authorization"] == f"Bearer {KEY}"
 
 
+async def test_tokens_of_a_stream_are_counted_while_they_pass() -> None:
+    """Before the usage is known, which comes at the end or never."""
+    released, seen = trio.Event(), []
+    caller = Caller()
+    fake = FakeProvider(words=("one", " two", " three"), go_on=released, comments=2)
+    async with open_provider(fake) as provider:
+        model, tables = chain_of({"p0": provider})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            asked = gateway.start(caller, stream=True)
+            seen.append(caller.trace.turn.output_tokens)
+            released.set()
+            with trio.fail_after(PATIENCE_S):
+                await asked.over.wait()
+    assert seen == [0]
+    assert caller.trace.usage is None
+    assert caller.trace.output_tokens == asked.upstream.count(b'"content"') >= 3
+
+
 async def test_a_whole_answer_passes_unchanged() -> None:
     """The provider's body, unknown fields included, reaches the client."""
     fake = FakeProvider()

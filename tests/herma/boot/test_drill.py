@@ -44,6 +44,7 @@ def herma(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
+        stdin=subprocess.DEVNULL,
         env={**os.environ, "HERMA_RUNTIME_DIR": str(folder / "run")},
     )
 
@@ -62,7 +63,13 @@ def test_a_boot_brings_the_model_back() -> None:
         units = str(folder / "units")
         herma(folder, "systemd", "--config", str(file), "--user", "--output", units)
         with herma_up(file, port=port, HERMA_RUNTIME_DIR=str(folder / "run")) as up:
-            done = herma(folder, "drill", "--user", "--units", units, "--timeout", "90")
+            asked = herma(folder, "drill", "--user", "--units", units, "--timeout", "90")
+            assert asked.returncode == 2
+            assert f"stops what serves here (http://127.0.0.1:{port}, worker w): add --yes" in (
+                asked.stderr
+            )
+            assert up.process.poll() is None
+            done = herma(folder, "drill", "--yes", "--user", "--units", units, "--timeout", "90")
             assert done.returncode == 0, done.stdout + done.stderr
             assert up.process.wait(30) == 0
         lines = done.stdout.splitlines()
@@ -82,7 +89,7 @@ def test_a_unit_whose_program_is_gone_fails_the_drill() -> None:
         herma(folder, "systemd", "--config", str(file), "--user", "--output", str(units))
         ghost = units / "herma-worker-w.service"
         ghost.write_text(ghost.read_text().replace(sys.executable, "/opt/gone/start.sh"))
-        done = herma(folder, "drill", "--user", "--units", str(units), "--timeout", "60")
+        done = herma(folder, "drill", "--yes", "--user", "--units", str(units), "--timeout", "60")
         assert done.returncode == 1
         last = done.stdout.splitlines()[-1]
         assert last.startswith(
@@ -97,7 +104,7 @@ def test_another_program_on_the_port_is_left_alone() -> None:
         units = str(folder / "units")
         herma(folder, "systemd", "--config", str(file), "--user", "--output", units)
         with socket.create_server(("127.0.0.1", port)):
-            done = herma(folder, "drill", "--user", "--units", units)
+            done = herma(folder, "drill", "--yes", "--user", "--units", units)
         assert done.returncode == 2
         assert f"port {port} is taken by process {os.getpid()}, which is not Herma's" in done.stderr
 
@@ -111,7 +118,7 @@ def test_a_gateway_with_tls_is_drilled_by_its_own_certificate() -> None:
         file.write_text(file.read_text().replace("[[models]]", tls, 1))
         units = str(folder / "units")
         herma(folder, "systemd", "--config", str(file), "--user", "--output", units)
-        done = herma(folder, "drill", "--user", "--units", units, "--timeout", "90")
+        done = herma(folder, "drill", "--yes", "--user", "--units", units, "--timeout", "90")
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.splitlines()[-2].startswith("echo has answered in ")
 

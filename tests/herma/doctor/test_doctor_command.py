@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from herma.doctor import Finding, Fix
-from herma.doctor_command import mend, report
+from herma.doctor_command import looked_at, mend, report
 from tests.herma.doctor.machine import Machine
 
 BAD = Finding("error", "units", "it is gone", "nothing starts", "install it")
@@ -34,7 +34,7 @@ def test_the_report_begins_with_the_worst() -> None:
         "    remedy  install it",
     ]
     assert lines[-1] == "1 error, 2 warnings"
-    assert report([]) == ["nothing found"]
+    assert report([]) == ["all is well: nothing found"]
 
 
 def test_this_host_with_a_broken_model(tmp_path: Path) -> None:
@@ -70,3 +70,13 @@ def test_repairs(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert said[0] == "mended: stale (2 done)"
     assert said[1].startswith("not mended: odd: No such file or directory")
     assert len(said) == 2
+
+
+def test_it_says_what_it_looked_at(tmp_path: Path) -> None:
+    """Also where nothing was found."""
+    file = tmp_path / "herma.toml"
+    file.write_text("[gateway]\nport = 0\n")
+    told = [*looked_at(None)], [*looked_at(file)]
+    assert all(lines[0].startswith("looked at this host: units, driver, ") for lines in told)
+    assert "--config FILE looks at those of a file" in told[0][1]
+    assert told[1][1].startswith(f"looked at {file}: ports, ")

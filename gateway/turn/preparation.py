@@ -36,7 +36,7 @@ from gateway.turn.grammars import (
     skips_reasoning,
 )
 from gateway.turn.long_prompt import LongPrompt
-from gateway.turn.model_prompts import PLAIN, ModelPrompt
+from gateway.turn.model_prompts import PLAIN
 from gateway.turn.model_texts import INLINE_SIZE, coming_text
 from gateway.turn.services import Services
 from protocol.grammars import ALL_FORMS, form_of
@@ -130,7 +130,9 @@ async def prepare(
             return None
     form = _form(services, request, view, text)
     salt = caller.key.encode() if caller.private_cache else b""
-    request = _with_variables(request, own)
+    if own.variables:
+        variables = own.with_variables(request.template_kwargs)
+        request = msgspec.structs.replace(request, template_kwargs=variables)
     window = view.context_length
     prompt, end = await _encode(services, text, request, caller, window)
     given = Beginning(end, form.is_opened_by(end), opening="")
@@ -147,6 +149,9 @@ async def prepare(
     max_tokens = _max_tokens(request, window, prompt_tokens)
     sampling, stop_ids = _sampling(request, text, form, max_tokens)
     root = _root_digest(view.name, "", salt)
+    seed = request.seed
+    if seed is None:  # 63 bits
+        seed = int.from_bytes(services.draw(8), "little") >> 1
     return Job(
         request=request,
         caller=caller,
@@ -157,7 +162,7 @@ async def prepare(
         prompt_tokens=prompt_tokens,
         digests=services.digests.digests(root, prompt, view.block_size),
         sampling=sampling,
-        seed=_seed(services, request),
+        seed=seed,
         salt=salt,
         end_ids=_end_ids(request, text, sampling),
         stop_ids=stop_ids,
@@ -168,21 +173,6 @@ async def prepare(
         opening=given.opening,
         grammar=grammar,
     )
-
-
-def _seed(services: Services, request: ChatRequest) -> int:
-    """The request's seed, else a drawn one of 63 bits."""
-    if request.seed is not None:
-        return request.seed
-    return int.from_bytes(services.draw(8), "little") >> 1
-
-
-def _with_variables(request: ChatRequest, own: ModelPrompt) -> ChatRequest:
-    """The request with the variables that the configuration has for the model's template."""
-    if not own.variables:
-        return request
-    variables = own.with_variables(request.template_kwargs)
-    return msgspec.structs.replace(request, template_kwargs=variables)
 
 
 def readable(services: Services, request: ChatRequest, view: ModelView) -> ChatRequest:

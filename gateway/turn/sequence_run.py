@@ -327,19 +327,15 @@ class SequenceRun:
             on_complete=self._on_complete,
         )
         if attempt.outcome is None:
-            attempt.silence = self._silence(num_tokens)
+            bounds, now = self._services.config.gateway, trio.current_time()
+            make = Silence if (policy := self._retry_policy) is None else policy.silence
+            attempt.silence = make(bounds.first_token_s, bounds.stall_s, now, num_parts=num_tokens)
             if job.request.embeds:
                 attempt.on_embedding = self._on_embedding
             elif job.request.num_top is not None:
                 attempt.on_scored = self._on_scored
             self._services.link.submit(attempt, self._message(job))
         return attempt
-
-    def _silence(self, num_parts: int) -> Silence:
-        bounds, now = self._services.config.gateway, trio.current_time()
-        if self._retry_policy is None:
-            return Silence(bounds.first_token_s, bounds.stall_s, now, num_parts=num_parts)
-        return self._retry_policy.silence(bounds.first_token_s, bounds.stall_s, now, num_parts)
 
     def _message(self, job: Job) -> Submit | Embed | Score:
         if job.request.num_top is not None:

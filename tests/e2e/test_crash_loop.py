@@ -20,7 +20,7 @@ name = "echo"
 
 [[workers]]
 name = "w"
-model = "{folder}/model"
+model = "builtin:herma-tiny"
 serves = "echo"
 drain_s = 1.0
 """

@@ -37,7 +37,7 @@ def cases() -> list[Example]:
         Example(
             "result",
             (
-                *(SYSTEM, user("x"), thought, ask, calling([CALL], "So.")),
+                *(SYSTEM, user("x"), thought, ask, calling([CALL, CALL], "So.")),
                 *(tool_result('{"sky": "grey"}'), tool_result(""), answer("Grey.", "It says so.")),
             ),
             (WEATHER,),

@@ -25,7 +25,10 @@ def write_model_dir(folder: Path) -> Path:
     vocab = {chr(256 + i): i for i in range(256)}
     tokenizer = {
         "version": "1.0",
-        "added_tokens": [{"id": 256, "content": "<end>", "special": True}],
+        "added_tokens": [
+            {"id": 256, "content": "<end>", "special": True, "single_word": False}
+            | dict.fromkeys(("lstrip", "rstrip", "normalized"), False)
+        ],
         "model": {"type": "BPE", "vocab": vocab, "merges": []},
     }
     config = {"vocab_size": 257, "max_position_embeddings": 4096, "eos_token_id": 256}

@@ -41,7 +41,7 @@ def test_the_prompt_is_what_the_gateway_renders(example: Example) -> None:
     """A case's prompt and its first pieces are the text that a server makes of the request."""
     body = {
         "model": "m",
-        "messages": [_on_the_wire(message) for message in example.prompt],
+        "messages": _on_the_wire(example.prompt),
         "tools": list(example.tools),
     }
     if not example.tools:
@@ -110,21 +110,28 @@ def test_calls_keep_their_order() -> None:
     assert "</tool_call>\n<tool_call>" in text
 
 
-def _on_the_wire(message: dict[str, Any]) -> dict[str, Any]:
-    """As a client of the API sends it: arguments as JSON text, ids for calls and results."""
-    wire = dict(message)
-    if message["role"] == "tool":
-        wire["tool_call_id"] = "call_1"
-    if "tool_calls" in message:
-        wire["tool_calls"] = [
-            {
-                "id": "call_1",
-                "type": "function",
-                "function": {
-                    "name": call["function"]["name"],
-                    "arguments": msgspec.json.encode(call["function"]["arguments"]).decode(),
-                },
-            }
-            for call in message["tool_calls"]
-        ]
+def _on_the_wire(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As a client of the API sends them: arguments as JSON text, ids for calls and results, whose
+    order is that of the calls.
+    """
+    wire: list[dict[str, Any]] = []
+    open_ids: list[str] = []
+    for number, message in enumerate(messages):
+        sent = dict(message)
+        if message["role"] == "tool":
+            sent["tool_call_id"] = open_ids.pop(0)
+        if "tool_calls" in message:
+            open_ids = [f"call_{number}_{index}" for index in range(len(message["tool_calls"]))]
+            sent["tool_calls"] = [
+                {
+                    "id": call_id,
+                    "type": "function",
+                    "function": {
+                        "name": call["function"]["name"],
+                        "arguments": msgspec.json.encode(call["function"]["arguments"]).decode(),
+                    },
+                }
+                for call_id, call in zip(open_ids, message["tool_calls"], strict=True)
+            ]
+        wire.append(sent)
     return wire

@@ -65,6 +65,7 @@ async def test_a_restart_asked_for_while_the_engine_dies_is_no_end(tmp_path: Pat
         on_work=supervisor.work_sent,
         on_drain=lambda _: None,
         on_siblings=lambda _: None,
+        on_distrust=lambda _: None,
     )
     with trio.fail_after(BOUND_S):
         async with trio.open_nursery() as nursery:

@@ -42,6 +42,7 @@ async def test_a_link_that_cannot_be_dialled_leaves_no_open_socket() -> None:
         on_work=lambda: None,
         on_drain=lambda _: None,
         on_siblings=lambda _: None,
+        on_distrust=lambda _: None,
     )
     before = open_sockets()
     with pytest.raises(ConfigError, match="nonsense"):
@@ -258,6 +259,7 @@ async def test_work_is_noted_once_it_is_with_the_engine(tmp_path: Path) -> None:
         on_work=lambda: engine.done.append("work"),
         on_drain=lambda _: None,
         on_siblings=lambda _: None,
+        on_distrust=lambda _: None,
     )
     link = GatewayLink(f"ipc://{tmp_path}/gateway", WorkerId(bytes(16)), relay, log, None)
     relay.engine_starts(engine)

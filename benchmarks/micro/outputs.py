@@ -57,6 +57,7 @@ def _parameters(before: str, between: str, after: str, end: str) -> str:
     return "".join(f"{before}{k}{between}{v}{after}" for k, v in values.items()) + end
 
 
+_M3: Final = "]<]minimax[>["
 _CALLS: Final = {
     "hermes": f'<tool_call>\n{{"name": "write_file", "arguments": {_ARGUMENTS}}}\n</tool_call>',
     "llama3_json": f'{{"name": "write_file", "parameters": {_ARGUMENTS}}}',
@@ -80,6 +81,22 @@ _CALLS: Final = {
     + _parameters("", ":<escape>", "<escape>,", "}<end_function_call>"),
     "glm": "<tool_call>write_file\n"
     + _parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>"),
+    "gemma4": "<|tool_call>call:write_file{" + _parameters("", ':<|"|>', '<|"|>,', "}<tool_call|>"),
+    "harmony": "<|channel|>commentary to=functions.write_file <|constrain|>json<|message|>"
+    f"{_ARGUMENTS}<|call|>",
+    "minimax_m1": '<tool_calls>\n{"name": "write_file", "arguments": '
+    f"{_ARGUMENTS}}}\n</tool_calls>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="write_file">\n'
+    + _parameters('<parameter name="', '">', "</parameter>\n", "</invoke>\n</minimax:tool_call>"),
+    "minimax_m3": f'{_M3}<tool_call>\n{_M3}<invoke name="write_file">'
+    f"{_M3}<path>/tmp/a.py{_M3}</path>{_M3}<content>{_CODE}{_M3}</content>"
+    f"{_M3}</invoke>\n{_M3}</tool_call>",
+    "lfm2": "<|tool_call_start|>[write_file(path='/tmp/a.py', "
+    f"content={_CODE!r})]<|tool_call_end|>",
+    "apertus": f'<|tools_prefix|>[{{"write_file": {_ARGUMENTS}}}]<|tools_suffix|>',
+    "nemotron": f'<TOOLCALL>[{{"name": "write_file", "arguments": {_ARGUMENTS}}}]</TOOLCALL>',
+    "cohere": '<|START_ACTION|>[{"tool_name": "write_file", "parameters": '
+    f"{_ARGUMENTS}}}]<|END_ACTION|>",
 }
 ANSWERS: Final = (
     Answer("prose", "hermes", _PROSE),

@@ -370,8 +370,9 @@ async def _serve(
         if not _is_cloud_only(services.config):
             await _first_ready(services)
         await _warm_up(services)
-        shown = "" if process.edge.dashboard is None else f" (dashboard: {url}/)"
-        announce(f"ready {url}/v1{shown}")
+        announce(f"ready {url}/v1")
+        if process.edge.dashboard is not None and process.index.index == 0:
+            announce(f"dashboard {url}/")
 
 
 def _status(process: _Process, url: str) -> GatewayStatus:

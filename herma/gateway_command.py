@@ -89,6 +89,8 @@ class ReadyCount:
             self._missing.remove(index)
             if not self._missing:
                 say(line, sys.stdout)
+        elif line.startswith("dashboard "):
+            say(line, sys.stdout)
 
 
 def _children(

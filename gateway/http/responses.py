@@ -144,7 +144,9 @@ async def error_of(
     try:
         await work(*arguments)
     except ApiError as error:
-        return error
+        # Without the frames, which may hold the error in turn: a body of 28 MB would then live
+        # until the garbage collector comes.
+        return error.with_traceback(None)
     except ClientGone:
         raise
     except Exception as error:  # noqa: BLE001 - the edge: one request fails, the others live

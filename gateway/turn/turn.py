@@ -113,7 +113,8 @@ class Turn:
             self._services.traces.end_turn(trace.turn)
         if not isinstance(error, ApiError):
             return False
-        self._emit(Failed(error))
+        # Its frames hold it in turn, and the request, until the garbage collector comes.
+        self._emit(Failed(error.with_traceback(None)))
         return True
 
     async def _ask_providers(self, provider: UseProvider) -> None:

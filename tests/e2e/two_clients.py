@@ -188,7 +188,7 @@ async def run(url: str, pid: int, loads: tuple[Load, ...] = LOADS) -> list[str]:
             broken.append(f"{load.name}: {growth >> 20} MiB above rest")
     watching.cancel()
     until = time.monotonic() + RETURN_S
-    while time.monotonic() < until and rss_bytes(pid) - rest > NEAR_REST:
+    while time.monotonic() < until and rss_bytes(pid) - rest > NEAR_REST:  # noqa: ASYNC110
         await asyncio.sleep(1)
     left = rss_bytes(pid) - rest
     print(f"afterwards: {left >> 20} MiB above the {rest >> 20} MiB at rest", flush=True)

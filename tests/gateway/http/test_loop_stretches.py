@@ -1,5 +1,6 @@
 """No body makes the event loop stand: the CPU time of each step of the gateway's tasks."""
 
+import gc
 import json
 import time
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from typing import Any, Final
 
 import trio
 
+from gateway.api import ChatRequest
 from gateway.api.body_bounds import MAX_COMMAS, MAX_VALUES
 from tests.fakes.served import Reply, ask
 from tests.fakes.whole_gateway import whole_gateway
@@ -180,3 +182,18 @@ async def test_a_large_body_is_read_without_a_stretch() -> None:
             assert reply.status < 500, (name, reply)
             found[name] = (step_s, task)
     assert not {name: one for name, one in found.items() if one[0] > MAX_STEP_S}, found
+
+
+async def test_a_refused_prompt_is_freed_at_once() -> None:
+    """Its error does not keep it until the garbage collector comes."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with whole_gateway(patience_s=PATIENCE_S) as whole:
+            body = json.dumps(chat(messages=said("x" * 200_000))).encode()
+            reply = await ask(whole.url, "POST", CHATS, body)
+            assert reply.status == 400
+            kept = [one for one in gc.get_objects() if isinstance(one, ChatRequest)]
+    finally:
+        gc.enable()
+    assert kept == []

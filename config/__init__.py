@@ -23,9 +23,9 @@ from config.environment import (
     responses_path,
     secret_of,
     signing_key_path,
-    state_dir,
 )
 from config.found_file import FILE_NAME, found_config
+from config.links import dials_made_keys, takes_made_keys
 from config.load import find_mistakes, load_config, parse_config, with_gateway
 from config.mistakes import Place, line_of
 from config.model import (
@@ -57,6 +57,7 @@ from config.model import (
     WorkerConfig,
     wildcard_of,
 )
+from config.places import keys_dir, make_place, state_dir, worker_address
 from config.reference import reference
 
 __all__ = [
@@ -97,14 +98,17 @@ __all__ = [
     "builtin_drafters",
     "builtin_models",
     "clear_password",
+    "dials_made_keys",
     "find_mistakes",
     "found_config",
     "gateway_changes",
     "hash_api_key",
     "is_hub_id",
+    "keys_dir",
     "ledger_path",
     "line_of",
     "load_config",
+    "make_place",
     "no_builtin",
     "no_drafter",
     "no_model",
@@ -116,6 +120,8 @@ __all__ = [
     "secret_of",
     "signing_key_path",
     "state_dir",
+    "takes_made_keys",
     "wildcard_of",
     "with_gateway",
+    "worker_address",
 ]

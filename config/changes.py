@@ -15,7 +15,13 @@ from config.model import Config, GatewayConfig
 _FIXED: Final = (
     *("host", "port", "processes", "process_port", "worker_bind", "drain_s"),
     "hang_s",
-    *("curve_secret_file", "signing_key_file", "tls_certificate_file", "tls_key_file"),
+    *(
+        "curve_secret_file",
+        "insecure_local",
+        "signing_key_file",
+        "tls_certificate_file",
+        "tls_key_file",
+    ),
     *("responses", "spending_thresholds", "log", "traces"),
 )
 """Keys of `[gateway]` that need a restart: addresses of open sockets, files that are read at the
@@ -40,16 +46,23 @@ class Changes:
 def gateway_changes(old: Config, new: Config) -> Changes:
     """What a gateway that runs with `old` takes from `new`. Tables of workers do not concern it."""
     differ = [key for key in GatewayConfig.__struct_fields__ if _differ(old, new, key)]
-    fixed = {key: getattr(old.gateway, key) for key in _FIXED}
+    held = (*_FIXED, *_of_the_secret(old.gateway, new.gateway))
+    fixed = {key: getattr(old.gateway, key) for key in held}
     tables = {key: getattr(old, key) for key in _FIXED_TABLES}
     config = replace(new, gateway=replace(new.gateway, **fixed), **tables)
-    kept = [f"[gateway] {key}" for key in differ if key in _FIXED]
+    kept = [f"[gateway] {key}" for key in differ if key in held]
     kept += [f"[{key}]" for key in _FIXED_TABLES if getattr(new, key) != getattr(old, key)]
-    taken = [f"[gateway] {key}" for key in differ if key not in _FIXED]
+    taken = [f"[gateway] {key}" for key in differ if key not in held]
     taken += _named("model", _by_name(old.models), _by_name(new.models))
     taken += _named("provider", old.providers, new.providers)
     taken += _named("key", _by_name(old.keys), _by_name(new.keys))
     return Changes(config, tuple(taken), tuple(kept))
+
+
+def _of_the_secret(old: GatewayConfig, new: GatewayConfig) -> tuple[str, ...]:
+    """Workers that know another key of the gateway come with the gateway's next start."""
+    is_same = old.curve_secret_file == new.curve_secret_file
+    return () if is_same else ("curve_worker_keys",)
 
 
 def _differ(old: Config, new: Config, key: str) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from config.model import Config, LedgerConfig, ProviderConfig
+from config.places import state_dir
 from protocol.addresses import is_loopback_host
 from protocol.audit import FILE_NAME
 from protocol.errors import ConfigError
@@ -71,18 +72,6 @@ def ledger_path(config: LedgerConfig, environ: Mapping[str, str]) -> Path:
         return state_dir(environ) / "ledger.sqlite"
     except ConfigError as error:
         raise ConfigError(f"the ledger has no path: set [ledger] path; or {error}") from error
-
-
-def state_dir(environ: Mapping[str, str]) -> Path:
-    """Where Herma keeps what outlives its processes, by the XDG base directories.
-
-    Raises `ConfigError` if the environment names no home either.
-    """
-    if state := environ.get("XDG_STATE_HOME"):
-        return Path(state) / "herma"
-    if home := environ.get("HOME"):
-        return Path(home) / ".local" / "state" / "herma"
-    raise ConfigError("set XDG_STATE_HOME or HOME")
 
 
 def responses_path(config: Config, environ: Mapping[str, str]) -> Path:

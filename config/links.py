@@ -78,6 +78,23 @@ def _bind_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
         )
 
 
+def takes_made_keys(gateway: GatewayConfig) -> bool:
+    """Whether workers dial the gateway on loopback with keys that are made for the file."""
+    is_loopback = _is_tcp(gateway.worker_bind) and is_local_address(gateway.worker_bind)
+    return is_loopback and gateway.curve_secret_file is None and not gateway.insecure_local
+
+
+def dials_made_keys(worker: WorkerConfig) -> bool:
+    """Whether the worker dials a gateway on loopback with keys that are made for the file."""
+    has_none = worker.curve_secret_file is None and worker.curve_server_key is None
+    is_loopback = any(_is_tcp(one) and is_local_address(one) for one in worker.gateways)
+    return is_loopback and has_none and not worker.insecure_local
+
+
+def _is_tcp(address: str) -> bool:
+    return address.startswith("tcp://")
+
+
 def _last_address(gateway: GatewayConfig) -> str:
     """The worker address of the last process, which for Unix sockets is the longest."""
     bind = gateway.worker_bind
@@ -151,21 +168,38 @@ def _dial_mistakes(config: Config, at: int, worker: WorkerConfig) -> Iterator[Mi
             yield Mistake((*place, index), text)
         elif (why := too_long(address)) is not None:
             yield Mistake((*place, index), f"worker `{worker.name}`: {why}")
-        elif worker.curve_server_key is None and _takes_keys(config.gateway, address):
+        elif worker.curve_server_key is None and _takes_keys(config.gateway, worker, address):
             text = (
                 f"worker `{worker.name}` dials {address}, where it needs keys: make a pair with "
                 "`herma keys curve FILE`, set its curve_secret_file and curve_server_key"
             )
+            if is_local_address(address):
+                text += "; or omit `gateways`, for the gateway of this file"
             yield Mistake((*place, index), text)
 
 
-def _takes_keys(gateway: GatewayConfig, address: str) -> bool:
-    is_ours = address == gateway.worker_bind and gateway.curve_secret_file is not None
-    return is_ours or not is_local_address(address)
+def _takes_keys(gateway: GatewayConfig, worker: WorkerConfig, address: str) -> bool:
+    """Whether the worker needs keys of its own there. Those of other ends of this host are made."""
+    if address == gateway.worker_bind and gateway.curve_secret_file is not None:
+        return True
+    if not _is_tcp(address):
+        return False
+    if not is_local_address(address):
+        return True
+    if worker.insecure_local:
+        return False
+    is_ours = takes_made_keys(gateway) and _is_port_of(gateway, address)
+    return worker.curve_secret_file is not None or not is_ours
+
+
+def _is_port_of(gateway: GatewayConfig, address: str) -> bool:
+    """Whether a process of the gateway may listen on the port of `address`."""
+    first, port = (one.rpartition(":")[2] for one in (gateway.worker_bind, address))
+    return first in {"0", "*"} or int(port) in _ports(int(first), gateway.processes)
 
 
 def _group_mistakes(at: int, worker: WorkerConfig) -> Iterator[Mistake]:
-    """Rank 0 of a group trusts every process that dials it, so a public address needs keys."""
+    """Rank 0 of a group trusts every process that dials it, so its address needs keys."""
     address, place = worker.group_address, ("workers", at, "group_address")
     if address is None:
         return
@@ -178,10 +212,13 @@ def _group_mistakes(at: int, worker: WorkerConfig) -> Iterator[Mistake]:
             text = f"worker `{worker.name}`: a key of the group must be {CURVE_KEY_FORM}"
             yield Mistake(place, text)
     has_keys = worker.group_keys if worker.rank == 0 else worker.group_server_key is not None
-    if not is_local_address(address) and not (has_keys and worker.curve_secret_file is not None):
+    if worker.insecure_local and is_local_address(address):
+        return
+    if not (has_keys and worker.curve_secret_file is not None):
         needed = "group_keys" if worker.rank == 0 else "group_server_key"
+        reach = "open to all users of this host" if is_local_address(address) else "public"
         yield Mistake(
             place,
-            f"worker `{worker.name}`: group_address {address} is public: make a pair with "
+            f"worker `{worker.name}`: group_address {address} is {reach}: make a pair with "
             f"`herma keys curve FILE`, set curve_secret_file and {needed}",
         )

@@ -4,6 +4,7 @@ Owns strictness: each mistake is one line with the file, the line number and the
 know what a key does.
 """
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from config.checks import mistakes, process_mistakes
 from config.defaults import DEFAULT_PROFILE, profiles
 from config.mistakes import Mistake, line_of
 from config.model import Config
+from config.places import worker_address
 from config.shape import type_mistakes
 from protocol.errors import ConfigError
 
@@ -51,6 +53,7 @@ def _parse(text: str, source: str) -> Config:
     except tomllib.TOMLDecodeError as error:
         why, line = _toml_error(str(error))
         raise ConfigError(f"{source}{line}: not valid TOML: {why}") from error
+    _fill_address(raw, source)
     _fill_workers(raw)
     _refuse(type_mistakes(raw, Config), text, source)
     config = msgspec.convert(raw, Config)
@@ -98,14 +101,21 @@ def _toml_error(message: str) -> tuple[str, str]:
     return f"{message[: match.start()]} (column {match['column']})", f":{match['line']}"
 
 
+def _fill_address(raw: dict[str, Any], source: str) -> None:
+    """Give the gateway the address of this file, unless the file names one."""
+    gateway = raw.setdefault("gateway", {})
+    if isinstance(gateway, dict) and "worker_bind" not in gateway:
+        gateway["worker_bind"] = worker_address(source, os.environ)
+
+
 def _fill_workers(raw: dict[str, Any]) -> None:
     """Fill the missing keys of each worker from its model's profile and this file's gateway.
 
     Runs before anything is checked, so it skips values of a wrong shape.
     """
     models = {name: model for model in _tables(raw.get("models")) if (name := _text(model, "name"))}
-    gateway = _tables([raw.get("gateway")])
-    bind = _text(next(iter(gateway), {}), "worker_bind") or Config().gateway.worker_bind
+    gateway = next(iter(_tables([raw.get("gateway")])), {})
+    bind = _text(gateway, "worker_bind")
     for worker in _tables(raw.get("workers")):
         if "serves" not in worker and len(models) == 1:
             worker["serves"] = next(iter(models))
@@ -118,6 +128,8 @@ def _fill_workers(raw: dict[str, Any]) -> None:
         # People copy the base URL of a client, which ends in /v1.
         if (url := _text(worker, "url")) is not None and url.startswith(("http://", "https://")):
             worker["url"] = url.rstrip("/").removesuffix("/v1")
+        if isinstance(is_insecure := gateway.get("insecure_local"), bool):
+            worker.setdefault("insecure_local", is_insecure)
 
 
 def _tables(value: object) -> list[dict[str, Any]]:

@@ -4,11 +4,14 @@ Owns names, defaults and bounds of every key. Must not read files or the environ
 (the number of KV blocks) are results, not configuration.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
+
+from config.places import worker_address
 
 _NAME: Final = r"^[A-Za-z0-9._:/@-]+$"
 _ALIAS: Final = r"^[A-Za-z0-9._:/@-]*[A-Za-z0-9._:/@*-]$"
@@ -151,10 +154,17 @@ class TracesConfig(_Table, frozen=True):
     sample: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
 
 
+def _own_address() -> str:
+    return worker_address("", os.environ)
+
+
 class GatewayConfig(_Table, frozen=True):
     """`[gateway]`: addresses, time limits, bounds and files.
 
-    Addresses. Clients connect to `host` and `port` (0: any free port), workers to `worker_bind`.
+    Addresses. Clients connect to `host` and `port` (0: any free port), workers to `worker_bind`, by
+    default a Unix socket of this user and this file. Workers at `tcp://` addresses have CURVE keys.
+    For loopback they are made at the first start, unless `curve_secret_file` names the gateway's.
+    `insecure_local` admits processes of this host without keys, of any user.
     Several `processes` share the port: process i takes workers at `worker_bind` + i, and answers
     alone on `process_port` + i, so that each one's metrics can be read. One of several processes
     whose event loop does not turn for `hang_s` is replaced.
@@ -191,7 +201,8 @@ class GatewayConfig(_Table, frozen=True):
     port: Port = 8080
     processes: Processes = 1
     process_port: Port | None = None
-    worker_bind: str = "tcp://127.0.0.1:8090"
+    worker_bind: str = msgspec.field(default_factory=_own_address)
+    insecure_local: bool = False
     head_hold_s: Seconds = 10.0
     keep_alive_s: Seconds = 10.0
     break_streams_of: tuple[str, ...] = ("claude-cli/",)
@@ -530,8 +541,12 @@ class WorkerConfig(_Table, frozen=True):
     `owns_gpu` a process that still holds memory of `device` between two starts is ended.
 
     Groups. Workers of one `group` on several hosts are the `ranks` of one engine, each started by
-    its own `launch`. Rank 0 has the API and listens for the others at `group_address`. Unless that
-    is loopback, `group_keys` has the other ranks' public keys by name, `group_server_key` rank 0's.
+    its own `launch`. Rank 0 has the API and listens for the others at `group_address`. `group_keys`
+    has the other ranks' public keys by name, `group_server_key` rank 0's.
+
+    Links. The worker dials `gateways`, by default that of its file, with the keys of the file or,
+    on loopback, those that are made at the first start. `insecure_local`, by default the gateway's,
+    lets it dial, and listen for ranks, on this host without keys.
 
     Other engines. "synthetic" generates a token every `step_ms` without weights, for load tests;
     "scripted" gives the answers in the file `script`, for tests of clients. "vllm", "sglang" and
@@ -593,6 +608,7 @@ class WorkerConfig(_Table, frozen=True):
     drain_s: Seconds = 10.0
     curve_secret_file: str | None = None
     curve_server_key: str | None = None
+    insecure_local: bool = False
 
     def __post_init__(self) -> None:
         if (self.script is not None) != (self.engine == "scripted"):
@@ -654,7 +670,7 @@ class WorkerConfig(_Table, frozen=True):
 class Config(_Table, frozen=True):
     """The whole file, with profiles applied and references checked."""
 
-    gateway: GatewayConfig = GatewayConfig()
+    gateway: GatewayConfig = msgspec.field(default_factory=GatewayConfig)
     models: tuple[ModelConfig, ...] = ()
     providers: dict[str, ProviderConfig] = {}
     keys: tuple[KeyConfig, ...] = ()

@@ -22,6 +22,7 @@ from setproctitle import setproctitle
 from config import Config, builtin_config, load_config, with_gateway
 from gateway.app import run_gateway
 from gateway.gateway_index import ALONE, gateway_index_of
+from gateway.made_keys import with_made_keys
 from gateway.runtime import bound_arenas
 from gateway.telemetry.event_feed import LOGGER as EVENTS_LOGGER
 from protocol.errors import ConfigError, HermaError
@@ -95,7 +96,7 @@ def _config(arguments: argparse.Namespace) -> Config:
     config = _without_file(arguments) if arguments.config is None else load_config(arguments.config)
     if arguments.process is None and config.gateway.processes > 1:
         raise ConfigError("this is one process; several are started by `herma gateway`")
-    return with_gateway(
+    config = with_gateway(
         config,
         str(arguments.config),
         processes=None if arguments.process is None else gateway_index_of(arguments.process).count,
@@ -103,6 +104,7 @@ def _config(arguments: argparse.Namespace) -> Config:
         worker_bind=arguments.worker_bind,
         log=arguments.log,
     )
+    return with_made_keys(config, str(arguments.config or ""), os.environ)
 
 
 def _without_file(arguments: argparse.Namespace) -> Config:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import trio
 
-from config import Config, audit_path, provider_api_key, responses_path
+from config import Config, audit_path, make_place, provider_api_key, responses_path
 from gateway import upstream
 from gateway.alerts import Alerting
 from gateway.api import Signer
@@ -87,7 +87,7 @@ from protocol.ids import ID_BYTES
 from protocol.process_start import FIRST, ProcessStart
 from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop
-from protocol.transport import ControlSocket, load_curve_server
+from protocol.transport import ControlSocket, is_local, load_curve_server
 from protocol.version import VERSION
 
 CUT_AT: Final = 0.9
@@ -114,6 +114,11 @@ def build_services(
     keys = None
     if gateway.curve_secret_file is not None:
         keys = load_curve_server(gateway.curve_secret_file, gateway.curve_worker_keys)
+    elif not is_local(gateway.worker_bind) and not gateway.insecure_local:
+        raise ConfigError(
+            f"will not listen for workers on {gateway.worker_bind} without keys, where any user of "
+            "this host can join: set curve_secret_file and curve_worker_keys, or omit worker_bind"
+        )
     counters, files = Counters(), ModelFiles()
     core = Dispatch(
         config.models,
@@ -138,6 +143,7 @@ def build_services(
         gateways=neighbours,
         keys=keys,
         step=write_batch,
+        admits_others=gateway.insecure_local,
     )
     return Services(
         config=config,
@@ -257,7 +263,9 @@ async def running(services: Services) -> AsyncIterator[str]:
     """
     async with trio.open_nursery() as nursery:
         try:
-            address = services.link.bind(services.config.gateway.worker_bind)
+            bind = services.config.gateway.worker_bind
+            make_place(bind, os.environ)
+            address = services.link.bind(bind)
             # A gateway that cannot open its ledger ends here, before any worker has joined it.
             await nursery.start(services.spending.run)
             await nursery.start(services.link.run)

@@ -13,8 +13,17 @@ from typing import Final
 
 import msgspec
 
-from config import ENGINE_KINDS, Config, WorkerConfig, builtin_config, load_config
+from config import (
+    ENGINE_KINDS,
+    Config,
+    WorkerConfig,
+    builtin_config,
+    dials_made_keys,
+    keys_dir,
+    load_config,
+)
 from protocol.errors import ConfigError
+from protocol.transport import gateway_key_file, kept_pair, worker_key_file
 from workers.engine_extra import check_engine_extra
 from workers.supervisor.app import serve
 from workers.supervisor.engine_process import NATIVE_ENGINE
@@ -40,6 +49,7 @@ def read_worker(arguments: argparse.Namespace) -> WorkerConfig:
     """The configuration of the worker, from the file and the command line. Raises `ConfigError`."""
     config = load_config(arguments.config) if arguments.config else builtin_config()
     worker = with_options(pick_worker(config, arguments.name), arguments)
+    worker = with_made_keys(worker, str(arguments.config or ""), os.environ)
     if ENGINE_COMMAND not in os.environ:
         check_engine_extra((worker,))
     if worker.script is not None:
@@ -78,6 +88,19 @@ def with_options(worker: WorkerConfig, arguments: argparse.Namespace) -> WorkerC
         return msgspec.convert(table, WorkerConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"worker `{worker.name}`, with these options: {error}") from error
+
+
+def with_made_keys(worker: WorkerConfig, source: str, environ: Mapping[str, str]) -> WorkerConfig:
+    """The worker with its made keys, if it dials a gateway on loopback without others; missing
+    pairs are made now. `source` is the path of its file, "" without one. Raises `ConfigError`.
+    """
+    if not dials_made_keys(worker):
+        return worker
+    folder = keys_dir(source, environ)
+    path = worker_key_file(folder, worker.name)
+    kept_pair(path)
+    key = kept_pair(gateway_key_file(folder)).public
+    return msgspec.structs.replace(worker, curve_secret_file=str(path), curve_server_key=key)
 
 
 def engine_command(environ: Mapping[str, str]) -> Sequence[str]:

@@ -10,6 +10,7 @@ connection.
 
 import itertools
 import logging
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -82,6 +83,8 @@ CATCH_UP_S: Final = 0.02
 """After unread frames were found waiting, silence is not judged for this time."""
 MAX_REFUSED: Final = 256
 """Refused workers that are remembered, so that one that asks every second is logged once."""
+TELL_AGAIN_S: Final = 600.0
+"""A process that the socket refuses is logged once in this time."""
 MAX_NAME_CHARS: Final = 128
 MAX_REASON_CHARS: Final = 400
 """Both bound text that workers send; otherwise only the frame size limits it."""
@@ -124,7 +127,8 @@ class WorkerLink:
     """All links between the gateway and its workers. `run` owns the socket.
 
     `step` is entered around the processing of each frame and gives the time on trio's clock.
-    `gateways` are the addresses of the other gateway processes, which workers dial too.
+    `gateways` are the addresses of the other gateway processes, which workers dial too. A Unix
+    socket takes processes of other users only if the link `admits_others`.
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class WorkerLink:
         gateways: tuple[str, ...] = (),
         keys: CurveServer | None = None,
         step: AbstractContextManager[float] | None = None,
+        admits_others: bool = False,
     ) -> None:
         self._dispatcher = dispatcher
         self._files = files
@@ -145,8 +150,10 @@ class WorkerLink:
         self._welcome = Welcome(PROTOCOL_VERSION, gateway_id, epoch, gateways)
         self._has_keys = keys is not None
         self._router: RouterSocket | LocalRouter = RouterSocket(
-            self._on_frame, self._on_unroutable, keys=keys
+            self._on_frame, self._on_unroutable, keys=keys, on_refused=self._tell_refused
         )
+        self._admits_others = admits_others
+        self._told_at: dict[str, float] = {}
         self._peers = Peers()
         self._refused: dict[WorkerId, str] = {}
         self._attempts = Attempts(counters)
@@ -160,7 +167,12 @@ class WorkerLink:
         """Listen for workers; returns the bound address. Raises `ConfigError`."""
         if is_local(address) and not self._has_keys:
             self._router.close()
-            self._router = LocalRouter(self._on_frame, self._on_unroutable)
+            self._router = LocalRouter(
+                self._on_frame,
+                self._on_unroutable,
+                on_refused=self._tell_refused,
+                admits_others=self._admits_others,
+            )
         return self._router.bind(address)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -407,6 +419,17 @@ class WorkerLink:
         self._dispatcher.lost(worker_id, reason)
         self.refuse(worker_id, reason)
         return False
+
+    def _tell_refused(self, who: str, line: str) -> None:
+        """Log a process that the socket refused. It may dial 20 times a second."""
+        self._counters.workers_refused += 1
+        now = trio.current_time()
+        if now < self._told_at.get(who, -math.inf) + TELL_AGAIN_S:
+            return
+        if len(self._told_at) >= MAX_REFUSED:
+            del self._told_at[next(iter(self._told_at))]
+        self._told_at[who] = now
+        _log.warning("%s", line)
 
     def _on_unroutable(self, worker_id: WorkerId) -> None:
         if worker_id in self._peers:

@@ -11,10 +11,13 @@ from protocol.transport.curve import (
     CurveClient,
     CurvePair,
     CurveServer,
+    gateway_key_file,
+    kept_pair,
     load_curve_client,
     load_curve_server,
     make_pair,
     read_curve_pair,
+    worker_key_file,
     write_curve_pair,
 )
 from protocol.transport.dealer import DealerSocket, DealerStatistics
@@ -47,10 +50,13 @@ __all__ = [
     "ask_control",
     "check_ipc_is_free",
     "enable_inline_reads",
+    "gateway_key_file",
     "is_local",
+    "kept_pair",
     "load_curve_client",
     "load_curve_server",
     "make_pair",
     "read_curve_pair",
+    "worker_key_file",
     "write_curve_pair",
 ]

@@ -5,9 +5,11 @@ Owns key files, the key options of a socket, and the handler that accepts public
 side's configuration. Must not know workers' messages.
 """
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, final
@@ -28,6 +30,7 @@ _NUM_ZAP_PARTS: Final = 7
 """Version, request id, domain, address, identity, mechanism, and for CURVE one credential."""
 
 _LINES: Final = re.compile(r"public (\S+)\nsecret (\S+)\n")
+_NOT_IN_FILE_NAMES: Final = re.compile(r"[^A-Za-z0-9_.:@-]")
 _HEADER: Final = (
     "# A Herma CURVE key pair. Keep this file private; give away the public key only.\n"
 )
@@ -86,9 +89,13 @@ class ZapHandler:
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], public_keys: frozenset[str]
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        public_keys: frozenset[str],
+        on_refused: Callable[[str, str], None],
     ) -> None:
         self._public_keys = public_keys
+        self._on_refused = on_refused
         self._socket = context.socket(zmq.REP)
         self._socket.set(zmq.LINGER, 0)
         self._socket.bind(_ZAP_ENDPOINT)
@@ -112,12 +119,20 @@ class ZapHandler:
         key = self._accepted_key(request)
         if key is None:
             self.num_refused += 1
+            self._tell_refused(request)
             status, text = b"400", b"this public key is not configured"
         else:
             status, text = b"200", b"OK"
         self._socket.send_multipart(
             [_ZAP_VERSION, request[1], status, text, (key or "").encode(), b""], NOBLOCK
         )
+
+    def _tell_refused(self, request: list[bytes]) -> None:
+        if len(request) != _NUM_ZAP_PARTS or request[5] != b"CURVE":
+            return  # another mechanism, of which the failed handshake tells
+        key, host = z85.encode(request[6]).decode("ascii"), request[3].decode("ascii", "replace")
+        line = f"a process at {host or 'a socket'} was refused: its key {key} is of no worker here"
+        self._on_refused(key, line)
 
     def _accepted_key(self, request: list[bytes]) -> str | None:
         if len(request) != _NUM_ZAP_PARTS:
@@ -127,6 +142,38 @@ class ZapHandler:
             return None
         key = z85.encode(credential).decode("ascii")
         return key if key in self._public_keys else None
+
+
+@final
+class FailedHandshakes:
+    """Tells of peers that never reach the `ZapHandler`: those without keys, and those that trust
+    another key than this gateway's. libzmq does not say where they are.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], on_refused: Callable[[str, str], None]) -> None:
+        self._watched = socket
+        self._on_refused = on_refused
+        self._socket = socket.get_monitor_socket(
+            zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+        )
+        self._pump = Pump(self._socket, self._receive)
+
+    async def run(self) -> None:
+        """Watch until cancelled or closed."""
+        await self._pump.run()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._watched.disable_monitor()
+        self._pump.close()
+
+    def _receive(self) -> None:
+        _, address = self._socket.recv_multipart(NOBLOCK)
+        line = (
+            f"a process was refused at {address.decode('ascii', 'replace')}: it has no keys, or "
+            "another public key of this gateway"
+        )
+        self._on_refused("", line)
 
 
 def make_pair() -> CurvePair:
@@ -142,16 +189,58 @@ def write_curve_pair(path: str | Path) -> str:
     """
     pair = make_pair()
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        _write_pair(path, pair)
     except FileExistsError as error:
         raise ConfigError(
             f"{path} exists already and is not overwritten: its public key is in it; name another"
         ) from error
     except OSError as error:
         raise ConfigError(f"cannot write the key file {path}: {error.strerror}") from error
+    return pair.public
+
+
+def kept_pair(path: Path) -> CurvePair:
+    """The pair in the file, which is made, with its folder, if it does not exist. Of several
+    processes that make it at once, one does and the others read it.
+
+    Raises `ConfigError` as `read_curve_pair`, and if the file cannot be written.
+    """
+    if path.exists():
+        return read_curve_pair(path)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write_pair(fresh, make_pair())
+        try:
+            # Unlike a rename, a link never replaces the pair of another process.
+            with suppress(FileExistsError):
+                os.link(fresh, path)
+        finally:
+            fresh.unlink()
+    except OSError as error:
+        raise ConfigError(f"cannot write the key file {path}: {error.strerror}") from error
+    return read_curve_pair(path)
+
+
+def gateway_key_file(folder: Path) -> Path:
+    """The file of the gateway's pair among the made ones."""
+    return folder / "gateway.secret"
+
+
+def worker_key_file(folder: Path, name: str) -> Path:
+    """The file of the worker's pair among the made ones. A name with characters that are none of a
+    file name gets a hash, so that two workers never share a pair.
+    """
+    plain = _NOT_IN_FILE_NAMES.sub("-", name)
+    if plain != name:
+        plain += f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return folder / f"worker-{plain}.secret"
+
+
+def _write_pair(path: str | Path, pair: CurvePair) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w", encoding="ascii") as file:
         file.write(f"{_HEADER}public {pair.public}\nsecret {pair.secret}\n")
-    return pair.public
 
 
 def read_curve_pair(path: str | Path) -> CurvePair:

@@ -25,7 +25,9 @@ _NO_GATEWAY: Final = "the process that answers is no gateway, or one of another 
 
 @final
 class LocalDealer:
-    """As `DealerSocket`, for `ipc://` addresses without keys."""
+    """As `DealerSocket`, for `ipc://` addresses without keys. It talks to no process of another
+    user, unless it `admits_others`.
+    """
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class LocalDealer:
         *,
         on_link: Callable[[bool], None] = lambda _is_up: None,
         on_pause: Callable[[], None] = lambda: None,
+        admits_others: bool = False,
     ) -> None:
         if len(identity) != ID_BYTES:
             raise ValueError(f"an identity has {ID_BYTES} bytes, not {len(identity)}")
@@ -41,6 +44,7 @@ class LocalDealer:
         self._on_frame = on_frame
         self._on_link = on_link
         self._on_pause = on_pause
+        self._admits_others = admits_others
         self._address: str | None = None
         self._dialled = trio.Event()
         self._stream: FrameStream | None = None
@@ -123,6 +127,11 @@ class LocalDealer:
         if connection is None:
             return
         with connection:
+            process = local_socket.peer_of(connection)
+            if not (self._admits_others or process.is_trusted):
+                self._last_failure = f"the process that listens there is of {process.user}"
+                return
+            self._peer_pid = process.pid
             with suppress(OSError):
                 connection.send(local_socket.MAGIC + self._identity)
             try:
@@ -134,7 +143,6 @@ class LocalDealer:
                 await self._carry(connection)
 
     async def _carry(self, connection: socket.socket) -> None:
-        self._peer_pid = local_socket.peer_pid(connection)
         stream = self._stream = FrameStream(connection, self._on_frame, self._on_pause)
         while self._backlog:
             stream.send(self._backlog.first())

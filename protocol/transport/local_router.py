@@ -17,7 +17,7 @@ from protocol.errors import PeerUnknown, WireError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import local_socket
 from protocol.transport.frame_stream import FrameStream
-from protocol.transport.router import RouterStatistics
+from protocol.transport.router import OnRefused, RouterStatistics, ignore_refusal
 
 _ACCEPT_AGAIN_S: Final = 0.1
 """The pause after `accept` failed, as when the process is out of descriptors."""
@@ -26,16 +26,21 @@ _ACCEPT_AGAIN_S: Final = 0.1
 @final
 class LocalRouter:
     """As `RouterSocket`, for `ipc://` addresses without keys. When a peer's connection ends it
-    calls `on_unroutable` at once.
+    calls `on_unroutable` at once. A process of another user is refused, unless it `admits_others`.
     """
 
     def __init__(
         self,
         on_frame: Callable[[WorkerId, bytes], None],
         on_unroutable: Callable[[WorkerId], None],
+        *,
+        on_refused: OnRefused = ignore_refusal,
+        admits_others: bool = False,
     ) -> None:
         self._on_frame = on_frame
         self._on_unroutable = on_unroutable
+        self._on_refused = on_refused
+        self._admits_others = admits_others
         self._listener: socket.socket | None = None
         self._address = ""
         self._streams: dict[WorkerId, FrameStream] = {}
@@ -47,8 +52,11 @@ class LocalRouter:
 
     def bind(self, address: str) -> str:
         """Listen on `address` and return it. Raises `ConfigError` if it is taken or malformed."""
-        self._listener, self._address = local_socket.listen(address), address
+        self._listener, self._address = self._listen(address), address
         return address
+
+    def _listen(self, address: str) -> socket.socket:
+        return local_socket.listen(address, admits_others=self._admits_others)
 
     def send(self, peer: WorkerId, frame: bytes) -> None:
         """As `RouterSocket.send`."""
@@ -80,7 +88,7 @@ class LocalRouter:
         return bool(poll.poll(0))
 
     def may_use_name(self, peer: WorkerId, worker_name: str) -> bool:  # noqa: ARG002 - the seam's
-        """Always True: only this machine can connect."""
+        """Always True: only this user can connect."""
         return True
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -140,6 +148,15 @@ class LocalRouter:
 
     async def _serve(self, connection: socket.socket) -> None:
         with connection:
+            process = local_socket.peer_of(connection)
+            if not (self._admits_others or process.is_trusted):
+                self._foreign += 1
+                self._on_refused(
+                    process.user,
+                    f"a process of {process.user} (pid {process.pid}) was refused at "
+                    f"{self._address}: it is another user than this gateway's",
+                )
+                return
             connection.setblocking(False)
             with suppress(OSError):
                 connection.send(local_socket.MAGIC)

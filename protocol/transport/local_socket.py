@@ -4,10 +4,13 @@ Owns listening, dialling, and the first bytes of a connection. Must not know fra
 """
 
 import errno
+import os
+import pwd
 import socket
 import struct
+import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -39,8 +42,10 @@ def is_local(address: str) -> bool:
     return address.startswith(IPC_PREFIX)
 
 
-def listen(address: str) -> socket.socket:
-    """A socket that listens on `address`. Raises `ConfigError` if it is taken or malformed."""
+def listen(address: str, *, admits_others: bool = False) -> socket.socket:
+    """A socket that listens on `address`; its file is this user's alone, unless it
+    `admits_others`. Raises `ConfigError` if the address is taken or malformed.
+    """
     check_ipc_is_free(address)
     name = _name(address, "bind")
     listener = socket.socket(socket.AF_UNIX)
@@ -48,6 +53,8 @@ def listen(address: str) -> socket.socket:
         if not name.startswith("\0") and Path(name).is_socket():
             Path(name).unlink()  # left behind by a killed process: no one answers
         listener.bind(name)
+        if not admits_others and not name.startswith("\0"):
+            Path(name).chmod(0o600)  # before `listen`: until then nobody can connect
         listener.listen(_NUM_PENDING)
     except OSError as error:
         listener.close()
@@ -103,11 +110,35 @@ async def receive_hello(connection: socket.socket, num_bytes: int) -> bytes | No
     return hello[len(MAGIC) :] if len(hello) == due else None
 
 
-def peer_pid(connection: socket.socket) -> int:
-    """The process that listens at the other end; 0 if it is in another container."""
+class PeerProcess(NamedTuple):
+    """The process at the other end; `pid` is 0 if it is in another container."""
+
+    pid: int
+    uid: int
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether it is of this user, or of root, who can read our memory anyway."""
+        return self.uid in (0, os.geteuid())
+
+    @property
+    def user(self) -> str:
+        """Its user, for people."""
+        try:
+            return f"user {pwd.getpwuid(self.uid).pw_name}"
+        except KeyError:
+            return f"user {self.uid}"
+
+
+def peer_of(connection: socket.socket) -> PeerProcess:
+    """The process that dialled, or that listens. On systems other than Linux nothing is known, and
+    it counts as ours.
+    """
+    if sys.platform != "linux":
+        return PeerProcess(0, os.geteuid())
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid: int = _CREDENTIALS.unpack(credentials)[0]
-    return pid
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
+    return PeerProcess(pid, uid)
 
 
 def _name(address: str, verb: str) -> str:

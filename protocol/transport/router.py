@@ -16,9 +16,17 @@ from protocol.errors import PeerUnknown
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import sockets
 from protocol.transport.backlog import Backlog, check_frame_size
-from protocol.transport.curve import CurveServer, ZapHandler
+from protocol.transport.curve import CurveServer, FailedHandshakes, ZapHandler
 from protocol.transport.pump import Pump
 from protocol.transport.sockets import NOBLOCK, NOBLOCK_MORE, receive_rest
+
+OnRefused = Callable[[str, str], None]
+"""Gets who was refused, by which repetitions are known, and a line about it."""
+
+
+def ignore_refusal(_who: str, _line: str) -> None:
+    """Say nothing."""
+
 
 _MAX_PINNED_KEYS: Final = 4096
 """Identities whose key is remembered; a fleet has hundreds of live ones at most."""
@@ -47,7 +55,8 @@ class RouterSocket:
     """Carries frames to and from every worker that dialled in.
 
     `on_frame(peer, frame)` and `on_unroutable(peer)` are synchronous and must not block; they may
-    call `send`. With `keys`, only peers with a configured public key can connect.
+    call `send`. With `keys`, only peers with a configured public key can connect; `on_refused` is
+    told of others.
     `run` owns the socket and closes it when it ends.
     """
 
@@ -57,6 +66,7 @@ class RouterSocket:
         on_unroutable: Callable[[WorkerId], None],
         *,
         keys: CurveServer | None = None,
+        on_refused: OnRefused = ignore_refusal,
     ) -> None:
         self._on_frame = on_frame
         self._on_unroutable = on_unroutable
@@ -69,9 +79,11 @@ class RouterSocket:
         self._socket.set(zmq.ROUTER_MANDATORY, 1)
         self._socket.set(zmq.ROUTER_HANDOVER, 1)
         self._zap: ZapHandler | None = None
+        self._handshakes: FailedHandshakes | None = None
         receive = self._receive
         if keys is not None:
-            self._zap = ZapHandler(self._context, keys.public_keys)
+            self._zap = ZapHandler(self._context, keys.public_keys, on_refused)
+            self._handshakes = FailedHandshakes(self._socket, on_refused)
             keys.secure(self._socket)
             receive = self._receive_with_key
         self._pump = Pump(self._socket, receive, self._send_backlogs, retries=True)
@@ -159,6 +171,8 @@ class RouterSocket:
             async with trio.open_nursery() as nursery:
                 if self._zap is not None:
                     nursery.start_soon(self._zap.run)
+                if self._handshakes is not None:
+                    nursery.start_soon(self._handshakes.run)
                 task_status.started()
                 await self._pump.run()
                 nursery.cancel_scope.cancel()
@@ -169,6 +183,8 @@ class RouterSocket:
         """Close the socket and drop waiting frames; later sends raise `PeerUnknown`."""
         if self._socket.closed:
             return
+        if self._handshakes is not None:
+            self._handshakes.close()
         self._pump.close()
         if self._zap is not None:
             self._zap.close()

@@ -31,6 +31,7 @@ GATEWAY = """
 [gateway]
 port = 0
 worker_bind = "tcp://127.0.0.1:{port}"
+insecure_local = true
 disconnect_grace_s = {disconnect_grace_s}
 
 [[models]]

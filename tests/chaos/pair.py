@@ -38,6 +38,7 @@ GATEWAY: Final = """
 [gateway]
 port = {http_port}
 worker_bind = "tcp://127.0.0.1:{worker_port}"
+insecure_local = true
 
 [ledger]
 path = "{ledger}"

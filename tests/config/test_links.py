@@ -1,12 +1,17 @@
 """Impossible addresses, ports and keys are refused before anything starts."""
 
+import tempfile
+
 import pytest
 
-from config import Config, parse_config
+from config import Config, dials_made_keys, parse_config
 from protocol.errors import ConfigError
 
 KEY = "f7g$Fq^+#kX1dG8.M(p{9z>2w&Ls/Ty3!bN0oQvU"
 WORKER = '[[workers]]\nname = "w"\nmodel = "/m"\nserves = "m"\n'
+
+
+TCP = 'worker_bind = "tcp://127.0.0.1:8090"'
 
 
 def check(text: str) -> Config:
@@ -72,11 +77,11 @@ def test_a_worker_that_dials_nobody_is_refused() -> None:
 @pytest.mark.parametrize(
     ("keys", "both"),
     [
-        ("port = 8090", "port and worker_bind are both port 8090"),
+        (f"port = 8090\n{TCP}", "port and worker_bind are both port 8090"),
         ('port = 9000\nworker_bind = "tcp://0.0.0.0:9000"', "both port 9000"),
-        ("port = 8092\nprocesses = 3", "port and worker_bind are both port 8092"),
+        (f"port = 8092\nprocesses = 3\n{TCP}", "port and worker_bind are both port 8092"),
         ("process_port = 8080", "port and process_port are both port 8080"),
-        ("process_port = 8091\nprocesses = 2", "process_port and worker_bind are both port 8091"),
+        (f"process_port = 8091\nprocesses = 2\n{TCP}", "process_port and worker_bind are both"),
     ],
 )
 def test_two_cannot_listen_on_one_port(keys: str, both: str) -> None:
@@ -91,7 +96,8 @@ def test_two_cannot_listen_on_one_port(keys: str, both: str) -> None:
         'port = 0\nworker_bind = "tcp://127.0.0.1:0"',
         'port = 8080\nworker_bind = "tcp://127.0.0.2:8080"',
         'port = 8080\nworker_bind = "ipc:///run/8080"',
-        "port = 8089\nprocesses = 4\nprocess_port = 9000",
+        f"port = 8089\nprocesses = 4\nprocess_port = 9000\n{TCP}",
+        "port = 8090",
     ],
 )
 def test_ports_that_are_apart_are_taken(keys: str) -> None:
@@ -114,7 +120,10 @@ def test_ports_that_are_apart_are_taken(keys: str) -> None:
         ),
         (f'[gateway]\n[gateway.curve_worker_keys]\na1 = "{KEY}"', "x:2: .*need a curve_secret"),
         (f'{WORKER}gateways = ["tcp://far:1"]', "x:5: worker `w` dials tcp://far:1, where it need"),
-        (f'[gateway]\ncurve_secret_file = "k"\n{WORKER}', "x:3: worker `w` dials .*needs keys"),
+        (
+            f'[gateway]\n{TCP}\ncurve_secret_file = "k"\n{WORKER}',
+            "x:4: worker `w` dials .*needs keys",
+        ),
     ],
 )
 def test_keys_that_open_nothing_are_refused(text: str, says: str) -> None:
@@ -130,6 +139,69 @@ def test_keys_on_both_sides_are_taken() -> None:
     worker = f'{WORKER}curve_secret_file = "w"\ncurve_server_key = "{KEY}"\n'
     assert check(bind + gateway + worker)
     assert check(f'{worker}gateways = ["tcp://far:8090"]')
+
+
+@pytest.mark.parametrize(
+    ("gateway", "dialled"),
+    [
+        ("", "tcp://127.0.0.1:8090"),
+        (f"[gateway]\n{TCP}", "tcp://127.0.0.1:8091"),
+        (f"[gateway]\n{TCP}\nprocesses = 2", "tcp://[::1]:8092"),
+        ("[gateway]\ninsecure_local = true", "tcp://far:8090"),
+        ("[gateway]\ninsecure_local = true", "tcp://0.0.0.0:8090"),
+    ],
+)
+def test_a_port_of_this_host_needs_keys_too(gateway: str, dialled: str) -> None:
+    """Any user can listen on it; and what is on other hosts is never insecure."""
+    with pytest.raises(ConfigError, match="worker `w` dials .*, where it needs keys"):
+        check(f'{gateway}\n{WORKER}gateways = ["{dialled}"]')
+
+
+@pytest.mark.parametrize(
+    ("gateway", "dialled"),
+    [
+        (f"[gateway]\n{TCP}", "tcp://127.0.0.1:8090"),
+        (f"[gateway]\n{TCP}", "tcp://localhost:8090"),
+        (f"[gateway]\n{TCP}\nprocesses = 2", "tcp://[::1]:8091"),
+        ("[gateway]\ninsecure_local = true", "tcp://127.0.0.1:9"),
+    ],
+)
+def test_keys_for_the_own_gateway_are_made(gateway: str, dialled: str) -> None:
+    """All its processes have one pair; without keys only on demand."""
+    (worker,) = check(f'{gateway}\n{WORKER}gateways = ["{dialled}"]').workers
+    assert dials_made_keys(worker) != worker.insecure_local
+
+
+@pytest.mark.parametrize("more", ["", "insecure_local = true"])
+def test_the_ranks_of_a_group_have_keys_on_one_host_too(more: str) -> None:
+    """Unless the file says that all users of the host are trusted."""
+    text = (
+        f'{WORKER}engine = "vllm"\ngroup = "g"\nrank = 1\nlaunch = {{ argv = ["x"] }}\n'
+        f'group_address = "tcp://127.0.0.1:8095"\n{more}'
+    )
+    if "insecure_local" in more:
+        assert check(text)
+    else:
+        with pytest.raises(ConfigError, match="group_address .* is open to all users of this host"):
+            check(text)
+
+
+def test_each_file_has_an_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the state directory, so that two fleets of one host never meet; and if the path is too
+    long for a socket, in the temporary directory.
+    """
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    files = [parse_config(WORKER, source) for source in ("/a/herma.toml", "/b/herma.toml")]
+    addresses = {one.gateway.worker_bind for one in files} | {Config().gateway.worker_bind}
+    assert len(addresses) == 3
+    assert all(one.startswith("ipc:///state/herma/workers-") for one in addresses)
+    assert all(one.workers[0].gateways == (one.gateway.worker_bind,) for one in files)
+    temporary = f"ipc://{tempfile.gettempdir()}/herma-"
+    monkeypatch.setenv("XDG_STATE_HOME", "/state/" + 100 * "x")
+    assert parse_config("", "/a/herma.toml").gateway.worker_bind.startswith(temporary)
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME")
+    assert parse_config("", "/a/herma.toml").gateway.worker_bind.startswith(temporary)
 
 
 @pytest.mark.parametrize("key", ["tls_certificate_file", "tls_key_file"])

@@ -21,6 +21,7 @@ FLEET = """
 [gateway]
 port = 0
 worker_bind = "tcp://127.0.0.1:{port}"
+insecure_local = true
 resume_wait_s = 1.0
 
 [[models]]

@@ -172,7 +172,9 @@ async def open_gateway(
     """
     with TemporaryDirectory() as folder:
         config = Config(
-            gateway=GatewayConfig(**{"worker_bind": "tcp://127.0.0.1:*", **gateway}),
+            gateway=GatewayConfig(
+                **{"worker_bind": "tcp://127.0.0.1:*", "insecure_local": True, **gateway}
+            ),
             models=tuple(models),
             providers=providers or {},
             keys=tuple(keys),

@@ -23,6 +23,7 @@ CHAT = "/v1/chat/completions"
 FILE = """
 [gateway]
 worker_bind = "tcp://127.0.0.1:*"
+insecure_local = true
 rejoin_wait_s = 0.1
 {gateway}
 

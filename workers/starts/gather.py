@@ -30,7 +30,10 @@ _HEADER_BYTES: Final = 64 * 1024
 _MAX_HEADER_BYTES: Final = 64 * 2**20
 _DRIVER: Final = re.compile(r"\d+\.\d+(?:\.\d+)*")
 _IMAGE_ID: Final = re.compile(r'^imageid="([^"]+)"', re.MULTILINE)
-_NOT_OF_THE_ENGINE: Final = ("name", "gateways", "curve_secret_file", "curve_server_key", "drain_s")
+_NOT_OF_THE_ENGINE: Final = (
+    *("name", "gateways", "curve_secret_file", "curve_server_key", "insecure_local"),
+    "drain_s",
+)
 
 
 @dataclass(frozen=True, slots=True)

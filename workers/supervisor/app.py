@@ -311,7 +311,14 @@ class Worker:
         links: list[GatewayLink] = []
         try:
             for address in addresses:
-                link = GatewayLink(address, self._identity, self._relay, self._log, self._keys)
+                link = GatewayLink(
+                    address,
+                    self._identity,
+                    self._relay,
+                    self._log,
+                    self._keys,
+                    admits_others=self._config.insecure_local,
+                )
                 links.append(link)
         except ConfigError:
             for link in links:

@@ -146,8 +146,12 @@ class GatewayLink:
         relay: FrameSource,
         log: Log,
         keys: CurveClient | None = None,
+        *,
+        admits_others: bool = False,
     ) -> None:
-        """Start dialling. Raises `ConfigError` for a bad address."""
+        """Start dialling; `admits_others`: the gateway may be of another user of this host. Raises
+        `ConfigError` for a bad address.
+        """
         self.address = address
         self.number: int | None = None
         self.trouble = ""
@@ -161,7 +165,13 @@ class GatewayLink:
         self.is_behind = False
         self._watch = GatewayWatch(trio.current_time())
         self._socket = (
-            LocalDealer(identity, self._on_frame, on_link=self._link_changed, on_pause=self._pause)
+            LocalDealer(
+                identity,
+                self._on_frame,
+                on_link=self._link_changed,
+                on_pause=self._pause,
+                admits_others=admits_others,
+            )
             if is_local(address) and keys is None
             else DealerSocket(
                 identity,

@@ -38,7 +38,7 @@ def worker_identity(config: WorkerConfig, build: str) -> WorkerIdentity:
 
 _OF_THE_PROCESS: Final = (
     *("name", "serves", "gateways", "curve_secret_file", "curve_server_key"),
-    "drain_s",
+    *("insecure_local", "drain_s"),
 )
 """Gateways know the worker by these keys, and its parent waits `drain_s` for its end."""
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from protocol.addresses import IPC_PREFIX, too_long
 from protocol.errors import ConfigError
+from protocol.state_file import make_private
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LAST_PROCESS: Final = "-63"
@@ -68,7 +69,7 @@ def make_place(address: str, environ: Mapping[str, str]) -> None:
     try:
         folder = state_dir(environ).absolute()
         if Path(address.removeprefix(IPC_PREFIX)).parent == folder:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(folder)
     except ConfigError:
         return
     except OSError as error:

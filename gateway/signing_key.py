@@ -13,6 +13,7 @@ from pathlib import Path
 from config import Config, signing_key_path
 from gateway.api import KEY_BYTES
 from protocol.errors import ConfigError
+from protocol.state_file import make_private
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def _create(path: Path) -> None:
     """Create the file in one step, by a hard link: it is never half-written, and of several
     processes that start at once the first one's key stays.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # of mode 0600
         draft.write(os.urandom(KEY_BYTES))
         draft.flush()

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
+from protocol.state_file import make_private
+
 FILE_NAME: Final = "audit.jsonl"
 MAX_FIELD_CHARS: Final = 500
 _MODE: Final = 0o600
@@ -67,7 +69,7 @@ class AuditFile:
 def _append(path: Path | None, line: bytes) -> None:
     if path is None:
         raise OSError("there is no place for it: set XDG_STATE_HOME or HOME")
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(path.parent)
     file = os.open(path, _FLAGS, _MODE)
     try:
         if os.fstat(file).st_mode & 0o077:

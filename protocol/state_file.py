@@ -1,6 +1,6 @@
 """State files, which outlive their processes: replaced whole, changed by one process at a time.
 
-Owns the replacement and the lock. Must not know what is in the files.
+Owns their folders, the replacement and the lock. Must not know what is in the files.
 """
 
 import fcntl
@@ -12,11 +12,22 @@ from pathlib import Path
 from protocol.errors import ConfigError
 
 
+def make_private(folder: Path) -> None:
+    """Make the folder and those above it that are missing, each for this user only, as the XDG base
+    directories want it. (`Path.mkdir` gives its mode to the last one alone.) Raises `OSError`.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+    if not missing:
+        folder.mkdir(exist_ok=True)  # raises if it is a file
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace the file; create its folder if it is missing. Only this user may read it. A reader
     sees either the old or the new content, also after a power cut. Raises `OSError`.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     new.unlink(missing_ok=True)
     with open(new, "wb", opener=_private) as file:
@@ -38,7 +49,7 @@ def held_alone(path: Path, what: str) -> Iterator[None]:
     cannot be created.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         file = os.fdopen(_private(str(path), os.O_WRONLY | os.O_CREAT), "w", encoding="ascii")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

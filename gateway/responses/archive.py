@@ -26,8 +26,6 @@ from protocol.errors import ConfigError
 MAX_QUEUED_BYTES: Final = 64 * 2**20
 """The bound on changes that wait for a slow disk. Beyond it responses are lost, with a log line."""
 SWEEP_S: Final = 60.0
-JUMP_S: Final = 3600.0
-"""A clock may be corrected by this much, or drift, at once."""
 RETRY_S: Final = 0.5
 MAX_TRIES: Final = 5
 FIND_S: Final = 0.5
@@ -40,51 +38,22 @@ _log = logging.getLogger(__name__)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class SteadyTime:
-    """Unix time as far as a steady clock confirms it: `now` never runs ahead of that by more than
-    `JUMP_S`. A clock that is set wrong by years for a moment must not make everything expire. Time
-    that a host slept counts as such a jump, which only keeps entries for longer.
-    """
-
-    def __init__(self, unix_time: Callable[[], float], steady: Callable[[], float]) -> None:
-        self._unix_time = unix_time
-        self._steady = steady
-        self._offset = unix_time() - steady()
-        self._has_jumped = False
-
-    def now(self) -> float:
-        """In seconds since 1970."""
-        unix, steady = self._unix_time(), self._steady()
-        self._offset = min(self._offset, unix - steady)
-        ahead_s = unix - steady - self._offset
-        if (has_jumped := ahead_s > JUMP_S) and not self._has_jumped:
-            _log.warning(
-                "the clock went ahead by %.0f s at once: stored responses expire as if it had not, "
-                "until the next start",
-                ahead_s,
-            )
-        self._has_jumped = has_jumped
-        return min(unix, steady + self._offset + JUMP_S)
-
-
 class Archive:
     """The store of one gateway process. `is_kept`: there is one; nothing is stored otherwise.
 
-    `open_store` opens the file, which `is_needed` if the configuration names it. `unix_time` is in
-    seconds; what was not used for `expire_s` is deleted.
+    `open_store` opens the file, which `is_needed` if the configuration names it. What was not used
+    for `expire_s` is deleted.
     """
 
     def __init__(
         self,
         open_store: Callable[[], ResponseStore] | None,
-        unix_time: Callable[[], float],
         *,
         expire_s: float,
         num_processes: int = 1,
         is_needed: bool = False,
     ) -> None:
         self._open_store = open_store
-        self._unix_time = unix_time
         self._expire_s = expire_s
         self._num_processes = num_processes
         self._is_needed = is_needed
@@ -144,10 +113,9 @@ class Archive:
 
     async def sweep_at_times(self) -> None:
         """From time to time delete what has expired, and empty the write-ahead log of its data."""
-        time = SteadyTime(self._unix_time, trio.current_time)
         while True:
             try:
-                await self._in_thread(self.store.expire, time.now() - self._expire_s)
+                await self._in_thread(self.store.expire, self._expire_s)
                 await self._in_thread(self.store.scrub)
             except ResponseStoreError as error:
                 _log.error("%s", error)

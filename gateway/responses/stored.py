@@ -51,7 +51,6 @@ class StoredResponses:
         place = path if config.store == "allow" else None
         self._archive = Archive(
             None if place is None else lambda: ResponseStore(place, bounds, process, unix_time),
-            unix_time,
             expire_s=config.expire_days * _DAY_S,
             num_processes=num_processes,
             is_needed=config.path is not None,

@@ -28,6 +28,7 @@ from gateway.store.common_limits import CommonLimits, StoreUnreachable, Wish
 from gateway.store.gateway_slot import GatewaySlot
 from gateway.store.sqlite_file import BUSY_S, FileKind, looking, open_file
 from protocol.errors import ConfigError, HermaError
+from protocol.state_file import make_private
 
 APPLICATION_ID: Final = 0x4845_524D
 """HERM, in the file's header: no other SQLite file is mistaken for a ledger."""
@@ -176,7 +177,7 @@ class LedgerStore:
         self._common: CommonLimits | None = None
         with ExitStack() as stack:
             try:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(path.parent)
                 self._slot = GatewaySlot(path, LEDGER)
                 stack.callback(self._slot.close)
                 if not self._slot.is_first:

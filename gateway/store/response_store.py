@@ -2,8 +2,9 @@
 
 Owns the tables, the statements, the bounds and the deletion: deleted data is overwritten
 (`secure_delete`), and the write-ahead log that still held it is emptied. Each row has an owner, the
-name of an API key; another owner's rows do not exist for the caller. Times are Unix seconds. Every
-call blocks, so it belongs in a thread, one call at a time. Must not know what a response says.
+name of an API key; another owner's rows do not exist for the caller. Times are Unix seconds, those
+of uses as `use_time.py` counts them. Every call blocks, so it belongs in a thread, one call at a
+time. Must not know what a response says.
 
 A response keeps only the items that its own request added. The earlier ones are found by
 `previous_id`, so a conversation of n turns needs n times the space of a turn.
@@ -11,6 +12,7 @@ A response keeps only the items that its own request added. The earlier ones are
 
 import os
 import sqlite3
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,7 +22,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.store.sqlite_file import FileKind, lock, looking, open_file
+from gateway.store.use_time import Seen, UseTime, begun
 from protocol.errors import HermaError
+from protocol.state_file import make_private
 
 _TABLES: Final = """
 CREATE TABLE responses (
@@ -87,6 +91,19 @@ _CHAIN_READ: Final = _CHAIN.format(
     rest="SELECT r.input, r.object, r.previous_id FROM chain JOIN responses r USING (id) "
     "ORDER BY depth DESC"
 )
+_CLOCK: Final = """
+CREATE TABLE IF NOT EXISTS clock (
+    id INTEGER PRIMARY KEY CHECK (id = 0), use_time REAL NOT NULL, unix_time REAL NOT NULL
+) STRICT
+"""
+"""Not in every file of version 1, and of no use to programs that do not know it."""
+_SEEN: Final = """
+INSERT INTO clock VALUES (0, ?, ?) ON CONFLICT DO UPDATE
+SET use_time = max(use_time, excluded.use_time), unix_time = excluded.unix_time
+"""
+_NEWEST: Final = """
+SELECT max(used_at) FROM (SELECT used_at FROM responses UNION ALL SELECT used_at FROM conversations)
+"""
 _DELETE: Final = "DELETE FROM {table} WHERE id = ? AND owner = ?"
 _REMOVE: Final = "DELETE FROM {table} WHERE id = ?"
 _EXPIRE: Final = "DELETE FROM {table} WHERE used_at < ? AND {rest}"
@@ -181,22 +198,28 @@ def check_responses(path: Path) -> None:
 
 
 class ResponseStore:
-    """The file at `path`, used by the gateway process `process`. `now` is the time.
+    """The file at `path`, used by the gateway process `process`. `unix_time` is the clock, which
+    may be wrong; `steady` is one that is never set.
 
     Raises `ConfigError` if the file cannot be opened, or if another gateway has the same process
     number.
     """
 
     def __init__(
-        self, path: Path, bounds: Bounds, process: int = 0, now: Callable[[], float] = lambda: 0.0
+        self,
+        path: Path,
+        bounds: Bounds,
+        process: int = 0,
+        unix_time: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = path
         self._bounds = bounds
         self._process = process
-        self._now = now
+        self._unix_time = unix_time
         with ExitStack() as stack:
             try:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(path.parent)
                 self._lock = lock(path, RESPONSES, f".{process}.lock")
                 stack.callback(os.close, self._lock)
                 self._connection = open_file(path, RESPONSES)
@@ -205,9 +228,19 @@ class ResponseStore:
                 self._connection.execute("PRAGMA foreign_keys = ON")
                 # A crash of the machine may lose the last commits, never the file.
                 self._connection.execute("PRAGMA synchronous = NORMAL")
+                self._connection.execute(_CLOCK)
+                self._use_time = UseTime(self._begun(), steady)
             except (OSError, sqlite3.Error) as error:
                 raise RESPONSES.cannot_open(path, error) from error
             stack.pop_all()
+
+    def _begun(self) -> float:
+        seen = self._connection.execute("SELECT use_time, unix_time FROM clock").fetchone()
+        (newest,) = self._connection.execute(_NEWEST).fetchone()
+        return begun(seen and Seen(*seen), newest, self._unix_time())
+
+    def _now(self) -> int:
+        return int(self._use_time.now())
 
     def close(self) -> None:
         """Close the file and release the lock."""
@@ -249,7 +282,7 @@ class ResponseStore:
                 "UPDATE responses SET used_at = max(used_at, ?) WHERE id = ? AND owner = ? "
                 "RETURNING object, is_background, is_open, is_background OR EXISTS "
                 "(SELECT 1 FROM events WHERE response_id = responses.id)",
-                (int(self._now()), response_id, owner),
+                (self._now(), response_id, owner),
             ).fetchone()
         return found and StoredResponse(_unpack(found[0]), *map(bool, found[1:]))
 
@@ -257,7 +290,7 @@ class ResponseStore:
         """The items and objects of the response and of all responses before it in the conversation,
         oldest first. All count as used now. None if one of them is gone.
         """
-        asked = {"id": response_id, "owner": owner, "now": int(self._now())}
+        asked = {"id": response_id, "owner": owner, "now": self._now()}
         with self._transaction() as connection:
             connection.execute(_CHAIN_USED, asked)
             rows = connection.execute(_CHAIN_READ, asked).fetchall()
@@ -269,7 +302,7 @@ class ResponseStore:
         """The items of these responses, given and made, by their ids. Responses that are there
         count as used now; the others add nothing.
         """
-        now, found = int(self._now()), dict[str, Item]()
+        now, found = self._now(), dict[str, Item]()
         with self._transaction() as connection:
             for response_id in response_ids:
                 row = connection.execute(
@@ -326,13 +359,13 @@ class ResponseStore:
         self, owner: str, conversation_id: str, metadata: object, items: list[tuple[str, bytes]]
     ) -> int:
         """Create a conversation with items; returns its time of creation."""
-        now, packed = int(self._now()), _pack(_encode(metadata))
+        created, packed = int(self._unix_time()), _pack(_encode(metadata))
         with self._transaction() as connection:
-            row = (conversation_id, owner, now, now, len(packed), packed)
+            row = (conversation_id, owner, created, self._now(), len(packed), packed)
             connection.execute("INSERT INTO conversations VALUES (?, ?, ?, ?, ?, ?)", row)
             self._add_items(AddItems(conversation_id, owner, items))
             self._make_room(owner)
-        return now
+        return created
 
     def conversation(self, owner: str, conversation_id: str) -> tuple[int, Any] | None:
         """When the conversation was created, and its metadata. It counts as used now."""
@@ -340,7 +373,7 @@ class ResponseStore:
             row = connection.execute(
                 "UPDATE conversations SET used_at = max(used_at, ?) WHERE id = ? AND owner = ? "
                 "RETURNING created_at, metadata",
-                (int(self._now()), conversation_id, owner),
+                (self._now(), conversation_id, owner),
             ).fetchone()
         return row and (row[0], _unpack(row[1]))
 
@@ -379,13 +412,17 @@ class ResponseStore:
         """Delete a conversation and its items; False if there is none."""
         return self._delete("conversations", owner, conversation_id)
 
-    def expire(self, used_before: float) -> int:
-        """Delete entries that were last used before that time; returns their number."""
+    def expire(self, unused_s: float) -> int:
+        """Delete entries that were not used for that long; returns their number. Notes the time,
+        from which the next start goes on.
+        """
+        now = self._use_time.now()
         with self._transaction() as connection:
+            connection.execute(_SEEN, (now, self._unix_time()))
             expired = 0
             for table, rest in (("responses", "NOT is_open"), ("conversations", "TRUE")):
                 statement = _EXPIRE.format(table=table, rest=rest)
-                expired += connection.execute(statement, (used_before,)).rowcount
+                expired += connection.execute(statement, (now - unused_s,)).rowcount
         return expired
 
     def left_open(self, num_processes: int) -> list[tuple[str, Item, list[bytes]]]:
@@ -418,7 +455,7 @@ class ResponseStore:
         return [zlib.decompress(data) for (data,) in rows]
 
     def _insert(self, new: Insert) -> None:
-        made, given, now = _pack(new.object), _pack(new.input), int(self._now())
+        made, given, now = _pack(new.object), _pack(new.input), self._now()
         self._connection.execute(
             "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
             (
@@ -439,7 +476,7 @@ class ResponseStore:
         connection, parent = self._connection, change.conversation_id
         if not connection.execute(
             "UPDATE conversations SET used_at = max(used_at, ?) WHERE id = ? AND owner = ?",
-            (int(self._now()), parent, change.owner),
+            (self._now(), parent, change.owner),
         ).rowcount:
             return
         statement = "SELECT coalesce(max(position), -1) FROM items WHERE conversation_id = ?"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import ConfigError
+from protocol.state_file import make_private
 from workers.versions import BASE, Installation, Version
 
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?==[\w.!+-]+")
@@ -96,7 +97,7 @@ def adopt(installation: Installation, base: str) -> Version:
     path = Path(base)
     if path.is_dir():
         place = installation.place(BASE)
-        place.mkdir(parents=True, exist_ok=True)
+        make_private(place)
         (place / "env").unlink(missing_ok=True)
         (place / "env").symlink_to(path.resolve())
         version = Version(BASE, "environment", source=base, made_at=time.time())
@@ -140,7 +141,7 @@ def _make_environment(
 ) -> None:
     place = installation.place(version_id)
     env, wheels = place / "env", place / "wheels"
-    wheels.mkdir(parents=True)
+    make_private(wheels)
     bare = ["--without-pip"] if source.shares is not None else []
     _run([python, "-m", "venv", *bare, str(env)], "the environment cannot be made")
     inner = str(env / "bin" / "python")

@@ -19,6 +19,7 @@ from zmq.utils import z85
 
 from protocol.addresses import CURVE_KEY_FORM, is_curve_key
 from protocol.errors import ConfigError
+from protocol.state_file import make_private
 from protocol.transport.pump import Pump
 from protocol.transport.sockets import NOBLOCK
 
@@ -209,7 +210,7 @@ def kept_pair(path: Path) -> CurvePair:
         return read_curve_pair(path)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         _write_pair(fresh, make_pair())
         try:
             # Unlike a rename, a link never replaces the pair of another process.

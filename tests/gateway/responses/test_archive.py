@@ -1,13 +1,12 @@
 """The queue before the disk, of which no task writes here: the disk is as slow as can be."""
 
-import time
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from gateway.responses.archive import JUMP_S, MAX_QUEUED_BYTES, Archive, SteadyTime
+from gateway.responses.archive import MAX_QUEUED_BYTES, Archive
 from gateway.responses.background import Background
 from gateway.store import ResponseStore
 from gateway.store.response_store import Bounds, Change, Insert, SetObject
@@ -17,9 +16,9 @@ PART = bytes(MAX_QUEUED_BYTES // 4)
 
 async def _archive(folder: Path) -> Archive:
     def open_store() -> ResponseStore:
-        return ResponseStore(folder / "responses.sqlite", Bounds(10, 10, 10, 10), 0, time.time)
+        return ResponseStore(folder / "responses.sqlite", Bounds(10, 10, 10, 10))
 
-    archive = Archive(open_store, time.time, expire_s=60.0)
+    archive = Archive(open_store, expire_s=60.0)
     await archive.open()
     return archive
 
@@ -70,19 +69,3 @@ async def test_a_response_of_another_process_shows_signs_of_life(
         nursery.cancel_scope.cancel()
     await archive.close()
     assert sent == [b": still running\n\n"] * 3
-
-
-def test_a_clock_that_jumps_makes_nothing_expire(caplog: pytest.LogCaptureFixture) -> None:
-    """Ahead by years, for a moment or for good; one that was ahead at the start is taken back."""
-    unix, steady = 1.8e9, 5.0
-    time_now = SteadyTime(lambda: unix, lambda: steady)
-    unix, steady = unix + 60, steady + 60
-    assert time_now.now() == unix
-    unix += 10 * 365 * 86_400
-    for _ in range(2):
-        assert time_now.now() == 1.8e9 + 60 + JUMP_S
-    assert caplog.text.count("the clock went ahead") == 1
-    unix, steady = 1.8e9 + 7 * 86_400, 5.0 + 7 * 86_400
-    assert time_now.now() == unix
-    unix = 1.7e9
-    assert time_now.now() == 1.7e9

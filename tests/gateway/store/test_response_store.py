@@ -33,9 +33,15 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def opened(
-    path: Path, bounds: Bounds = WIDE, process: int = 0, clock: Clock | None = None
+    path: Path,
+    bounds: Bounds = WIDE,
+    process: int = 0,
+    clock: Clock | None = None,
+    steady: Clock | None = None,
 ) -> Iterator[ResponseStore]:
-    with closing(ResponseStore(path, bounds, process, clock or Clock())) as store:
+    """`clock` is both clocks, unless `steady` is the other one."""
+    clock = clock or Clock()
+    with closing(ResponseStore(path, bounds, process, clock, steady or clock)) as store:
         yield store
 
 
@@ -92,11 +98,11 @@ def test_a_chain_is_whole_or_not_there(path: Path) -> None:
         chain = store.chain("k", "resp_3")
         assert chain is not None
         assert [given[0]["said"] for given, _ in chain] == [1, 2, 3]
-        assert store.expire(1500.0) == 0
+        assert store.expire(clock.now - 1500.0) == 0
         assert store.delete_response("k", "resp_2")
         assert store.chain("k", "resp_3") is None
         assert [given[0]["said"] for given, _ in store.inputs("k", "resp_3")] == [3]
-        assert store.expire(2500.0) == 2
+        assert store.expire(clock.now - 2500.0) == 2
 
 
 def test_a_circle_ends(path: Path) -> None:
@@ -144,7 +150,7 @@ def test_what_expires_is_overwritten_too(path: Path) -> None:
     with opened(path, clock=clock) as store:
         store.write([insert(1, text=SECRET), insert(2, is_open=True)])
         (blob, _) = _packed(path, "SELECT object FROM responses ORDER BY id")
-        assert store.expire(1001.0) == 1, "what runs does not expire"
+        assert store.expire(clock.now - 1001.0) == 1, "what runs does not expire"
         store.scrub()
         assert blob[2:] not in _bytes_of(path)
 
@@ -276,3 +282,54 @@ def test_the_counts_are_those_of_the_rows(
                 ).fetchone()
             assert store.figures() == (row[0], int(row[1]))
             assert row[0] <= 6
+
+
+DAY_S = 86_400.0
+NOW = 1.8e9
+WRONG = [0.0, 1.7e9, NOW - DAY_S, 2.5e9, 4.0e9]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("is_old_file", [False, True])
+def test_a_clock_that_is_wrong_at_a_start_makes_nothing_expire(
+    path: Path, wrong: float, is_old_file: bool
+) -> None:
+    """Ahead or behind by decades, then set right, at the first start or a later one; the order of
+    uses stays too. An older version noted no time.
+    """
+    unix, steady = Clock(), Clock()
+    for number, (at_start, later) in enumerate([(NOW, NOW), (wrong, NOW), (wrong, wrong)]):
+        unix.now = at_start
+        with opened(path, clock=unix, steady=steady) as store:
+            assert store.expire(30 * DAY_S) == 0
+            unix.now, steady.now = later + 60, steady.now + 60
+            store.write([insert(number)])
+            assert store.expire(30 * DAY_S) == 0
+            uses = store._read("SELECT id FROM responses ORDER BY used_at, rowid", ())
+            assert uses == [(f"resp_{one}",) for one in range(number + 1)]
+            if is_old_file:
+                store._connection.execute("DROP TABLE clock")
+    unix.now = NOW
+    with opened(path, clock=unix, steady=steady) as store:
+        assert store.figures()[0] == 3
+        steady.now += 31 * DAY_S
+        assert store.expire(30 * DAY_S) == 3
+
+
+def test_time_that_passes_between_starts_counts(path: Path) -> None:
+    """Each pause as long as it was, up to a day."""
+    unix, steady = Clock(), Clock()
+    for start in range(40):
+        unix.now, steady.now = NOW + start * DAY_S, 5.0
+        with opened(path, clock=unix, steady=steady) as store:
+            if start == 0:
+                store.write([insert(1)])
+            assert store.expire(30.5 * DAY_S) == (1 if start == 31 else 0)
+
+
+def test_a_conversation_tells_the_clock_of_its_creation(path: Path) -> None:
+    """Clients see it."""
+    unix, steady = Clock(), Clock()
+    with opened(path, clock=unix, steady=steady) as store:
+        unix.now = NOW
+        assert store.create_conversation("k", "conv_1", {}, []) == int(NOW)

@@ -19,6 +19,7 @@ from typing import Any, Final, final
 import msgspec
 
 from config import WorkerConfig
+from protocol.state_file import make_private
 
 CACHE_VARIABLE: Final = "TRITON_CACHE_DIR"
 
@@ -125,7 +126,7 @@ def is_complete(config: WorkerConfig, arch: int, extent: Extent = Extent.ALL) ->
 def mark_complete(config: WorkerConfig, arch: int, extent: Extent = Extent.ALL) -> None:
     """Mark that such a start has nothing left to compile."""
     mark = _mark(config, arch, extent)
-    mark.parent.mkdir(parents=True, exist_ok=True)
+    make_private(mark.parent)
     mark.touch()
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from protocol.sampling import MAX_LOGPROBS, SamplingParams
 
-PROTOCOL_VERSION: Final = 8
+PROTOCOL_VERSION: Final = 9
 
 ENFORCES_GRAMMARS: Final = "grammars"
 """The capability of an engine that takes a `Submit` with a grammar; other engines reject it."""

@@ -1,18 +1,15 @@
 """The text files of a model's directory, and where the directories of built-in models are.
 
-Owns the names of the files, their digest and the reading of their JSON. Must not import torch: the
+Owns the names of the files and the reading of their JSON. Must not import torch: the
 supervisor and the engines without weights read them too.
 """
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-import xxhash
 
 from config import (
     BUILTIN_PREFIX,
@@ -29,6 +26,7 @@ from config import (
     no_model,
 )
 from protocol.errors import ConfigError
+from protocol.files_digest import files_digest
 from protocol.ids import ID_BYTES
 
 CONFIG_NAME: Final = "config.json"
@@ -95,16 +93,6 @@ def read_model_files(model_dir: Path) -> ModelFiles:
             f"{MAX_MODEL_FILES_BYTES} are the limit"
         )
     return ModelFiles(files_digest(found), found)
-
-
-def files_digest(contents: Mapping[str, bytes]) -> bytes:
-    """xxh3_128 over names and contents in the order of names, each with its length before it."""
-    digest = xxhash.xxh3_128()
-    for name in sorted(contents):
-        for part in (name.encode(), contents[name]):
-            digest.update(struct.pack("<Q", len(part)))
-            digest.update(part)
-    return digest.digest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

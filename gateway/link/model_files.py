@@ -1,7 +1,7 @@
 """The text files of models: tokenizers and chat templates.
 
-Owns the files that workers sent for `GetFiles`, by digest, and the `ModelText` that is built from
-them once and outlives the worker. Must not know workers.
+Owns the files that workers sent for `GetFiles`, by digest, the check that they fit it, and the
+`ModelText` that is built from them once and outlives the worker. Must not know workers.
 """
 
 import logging
@@ -14,6 +14,8 @@ import trio
 from gateway.api import ApiError, unavailable
 from gateway.prompt import ModelText, read_model_text
 from protocol.errors import ConfigError
+from protocol.files_digest import files_digest
+from protocol.ids import WorkerId
 
 _log: Final = logging.getLogger(__name__)
 
@@ -24,6 +26,10 @@ MAX_TEMPLATES: Final = 16
 """Of the configuration for one set of files: reloads bring others."""
 WAIT_S: Final = 10.0
 LOOK_AGAIN_S: Final = 0.25
+
+
+class FalseFilesError(Exception):
+    """Files do not fit the digest under which a worker named them."""
 
 
 class _Entry:
@@ -42,22 +48,24 @@ class _Entry:
 
 class ModelFiles:
     """A map from digest to `ModelText`. `run` builds each in a thread: a tokenizer takes over
-    100 ms. `on_built` is called with each that was built. It must not wait or raise.
+    100 ms. `on_built` is called with each that was built, `on_false` with the sender and digest of
+    files that do not fit it, which are dropped. Neither must wait or raise.
     """
 
     def __init__(self) -> None:
         self.on_built: Callable[[bytes, ModelText], None] | None = None
+        self.on_false: Callable[[WorkerId, bytes], None] = lambda _sender, _digest: None
         self._entries: dict[bytes, _Entry] = {}
         self._latest: _Entry | None = None
         self._send, self._receive = trio.open_memory_channel[
-            tuple[bytes, _Entry, Mapping[str, bytes]]
+            tuple[WorkerId, bytes, _Entry, Mapping[str, bytes]]
         ](MAX_DIGESTS)
 
     def __contains__(self, digest: bytes) -> bool:
         entry = self._entries.get(digest)
         return entry is not None and entry.arrived.is_set()
 
-    def put(self, digest: bytes, files: Mapping[str, bytes]) -> None:
+    def put(self, sender: WorkerId, digest: bytes, files: Mapping[str, bytes]) -> None:
         """Take files that arrived. Raises `ConfigError` if they are over 32 MiB, or if the files of
         `MAX_DIGESTS` models wait to be built.
         """
@@ -68,7 +76,7 @@ class ModelFiles:
             raise ConfigError(f"a model's text files have {num_bytes} bytes; 32 MiB are taken")
         entry = self._entry(digest)
         try:
-            self._send.send_nowait((digest, entry, files))
+            self._send.send_nowait((sender, digest, entry, files))
         except trio.WouldBlock as error:
             raise ConfigError(f"the text files of {MAX_DIGESTS} models wait already") from error
         entry.arrived.set()
@@ -76,11 +84,15 @@ class ModelFiles:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Build a `ModelText` of each set of files that arrives, until cancelled."""
         task_status.started()
-        async for digest, entry, files in self._receive:
+        async for sender, digest, entry, files in self._receive:
             try:
                 entry.text = await trio.to_thread.run_sync(
-                    partial(read_model_text, files), abandon_on_cancel=True
+                    partial(_checked_text, digest, files), abandon_on_cancel=True
                 )
+            except FalseFilesError:
+                entry.arrived = trio.Event()  # another worker may send the right ones
+                self.on_false(sender, digest)
+                continue
             except ConfigError as error:
                 _log.error("a worker's model cannot be used: %s", error)
                 entry.error = error
@@ -137,6 +149,12 @@ class ModelFiles:
         # A dict keeps the order of insertion: the first is the least recently used.
         self._entries[digest] = self._latest = entry
         return entry
+
+
+def _checked_text(digest: bytes, files: Mapping[str, bytes]) -> ModelText:
+    if files_digest(files) != digest:
+        raise FalseFilesError
+    return read_model_text(files)
 
 
 async def _other(entry: _Entry, text: ModelText, template: str) -> ModelText:

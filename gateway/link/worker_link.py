@@ -85,6 +85,9 @@ MAX_REFUSED: Final = 256
 """Refused workers that are remembered, so that one that asks every second is logged once."""
 TELL_AGAIN_S: Final = 600.0
 """A process that the socket refuses is logged once in this time."""
+FALSE_FILES: Final = "its tokenizer and template files do not fit the digest that it named"
+FALSE_FILES_S: Final = 60.0
+"""A worker that sent such files is refused for this time. Then it may show others."""
 MAX_NAME_CHARS: Final = 128
 MAX_REASON_CHARS: Final = 400
 """Both bound text that workers send; otherwise only the frame size limits it."""
@@ -155,12 +158,14 @@ class WorkerLink:
         self._admits_others = admits_others
         self._told_at: dict[str, float] = {}
         self._peers = Peers()
-        self._refused: dict[WorkerId, str] = {}
+        self._refused: dict[str, str] = {}
+        self._lied_at: dict[tuple[str, bytes], float] = {}
         self._attempts = Attempts(counters)
         self._submissions = Submissions(self._send_frames, self._waiting_bytes)
         self._step = step or _Now()
         self._requested_files: set[tuple[WorkerId, bytes]] = set()
         self._nonces = itertools.count(1)
+        files.on_false = self._refuse_false_files
         dispatcher.attach(self)
 
     def bind(self, address: str) -> str:
@@ -256,11 +261,13 @@ class WorkerLink:
         peer = self._peers.pop(worker_id, None)
         self._dismiss(worker_id, reason)
         self._counters.workers_refused += 1
-        if self._refused.get(worker_id) != reason:
+        name = peer.name if peer is not None else "?"
+        # By name, because a worker that starts anew has another identity.
+        if self._refused.get(name) != reason:
             if len(self._refused) >= MAX_REFUSED:
                 del self._refused[next(iter(self._refused))]
-            self._refused[worker_id] = reason
-            _log.warning("worker %s refused: %s", peer.name if peer else "?", reason)
+            self._refused[name] = reason
+            _log.warning("worker %s refused: %s", name, reason)
 
     def ask_snapshot(self, worker_id: WorkerId) -> None:
         self._send(worker_id, Snapshot())
@@ -393,7 +400,7 @@ class WorkerLink:
             return
         self._requested_files.remove(request)
         try:
-            self._files.put(message.digest, message.files)
+            self._files.put(worker_id, message.digest, message.files)
         except ConfigError as error:
             _log.error("files of %s: %s", self.worker_name(worker_id), error)
 
@@ -408,8 +415,27 @@ class WorkerLink:
         peer = self._peers.setdefault(worker_id, Peer(name, trio.current_time()))
         peer.name = name
         self._forget_requests(worker_id)
-        if self._check_key(worker_id, message.worker):
+        if not self._check_key(worker_id, message.worker):
+            return
+        digest = message.engine.files_digest if message.engine is not None else b""
+        lied_at = self._lied_at.get((message.worker, digest), -math.inf)
+        if trio.current_time() < lied_at + FALSE_FILES_S:
+            self._dispatcher.lost(worker_id, FALSE_FILES)
+            self.refuse(worker_id, FALSE_FILES)
+        else:
             self._dispatcher.register(worker_id, message)
+
+    def _refuse_false_files(self, worker_id: WorkerId, digest: bytes) -> None:
+        """Refuse the worker that sent them, and ask the others that serve with that digest."""
+        if (peer := self._peers.get(worker_id)) is not None:
+            if len(self._lied_at) >= MAX_REFUSED:
+                del self._lied_at[next(iter(self._lied_at))]
+            self._lied_at[peer.name, digest] = trio.current_time()
+            self._dispatcher.lost(worker_id, FALSE_FILES)
+            self.refuse(worker_id, FALSE_FILES)
+        for model in self._dispatcher.models():
+            if model.files_digest == digest:
+                self._dispatcher.ask_files(model.name)
 
     def _check_key(self, worker_id: WorkerId, name: str) -> bool:
         """Whether the worker's key allows that name; if not, the worker is refused."""

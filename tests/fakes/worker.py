@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+import msgspec
 import trio
 
+from protocol.files_digest import files_digest
 from protocol.hashing import block_digests, root_digest
 from protocol.ids import WorkerId
 from protocol.messages import (
@@ -49,7 +51,7 @@ from protocol.wire import decode_to_worker, encode
 from tests.fakes.text_files import make_text_files, make_tokenizer
 
 M = TypeVar("M")
-DIGEST = b"fake-text-files!"
+DIGEST = files_digest(make_text_files())
 PATIENCE_S = 20.0
 
 
@@ -82,7 +84,7 @@ class FakeWorker:
         max_seqs: int = 4,
         tokens_per_frame: int = 1,
         files: dict[str, bytes] | None = None,
-        digest: bytes = DIGEST,
+        digest: bytes | None = None,
         identity: bytes | None = None,
     ) -> None:
         self.name = name
@@ -92,6 +94,7 @@ class FakeWorker:
         self.end_id = tokenizer.token_to_id("<|im_end|>") if end else None
         if self.end_id is not None:
             self.script.append(self.end_id)
+        self.files = make_text_files() if files is None else files
         self.facts = EngineFacts(
             kind="fake",
             device="cpu",
@@ -101,9 +104,8 @@ class FakeWorker:
             kv_tokens=context_length * max_seqs,
             max_seqs=max_seqs,
             token_budget=512,
-            files_digest=digest,
+            files_digest=files_digest(self.files) if digest is None else digest,
         )
-        self.files = make_text_files() if files is None else files
         self.tokens_per_frame = tokens_per_frame
         self.pause_after: int | None = None
         self.answers_pings = True
@@ -124,6 +126,12 @@ class FakeWorker:
         )
 
     # Steering.
+
+    def change_files(self) -> None:
+        """Have other text files, with their digest."""
+        name = "tokenizer_config.json"
+        self.files = {**self.files, name: self.files[name] + b"\n"}
+        self.facts = msgspec.structs.replace(self.facts, files_digest=files_digest(self.files))
 
     def register(self, *, ready: bool = True) -> None:
         """Say who it is, now and on every new connection."""

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 
@@ -155,7 +154,7 @@ async def test_a_tokenizer_is_waited_for_while_its_worker_is_there() -> None:
         files = whole.gateway.services.files
         await wait_until(lambda: DIGEST in files._entries)
         worker.fail_engine()
-        worker.facts = msgspec.structs.replace(worker.facts, files_digest=b"other-text-files")
+        worker.change_files()
         worker.register()
         await worker.wait(GetFiles, count=2)
         FakeWorker.say(worker, Files(worker.facts.files_digest, worker.files))

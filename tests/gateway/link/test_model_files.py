@@ -8,15 +8,17 @@ import trio
 from gateway.api.errors import ApiError
 from gateway.link.model_files import MAX_DIGESTS, ModelFiles
 from protocol.errors import ConfigError
-from protocol.messages import Files, GetFiles
+from protocol.files_digest import files_digest
+from protocol.ids import WorkerId
+from protocol.messages import Dismiss, Files, GetFiles, Submit
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.text_files import make_text_files
-from tests.fakes.worker import FakeWorker, open_worker
+from tests.fakes.worker import DIGEST, FakeWorker, open_worker
 
 
 async def _status_of_model_with(files: dict[str, bytes]) -> int:
     """Of its error; the gateway and its other model live."""
-    odd = FakeWorker("odd", model="odd", files=files, digest=b"odd-text-files!!")
+    odd = FakeWorker("odd", model="odd", files=files)
     async with (
         open_gateway() as gateway,
         open_worker(gateway.address),
@@ -64,22 +66,33 @@ async def test_a_damaged_tokenizer_costs_its_model_only(
     assert await _status_of_model_with(files) == 500
 
 
+SENDER = WorkerId(16 * b"s")
+
+
+def _without_tokenizer(number: int) -> dict[str, bytes]:
+    return {"number": str(number).encode()}
+
+
+def _digest_of(number: int) -> bytes:
+    return files_digest(_without_tokenizer(number))
+
+
 async def test_more_files_than_can_wait_are_refused() -> None:
     """A flood of files is an error of its sender."""
     files = ModelFiles()
     for number in range(MAX_DIGESTS):
-        files.put(number.to_bytes(16, "little"), {})
+        files.put(SENDER, number.to_bytes(16, "little"), {})
     with pytest.raises(ConfigError, match="wait"):
-        files.put(b"one too many....", {})
+        files.put(SENDER, b"one too many....", {})
 
 
 async def test_files_that_have_come_need_no_worker() -> None:
     """They are built all the same; what has not come is not waited for without a sender."""
     files = ModelFiles()
-    files.put(b"they are here...", make_text_files())
+    files.put(SENDER, DIGEST, make_text_files())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(files.run)
-        assert await files.text_while(b"they are here...", lambda: False) is not None
+        assert await files.text_while(DIGEST, lambda: False) is not None
         assert await files.text_while(b"nobody has them.", lambda: False) is None
         nursery.cancel_scope.cancel()
 
@@ -90,12 +103,12 @@ async def test_files_in_use_are_not_the_ones_that_are_forgotten() -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(files.run)
         for number in range(MAX_DIGESTS + 10):
-            files.put(number.to_bytes(16, "little"), {})
+            files.put(SENDER, _digest_of(number), _without_tokenizer(number))
             for used in (number, 0):
                 with pytest.raises(ApiError, match=r"tokenizer\.json"):
-                    await files.text(used.to_bytes(16, "little"))
-        assert bytes(16) in files
-        assert (1).to_bytes(16, "little") not in files
+                    await files.text(_digest_of(used))
+        assert _digest_of(0) in files
+        assert _digest_of(1) not in files
         nursery.cancel_scope.cancel()
 
 
@@ -125,3 +138,51 @@ async def test_files_that_never_came_are_asked_for_at_the_next_registration() ->
         fake.register()
         await fake.wait(GetFiles, count=2)
         await wait_until(lambda: fake.facts.files_digest in gateway.services.files)
+
+
+class Liar(FakeWorker):
+    """Names the digest of the true files, and sends others."""
+
+    def say(self, message: object) -> None:
+        if isinstance(message, Files):
+            other = {**message.files, "chat_template.jinja": b"{{ 'spy' }}"}
+            message = Files(message.digest, other)
+        super().say(message)  # type: ignore[arg-type]
+
+
+async def test_files_that_do_not_fit_their_digest_are_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With one line, also when the worker asks again and starts anew; it sees no prompt. A worker
+    with the true files serves.
+    """
+    async with open_gateway() as gateway:
+        liar = Liar("liar")
+        async with open_worker(gateway.address, liar):
+            refused = await liar.wait(Dismiss)
+            assert "do not fit the digest" in refused.reason
+            liar.register()
+            await liar.wait(Dismiss, count=2)
+        again = Liar("liar", identity=b"another identity")
+        async with (
+            open_worker(gateway.address, again),
+            open_worker(gateway.address, FakeWorker("w2", text="True.")),
+        ):
+            await again.wait(Dismiss)
+            asked = await gateway.ask()
+            assert asked.text == "True."
+        assert not liar.all_of(Submit) + again.all_of(Submit)
+    assert caplog.text.count("worker liar refused: its tokenizer and template files") == 1
+
+
+async def test_the_others_are_asked_for_the_true_files() -> None:
+    """A request that waits for the files while they turn out to be false gets the true ones."""
+    slow = FakeWorker("w2", text="True.")
+    async with open_gateway() as gateway, open_worker(gateway.address, slow):
+        await slow.wait(GetFiles)
+        files = gateway.services.files
+        files._entries.clear()
+        lies = {"tokenizer.json": b"{}"}
+        files.put(SENDER, DIGEST, lies)
+        assert (await gateway.ask()).text == "True."
+        assert len(slow.all_of(GetFiles)) == 2

@@ -164,7 +164,7 @@ async def test_files_over_the_limit_are_not_kept() -> None:
     """More than 32 MiB of text files are refused; the link lives."""
     async with open_gateway() as gateway:
         with pytest.raises(ConfigError, match="32 MiB"):
-            gateway.services.files.put(b"x" * 16, {"tokenizer.json": bytes(33 * 2**20)})
+            gateway.services.files.put(WorkerId(16 * b"s"), b"x" * 16, {"tokenizer.json": bytes(33 * 2**20)})
 
 
 async def test_a_taken_worker_port_is_one_clear_error() -> None:

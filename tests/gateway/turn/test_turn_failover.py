@@ -4,7 +4,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import msgspec
 import pytest
 import trio
 
@@ -234,7 +233,7 @@ async def test_nor_one_that_comes_back_with_another_tokenizer() -> None:
         asked = gateway.start()
         await wait_until(lambda: gateway.services.counters.turns_started == 1)
         worker.fail_engine()
-        worker.facts = msgspec.structs.replace(worker.facts, files_digest=b"other-text-files")
+        worker.change_files()
         worker.register()
         await worker.wait(GetFiles, count=2)
         FakeWorker.say(worker, Files(worker.facts.files_digest, worker.files))

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from protocol import wire
+from protocol.files_digest import files_digest
 from protocol.messages import (
     Abort,
     Accepted,
@@ -33,7 +34,6 @@ from tests.fakes.foreign_process import change, holding_worker
 from tests.fakes.gateway_end import REGULAR_NONCES, GatewayEnd, open_gateway_end, submission
 from tests.fakes.ports import free_ports
 from tests.fakes.worker_process import BOUND_S, is_alive, wait_dead, worker_process
-from workers.model_dir import files_digest
 
 A, B = b"a" * 16, b"b" * 16
 

@@ -6,11 +6,12 @@ in a folder, never a bare name of an index.
 """
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from config import INDEX_DRAFTERS, Config, WorkerConfig
+from config import INDEX_DRAFTERS, Config, WorkerConfig, worker_address
 from herma.boot.units import needed_variables, worker_unit
 from herma.child_processes import GRACE_S
 from protocol.addresses import IPC_PREFIX
@@ -50,11 +51,13 @@ def compose_file(config: Config, path: Path, image: str) -> str:
     services = {
         "gateway": _service(["gateway"], path, image, variables, config.gateway.drain_s + GRACE_S)
     }
-    _mount(services["gateway"], path.parent, _gateway_files(config), _written(config))
+    # In a container it is in the state volume, which all of them have.
+    own = worker_address(str(path), os.environ)
+    _mount(services["gateway"], path.parent, _gateway_files(config), _written(config, own))
     for worker in config.workers:
         words = ["worker", "--name", worker.name]
         service = _service(words, path, image, variables, worker.drain_s)
-        _mount(service, path.parent, _worker_files(worker), _sockets(worker.gateways))
+        _mount(service, path.parent, _worker_files(worker), _sockets(worker.gateways, own))
         _add_card(service, worker)
         services[worker_unit(worker.name).removesuffix(".service")] = service
     return json.dumps({"services": services, "volumes": {"herma-state": {}}}, indent=2) + "\n"
@@ -69,12 +72,12 @@ def _gateway_files(config: Config) -> list[str | None]:
     ]  # fmt: skip
 
 
-def _written(config: Config) -> list[str]:
+def _written(config: Config, own: str) -> list[str]:
     """The folders that a gateway writes to, as far as the configuration names them."""
     gateway = config.gateway
     files = config.ledger.path, gateway.responses.path, gateway.signing_key_file
     folders = [str(Path(file).parent) for file in files if file is not None]
-    return [*folders, *_sockets((gateway.worker_bind,))]
+    return [*folders, *_sockets((gateway.worker_bind,), own)]
 
 
 def _worker_files(worker: WorkerConfig) -> list[str | None]:
@@ -85,9 +88,10 @@ def _worker_files(worker: WorkerConfig) -> list[str | None]:
     return [*named, worker.script, worker.curve_secret_file]
 
 
-def _sockets(addresses: Iterable[str]) -> list[str]:
-    """The folders of Unix sockets that connect containers."""
-    paths = [one.removeprefix(IPC_PREFIX) for one in addresses if one.startswith(IPC_PREFIX)]
+def _sockets(addresses: Iterable[str], own: str) -> list[str]:
+    """The folders of Unix sockets that connect containers, without that of the address `own`."""
+    named = [one for one in addresses if one.startswith(IPC_PREFIX) and one != own]
+    paths = [one.removeprefix(IPC_PREFIX) for one in named]
     return [str(Path(path).parent) for path in paths if path[0] != "@"]
 
 

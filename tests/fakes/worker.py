@@ -46,7 +46,7 @@ from protocol.messages import (
     Welcome,
 )
 from protocol.tokens import count_tokens, pack_tokens, unpack_tokens
-from protocol.transport import DealerSocket, LocalDealer, is_local
+from protocol.transport import CurveClient, DealerSocket, LocalDealer, is_local
 from protocol.wire import decode_to_worker, encode
 from tests.fakes.text_files import make_text_files, make_tokenizer
 
@@ -86,6 +86,7 @@ class FakeWorker:
         files: dict[str, bytes] | None = None,
         digest: bytes | None = None,
         identity: bytes | None = None,
+        keys: CurveClient | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -122,7 +123,7 @@ class FakeWorker:
         identity = identity if identity is not None else name.encode().ljust(16, b"\0")
         self._identity = WorkerId(identity)
         self._socket: DealerSocket | LocalDealer = DealerSocket(
-            self._identity, self._hear, on_link=self._link_changed
+            self._identity, self._hear, on_link=self._link_changed, keys=keys
         )
 
     # Steering.

@@ -11,6 +11,7 @@ from gateway.app import build_services, running
 from gateway.link.peers import SILENCE_S
 from gateway.link.worker_link import PING_S
 from protocol.errors import ConfigError
+from protocol.ids import WorkerId
 from protocol.messages import (
     PROTOCOL_VERSION,
     Dismiss,
@@ -163,8 +164,9 @@ async def test_broken_files_are_one_clear_error() -> None:
 async def test_files_over_the_limit_are_not_kept() -> None:
     """More than 32 MiB of text files are refused; the link lives."""
     async with open_gateway() as gateway:
+        too_many = {"tokenizer.json": bytes(33 * 2**20)}
         with pytest.raises(ConfigError, match="32 MiB"):
-            gateway.services.files.put(WorkerId(16 * b"s"), b"x" * 16, {"tokenizer.json": bytes(33 * 2**20)})
+            gateway.services.files.put(WorkerId(16 * b"s"), b"x" * 16, too_many)
 
 
 async def test_a_taken_worker_port_is_one_clear_error() -> None:

@@ -35,6 +35,7 @@ api_key_env = "ENGINE_KEY"
 group = "big"
 rank = 1
 group_address = "tcp://127.0.0.1:8095"
+insecure_local = true
 launch = { argv = ["vllm"] }
 drain_s = 120
 """
@@ -197,6 +198,7 @@ def test_containers_have_what_the_file_names(tmp_path: Path) -> None:
     name = "x"
     model = "Qwen/Qwen3-0.6B"
     gateways = ["tcp://127.0.0.1:8090"]
+    insecure_local = true
     speculation = "auto"
     """)
     assert main(["container", "--config", str(file), "--output", str(tmp_path / "c")]) == 0
@@ -220,6 +222,17 @@ def test_containers_have_what_the_file_names(tmp_path: Path) -> None:
     assert services["herma-worker-x"]["volumes"] == own
     text = (tmp_path / "c" / "Containerfile").read_text()
     assert "HERMA_RUNTIME_DIR=/run/herma-control" in text
+
+
+def test_containers_meet_in_the_volume_of_their_state(tmp_path: Path) -> None:
+    """Where the default address is; nothing of the host's own state is mounted."""
+    file = tmp_path / "herma.toml"
+    file.write_text(TEXT)
+    assert main(["container", "--config", str(file), "--output", str(tmp_path / "c")]) == 0
+    services = load_compose(tmp_path / "c" / "compose.yaml")["services"]
+    own = [f"{file}:/etc/herma/herma.toml:ro", "herma-state:/var/lib/herma"]
+    assert services["gateway"]["volumes"] == own
+    assert services["herma-worker-gpu0"]["volumes"] == own
 
 
 def load_compose(path: Path) -> dict[str, dict[str, dict[str, list[str]]]]:

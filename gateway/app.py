@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import trio
 
-from config import Config, audit_path, make_place, provider_api_key, responses_path
+from config import Config, GatewayConfig, audit_path, make_place, provider_api_key, responses_path
 from gateway import upstream
 from gateway.alerts import Alerting
 from gateway.api import Signer
@@ -87,7 +87,7 @@ from protocol.ids import ID_BYTES
 from protocol.process_start import FIRST, ProcessStart
 from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop
-from protocol.transport import ControlSocket, is_local, load_curve_server
+from protocol.transport import ControlSocket, CurveServer, is_local, load_curve_server
 from protocol.version import VERSION
 
 CUT_AT: Final = 0.9
@@ -111,14 +111,6 @@ def build_services(
     neighbours = gateway_index.neighbours(config.gateway.worker_bind)
     config = gateway_index.config(config)
     gateway = config.gateway
-    keys = None
-    if gateway.curve_secret_file is not None:
-        keys = load_curve_server(gateway.curve_secret_file, gateway.curve_worker_keys)
-    elif not is_local(gateway.worker_bind) and not gateway.insecure_local:
-        raise ConfigError(
-            f"will not listen for workers on {gateway.worker_bind} without keys, where any user of "
-            "this host can join: set curve_secret_file and curve_worker_keys, or omit worker_bind"
-        )
     counters, files = Counters(), ModelFiles()
     core = Dispatch(
         config.models,
@@ -141,7 +133,7 @@ def build_services(
         gateway_id=os.urandom(ID_BYTES),
         epoch=epoch,
         gateways=neighbours,
-        keys=keys,
+        keys=_link_keys(gateway),
         step=write_batch,
         admits_others=gateway.insecure_local,
     )
@@ -164,6 +156,18 @@ def build_services(
         span_export=span_export,
         prompts=read_model_prompts(config.models),
     )
+
+
+def _link_keys(gateway: GatewayConfig) -> CurveServer | None:
+    """The keys of the link to the workers. Raises `ConfigError`, also where it needs some."""
+    if gateway.curve_secret_file is not None:
+        return load_curve_server(gateway.curve_secret_file, gateway.curve_worker_keys)
+    if not is_local(gateway.worker_bind) and not gateway.insecure_local:
+        raise ConfigError(
+            f"will not listen for workers on {gateway.worker_bind} without keys, where any user of "
+            "this host can join: set curve_secret_file and curve_worker_keys, or omit worker_bind"
+        )
+    return None
 
 
 def _providers(config: Config, environ: Mapping[str, str]) -> dict[str, upstream.Provider]:

@@ -250,6 +250,7 @@ def _config(folder: Path, fleet: Fleet, link_kind: LinkKind) -> str:
     text = f"""
 [gateway]
 worker_bind = "{link_kind.worker_bind(folder)}"
+insecure_local = true
 processes = {fleet.processes}
 max_queue = 4096
 disconnect_grace_s = 1

@@ -149,6 +149,7 @@ def worker_process(
         "model": model,
         "serves": "echo",
         "gateways": list(gateways),
+        "insecure_local": "curve_server_key" not in settings,
         "engine": "synthetic",
         "max_seqs": 8,
         "token_budget": 256,

@@ -8,6 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,8 +54,7 @@ def _parse(text: str, source: str) -> Config:
     except tomllib.TOMLDecodeError as error:
         why, line = _toml_error(str(error))
         raise ConfigError(f"{source}{line}: not valid TOML: {why}") from error
-    _fill_address(raw, source)
-    _fill_workers(raw)
+    _fill(raw, source)
     _refuse(type_mistakes(raw, Config), text, source)
     config = msgspec.convert(raw, Config)
     _refuse(mistakes(config), text, source)
@@ -64,7 +64,7 @@ def _parse(text: str, source: str) -> Config:
 def find_mistakes(text: str, source: str) -> list[str]:
     """A line for each mistake in `text`, with the place and the remedy; none if it has none."""
     try:
-        found = all_mistakes(text, _fill_workers, _toml_error)
+        found = all_mistakes(text, partial(_fill, source=source), _toml_error)
     except RecursionError:
         return [f"{source}: the configuration is nested too deeply"]
     return [
@@ -101,11 +101,12 @@ def _toml_error(message: str) -> tuple[str, str]:
     return f"{message[: match.start()]} (column {match['column']})", f":{match['line']}"
 
 
-def _fill_address(raw: dict[str, Any], source: str) -> None:
-    """Give the gateway the address of this file, unless the file names one."""
+def _fill(raw: dict[str, Any], source: str) -> None:
+    """Fill what the file leaves out, first the gateway's address, which is the file's own."""
     gateway = raw.setdefault("gateway", {})
     if isinstance(gateway, dict) and "worker_bind" not in gateway:
         gateway["worker_bind"] = worker_address(source, os.environ)
+    _fill_workers(raw)
 
 
 def _fill_workers(raw: dict[str, Any]) -> None:

@@ -25,8 +25,8 @@ _WORDS: Final[Mapping[object, str]] = {
 _NO_BOUND: Final = 2**31 - 1
 """Bounds from here on only keep numbers within machine words."""
 
-_FILLED: Final = frozenset({"serves", "gateways", "token_budget"})
-"""Keys of a worker that come from other tables where they are absent."""
+_FILLED: Final = frozenset({"serves", "gateways", "token_budget", "worker_bind"})
+"""Keys that come from other tables, or from the host, where they are absent."""
 
 _PAGE: Final = """\
 # The configuration file
@@ -97,7 +97,8 @@ def _keys(struct: type[msgspec.Struct]) -> Iterator[str]:
 def _default(field: msgspec.structs.FieldInfo) -> str:
     """The default in TOML; a word for none."""
     value = field.default
-    if value is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
+    is_made = field.default_factory is not msgspec.NODEFAULT and field.name not in _FILLED
+    if value is msgspec.NODEFAULT and is_made:
         value = field.default_factory()
     if value is msgspec.NODEFAULT and field.name not in _FILLED:
         return "needed"

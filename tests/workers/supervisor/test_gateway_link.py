@@ -41,7 +41,6 @@ async def test_a_link_that_cannot_be_dialled_leaves_no_open_socket() -> None:
         log := Log("w", beside_gateway=False),
         on_work=lambda: None,
         on_drain=lambda _: None,
-        on_distrust=lambda _epoch, _why: None,
         on_siblings=lambda _: None,
         on_distrust=lambda _: None,
     )
@@ -259,7 +258,6 @@ async def test_work_is_noted_once_it_is_with_the_engine(tmp_path: Path) -> None:
         log := Log("w", beside_gateway=False),
         on_work=lambda: engine.done.append("work"),
         on_drain=lambda _: None,
-        on_distrust=lambda _epoch, _why: None,
         on_siblings=lambda _: None,
         on_distrust=lambda _: None,
     )

@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import trio
 
 from benchmarks.micro.figures import Figure, lower_quartile_us
-from benchmarks.micro.routing import BLOCK_SIZE, FILES_DIGEST, idle_fleet
+from benchmarks.micro.routing import BLOCK_SIZE, idle_fleet
 from config import Config, ModelConfig
 from gateway.api.chat_parser import parse_chat_request
 from gateway.api.request import ChatRequest
@@ -32,8 +33,9 @@ from gateway.routing.fleet import ModelView
 from gateway.turn.caller import Caller
 from gateway.turn.preparation import Job, prepare
 from gateway.turn.services import Services
+from protocol.files_digest import files_digest
 from protocol.hashing import root_digest
-from protocol.ids import ID_BYTES
+from protocol.ids import ID_BYTES, WorkerId
 from protocol.messages import Submit
 from protocol.tokens import pack_tokens
 from protocol.wire import encode
@@ -163,9 +165,10 @@ Clock = Callable[[], float]
 class _PromptPath:
     """The path of a request up to the frame for the worker."""
 
-    def __init__(self, services: Services, text: ModelText) -> None:
+    def __init__(self, services: Services, text: ModelText, digest: bytes) -> None:
         self.services = services
         self.text = text
+        self._digest = digest
         self._dispatch, _ = idle_fleet(MODEL, ["w"])
         self._num_tickets = 0
 
@@ -208,7 +211,7 @@ class _PromptPath:
     def _view(self) -> ModelView:
         view = self._dispatch.fleet.find(MODEL)
         assert view is not None
-        return view
+        return msgspec.structs.replace(view, files_digest=self._digest)
 
     def _route(self, job: Job) -> None:
         self._num_tickets += 1
@@ -235,8 +238,9 @@ async def _prompt_path() -> AsyncIterator[_PromptPath]:
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(services.files.run)
-            services.files.put(FILES_DIGEST, files)
-            yield _PromptPath(services, await services.files.text(FILES_DIGEST))
+            digest = files_digest(files)
+            services.files.put(WorkerId(bytes(16)), digest, files)
+            yield _PromptPath(services, await services.files.text(digest), digest)
             nursery.cancel_scope.cancel()
     finally:
         services.link.close()

@@ -257,7 +257,9 @@ class _TracedGateway:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
-        return self._process.stdout.readline()
+        while (line := self._process.stdout.readline()).startswith("dashboard "):
+            pass  # the gateway prints its dashboard's address behind `ready`
+        return line
 
     def _ask(self, messages: list[dict[str, str]]) -> str:
         body = json.dumps({"model": "echo", "messages": messages, "stream": True}).encode()

@@ -25,7 +25,7 @@ model = "{folder}/model"
 serves = "small"
 """
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) \S")
-OURS = re.compile(r"(ready http://|herma: )")
+OURS = re.compile(r"((ready|dashboard) http://|herma: )")
 EVENT = re.compile(r'\{"event":"[a-z ]+",.*"time":"[^"]+"\}\n')
 
 

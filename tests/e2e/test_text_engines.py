@@ -192,7 +192,9 @@ def test_other_paths_go_to_the_engine(fleet: Fleet) -> None:
         assert "".join(words) == answer_to("hello", 9)
         sound = os.urandom(25 * 2**20)
         form = {"data": {"model": "m", "language": "de"}, "files": {"file": ("a.wav", sound)}}
-        heard = client.post("/audio/transcriptions", **form).json()
+        reply = client.post("/audio/transcriptions", **form)
+        heard = reply.json()
+        assert reply.status_code == 200, reply.text
         assert heard["is_there"]
         assert heard["num_bytes"] > len(sound)
         speech = client.post("/audio/speech", json={"model": "m", "input": "x", "voice": "y"})

@@ -15,7 +15,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test test-gateway check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-page
+.PHONY: up install dev test test-gateway check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-peers test-page
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -218,6 +218,20 @@ test-engines: $(DEV)
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target $(SERVING_PATH) $(SERVING)
 	PYTHONPATH=.:$(ENGINES_DIR)/python $(BIN)/python -m tests.engines.gguf_of config/builtin/herma-tiny $(TINY_GGUF)
 	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/engines $(ARGS)
+
+# Servers that others put before or behind a gateway: LiteLLM, SMG and, where they install, vllm-router
+# and dynamo's frontend with its mocker, each in an environment of its own outside the checkout, made
+# once; and `transformers serve`. A real llama-server is for `make test-engines`.
+PEERS_DIR ?= $(HOME)/.cache/herma-peers
+
+test-peers: export HERMA_PEERS_DIR := $(abspath $(PEERS_DIR))
+test-peers: export SERVING_PATH := $(abspath $(PEERS_DIR))/serving
+test-peers: $(DEV)
+	$(BIN)/python -m tests.peers.install $(HERMA_PEERS_DIR)
+	$(BIN)/python -m pip install -q --no-deps --upgrade --target $(SERVING_PATH) $(SERVING)
+	@echo "transformers serve: installed"
+	$(BIN)/python -m pytest -q -rs -m 'slow or not slow' -o faulthandler_timeout=0 tests/peers \
+		tests/engines/test_transformers_serve.py $(ARGS)
 
 # Requests made out of /openapi.json, valid and invalid ones, by a program that knows nothing else.
 test-api: export SCHEMATHESIS_PROGRAM := $(abspath $(CLIENTS_DIR))/schemathesis/bin/schemathesis

@@ -31,18 +31,20 @@ PROGRAMS: Final = (
 )
 
 
-def command_of(folder: Path, name: str) -> Path | None:
+def command_of(folder: Path, name: str, programs: tuple[Program, ...] = PROGRAMS) -> Path | None:
     """The command of an installed program; None if it is not installed."""
-    program = next(one for one in PROGRAMS if one.name == name)
+    program = next(one for one in programs if one.name == name)
     command = folder / name / "bin" / program.command
     return command if command.exists() else None
 
 
-def main() -> int:
-    """Install what is missing, with a line for each program."""
-    folder, is_complete = Path(sys.argv[1]).absolute(), True
-    for program in PROGRAMS:
-        if command_of(folder, program.name) is None:
+def install(folder: Path, programs: tuple[Program, ...]) -> bool:
+    """Install what is missing, with a line for each program. Returns whether all that must be
+    installed is.
+    """
+    is_complete = True
+    for program in programs:
+        if command_of(folder, program.name, programs) is None:
             venv.create(folder / program.name, with_pip=True)
             python = folder / program.name / "bin" / "python"
             made = subprocess.run(
@@ -58,8 +60,8 @@ def main() -> int:
                 is_complete &= not program.must
                 continue
         print(f"{program.requirement}: installed", flush=True)
-    return 0 if is_complete else 1
+    return is_complete
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(0 if install(Path(sys.argv[1]).absolute(), PROGRAMS) else 1)

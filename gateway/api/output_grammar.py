@@ -111,7 +111,9 @@ def given_grammar(raw: Mapping[str, Any]) -> OutputGrammar | None:
     given = [
         (name, kind, raw[name])
         for name, kind in _FIELDS.items()
-        if raw.get(name) not in (None, False, "")
+        if raw.get(name) not in (None, False)
+        # Clients of Ollama and llama.cpp send these empty for "none".
+        and not (raw[name] == "" and kind in ("format", "gbnf"))
     ]
     nested = raw.get(_NESTED)
     if nested is not None:

@@ -11,7 +11,7 @@ PAGES = sorted((Path(__file__).parents[2] / "docs" / "engines").glob("*.md"))
 EXAMPLES = [
     pytest.param(block, id=f"{page.stem}-{at}")
     for page in PAGES
-    for at, block in enumerate(re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL))
+    for at, block in enumerate(re.findall(r"```toml[^\n]*\n(.*?)```", page.read_text(), re.DOTALL))
 ]
 
 
@@ -31,7 +31,7 @@ def test_two_hosts_know_each_other() -> None:
     text = text.replace("sha256:...", f"sha256:{'0' * 64}")
     one_host, host_a = (
         parse_config(block, "example")
-        for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+        for block in re.findall(r"```toml[^\n]*\n(.*?)```", text, re.DOTALL)
     )
     assert one_host.gateway.processes == 2
     (worker,) = host_a.workers

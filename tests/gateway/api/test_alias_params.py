@@ -24,7 +24,7 @@ def said(**fields: Any) -> list[str]:
     [
         ("temperature", "hot", "expected `float`, got `str`"),
         ("temperature", 101, "expected `float` <= 100.0"),
-        ("max_tokens", 0, "expected `int` >= 1"),
+        ("max_tokens", -1, "expected `int` >= 0"),
         ("stop", [1], "expected `str`, got `int`"),
         ("seed", 1.5, "expected `int`, got `float`"),
         ("chat_template_kwargs", "x", "expected `object`, got `str`"),

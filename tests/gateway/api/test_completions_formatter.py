@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from gateway.api.api_format import AnswerHead
-from gateway.api.completions_formatter import completions_format
+from gateway.api.completions_formatter import Echo, completions_format
 from gateway.api.errors import busy
 from gateway.api.events import (
     ChoiceEvent,
@@ -48,7 +48,7 @@ def _chunks(data: bytes) -> list[Any]:
 
 def test_deltas_and_the_whole_are_the_same_answer() -> None:
     """Streamed texts, ends, log-probabilities and usage add up to the body in one piece."""
-    dialect = completions_format(["A: ", "B: "])
+    dialect = completions_format([Echo("A: "), Echo("B: ")])
     stream, whole = dialect.streamed(HEAD), dialect.whole(HEAD)
     data = stream.head(2)
     for event in EVENTS:

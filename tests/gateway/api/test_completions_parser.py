@@ -72,7 +72,6 @@ def test_logprobs_is_a_number_here() -> None:
         ({"prompt": {"a": 1}}, "prompt"),
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 3}, "best_of"),
-        ({"echo": True, "logprobs": 1}, "logprobs"),
         ({"prompt_logprobs": 1}, "prompt_logprobs"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),

@@ -130,7 +130,9 @@ def test_without_the_server_nothing_under_a_limit_is_sent(server: Server, tmp_pa
         server.stop()
         free = claim(4, 2)._replace(caps=())
         assert one.write([claim(3, 1), free], [Settlement(1, settled(3))], []) == {3}
-        with pytest.raises(LedgerError, match="the shared limits cannot be reached"):
+        with pytest.raises(
+            LedgerError, match="the shared limits: the Redis server cannot be reached"
+        ):
             one.look([CLOUD])
         server.start()
         assert other.write([claim(1, 1, "b")], [], []) == {1}

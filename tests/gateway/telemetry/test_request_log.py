@@ -61,15 +61,13 @@ async def test_it_is_off_unless_asked_for(caplog: pytest.LogCaptureFixture) -> N
 
 
 async def test_a_client_s_path_makes_no_second_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Nor another field: a line break and a blank in it become question marks."""
+    """Nor another field: a path with a line break or a blank in it is refused, not logged."""
     caplog.set_level(logging.INFO)
     async with whole_gateway(log="requests") as whole:
         reply = await whole.post("/v1/x%0A2026%20status=200", model="alpha")
-    assert reply.status >= 400
-    (line,) = [record.getMessage() for record in caplog.records if record.name == LOGGER]
-    assert "\n" not in line
-    assert fields_of(line)["api"] == "x?2026?status=200"
-    assert fields_of(line)["status"] == str(reply.status)
+    assert reply.status == 400
+    lines = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    assert not [line for line in lines if "2026" in line]
 
 
 def test_a_failure_says_why_and_how_often_it_was_tried() -> None:

@@ -50,7 +50,10 @@ async def _served(app: Any, **options: Any) -> AsyncIterator[str]:
     ("beginning", "told"),
     [
         (b"GET / HTTP/1.1\r\nhost: x\r\n", [408]),
-        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{", [408]),
+        (
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{",
+            [408],
+        ),
         (b"", []),
     ],
 )

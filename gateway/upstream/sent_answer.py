@@ -110,21 +110,37 @@ class SentAnswer:
         self._num_events += chunks.count(_DATA)
         if not chunks or self._obstacle is not None:
             return
-        data = [data_of(event) for event in split_events(chunks)]
-        data = [one for one in data if one.startswith(b"{")]
         try:
-            if data and not self.head:
-                head = _decode_head(data[0])
+            found = _decode_chunks(_as_array(chunks))
+            if not self.head:
+                data = map(data_of, split_events(chunks))
+                head = _decode_head(next((one for one in data if one.startswith(b"{")), b"{}"))
                 self.head = {name: head[name] for name in _HEAD if name in head}
-            found = _decode_chunks(b"[" + b",".join(data) + b"]")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self._obstacle = "its chunks are not of the usual form"
             return
         for chunk in found:
             for choice in chunk.choices or ():
-                self._take(choice)
+                delta = choice.delta
+                # The usual chunk of text, for which nothing is called.
+                if (
+                    delta is not None
+                    and delta.content.__class__ is str
+                    and delta.reasoning_content is delta.reasoning is delta.tool_calls is None
+                    and delta.reasoning_details is delta.function_call is delta.refusal is None
+                    and delta.audio is choice.finish_reason is choice.logprobs is None
+                    and not choice.index
+                    and delta.content
+                ):
+                    self._text += (delta.content,)
+                    self._num_chunks += 1
+                else:
+                    self._take(choice)
             if chunk.usage is not None:
                 self._counted = chunk.usage.completion_tokens or 0
+        # Pieces are joined, so that a long answer is one string and its newest pieces.
+        self._text, self._reasoning = [self.text], [self.reasoning]
+        self._num_chars = len(self._text[0]) + len(self._reasoning[0])
         if self._num_chars > MAX_CHARS:
             self._obstacle = "it is too long"
             self._text, self._reasoning = [], []
@@ -136,7 +152,7 @@ class SentAnswer:
             return self._obstacle
         text = self.text
         if not text.strip():
-            return "its thoughts are open" if self._reasoning else "it has no text yet"
+            return "its thoughts are open" if any(self._reasoning) else "it has no text yet"
         if "<think" in text or "</think" in text:
             # A template would take them for thoughts, and write them elsewhere or not at all.
             return "its text contains thoughts"
@@ -157,16 +173,25 @@ class SentAnswer:
             self._obstacle = "it is not all text"
         elif delta.reasoning_details and not isinstance(thought, str):
             self._obstacle = "its thoughts are hidden"
-        elif thought and (self._text or not isinstance(thought, str)):
+        elif thought and (any(self._text) or not isinstance(thought, str)):
             self._obstacle = "its thoughts are behind its text"
         elif thought:
             self._reasoning.append(thought)
             self.reasoning_field = "reasoning_content" if delta.reasoning_content else "reasoning"
-            self._count(thought)
+            self._num_chunks += 1
         if self._obstacle is None and delta.content:
             self._text.append(delta.content)
-            self._count(delta.content)
+            self._num_chunks += 1
 
-    def _count(self, text: str) -> None:
-        self._num_chars += len(text)
-        self._num_chunks += 1
+
+def _as_array(chunks: bytes) -> bytes:
+    """The data of whole events as one JSON array, so that they are decoded in one call."""
+    if (
+        chunks.startswith(b"data: {")
+        and b"\r" not in chunks
+        and b"data: [DONE]" not in chunks
+        and chunks.count(b"\n") == 2 * chunks.count(b"\n\ndata: {") + 2
+    ):
+        return b"[" + chunks[6:-2].replace(b"\n\ndata: {", b",{") + b"]"
+    data = [data_of(event) for event in split_events(chunks)]
+    return b"[" + b",".join(one for one in data if one.startswith(b"{")) + b"]"

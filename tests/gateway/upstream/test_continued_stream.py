@@ -1,6 +1,7 @@
 """The seam of an answer that two upstreams give: for a client it is one answer."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -234,6 +235,32 @@ def test_long_answers_are_read_as_they_come() -> None:
     assert len(answer.chunks) < 300
     assert answer.obstacle() is None
     assert (answer.text, answer.tokens) == ("word " * 10_000, 10_000)
+
+
+def test_comments_and_other_forms_are_read() -> None:
+    """As the usual ones, which are decoded together."""
+    odd = event({"content": " two"}).replace(b"\n", b"\r\n")
+    answer = sent(b": hello\n\n", event({"content": "One"}), odd, b": bye\n\n")
+    assert (answer.text, answer.head["id"], answer.obstacle()) == ("One two", "one", None)
+
+
+def test_keeping_text_costs_no_call_for_each_chunk() -> None:
+    """Reading is the only work, and it is done for many chunks at once."""
+    answer = sent(event({"content": "first"}))
+    data = event({"content": "word "})
+    num_calls = 0
+
+    def count(_frame: object, what: str, _arg: object) -> None:
+        nonlocal num_calls
+        num_calls += what in ("call", "c_call")
+
+    for _ in range(255):
+        answer.chunks += (data,)
+    sys.setprofile(count)
+    answer.read()
+    sys.setprofile(None)
+    assert answer.tokens == 256
+    assert num_calls < 64
 
 
 def test_known_providers_and_models() -> None:

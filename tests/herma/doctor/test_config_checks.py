@@ -147,9 +147,9 @@ def test_a_port_of_another_program(machine: Machine) -> None:
     row = f"   0: 0100007F:{8080:04X} 00000000:0000 0A 0:0 00:0 0 0 0 4711 1\n"
     machine.write("/proc/net/tcp", LISTEN + row)
     assert only(machine).what == "port 8080 ([gateway] port) is taken by a process of another user"
-    machine.write("/proc/33/comm", "nginx\n")
+    machine.write("/proc/33/comm", "postgres\n")
     machine.link("/proc/33/fd/3", "socket:[4711]")
-    assert only(machine).what == "port 8080 ([gateway] port) is taken by nginx, process 33"
+    assert only(machine).what == "port 8080 ([gateway] port) is taken by postgres, process 33"
     machine.write("/proc/33/cmdline", "herma gateway\0")
     assert examine(machine.host, config_of()) == []
 

@@ -69,6 +69,7 @@ from gateway.turn import (
     preview_route,
     read_model_prompts,
 )
+from protocol.addresses import is_local_address
 from protocol.audit import Act
 from protocol.control_messages import (
     GATEWAY_SOCKET,
@@ -162,10 +163,11 @@ def _link_keys(gateway: GatewayConfig) -> CurveServer | None:
     """The keys of the link to the workers. Raises `ConfigError`, also where it needs some."""
     if gateway.curve_secret_file is not None:
         return load_curve_server(gateway.curve_secret_file, gateway.curve_worker_keys)
-    if not is_local(gateway.worker_bind) and not gateway.insecure_local:
-        raise ConfigError(
-            f"will not listen for workers on {gateway.worker_bind} without keys, where any user of "
-            "this host can join: set curve_secret_file and curve_worker_keys, or omit worker_bind"
+    bind = gateway.worker_bind
+    if is_local_address(bind) and not is_local(bind) and not gateway.insecure_local:
+        raise ConfigError(  # a public address is refused as one where it is bound
+            f"will not listen for workers on {bind} without keys, where any user of this host can "
+            "join: set curve_secret_file and curve_worker_keys, or omit worker_bind"
         )
     return None
 

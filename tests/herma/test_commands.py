@@ -254,7 +254,7 @@ def test_a_public_bind_without_keys_is_refused(tmp_path: Path) -> None:
     assert "[[keys]]" in _refusal("up", "--config", _file(tmp_path, '[gateway]\nhost = "0.0.0.0"'))
     public = '[gateway]\nworker_bind = "tcp://0.0.0.0:0"'
     assert "curve_secret_file" in _refusal("gateway", "--config", _file(tmp_path, public))
-    assert "without keys" in _refusal("gateway", "--port", "0", "--worker-bind", "tcp://0.0.0.0:0")
+    assert "public" in _refusal("gateway", "--port", "0", "--worker-bind", "tcp://0.0.0.0:0")
 
 
 def test_a_worker_that_is_not_in_the_file_is_named(tmp_path: Path) -> None:

@@ -26,22 +26,20 @@ def effective_lines(config: Config, path: Path) -> Iterator[str]:
     `# default`. A key without a value is left out.
     """
     text = path.read_text(encoding="utf-8")
-    written = tomllib.loads(text)
     profiles = {model.name: model.profile for model in config.models}
+    source = _Source(path, text, tomllib.loads(text), profiles)
     for name in config.__struct_fields__:
         value = getattr(config, name)
         if isinstance(value, tuple):
             for index, item in enumerate(value):
                 header = f"[[{name}]]"
-                yield from _table(
-                    header, item, (name, index), _Source(path, text, written, profiles)
-                )
+                yield from _table(header, item, (name, index), source)
         elif isinstance(value, Mapping):
             for key, item in value.items():
                 header = f"[{name}.{_key(key)}]"
-                yield from _table(header, item, (name, key), _Source(path, text, written, profiles))
+                yield from _table(header, item, (name, key), source)
         elif isinstance(value, msgspec.Struct):
-            yield from _table(f"[{name}]", value, (name,), _Source(path, text, written, profiles))
+            yield from _table(f"[{name}]", value, (name,), source)
         else:
             yield f"{name} = {_toml(value)}"
 

@@ -109,7 +109,7 @@ def _is_up(url: str, verify: Any) -> bool:
 
 
 def _block(page: str, language: str, begin: str) -> str:
-    fence = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    fence = re.compile(r"^```([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
     blocks = fence.findall((DOCS / page).read_text())
     (found,) = [text for kind, text in blocks if kind == language and begin in text]
     return str(found)

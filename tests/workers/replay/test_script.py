@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_the_example_of_the_page_is_a_script() -> None:
     """What people copy works."""
     page = Path(__file__).parents[3] / "docs" / "engines-without-model.md"
-    (example,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    (example,) = re.findall(r"```toml script\n(.*?)```", page.read_text(), re.DOTALL)
     script = parse_script(example, str(page))
     assert [rule.die for rule in script.rules] == [None, None, "kill"]
     assert "<tool_call>" in script.rules[0].answer

@@ -1,4 +1,4 @@
-"""The documentation names files and folders that exist."""
+"""The documentation names files and folders that exist, and the index every decision."""
 
 import re
 from collections.abc import Iterator
@@ -28,3 +28,16 @@ def _missing(page: Path) -> Iterator[str]:
 def test_a_page_names_files_that_exist(page: Path) -> None:
     """Paths in backticks and relative links of a page lead somewhere."""
     assert not [*_missing(page)]
+
+
+def test_the_index_of_decisions_lists_each_with_its_title() -> None:
+    """In the order of their numbers, with a date and a state."""
+    folder = ROOT / "docs" / "decisions"
+    pages = {
+        page.name: page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        for page in sorted(folder.glob("0*.md"))
+    }
+    row = re.compile(r"^\| \[(\d+)\]\((\S+)\) \| (.+) \| \d{4}-\d\d-\d\d \| .+ \|$", re.MULTILINE)
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    listed = {name: f"{number} {title}" for number, name, title in row.findall(index)}
+    assert [*listed.items()] == [*pages.items()]

@@ -112,7 +112,7 @@ def test_generation_config_decides_what_ends_a_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
+        ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM"),
         ({"architectures": None, "model_type": "mamba"}, "mamba"),
         ({"architectures": "Qwen3ForCausalLM"}, "architectures"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "dynamic"),

@@ -44,7 +44,7 @@ def read_eagle3(path: Path, shape: Eagle3Shape, target: Network) -> Eagle3Weight
     """The weights in the directory `path`. Raises `ConfigError`."""
     config, names = shape.network, shape.network.names
     hidden = config.hidden_size
-    (merged, _), out, (gates, _), down, _ = config.matrices(config.layers[0])
+    (merged, _), out, _, (gates, _), down = config.matrices(config.layers[0])
     heads = config.attention
     key = heads.num_kv_heads * heads.head_dim
     with reading(path, config, target) as reader:

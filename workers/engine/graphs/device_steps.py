@@ -521,7 +521,7 @@ def _buckets(
     return buckets_of(
         max_rows,
         token_budget,
-        config.layer_weights // config.num_layers,
+        config.active_weights // config.num_layers,
         is_fp8=model.weights.is_fp8,
         verifies=verifies,
         invariant_sizes=capture_sizes(max_rows) if model.invariant else None,

@@ -51,6 +51,11 @@ class Stored(StrEnum):
         """What follows a module's name to name its scales."""
         return ".weight_scale_inv" if self is Stored.FP8_BLOCKS else ".weight_scale"
 
+    @property
+    def fused_scale_suffix(self) -> str:
+        """What follows the name of a tensor of all experts to name its scales."""
+        return self.scale_suffix.replace(".weight", "")
+
 
 def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
     """The format by the `quantization_config` of config.json. Raises `ConfigError`."""

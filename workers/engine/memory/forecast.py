@@ -13,7 +13,8 @@ from kernels.int4 import GROUPS
 from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules
 from workers.engine.memory.kv_size import CARD_SHARE
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
-from workers.engine.models.description import DeltaRule, Layer, ModelConfig
+from workers.engine.models.description import DeltaRule, Dense, Layer, ModelConfig
+from workers.engine.models.tensor_names import last_part
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
 from workers.scheduler import CARD_SEQS, most_sequences
 
@@ -180,10 +181,15 @@ def _are_wide(config: ModelConfig, layer: Layer, kept: KeptModules, at: int) -> 
         # Scales by block do not move with the rows, so the loader widens these.
         is_moved = config.stored.is_by_block and (mixer.is_partial or mixer.out_gate)
     reads_wide = is_moved or has_kept(inputs)
-    yield reads_wide
-    yield from (has_kept(each) for each in ((out,), names.gate_up, (names.down,)))
     # Attention's output gates are rows of the queries.
-    yield reads_wide or isinstance(mixer, DeltaRule)
+    yield from (reads_wide, has_kept((out,)), reads_wide or isinstance(mixer, DeltaRule))
+    if isinstance(layer.mlp, Dense):
+        yield from (has_kept(names.gate_up), has_kept((names.down,)))
+        return
+    for start in (f"{names.experts}.0", names.shared):
+        yield has_kept(tuple([f"{start}.{last_part(name)}" for name in names.gate_up]))
+        yield has_kept((f"{start}.{last_part(names.down)}",))
+    yield True
 
 
 def _wide_row(columns: int) -> int:
@@ -209,9 +215,7 @@ def kv_token_bytes(config: ModelConfig, choice: Choice) -> int:
 
 def step_bytes(config: ModelConfig, token_budget: int) -> int:
     """The tensors of the widest layer for a full step, and a full batch of draws with filters."""
-    widest = max(
-        sum(rows for rows, _ in config.matrices(layer)) + layer.mlp.width for layer in config.layers
-    )
+    widest = max(config.row_numbers(layer) for layer in config.layers)
     row = _HALF * (widest + _RESIDUALS * config.hidden_size)
     draws = min(CARD_SEQS, token_budget) * config.vocab_size * 4 * _SAMPLER_COPIES
     return max(token_budget * row, draws)

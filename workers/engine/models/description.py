@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from kernels.delta_rule import DeltaSizes
+from kernels.experts import Activation, Routing
 from workers.engine.load.quantize import Stored
 
 
@@ -120,11 +121,40 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate = Gate.SILU
 
 
+class Experts(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture: every token goes through a few of many gated networks, each `width` gates wide.
+
+    `routing` says how many there are and how they are chosen, `activation` what they apply
+    (`kernels.experts` has the meaning of both). Every token also goes through a shared one of
+    `shared_width` gates, unless that is 0; with `shared_gate` that is multiplied by the sigmoid of
+    a product. `biased`: router and experts add biases. `choice_bias`: the router has one by which
+    it only chooses.
+    """
+
+    width: int
+    routing: Routing
+    activation: Activation = Activation()
+    shared_width: int = 0
+    shared_gate: bool = False
+    biased: bool = False
+    choice_bias: bool = False
+
+    @property
+    def num_experts(self) -> int:
+        """Of those among which a token's are chosen."""
+        return self.routing.num_experts
+
+    @property
+    def gate(self) -> Gate:
+        """Of the shared one."""
+        return Gate.SILU
+
+
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """`x += mixer(norm(x)); x += mlp(norm(x))`; with `branch_norms` each summand is normed too."""
 
     mixer: Attention | DeltaRule
-    mlp: Dense
+    mlp: Dense | Experts
     branch_norms: bool = False
 
 
@@ -135,6 +165,10 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     layer's modules follow `layers.N.`; those of a delta rule follow `delta` too. The matrices of a
     tuple are merged in its order. Names that begin with one of `skipped` are no part of the
     network.
+
+    Of a mixture's modules those of expert N follow `experts.N.`, those of the shared one `shared.`;
+    both are called as in a dense network (`gate_up`, `down`). Where all experts are in one tensor
+    that is `fused_gate_up` or `fused_down` behind `experts.`.
     """
 
     prefixes: tuple[str, ...] = ("model.",)
@@ -145,6 +179,13 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     k_norm: str = "self_attn.k_norm"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    router: str = "mlp.gate"
+    choice_bias: str = "e_score_correction_bias"
+    experts: str = "mlp.experts"
+    fused_gate_up: str = "gate_up_proj"
+    fused_down: str = "down_proj"
+    shared: str = "mlp.shared_expert"
+    shared_gate: str = "mlp.shared_expert_gate"
     mixer_norm: str = "input_layernorm"
     mixer_out_norm: str = ""
     mlp_norm: str = "post_attention_layernorm"
@@ -220,26 +261,67 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         numbers = sum([rule.sizes.columns + 2 * rule.num_value_heads for rule in rules])
         return item_bytes * num_rows * numbers
 
-    def matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of the merged products of a layer: qkv (for a delta rule with z), out,
-        gates and ups, down, and the mixer's gate, which has no rows if there is none.
+    @property
+    def mixtures(self) -> list[Experts]:
+        """The mixtures of all layers that have one."""
+        return [layer.mlp for layer in self.layers if isinstance(layer.mlp, Experts)]
+
+    def mixer_matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
+        """Rows and columns of the merged products of a layer's mixer: qkv (for a delta rule with
+        z), out, and the mixer's gate, which has no rows if there is none.
         """
-        mixer, width, hidden = layer.mixer, layer.mlp.width, self.hidden_size
-        mlp = (2 * width, hidden), (hidden, width)
+        mixer, hidden = layer.mixer, self.hidden_size
         if isinstance(mixer, DeltaRule):
             sizes = mixer.sizes
             rows = sizes.columns + sizes.value_columns
-            gates = 2 * sizes.num_value_heads, hidden
-            return (rows, hidden), (hidden, sizes.value_columns), *mlp, gates
+            return (
+                (rows, hidden),
+                (hidden, sizes.value_columns),
+                (2 * sizes.num_value_heads, hidden),
+            )
         query = mixer.query_size
         merged = query + 2 * mixer.num_kv_heads * mixer.head_dim
-        return (merged, hidden), (hidden, query), *mlp, (query * mixer.out_gate, hidden)
+        return (merged, hidden), (hidden, query), (query * mixer.out_gate, hidden)
+
+    def mlp_matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
+        """Of gates and ups, and of down; of a mixture these are the stacks of all experts, and then
+        come those of the shared one and the router, which has a row more for the shared one's gate.
+        """
+        mlp, hidden = layer.mlp, self.hidden_size
+        if isinstance(mlp, Dense):
+            return _gated(mlp.width, hidden)
+        (rows, _), (_, width) = _gated(mlp.width, hidden)
+        count = mlp.num_experts
+        stacks = (count * rows, hidden), (count * hidden, width)
+        return *stacks, *_gated(mlp.shared_width, hidden), (count + mlp.shared_gate, hidden)
+
+    def matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
+        """Rows and columns of all merged products of a layer."""
+        return *self.mixer_matrices(layer), *self.mlp_matrices(layer)
 
     @property
     def layer_weights(self) -> int:
         """Numbers in the products of all layers; norms and biases are a thousandth of them."""
         sizes = {layer: sum(r * c for r, c in self.matrices(layer)) for layer in set(self.layers)}
         return sum([sizes[layer] for layer in self.layers])
+
+    @property
+    def active_weights(self) -> int:
+        """As `layer_weights`, but those by which one token is multiplied."""
+        idle = [
+            (mlp.num_experts - mlp.routing.num_active) * 3 * mlp.width * self.hidden_size
+            for mlp in self.mixtures
+        ]
+        return self.layer_weights - sum(idle)
+
+    def row_numbers(self, layer: Layer) -> int:
+        """Numbers that one token's products in a layer put out."""
+        mlp = layer.mlp
+        mixed = sum([rows for rows, _ in self.mixer_matrices(layer)])
+        if isinstance(mlp, Dense):
+            return mixed + 3 * mlp.width + self.hidden_size
+        active = mlp.routing.num_active * (3 * mlp.width + self.hidden_size)
+        return mixed + active + 3 * mlp.shared_width + self.hidden_size + mlp.num_experts
 
     def sample(self, count: int) -> tuple[int, ...]:
         """The indices of at least `count` layers, among them one of each kind."""
@@ -251,6 +333,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The network with these layers only."""
         layers = tuple([self.layers[index] for index in chosen])
         return msgspec.structs.replace(self, layers=layers)
+
+
+def _gated(width: int, hidden: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Rows and columns of gates and ups, and of down."""
+    return (2 * width, hidden), (hidden, width)
 
 
 def _others(first: list[int], num_layers: int, count: int) -> list[int]:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from kernels.delta_rule import DeltaWeights
-from workers.engine.models.description import Attention, DeltaRule, Layer, ModelConfig
+from kernels.experts import ExpertWeights
+from workers.engine.models.description import Attention, DeltaRule, Dense, Layer, ModelConfig
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
 from workers.engine.models.weights import LayerWeights, ModelWeights
 
@@ -83,7 +84,6 @@ class _Draw:
         config = self._config
         described, hidden = config.layers[index], config.hidden_size
         gain = _BRANCH_GAIN * ((2 * config.num_layers) ** -0.5 if index else 1.0)
-        _, _, gate_up, down, _ = config.matrices(described)
         # A branch that is normed adds as much as its norm says.
         branch = self.norms(hidden, value=gain) if described.branch_norms else None
         if isinstance(described.mixer, DeltaRule):
@@ -92,16 +92,47 @@ class _Draw:
             mixed = self._attention(described, described.mixer, gain)
         return LayerWeights(
             **mixed,
+            **self._mlp(described, gain),
             input_norm=self.norms(hidden),
             mixer_out_norm=branch,
             mlp_norm=self.norms(hidden),
-            gate_up=self.normal(*gate_up),
-            down=self.normal(*down, gain=gain),
             mlp_out_norm=branch,
         )
 
+    def _mlp(self, described: Layer, gain: float) -> dict[str, Any]:
+        """Experts add up to as much as a dense network, whatever their number and weights."""
+        matrices, mlp = self._config.mlp_matrices(described), described.mlp
+        gate_up, down = matrices[:2]
+        if isinstance(mlp, Dense):
+            return {"gate_up": self.normal(*gate_up), "down": self.normal(*down, gain=gain)}
+        *_, shared_gate_up, shared_down, router = matrices
+        count, hidden, kept = mlp.num_experts, self._config.hidden_size, self._dtype
+        experts = ExpertWeights(router=self.normal(*router))
+        if mlp.choice_bias:
+            bias = torch.zeros(count, dtype=torch.float32, device=self._device)
+            experts = experts._replace(choice_bias=bias)
+        if mlp.biased:
+            router_bias = torch.zeros(count, dtype=kept, device=self._device)
+            gate_up_bias = torch.zeros(count, 2 * mlp.width, dtype=kept, device=self._device)
+            down_bias = torch.zeros(count, hidden, dtype=kept, device=self._device)
+            experts = experts._replace(
+                router_bias=router_bias, gate_up_bias=gate_up_bias, down_bias=down_bias
+            )
+        if mlp.shared_width:
+            experts = experts._replace(
+                shared_gate_up=self.normal(*shared_gate_up),
+                shared_down=self.normal(*shared_down, gain=gain),
+            )
+        # Weights of K experts that add up to 1 make of their sum the K-th part of a square.
+        whole = gain * mlp.routing.num_active**0.5
+        return {
+            "gate_up": self.normal(*gate_up),
+            "down": self.normal(*down, gain=whole),
+            "experts": experts,
+        }
+
     def _attention(self, described: Layer, mixer: Attention, gain: float) -> dict[str, Any]:
-        merged, out, _, _, gate = self._config.matrices(described)
+        merged, out, gate = self._config.mixer_matrices(described)
         num_normed, hidden = mixer.num_heads + mixer.num_kv_heads, self._config.hidden_size
         return {
             "qkv": self.normal(*merged),
@@ -116,7 +147,7 @@ class _Draw:
         }
 
     def _delta(self, described: Layer, mixer: DeltaRule, gain: float) -> dict[str, Any]:
-        merged, out, _, _, gate = self._config.matrices(described)
+        merged, out, gate = self._config.mixer_matrices(described)
         heads, device = mixer.num_value_heads, self._device
         wide = torch.float32
         return {

@@ -14,11 +14,13 @@ from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan, attend, prepared
 from kernels.delta_rule import GateProduct, mix, takes_product, verify
+from kernels.experts import mix as mix_experts
+from kernels.experts import route
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
 from kernels.rms_norm import norm_add, rms_norm
 from kernels.silu_mul import sigmoid_mul
 from workers.engine.models.angles import cos_sin, query_scales
-from workers.engine.models.description import Attention, Gate, ModelConfig
+from workers.engine.models.description import Attention, Dense, Experts, Gate, ModelConfig
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.state_slots import StateStep
 from workers.engine.models.vocabulary import logits
@@ -91,7 +93,7 @@ class Network:
             else None
             for mixer in [layer.mixer for layer in config.layers]
         ]
-        self._is_gelu = [layer.mlp.gate is Gate.GELU_TANH for layer in config.layers]
+        self._mlps = [layer.mlp for layer in config.layers]
         scale = torch.tensor(config.embedding_scale).to(weights.embedding.dtype)
         self.embedding_scale = float(scale)
 
@@ -102,7 +104,7 @@ class Network:
         fewer.weights = self.weights.with_layers(chosen)
         # A copy of this.
         fewer._attentions = [self._attentions[index] for index in chosen]  # noqa: SLF001
-        fewer._is_gelu = [self._is_gelu[index] for index in chosen]  # noqa: SLF001
+        fewer._mlps = [self._mlps[index] for index in chosen]  # noqa: SLF001
         return fewer
 
     def embed(self, token_ids: Tensor) -> Tensor:
@@ -134,7 +136,6 @@ class Network:
         only keys and values of the other rows; for a long prompt that saves 1 / 40 of the products.
         May overwrite `hidden`.
         """
-        eps, invariant = self.config.rms_norm_eps, self.invariant
         last = self.weights.layers[-1]
         pages, slots = iter(cache.layers), count()
         for index, layer in enumerate(self.weights.layers):
@@ -149,14 +150,39 @@ class Network:
                     return hidden[:0]
                 mixed, hidden = mixed.index_select(0, rows), hidden.index_select(0, rows)
             hidden = self._added(hidden, mixed, layer.out, layer.out_bias, layer.mixer_out_norm)
-            gated = norm_swiglu(
-                hidden, layer.mlp_norm, eps, layer.gate_up, is_gelu=self._is_gelu[index],
-                invariant=invariant,
-            )  # fmt: skip
-            hidden = self._added(hidden, gated, layer.down, None, layer.mlp_out_norm)
+            hidden = self._fed(hidden, layer, self._mlps[index])
             if taps is not None:
                 taps.take(index, hidden)
         return hidden
+
+    def _fed(self, hidden: Tensor, layer: LayerWeights, mlp: Dense | Experts) -> Tensor:
+        """`hidden` plus what its feed-forward network makes of it."""
+        eps, invariant = self.config.rms_norm_eps, self.invariant
+        if isinstance(mlp, Experts):
+            return self._mixed(hidden, layer, mlp)
+        gated = norm_swiglu(
+            hidden, layer.mlp_norm, eps, layer.gate_up, is_gelu=mlp.gate is Gate.GELU_TANH,
+            invariant=invariant,
+        )  # fmt: skip
+        return self._added(hidden, gated, layer.down, None, layer.mlp_out_norm)
+
+    def _mixed(self, hidden: Tensor, layer: LayerWeights, mlp: Experts) -> Tensor:
+        """A mixture; the shared expert first."""
+        eps, invariant, experts = self.config.rms_norm_eps, self.invariant, layer.experts
+        assert experts is not None
+        normed = rms_norm(hidden, layer.mlp_norm, eps)
+        routed = route(normed, experts, mlp.routing, invariant=invariant)
+        if experts.shared_gate_up is not None and experts.shared_down is not None:
+            gated = norm_swiglu(
+                hidden, layer.mlp_norm, eps, experts.shared_gate_up, invariant=invariant
+            )
+            if routed.shared is not None:
+                gated = gated * routed.shared.unsqueeze(1).to(gated.dtype)
+            hidden = linear_add(gated, experts.shared_down, hidden, invariant=invariant)
+        return mix_experts(
+            normed, layer.gate_up, layer.down, experts, routed, mlp.routing, mlp.activation, hidden,
+            invariant=invariant,
+        )  # fmt: skip
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocab] of last hidden states [rows, hidden], in their dtype."""

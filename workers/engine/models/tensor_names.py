@@ -42,3 +42,8 @@ def head_name(names: Collection[str], prefix: str, head: str) -> str:
 def is_cache_scale(name: str) -> bool:
     """Whether the tensor is a scale of keys or values."""
     return ".self_attn." in name and name.rpartition(".")[2] in _CACHE_SCALES
+
+
+def last_part(name: str) -> str:
+    """What a module is called within the one that has it."""
+    return name.rpartition(".")[2]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.delta_rule import DeltaWeights
+from kernels.experts import ExpertWeights
 from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, dequantise, quantize_weight
 from kernels.int4 import GROUPS, Int4Weight, in_order, quantize
 from kernels.linear import Weight
@@ -34,12 +35,20 @@ from workers.engine.load.int4_formats import (
 )
 from workers.engine.load.quantize import Stored
 from workers.engine.models.angles import turned_order
-from workers.engine.models.description import Attention, DeltaRule, Layer, ModelConfig
+from workers.engine.models.description import (
+    Attention,
+    DeltaRule,
+    Dense,
+    Experts,
+    Layer,
+    ModelConfig,
+)
 from workers.engine.models.tensor_names import (
     EMBEDDING,
     foreign_prefix,
     head_name,
     is_cache_scale,
+    last_part,
     prefix_of,
 )
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
@@ -62,6 +71,9 @@ class LayerWeights:
     norms and the norms of branches are None unless the model has them. Norms that are stored with
     an offset are float32: in 16 bits small weights would be lost beside the offset.
 
+    In a mixture `gate_up` and `down` are the stacks of all experts (`kernels.experts`), and what
+    else it has is in `experts`.
+
     `gate` [H D, hidden] makes attention's output gates. A layer of the delta rule has `delta`; its
     `qkv` also has the rows of z, and its `gate` [2 HV, hidden], of b and a, is never quantised,
     because a row's gates affect all later rows.
@@ -80,6 +92,7 @@ class LayerWeights:
     mlp_out_norm: Tensor | None
     gate: Weight | None = None
     delta: DeltaWeights | None = None
+    experts: ExpertWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +152,8 @@ class ModelWeights:
                 found = getattr(layer, name)
                 if isinstance(found, DeltaWeights):
                     yield from found
+                elif isinstance(found, ExpertWeights):
+                    yield from found.tensors()
                 elif found is not None:
                     yield found
 
@@ -167,20 +182,33 @@ def with_narrow_norms(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
     Qwen3.6-27B; in 8 bits a program of a product would read as many bytes of norms as of weights.
     The rounding changes a column by at most 2^-9 of itself, where 8 bits change a weight by 2^-4.
     """
-    if not isinstance(layer.gate_up, Int4Weight | Fp8Weight):
-        return layer
-    return replace(layer, input_norm=layer.input_norm.to(dtype), mlp_norm=layer.mlp_norm.to(dtype))
+    experts = layer.experts
+    behind = layer.gate_up if experts is None else experts.shared_gate_up
+    return replace(
+        layer,
+        input_norm=_narrow(layer.input_norm, layer.qkv, dtype),
+        mlp_norm=_narrow(layer.mlp_norm, behind, dtype),
+    )
+
+
+def _narrow(norm: Tensor, weight: Weight | None, dtype: torch.dtype) -> Tensor:
+    return norm.to(dtype) if isinstance(weight, Int4Weight | Fp8Weight) else norm
 
 
 def doubled(layer: LayerWeights) -> LayerWeights:
     """The layer with its products in both forms, in 16 bits and in 8 bits for many rows. A product
-    that is quantised already stays as it is.
+    that is quantised already stays as it is, and so do experts, most of which few rows choose.
     """
-    return with_products(layer, _doubled)
+    changed = with_products(layer, _doubled)
+    if layer.experts is None:
+        return changed
+    return replace(changed, gate_up=layer.gate_up, down=layer.down)
 
 
 def with_products(layer: LayerWeights, change: Callable[[Weight], Weight]) -> LayerWeights:
-    """The layer with each of its products changed, one after the other."""
+    """The layer with each of its products changed, one after the other. Routers stay: a row's
+    choice affects all behind it.
+    """
     return replace(
         layer,
         qkv=change(layer.qkv),
@@ -188,6 +216,17 @@ def with_products(layer: LayerWeights, change: Callable[[Weight], Weight]) -> La
         gate_up=change(layer.gate_up),
         down=change(layer.down),
         gate=layer.gate if layer.gate is None or layer.delta else change(layer.gate),
+        experts=_with_shared(layer.experts, change),
+    )
+
+
+def _with_shared(
+    experts: ExpertWeights | None, change: Callable[[Weight], Weight]
+) -> ExpertWeights | None:
+    if experts is None or experts.shared_gate_up is None or experts.shared_down is None:
+        return experts
+    return experts._replace(
+        shared_gate_up=change(experts.shared_gate_up), shared_down=change(experts.shared_down)
     )
 
 
@@ -352,22 +391,32 @@ class WeightReader:
         return prefix_of(names, prefixes)
 
     def _layer(self, prefix: str, described: Layer) -> LayerWeights:
-        config, names, mixer = self._config, self._config.names, described.mixer
-        _, _, gate_up, down, _ = config.matrices(described)
-        share, hidden = gate_up[0] // len(names.gate_up), config.hidden_size
+        names, mixer, hidden = self._config.names, described.mixer, self._config.hidden_size
         if isinstance(mixer, DeltaRule):
             mixed = self._delta(prefix, mixer)
         else:
             mixed = self._attention(prefix, mixer)
+        mlp = self._dense if isinstance(described.mlp, Dense) else self._mixture
         return LayerWeights(
             **mixed,
+            **mlp(prefix, described),
             input_norm=self._norm(prefix + names.mixer_norm, hidden),
             mixer_out_norm=self._branch_norm(prefix, names.mixer_out_norm, described),
             mlp_norm=self._norm(prefix + names.mlp_norm, hidden),
-            gate_up=self._product(hidden, *((prefix + name, share) for name in names.gate_up)),
-            down=self._product(down[1], (prefix + names.down, down[0])),
             mlp_out_norm=self._branch_norm(prefix, names.mlp_out_norm, described),
         )
+
+    def _dense(self, prefix: str, described: Layer) -> dict[str, Any]:
+        """What a dense network has of a layer."""
+        names = self._config.names
+        gate_up, down = self._config.mlp_matrices(described)
+        share = gate_up[0] // len(names.gate_up)
+        return {
+            "gate_up": self._product(
+                gate_up[1], *((prefix + name, share) for name in names.gate_up)
+            ),
+            "down": self._product(down[1], (prefix + names.down, down[0])),
+        }
 
     def _attention(self, prefix: str, mixer: Attention) -> dict[str, Any]:
         """What an attention has of a layer. Output gates are still among the queries' rows."""
@@ -408,6 +457,53 @@ class WeightReader:
                 norm=self._take(f"{at}norm.weight", mixer.value_dim),
             ),
         }
+
+    def _mixture(self, prefix: str, described: Layer) -> dict[str, Any]:
+        """What a mixture has of a layer. Experts are tensors of their own, or all in one."""
+        mlp, names, hidden = described.mlp, self._config.names, self._config.hidden_size
+        assert isinstance(mlp, Experts)
+        count, at = mlp.num_experts, f"{prefix}{names.experts}."
+        if f"{at}{names.fused_gate_up}" in self._checkpoint.names:
+            gate_up = self._fused(f"{at}{names.fused_gate_up}", count, 2 * mlp.width, hidden)
+            down = self._fused(f"{at}{names.fused_down}", count, hidden, mlp.width)
+        else:
+            gate_up, down = self._gated([f"{at}{one}." for one in range(count)], mlp.width)
+        router = prefix + names.router
+        rows = [(router, count)] + [(prefix + names.shared_gate, 1)] * mlp.shared_gate
+        experts = ExpertWeights(router=self._wide(hidden, *rows))
+        if mlp.choice_bias:
+            bias = self._take(f"{router}.{names.choice_bias}", count, dtype=torch.float32)
+            experts = experts._replace(choice_bias=bias)
+        if mlp.shared_width:
+            both = self._gated([f"{prefix}{names.shared}."], mlp.shared_width)
+            experts = experts._replace(shared_gate_up=both[0], shared_down=both[1])
+        return {"gate_up": gate_up, "down": down, "experts": experts}
+
+    def _gated(self, starts: list[str], width: int) -> tuple[Weight, Weight]:
+        """The stacks of gated networks whose modules' names follow one of `starts` each."""
+        names, hidden = self._config.names, self._config.hidden_size
+        gates, downs = [last_part(name) for name in names.gate_up], last_part(names.down)
+        sides = [(start + name, width) for start in starts for name in gates]
+        gate_up = self._product(hidden, *sides)
+        return gate_up, self._product(width, *((start + downs, hidden) for start in starts))
+
+    def _fused(self, name: str, count: int, num_rows: int, depth: int) -> Weight:
+        """The stack of the one tensor `name` [count, num_rows, depth]."""
+        stack, stored = count * num_rows, self._config.stored
+        shape = count, num_rows, depth
+        if not self._has_scales(name):
+            return self._merge((name, shape)).view(stack, depth)
+        values = self._merge((name, shape), dtype=FP8).view(stack, depth)
+        scales = self._merge(
+            (name + stored.fused_scale_suffix, (count, *_scales_shape(stored, num_rows, depth))),
+            dtype=torch.float32,
+        ).flatten(0, 1)
+        return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
+
+    def _has_scales(self, name: str) -> bool:
+        """Whether the fused tensor `name` is in 8 bits."""
+        stored = self._config.stored
+        return stored.is_fp8 and name + stored.fused_scale_suffix in self._checkpoint.names
 
     def _head_norms(self, prefix: str, mixer: Attention) -> Tensor:
         """One row per head: queries, then keys."""

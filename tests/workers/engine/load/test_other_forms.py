@@ -109,6 +109,6 @@ def test_a_broken_text_file_is_named_before_weights_are_read(tmp_path: Path, nam
 
 def test_another_engine_is_offered_for_another_architecture(tmp_path: Path) -> None:
     """Herma's gateway serves it all the same."""
-    write_tiny_model(tmp_path, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe")
-    with pytest.raises(ConfigError, match=r'Qwen3MoeForCausalLM .* is not .* as engine = "vllm"'):
+    write_tiny_model(tmp_path, architectures=["MixtralForCausalLM"], model_type="mixtral")
+    with pytest.raises(ConfigError, match=r'MixtralForCausalLM .* is not .* as engine = "vllm"'):
         read_model_config(tmp_path)

@@ -13,7 +13,7 @@ from workers.engine.models.description import Layer, ModelConfig, Names
 MODEL_TYPES: Final = ("qwen2", "qwen3")
 ARCHITECTURES: Final = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
-_NAMES: Final = Names(skipped=("mtp.",))
+NAMES: Final = Names(skipped=("mtp.",))
 """A head that drafts, if there is one (`workers.engine.drafting`)."""
 
 
@@ -32,12 +32,12 @@ def describe(file: ConfigFile) -> ModelConfig:
             ),
             mlp=dense(file),
         )
-        for window in _windows(file)
+        for window in windows(file)
     ]
-    return decoder(file, "Qwen2" if is_old else "Qwen3", layers, names=_NAMES)
+    return decoder(file, "Qwen2" if is_old else "Qwen3", layers, names=NAMES)
 
 
-def _windows(file: ConfigFile) -> tuple[int, ...]:
+def windows(file: ConfigFile) -> tuple[int, ...]:
     """The window of each layer: none, unless `use_sliding_window` says so; then the layers from
     `max_window_layers` on have one, or those that `layer_types` names.
     """

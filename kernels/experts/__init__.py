@@ -1,0 +1,59 @@
+"""Mixtures of experts: a router chooses a few of many gated networks for every row.
+
+Owns the checked entries, in the order in which a layer calls them. Must not know layers. A stack of
+experts is one weight (`kernels.experts.stack`): [E 2 I, hidden] of gates and ups, each expert's I
+gates before its I ups, and [E hidden, I] behind them, in every form that a product takes but the
+doubled one. A pair is a row and one of its K experts: pair t K + j is row t with its expert j.
+
+With `invariant` a row's result is bit for bit the same whatever rows stand beside it.
+"""
+
+from torch import Tensor
+
+from kernels.experts import reference
+from kernels.experts.shapes import (
+    Activation,
+    ExpertWeights,
+    Routed,
+    Routing,
+    check_router,
+    check_stacks,
+)
+from kernels.fp8 import Weight
+
+__all__ = ["Activation", "ExpertWeights", "Routed", "Routing", "mix", "route"]
+
+
+def route(
+    x: Tensor, weights: ExpertWeights, routing: Routing, *, invariant: bool = False
+) -> Routed:
+    """Choose and weigh the experts of each row of x [T, hidden]. Raises `ValueError`."""
+    check_router(x, weights, routing)
+    return reference.route(x, weights, routing, invariant=invariant)
+
+
+def mix(
+    x: Tensor,
+    gate_up: Weight,
+    down: Weight,
+    weights: ExpertWeights,
+    routed: Routed,
+    routing: Routing,
+    activation: Activation,
+    residual: Tensor,
+    *,
+    invariant: bool = False,
+) -> Tensor:
+    """`residual` plus the weighed sum of what each row's experts make of x, [T, hidden].
+
+    May overwrite `residual`: use the result only. The reference rounds gates, ups and each expert's
+    output to x's dtype; the kernels round what is between both products, and the sum. Raises
+    `ValueError`.
+    """
+    check_stacks(x, gate_up, down, routing.num_experts)
+    gated = reference.gate_up(
+        x, gate_up, weights.gate_up_bias, routed, routing, activation, invariant=invariant
+    )
+    return reference.down(
+        gated, down, weights.down_bias, routed, routing, residual, invariant=invariant
+    )

@@ -30,7 +30,7 @@ from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import write_tiny_model
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
-from workers.engine.models.weights import load_weights
+from workers.engine.models.weight_reader import load_weights
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
 from workers.model_dir import dummy_dir

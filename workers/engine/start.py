@@ -31,7 +31,8 @@ from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.network import Network
-from workers.engine.models.weights import ModelWeights, load_weights
+from workers.engine.models.weight_reader import load_weights
+from workers.engine.models.weights import ModelWeights
 from workers.engine.peak_probe import PeakMeter, room, run_largest_steps, shallow
 from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.settings import (

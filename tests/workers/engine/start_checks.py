@@ -63,7 +63,8 @@ from workers.engine.models.dummy import draw_weights  # noqa: E402
 from workers.engine.models.kv_cache import KvCache  # noqa: E402
 from workers.engine.models.model_config import read_model_config  # noqa: E402
 from workers.engine.models.network import Network  # noqa: E402
-from workers.engine.models.weights import LayerWeights, load_weights, quartered  # noqa: E402
+from workers.engine.models.weight_reader import load_weights  # noqa: E402
+from workers.engine.models.weights import LayerWeights, quartered  # noqa: E402
 from workers.engine.peak_probe import run_largest_steps  # noqa: E402
 from workers.engine.runner import Runner  # noqa: E402
 from workers.engine.settings import (  # noqa: E402

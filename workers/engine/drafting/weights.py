@@ -21,7 +21,8 @@ from workers.engine.load.file_stream import FileStream
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
 from workers.engine.models.vocabulary import logits, norm_before
-from workers.engine.models.weights import LayerWeights, ModelWeights, WeightReader
+from workers.engine.models.weight_reader import WeightReader
+from workers.engine.models.weights import LayerWeights, ModelWeights
 
 _PREFIXES: Final = ("", "model.")
 _EMBEDDING: Final = "embed_tokens.weight"

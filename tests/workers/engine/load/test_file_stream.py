@@ -21,7 +21,7 @@ from tests.fakes.tiny_models import write_tiny_model
 from workers.engine.load.checkpoint import Checkpoint
 from workers.engine.load.file_stream import FileStream
 from workers.engine.models.model_config import read_model_config
-from workers.engine.models.weights import load_weights
+from workers.engine.models.weight_reader import load_weights
 
 CPU = torch.device("cpu")
 

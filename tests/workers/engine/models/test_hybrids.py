@@ -21,7 +21,8 @@ from tests.gpu_parity.logits import engine_logits
 from workers.engine.models.description import Attention, DeltaRule
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
-from workers.engine.models.weights import LayerWeights, load_weights, quartered
+from workers.engine.models.weight_reader import load_weights
+from workers.engine.models.weights import LayerWeights, quartered
 from workers.model_dir import dummy_dir, read_eos_ids, read_vocab_size
 
 PROMPT = list(range(2, 120))

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from protocol.errors import ConfigError
 from tests.fakes.tiny_families import write_family
 from workers.engine.models.model_config import read_model_config
-from workers.engine.models.weights import ModelWeights, load_weights
+from workers.engine.models.weight_reader import load_weights
+from workers.engine.models.weights import ModelWeights
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,500 @@
+"""The weights of a checkpoint, read layer by layer into the merged layout (`weights.py`).
+
+Owns which tensors make a matrix, in every format of a checkpoint. `vocabulary.py` has the embedding
+and the head, the description the names of tensors. Must not know files (`checkpoint.py`).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kernels.delta_rule import DeltaWeights
+from kernels.experts import ExpertWeights
+from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, dequantise
+from kernels.int4 import Int4Weight, in_order
+from kernels.linear import Weight
+from protocol.errors import ConfigError
+from workers.engine.load.checkpoint import Checkpoint, Report
+from workers.engine.load.file_stream import FileStream
+from workers.engine.load.int4_formats import (
+    Format,
+    Module,
+    Read,
+    joined,
+    read_awq,
+    read_gptq,
+    read_packed,
+    widened,
+)
+from workers.engine.load.quantize import Stored
+from workers.engine.models.angles import turned_order
+from workers.engine.models.description import (
+    Attention,
+    DeltaRule,
+    Dense,
+    Experts,
+    Layer,
+    ModelConfig,
+)
+from workers.engine.models.tensor_names import (
+    EMBEDDING,
+    foreign_prefix,
+    head_name,
+    is_cache_scale,
+    last_part,
+    prefix_of,
+)
+from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
+from workers.engine.models.weights import LayerWeights, ModelWeights, with_narrow_norms
+
+_INT4: Final[dict[Stored, tuple[str, Format]]] = {
+    Stored.INT4_AWQ: (".qweight", read_awq),
+    Stored.INT4_GPTQ: (".qweight", read_gptq),
+    Stored.INT4_GPTQ_V2: (".qweight", partial(read_gptq, is_v2=True)),
+    Stored.INT4_PACKED: (".weight_packed", read_packed),
+}
+"""For each 4-bit format the suffix of a quantised tensor's name, and the function that reads it."""
+
+
+def load_weights(
+    model_dir: Path,
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    report: Report,
+    *,
+    change: Callable[[LayerWeights], LayerWeights] | None = None,
+    vocabulary: VocabularyForm = AS_STORED,
+) -> ModelWeights:
+    """Read all weights of `model_dir` to `device` as `dtype`; quantised ones keep their format.
+
+    `change` (`quantised`, `quartered`, `doubled`) is applied layer by layer, so that at most one
+    layer exists in a form that is not kept. Embedding and head get theirs before the first layer is
+    read. Raises `ConfigError` naming the file or tensor that is missing, misshapen or unknown.
+    """
+    stream = FileStream(device) if device.type == "cuda" else None
+    with Checkpoint(model_dir, stream) as checkpoint:
+        reader = WeightReader(checkpoint, config, device, dtype, report, change)
+        weights = reader.all(vocabulary)
+        reader.check_nothing_left(model_dir)
+    return weights
+
+
+class WeightReader:
+    """Reads tensors in order and remembers which it took."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        report: Report,
+        change: Callable[[LayerWeights], LayerWeights] | None,
+    ) -> None:
+        self._change = change
+        self._checkpoint = checkpoint
+        self._config = config
+        self._device = device
+        self._dtype = dtype
+        self._report = report
+        self._taken: set[str] = set()
+        self._reported_percent = -1
+        self._num_widened = 0
+
+    def all(self, vocabulary: VocabularyForm) -> ModelWeights:
+        """The whole network."""
+        config = self._config
+        hidden, prefix = config.hidden_size, self._prefix()
+        embedding = self._matrix(f"{prefix}{EMBEDDING}", config.vocab_size, hidden)
+        whole = self._head(embedding, prefix)
+        if vocabulary != AS_STORED:
+            self.settle()
+        embedding, head = vocabulary.changed(embedding, whole)
+        del whole  # before the layers need its memory
+        layers = self.layers(prefix)
+        norm = norm_before(head, self._norm(f"{prefix}norm", hidden), self._dtype)
+        self.settle()
+        self._report_widened()
+        is_on_host = vocabulary.moves(self._device)
+        return ModelWeights(embedding, layers, norm, head, is_on_host)
+
+    def layers(self, prefix: str) -> tuple[LayerWeights, ...]:
+        """All layers, whose tensors begin with `prefix`."""
+        layers = []
+        for index, described in enumerate(self._config.layers):
+            self._report_progress()
+            layer = self._layer(f"{prefix}layers.{index}.", described)
+            mixer = described.mixer
+            is_moved = isinstance(mixer, Attention) and (mixer.is_partial or mixer.out_gate)
+            if self._change is not None or is_moved:
+                self.settle()
+                if isinstance(mixer, Attention):
+                    layer = _in_order(layer, mixer, self._dtype)
+            layer = layer if self._change is None else self._change(layer)
+            layers.append(with_narrow_norms(layer, self._dtype))
+        return tuple(layers)
+
+    def settle(self) -> None:
+        """Wait for all that was read."""
+        self._checkpoint.settle(self._report_progress)
+
+    def check_nothing_left(self, model_dir: Path, only: str = "") -> None:
+        """Refuse unused tensors whose names begin with `only`: they mean a model that would run
+        wrongly. Scales of keys and values are left out with a line.
+        """
+        config = self._config
+        prefix = prefix_of(self._checkpoint.names, config.names.prefixes)
+        head = head_name(self._checkpoint.names, prefix, config.names.head)
+        skipped = config.names.skipped + ((f"{head}.",) if config.tied else ())
+        num_scales = 0
+        for name in sorted(self._checkpoint.names - self._taken):
+            is_skipped = name.startswith(skipped) or not name.startswith(only)
+            if is_skipped or self._is_idle(name):
+                continue
+            if is_cache_scale(name):
+                num_scales += 1
+                continue
+            raise ConfigError(
+                f"{model_dir} has a tensor {name} that its config.json does not explain: "
+                f"take weights and config of the same {config.family} model"
+            )
+        if num_scales:
+            text = "scales of keys and values (k_scale, v_scale) are ignored"
+            self._report("load", 1.0, f"{num_scales} {text}: keys and values keep their own")
+
+    def _is_idle(self, name: str) -> bool:
+        """Whether a tensor changes nothing: angles, and the zeros that GPTQ keeps as biases."""
+        if name.endswith("rotary_emb.inv_freq"):
+            return True
+        if not name.endswith(".bias") or not self._config.stored.is_int4:
+            return False
+        return not self._checkpoint.read(name, self._checkpoint.shape_of(name)).any()
+
+    def _head(self, embedding: Tensor, prefix: str) -> Tensor:
+        """The embedding, if the model ties them. As in transformers, a head that such a model has
+        nevertheless counts unless it is a copy: it was trained apart, or its config is wrong.
+        """
+        config, names = self._config, self._checkpoint.names
+        name = head_name(names, prefix, config.names.head)
+        start = f"{name}.weight" if config.tied else f"{name}."
+        is_stored = any(each.startswith(start) for each in names)
+        if not is_stored and (config.tied or config.embeds):
+            return embedding
+        if not is_stored:
+            raise ConfigError(
+                f"{self._checkpoint.model_dir} has no tensor {name}.weight, and its config.json "
+                "does not say that the head is the embedding: set tie_word_embeddings = true in it "
+                "if the model was trained so, or take a checkpoint with its head"
+            )
+        head = self._wide(config.hidden_size, (name, config.vocab_size))
+        self.settle()
+        return embedding if config.tied and torch.equal(head, embedding) else head
+
+    def _prefix(self) -> str:
+        """That of the network's names. Raises `ConfigError` for a model within another one."""
+        names, prefixes = self._checkpoint.names, self._config.names.prefixes
+        if (foreign := foreign_prefix(names, prefixes)) is not None:
+            raise ConfigError(
+                f"{self._checkpoint.model_dir}: the names of its tensors begin with {foreign!r}, "
+                "as those of a model that was saved within another one (torch.compile, an adapter, "
+                "parallel training): save the inner model, or take that away from the names"
+            )
+        return prefix_of(names, prefixes)
+
+    def _layer(self, prefix: str, described: Layer) -> LayerWeights:
+        names, mixer, hidden = self._config.names, described.mixer, self._config.hidden_size
+        if isinstance(mixer, DeltaRule):
+            mixed = self._delta(prefix, mixer)
+        else:
+            mixed = self._attention(prefix, mixer)
+        mlp = self._dense if isinstance(described.mlp, Dense) else self._mixture
+        return LayerWeights(
+            **mixed,
+            **mlp(prefix, described),
+            input_norm=self._norm(prefix + names.mixer_norm, hidden),
+            mixer_out_norm=self._branch_norm(prefix, names.mixer_out_norm, described),
+            mlp_norm=self._norm(prefix + names.mlp_norm, hidden),
+            mlp_out_norm=self._branch_norm(prefix, names.mlp_out_norm, described),
+        )
+
+    def _dense(self, prefix: str, described: Layer) -> dict[str, Any]:
+        """What a dense network has of a layer."""
+        names = self._config.names
+        gate_up, down = self._config.mlp_matrices(described)
+        share = gate_up[0] // len(names.gate_up)
+        return {
+            "gate_up": self._product(
+                gate_up[1], *((prefix + name, share) for name in names.gate_up)
+            ),
+            "down": self._product(down[1], (prefix + names.down, down[0])),
+        }
+
+    def _attention(self, prefix: str, mixer: Attention) -> dict[str, Any]:
+        """What an attention has of a layer. Output gates are still among the queries' rows."""
+        names, hidden = self._config.names, self._config.hidden_size
+        query, key = mixer.query_size, mixer.num_kv_heads * mixer.head_dim
+        sides = [query * (1 + mixer.out_gate), key, key]
+        if len(names.qkv) == 1:
+            sides = [sum(sides)]
+        qkv = [(prefix + name, rows) for name, rows in zip(names.qkv, sides, strict=True)]
+        biases = ((f"{name}.bias", (rows,)) for name, rows in qkv)
+        return {
+            "qkv": self._product(hidden, *qkv),
+            "qkv_bias": self._merge(*biases) if mixer.qkv_bias else None,
+            "qk_norm": self._head_norms(prefix, mixer) if mixer.head_norms else None,
+            "out": self._product(query, (prefix + names.out, hidden)),
+            "out_bias": self._take(f"{prefix}{names.out}.bias", hidden) if mixer.out_bias else None,
+        }
+
+    def _delta(self, prefix: str, mixer: DeltaRule) -> dict[str, Any]:
+        """What a delta rule has of a layer."""
+        hidden = self._config.hidden_size
+        sizes, at = mixer.sizes, f"{prefix}{self._config.names.delta}."
+        columns, heads, values = sizes.columns, sizes.num_value_heads, sizes.value_columns
+        wide = torch.float32
+        products = (f"{at}in_proj_qkv", columns), (f"{at}in_proj_z", values)
+        gates = ((f"{at}in_proj_{name}", heads) for name in "ba")
+        return {
+            "qkv": self._product(hidden, *products),
+            "qkv_bias": None,
+            "qk_norm": None,
+            "out": self._product(values, (f"{at}out_proj", hidden)),
+            "out_bias": None,
+            "gate": self._wide(hidden, *gates),
+            "delta": DeltaWeights(
+                conv=self._take(f"{at}conv1d.weight", columns, 1, mixer.conv_width).squeeze(1),
+                decay=self._take(f"{at}A_log", heads, dtype=wide),
+                dt_bias=self._take(f"{at}dt_bias", heads, dtype=wide),
+                norm=self._take(f"{at}norm.weight", mixer.value_dim),
+            ),
+        }
+
+    def _mixture(self, prefix: str, described: Layer) -> dict[str, Any]:
+        """What a mixture has of a layer. Experts are tensors of their own, or all in one."""
+        mlp, names, hidden = described.mlp, self._config.names, self._config.hidden_size
+        assert isinstance(mlp, Experts)
+        count, at = mlp.num_experts, f"{prefix}{names.experts}."
+        if f"{at}{names.fused_gate_up}" in self._checkpoint.names:
+            gate_up = self._fused(f"{at}{names.fused_gate_up}", count, 2 * mlp.width, hidden)
+            down = self._fused(f"{at}{names.fused_down}", count, hidden, mlp.width)
+        else:
+            gate_up, down = self._gated([f"{at}{one}." for one in range(count)], mlp.width)
+        router = prefix + names.router
+        rows = [(router, count)] + [(prefix + names.shared_gate, 1)] * mlp.shared_gate
+        experts = ExpertWeights(router=self._wide(hidden, *rows))
+        if mlp.choice_bias:
+            bias = self._take(f"{router}.{names.choice_bias}", count, dtype=torch.float32)
+            experts = experts._replace(choice_bias=bias)
+        if mlp.shared_width:
+            both = self._gated([f"{prefix}{names.shared}."], mlp.shared_width)
+            experts = experts._replace(shared_gate_up=both[0], shared_down=both[1])
+        return {"gate_up": gate_up, "down": down, "experts": experts}
+
+    def _gated(self, starts: list[str], width: int) -> tuple[Weight, Weight]:
+        """The stacks of gated networks whose modules' names follow one of `starts` each."""
+        names, hidden = self._config.names, self._config.hidden_size
+        gates, downs = [last_part(name) for name in names.gate_up], last_part(names.down)
+        sides = [(start + name, width) for start in starts for name in gates]
+        gate_up = self._product(hidden, *sides)
+        return gate_up, self._product(width, *((start + downs, hidden) for start in starts))
+
+    def _fused(self, name: str, count: int, num_rows: int, depth: int) -> Weight:
+        """The stack of the one tensor `name` [count, num_rows, depth]."""
+        stack, stored = count * num_rows, self._config.stored
+        shape = count, num_rows, depth
+        if not self._has_scales(name):
+            return self._merge((name, shape)).view(stack, depth)
+        values = self._merge((name, shape), dtype=FP8).view(stack, depth)
+        scales = self._merge(
+            (name + stored.fused_scale_suffix, (count, *_scales_shape(stored, num_rows, depth))),
+            dtype=torch.float32,
+        ).flatten(0, 1)
+        return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
+
+    def _has_scales(self, name: str) -> bool:
+        """Whether the fused tensor `name` is in 8 bits."""
+        stored = self._config.stored
+        return stored.is_fp8 and name + stored.fused_scale_suffix in self._checkpoint.names
+
+    def _head_norms(self, prefix: str, mixer: Attention) -> Tensor:
+        """One row per head: queries, then keys."""
+        query, key = [
+            self._norm(prefix + name, mixer.head_dim)
+            for name in (self._config.names.q_norm, self._config.names.k_norm)
+        ]
+        return torch.cat((query.expand(mixer.num_heads, -1), key.expand(mixer.num_kv_heads, -1)))
+
+    def _branch_norm(self, prefix: str, name: str, described: Layer) -> Tensor | None:
+        if not described.branch_norms:
+            return None
+        return self._norm(prefix + name, self._config.hidden_size)
+
+    def _norm(self, name: str, size: int) -> Tensor:
+        """A norm's weights, with what the family adds to them."""
+        offset = self._config.norm_offset
+        if not offset:
+            return self._take(f"{name}.weight", size)
+        return self._take(f"{name}.weight", size, dtype=torch.float32).add_(offset)
+
+    def _product(self, depth: int, *modules: tuple[str, int]) -> Weight:
+        """The weight of a product, [rows of all modules, depth], as the checkpoint holds it."""
+        weights = [(f"{name}.weight", (num_rows, depth)) for name, num_rows in modules]
+        stored, names = self._config.stored, self._checkpoint.names
+        if stored in _INT4:
+            return self._int4_product(depth, modules, *_INT4[stored])
+        scaled = [name for name, _ in modules if name + stored.scale_suffix in names]
+        if stored is Stored.DENSE or not scaled:
+            return self._merge(*weights)
+        for name, num_rows in modules:
+            self._check_fp8(name, num_rows, is_last=name == modules[-1][0])
+        values = self._merge(*weights, dtype=FP8)
+        shapes = [_scales_shape(stored, num_rows, depth) for _, num_rows in modules]
+        suffixed = [name + stored.scale_suffix for name, _ in modules]
+        scales = self._merge(*zip(suffixed, shapes, strict=True), dtype=torch.float32)
+        return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
+
+    def _int4_product(
+        self, depth: int, modules: tuple[tuple[str, int], ...], suffix: str, read: Format
+    ) -> Weight:
+        """As `_product`, of a checkpoint in 4 bits. Modules that it leaves in 16 bits stay so.
+        Where those of one matrix are not alike, all become 16 bits.
+        """
+        quantised = {name for name, _ in modules if name + suffix in self._checkpoint.names}
+        if not quantised:
+            return self._merge(*((f"{name}.weight", (rows, depth)) for name, rows in modules))
+        parts: list[Read] = []
+        for name, num_rows in modules:
+            if name not in quantised:
+                parts.append(self._take(f"{name}.weight", num_rows, depth))
+                continue
+            module = Module(self._checkpoint, name, num_rows, depth)
+            parts.append(read(module))
+            self._taken |= module.taken
+        small = [part for part in parts if isinstance(part, Int4Weight)]
+        alike = joined(small) if len(small) == len(parts) else None
+        if alike is not None:
+            return alike.to(self._device)
+        self._num_widened += 1
+        return torch.cat([widened(part, self._device, self._dtype) for part in parts])
+
+    def _wide(self, depth: int, *modules: tuple[str, int]) -> Tensor:
+        """The rows of all modules, [rows, depth], in 16 bits whatever the checkpoint holds."""
+        stored = self._config.stored
+        suffix = _INT4[stored][0] if stored in _INT4 else stored.scale_suffix
+        if not any(name + suffix in self._checkpoint.names for name, _ in modules):
+            return self._merge(*((f"{name}.weight", (rows, depth)) for name, rows in modules))
+        parts = [self._product(depth, module) for module in modules]
+        self.settle()
+        return torch.cat([_dense(part, self._dtype) for part in parts])
+
+    def _check_fp8(self, name: str, num_rows: int, *, is_last: bool) -> None:
+        """Check a module that has scales, or whose neighbours in a merged matrix have some."""
+        weight = f"{name}.weight"
+        if weight in self._checkpoint.names and not self._checkpoint.is_fp8(weight):
+            raise ConfigError(
+                f"{weight} is not in 8 bits, but its scales or its neighbours are: take another "
+                "quantised model, or the bf16 one with quantization = 'fp8'"
+            )
+        if self._config.stored.is_by_block and num_rows % BLOCK and not is_last:
+            raise ConfigError(
+                f"{weight} has {num_rows} rows, which blocks of {BLOCK} do not divide: take the "
+                "bf16 model with quantization = 'fp8'"
+            )
+
+    def _merge(
+        self, *parts: tuple[str, tuple[int, ...]], dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """The parts one after another, each read into its final place."""
+        num_rows = sum(shape[0] for _, shape in parts)
+        shape = (num_rows, *parts[0][1][1:])
+        merged = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
+        row = 0
+        for name, shape in parts:
+            self._checkpoint.read_into(name, merged[row : row + shape[0]])
+            self._taken.add(name)
+            row += shape[0]
+        return merged
+
+    def _matrix(self, name: str, *shape: int) -> Tensor:
+        return self._merge((name, shape))
+
+    def _report_progress(self) -> None:
+        """Report the bytes read, at most a hundred times."""
+        done, total = self._checkpoint.done_bytes, self._checkpoint.num_bytes
+        if (percent := 100 * done // total) > self._reported_percent:
+            self._reported_percent = percent
+            self._report("load", done / total, f"{done / 2**30:.1f} of {total / 2**30:.1f} GiB")
+
+    def _report_widened(self) -> None:
+        """Say what takes more memory than the checkpoint's format promises."""
+        if self._num_widened:
+            text = "matrices are in 16 bits, because the checkpoint holds their parts differently"
+            self._report("load", 1.0, f"{self._num_widened} {text}")
+
+    def _take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        tensor = self._checkpoint.read(name, shape)
+        self._taken.add(name)
+        # copy=True: what safetensors gives may be a view of the mapped file.
+        return tensor.to(self._device, dtype or self._dtype, copy=True)
+
+
+def _in_order(layer: LayerWeights, mixer: Attention, dtype: torch.dtype) -> LayerWeights:
+    """The layer with the rows of queries and keys as rotations of a part of a head want them, and
+    output gates, which lie behind the queries of their head, by themselves.
+    """
+    order = turned_order(mixer.rope, mixer.head_dim)
+    if order is None and not mixer.out_gate:
+        return layer
+    inside = torch.arange(mixer.head_dim)
+    turned = inside if order is None else order
+    query_step = mixer.head_dim * (1 + mixer.out_gate)
+    queries = torch.arange(mixer.num_heads).unsqueeze(1) * query_step
+    keys = torch.arange(2 * mixer.num_kv_heads).unsqueeze(1) * mixer.head_dim
+    keys += mixer.num_heads * query_step
+    first, last = keys.chunk(2)
+    device = layer.input_norm.device
+    parts = queries + turned, first + turned, last + inside
+    rows = torch.cat([part.flatten() for part in parts]).to(device)
+    gates = (queries + mixer.head_dim + inside).flatten().to(device)
+    return replace(
+        layer,
+        qkv=_rows_of(layer.qkv, rows, dtype),
+        gate=_rows_of(layer.qkv, gates, dtype) if mixer.out_gate else None,
+        qkv_bias=None if layer.qkv_bias is None else layer.qkv_bias[rows],
+        qk_norm=None if layer.qk_norm is None else layer.qk_norm[:, turned.to(device)],
+    )
+
+
+def _rows_of(weight: Weight, rows: Tensor, dtype: torch.dtype) -> Weight:
+    """These rows; in `dtype` where scales by block would have to move with them."""
+    if isinstance(weight, Tensor):
+        return weight[rows]
+    if isinstance(weight, Int4Weight):
+        return weight.rows(rows)
+    if isinstance(weight, DualWeight):
+        raise TypeError("rows are ordered before they are quantised")
+    if weight.is_blocked:
+        return dequantise(weight, dtype)[rows]
+    return weight.rows(rows)
+
+
+def _dense(weight: Weight, dtype: torch.dtype) -> Tensor:
+    """The matrix in `dtype`, its columns in the checkpoint's order."""
+    if isinstance(weight, Int4Weight):
+        return in_order(weight, dtype)
+    if isinstance(weight, DualWeight):
+        raise TypeError("weights are widened before they are doubled")
+    return dequantise(weight, dtype) if isinstance(weight, Fp8Weight) else weight
+
+
+def _scales_shape(stored: Stored, num_rows: int, depth: int) -> tuple[int, int]:
+    """The shape of one module's scales in the checkpoint."""
+    if stored is Stored.FP8_ROWS:
+        return num_rows, 1
+    return -(-num_rows // BLOCK), -(-depth // BLOCK)

@@ -104,13 +104,12 @@ class Worker:
         self._relay = FrameRelay(
             worker_identity(config, VERSION),
             log,
+            self._engine.lifecycle,
             on_work=self._engine.work_sent,
             on_drain=lambda deadline_s: self.drain(deadline_s, "a gateway"),
             on_distrust=self._engine.distrust,
             on_siblings=self._dial_siblings,
         )
-        if self._hold.is_on:
-            self._relay.begin_hold()
 
     def drain(self, deadline_s: float, asker: str) -> None:
         """Finish running sequences, for at most `deadline_s`, then end. The audit file records
@@ -297,7 +296,6 @@ class Worker:
     async def _leave(self) -> None:
         if self._num_welcomed and self._drain_s:  # without a gateway nothing runs
             self._log.info(f"draining for at most {self._drain_s:g} s")
-        self._relay.begin_drain()
         await self._engine.drain(self._drain_s)
         self._relay.broadcast(Bye("drained" if self.successor is None else REPLACED))
         for link in self._links.values():

@@ -38,6 +38,7 @@ from workers.model_dir import NO_FILES, ModelFiles, read_model_files
 from workers.supervisor.diagnosis import Ending
 from workers.supervisor.engine_process import EngineProcess
 from workers.supervisor.frame_relay import FrameRelay
+from workers.supervisor.lifecycle import Event
 from workers.supervisor.log import Log
 from workers.supervisor.progress_watch import HangWatch, StartWatch
 
@@ -51,8 +52,8 @@ _TERMINATED_S: Final = 1.0
 class EngineLife:
     """One engine process. `failure` is the engine's report of its end, `loaded` its report that the
     model is loaded. When the health probe passes, `facts` is set, the scope `starting` is cancelled
-    and `proven` is set; when the engine serves gateways, `accepted` is set. `on_load` receives the
-    engine's reports of load.
+    and `proven` is set; when the engine serves gateways, `accepted` is set. `on_event` receives
+    `LOADED` and `PROVEN`, `on_load` the engine's reports of load.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class EngineLife:
         config: WorkerConfig,
         relay: FrameRelay,
         log: Log,
-        on_ready: Callable[[], None],
+        on_event: Callable[[Event], None],
         *,
         command: Sequence[str],
         environ: Mapping[str, str],
@@ -87,7 +88,7 @@ class EngineLife:
         self._config = config
         self._relay = relay
         self._log = log
-        self._on_ready = on_ready
+        self._on_event = on_event
         self._health_probe: HealthProbe | None = None
         self._answer_probe: AnswerProbe | None = None
         self._files: ModelFiles | None = None
@@ -168,7 +169,7 @@ class EngineLife:
         if not self.is_ready:
             self.ready_at = trio.current_time()
             self.starting.cancel()
-            self._on_ready()
+            self._on_event(Event.PROVEN)
             self._log.info(f"ready: rank {self._config.rank} of group {self._config.group}")
 
     async def leave(self) -> None:
@@ -295,6 +296,7 @@ class EngineLife:
             self.process.kill(str(error))
             return
         self.loaded = ready
+        self._on_event(Event.LOADED)
         # The digest covers the bytes that gateways receive, for every kind of engine.
         self.facts = msgspec.structs.replace(ready.facts, files_digest=self._files.digest)
         self._progressed(StartProgress("health probe", 0.0))
@@ -312,7 +314,7 @@ class EngineLife:
             self.proven.set()
             # The start watch has judged until here; the hang watch begins now.
             self.hang_watch = HangWatch(self._config.stall_s, now)
-            self._on_ready()
+            self._on_event(Event.PROVEN)
             self._log.info_unless_shared(
                 f"ready: serves {self._config.serves} ({self.facts.kind} engine)"
             )

@@ -1,7 +1,7 @@
 """Keeps one engine alive: start it, report its death, clean up, start it again.
 
-Owns the order of an engine's lives, the use of the restart policy and the report of a death. Must
-not know gateways, nor how a running engine is judged (`engine_life.py`).
+Owns what is done at each event of a `Lifecycle`, and the report of a death. Must not know gateways,
+nor how a running engine is judged (`engine_life.py`), nor which state follows (`lifecycle.py`).
 """
 
 import os
@@ -23,7 +23,6 @@ from protocol.control_messages import (
     LastFault,
     ProbeQuestion,
     ProbeReport,
-    State,
     WorkerStatus,
 )
 from protocol.errors import ConfigError
@@ -44,6 +43,7 @@ from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gpu_memory import GpuMemory
 from workers.supervisor.group import Group, Run
 from workers.supervisor.hold import Hold
+from workers.supervisor.lifecycle import SERVING, SHOWN, Event, Lifecycle, State
 from workers.supervisor.log import Log
 from workers.supervisor.port_holder import port_holder
 from workers.supervisor.prepare import prepare
@@ -55,6 +55,8 @@ from workers.versions import resolved
 _NOT_FOUND: Final = 127
 _NOT_STARTED: Final = 126
 _SLOW_DEATH_S: Final = 10.0
+_DRAINS: Final = (State.YIELDING, State.DRAINING)
+_OVER: Final = (State.ENDING, State.LINGERING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class _Death:
 
 @final
 class EngineSupervisor:
-    """Runs one engine after another. `run` lasts until cancelled.
+    """Runs one engine after another. `run` lasts until cancelled. `lifecycle` has the state of the
+    engine; only this class changes it.
 
     `command` starts an engine; the supervisor appends its own options. `arguments` are the words
     that started the worker, for the record of starts.
@@ -91,11 +94,10 @@ class EngineSupervisor:
         self._config = self._next_config = config
         # The configuration of the running engine, with the version of its installation.
         self._started, self._version = config, ""
-        self.hold = Hold(0.0) if hold is None else hold
+        self.lifecycle = Lifecycle(hold, policy)
         self._probe: tuple[int, AnswerProbe] | None = None
         self._log = log
         self._command = command
-        self._policy = RestartPolicy() if policy is None else policy
         self._group = group
         self._waits_for = ""
         self._journal = StartJournal(arguments, log)
@@ -103,14 +105,10 @@ class EngineSupervisor:
         self._relay: FrameRelay | None = None
         self._nursery: trio.Nursery | None = None
         self._life: EngineLife | None = None
-        self._replaced: EngineLife | None = None
         self._finishing = trio.CancelScope()
         self._wake = trio.Event()
-        self._state: State = "starting"
         self._num_restarts = 0
-        self._is_reported = False
         self._death: _Death | None = None
-        self._is_leaving = False
 
     def work_sent(self) -> None:
         """Note that a submission went to the engine, so that a step is due."""
@@ -119,9 +117,8 @@ class EngineSupervisor:
 
     def distrust(self, why: str) -> None:
         """End the engine, which answers a gateway's health probes no more; the next one follows."""
-        life = self._life
-        if life is not None and life.is_ready and life is not self._replaced:
-            life.process.kill(f"no answers: {why}")
+        if self._life is not None and self.lifecycle.state in SERVING:
+            self._life.process.kill(f"no answers: {why}")
 
     async def run(self, relay: FrameRelay) -> None:
         """Start the engine, and start it again after each death."""
@@ -134,14 +131,13 @@ class EngineSupervisor:
             if self._memory is not None:
                 await self._memory.free_own(self._log.info)
             await self._prepare()
+            await self._take_config()
             nursery.start_soon(self._sweep_and_measure)
-            while not self._is_leaving:
-                self._state = "starting"
+            while self.lifecycle.state is not State.LEAVING:
                 self._wake = trio.Event()
                 if self._group is not None:
-                    self._state = "waiting"
                     await self._group.wait_start(partial(self._wait_for_group, relay))
-                    self._state, self._waits_for = "starting", ""
+                    self._waits_for = ""
                 await self._one_life(relay)
                 self._num_restarts += 1
 
@@ -149,13 +145,13 @@ class EngineSupervisor:
         """Wait until the engine has no sequence, at most `deadline_s`. Starts no other engine
         afterwards.
         """
-        self._is_leaving = True
+        self.lifecycle.on(Event.LEAVE)
         if self._life is not None:
             await self._life.finish(deadline_s)
 
     async def stop(self) -> None:
         """End the engine, within three seconds."""
-        self._is_leaving = True
+        self.lifecycle.on(Event.LEAVE)
         if self._life is not None:
             await self._life.leave()
 
@@ -163,27 +159,26 @@ class EngineSupervisor:
         """Hold the engine: finish running sequences, for at most `drain_s`, and take no others from
         gateways. Raises `ConfigError` if the worker cannot be held.
         """
-        assert self._relay is not None
         assert self._nursery is not None
-        if self._is_leaving or self._state == "draining":
-            raise ConfigError(f"the worker is {'leaving' if self._is_leaving else 'draining'}")
         if self._group is not None:
             raise ConfigError("it is a rank of a group, and groups are not moved between versions")
-        self._relay.begin_hold()
-        if self._life is not None and self._life.is_ready:
-            self._nursery.start_soon(self._finish_for_hold, self._life, drain_s)
+        if self.lifecycle.on(Event.HOLD) is State.YIELDING:
+            assert self._life is not None
+            self._log.info(f"held for another version; draining for at most {drain_s:g} s")
+            self._nursery.start_soon(self._yield_for_hold, self._life, drain_s)
 
     def end_hold(self) -> None:
         """End the hold. An engine that has stopped is started again, in the current version."""
         assert self._relay is not None
-        self.hold.end()
+        self.lifecycle.hold.end()
+        before, state = self.lifecycle.state, self.lifecycle.on(Event.UNHOLD)
         self._finishing.cancel()
-        if self._life is not None and self._life.is_ready:
+        if state is State.READY and self._life is not None:
             self._life.accepted.set()
         self._relay.end_hold()
-        if self._state == "stopped":
-            self._policy.reset()
-            self._wake.set()
+        if before is State.STOPPED:
+            self.lifecycle.policy.reset()
+            self._start_again(self._relay)
 
     def go_back(self) -> None:
         """End the hold after its lease has run out: the current version serves again."""
@@ -191,15 +186,15 @@ class EngineSupervisor:
             self.end_hold()
             return
         assert self._relay is not None
-        self.hold.end()
+        self.lifecycle.hold.end()
         self._relay.end_hold(drops_engine=True)
-        if not self._is_leaving:
+        if self.lifecycle.state is not State.LEAVING:
             self.restart(self._next_config, force=True)
 
     def ask(self, number: int, questions: Sequence[ProbeQuestion], *, has_leads: bool) -> None:
         """Put questions to the engine. Raises `ConfigError` unless it is ready and idle."""
-        life = self._life
-        if life is None or not life.is_ready or life.facts is None or self._state != "starting":
+        life, is_idle = self._life, self.lifecycle.state in (State.READY, State.HELD)
+        if life is None or life.facts is None or not is_idle:
             raise ConfigError("its engine is not ready")
         request_id, now = os.urandom(16), trio.current_time()
         relay = life.facts.relay
@@ -216,25 +211,26 @@ class EngineSupervisor:
         Returns the epoch of the new start. Raises `ConfigError` if a restart is impossible.
         """
         assert self._relay is not None
-        assert self._nursery is not None
-        if self._is_leaving:
-            raise ConfigError("the worker is leaving")
-        if self._state == "draining" and (self.hold.is_on or not force):
-            raise ConfigError("it is draining and restarts then; --force restarts at once")
+        before = self.lifecycle.state
+        # A trial of another version waits for the drain that its hold has begun.
+        is_forced = force and not (self.lifecycle.hold.is_on and before in _DRAINS)
+        state = self.lifecycle.on(Event.RESTART_NOW if is_forced else Event.RESTART)
         self._next_config = config
-        self._policy.reset()
-        life, epoch = self._life, self._relay.epoch
-        is_counted = life is not None and life is self._replaced
-        if life is None or life.ended.is_set():
+        self.lifecycle.policy.reset()
+        if before is State.STOPPED:
+            self._start_again(self._relay)
+        elif before is State.WAITING or state in _OVER:
             self._wake.set()
-            return epoch if is_counted or self._state == "waiting" else epoch + 1
-        if is_counted:
-            return epoch  # it is already being replaced
-        if force:
-            self._finishing.cancel()
-        if self._state != "draining":
-            self._nursery.start_soon(self._replace, life, force)
-        return epoch + 1
+        elif before is not State.REPLACING:
+            assert self._nursery is not None
+            assert self._life is not None
+            if state is State.DRAINING:
+                self._nursery.start_soon(self._drain_and_replace, self._life)
+            else:
+                self._finishing.cancel()
+                self._replace(self._life)
+        # The epoch of the next start has begun, unless the engine of this one is not gone yet.
+        return self._relay.epoch + (state is State.DRAINING or state in _OVER)
 
     def retune(self, config: WorkerConfig) -> None:
         """Take `config`, which differs only in keys that no engine reads."""
@@ -250,10 +246,8 @@ class EngineSupervisor:
         """
         assert self._relay is not None
         life, now = self._life, trio.current_time()
-        is_ready = life is not None and life.is_ready
-        state: State = "ready" if is_ready and self._state == "starting" else self._state
-        is_starting = life is not None and state == "starting"
-        progress = life.progress if life is not None and is_starting else None
+        state = SHOWN[self.lifecycle.state]
+        progress = life.progress if life is not None and state == "starting" else None
         facts = life.facts if life is not None else None
         launch = self._config.launch
         return WorkerStatus(
@@ -261,7 +255,7 @@ class EngineSupervisor:
             pid=os.getpid(),
             serves=self._config.serves,
             model=self._config.model,
-            state="leaving" if self._is_leaving else state,
+            state=state,
             epoch=self._relay.epoch,
             restarts=self._num_restarts,
             phase=progress.phase if progress is not None else "ranks" * bool(self._waits_for),
@@ -275,7 +269,7 @@ class EngineSupervisor:
             gateways=gateways,
             troubles=(*(life.troubles if life is not None else ()), *troubles)[:MAX_SHOWN_TROUBLES],
             fault=self._last_fault(now),
-            is_held=self.hold.is_on,
+            is_held=self.lifecycle.hold.is_on,
             warnings=life.warnings if life is not None else (),
             probe=self._probe_report(),
             installation=(launch.installation if launch is not None else None) or "",
@@ -300,16 +294,35 @@ class EngineSupervisor:
 
     def _resolve(self) -> None:
         """Resolve the version of the next engine. Raises `ConfigError` if it is missing."""
-        wanted = self.hold.version or None
+        wanted = self.lifecycle.hold.version or None
         self._started, self._version = resolved(self._config, os.environ, wanted)
 
-    async def _finish_for_hold(self, life: EngineLife, drain_s: float) -> None:
-        self._log.info(f"held for another version; draining for at most {drain_s:g} s")
-        self._state = "draining"
+    async def _yield_for_hold(self, life: EngineLife, drain_s: float) -> None:
         with trio.CancelScope() as self._finishing:
             await life.finish(drain_s)
-        if not life.ended.is_set() and self._state == "draining":
-            self._state = "starting"
+        if self._life is life and self.lifecycle.state is State.YIELDING:
+            self.lifecycle.on(Event.YIELDED)
+
+    async def _drain_and_replace(self, life: EngineLife) -> None:
+        self._log.info(f"a restart is asked for; draining for at most {self._config.drain_s:g} s")
+        with trio.CancelScope() as self._finishing:
+            await life.finish(self._config.drain_s)
+        if self._life is life and self.lifecycle.state is State.DRAINING:
+            self.lifecycle.on(Event.DRAINED)
+            self._replace(life)
+
+    def _replace(self, life: EngineLife) -> None:
+        """End the engine; the next one starts at once, and its epoch begins now."""
+        assert self._relay is not None
+        assert self._nursery is not None
+        self._log.info("restarting the engine, as asked for")
+        self._relay.engine_restarts()
+        self._nursery.start_soon(life.leave)
+
+    def _start_again(self, relay: FrameRelay) -> None:
+        """Start an engine behind one that was given up."""
+        relay.engine_restarts()
+        self._wake.set()
 
     async def _sweep_and_measure(self) -> None:
         """Remove leftovers of earlier supervisors; read the GPU memory in use before our engine
@@ -348,7 +361,8 @@ class EngineSupervisor:
     async def _one_life(self, relay: FrameRelay) -> None:
         """Run one engine, from its spawn until the next one may start."""
         oom_kills = count_oom_kills()
-        self._is_reported = False
+        if self.lifecycle.on(Event.START) is State.LEAVING:
+            return
         life: EngineLife | None = None
         scratch: Path | None = None
         try:
@@ -361,6 +375,7 @@ class EngineSupervisor:
                 code = _NOT_FOUND if is_missing else _NOT_STARTED
                 ending = Ending(exit_code=code, spawn_error=str(error))
                 self._tell_group(ending)
+                self.lifecycle.on(Event.EXITED)
             else:
                 exit_code = await self._live(relay, life)
                 ending = life.ending(exit_code, count_oom_kills() - oom_kills)
@@ -368,42 +383,41 @@ class EngineSupervisor:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(_clean_up, scratch)
                 await run_stop(self._started.launch, self._log.info)
-        is_replaced = life is not None and life is self._replaced
-        self._life = self._replaced = None
+        self._life = None
         own = frozenset(() if life is None else (life.process.pid,))
-        if self._is_leaving:
-            return
-        if is_replaced:
-            self._state = "waiting"  # the next start has its epoch already
-            await self._pause(0.0, own)
-        else:
-            await self._after_death(relay, ending, own)
+        match self.lifecycle.state:
+            case State.LEAVING:
+                return
+            case State.REPLACING:  # the next start has its epoch already
+                self.lifecycle.on(Event.RETRY)
+                await self._pause(0.0, own)
+            case _:
+                await self._after_death(relay, ending, own)
 
     async def _after_death(self, relay: FrameRelay, ending: Ending, own: frozenset[int]) -> None:
         diagnosis = diagnose(ending)
         if diagnosis.kind == "port_taken" and (port := _port_of(self._config)) is not None:
             holder = await trio.to_thread.run_sync(port_holder, port)
             ending = replace(ending, port_holder=holder)
-        now = trio.current_time()
-        # A version on trial gets one try.
-        is_permanent = diagnosis.is_permanent or self.hold.is_on
-        is_outside = diagnosis.kind == "driver" or ending.phase == DOWNLOAD_PHASE
-        delay_s = self._policy.exited(now, is_permanent=is_permanent, is_outside=is_outside)
-        if self.hold.is_on:
-            delay_s = None  # also if the engine was ready before
-        if self._config.rank:
-            delay_s = 0.0  # the head counts the tries of the group
+        is_told = self.lifecycle.state is State.LINGERING
+        delay_s = self.lifecycle.delay_after_death(
+            trio.current_time(),
+            is_permanent=diagnosis.is_permanent,
+            is_outside=diagnosis.kind == "driver" or ending.phase == DOWNLOAD_PHASE,
+            is_rank=self._config.rank > 0,
+        )
         if delay_s is None and self._wake.is_set():
             delay_s = 0.0  # a restart that was requested meanwhile overrides giving up
-        self._report_death(relay, ending, is_final=delay_s is None, next_s=delay_s or 0.0)
-        if delay_s is None:
-            self._state = "stopped"
-            relay.engine_stops()
-            await self._wake.wait()
-            delay_s = 0.0
-        self._state = "waiting"
-        relay.engine_restarts()
-        await self._pause(delay_s, own)
+        if delay_s is not None:
+            self._report_death(relay, ending, is_told=is_told, next_s=delay_s)
+            self.lifecycle.on(Event.RETRY)
+            relay.engine_restarts()
+            await self._pause(delay_s, own)
+        else:
+            self._report_death(relay, ending, is_told=False, is_final=True)
+            self.lifecycle.on(Event.GIVE_UP)
+            await self._wake.wait()  # the epoch of the next start begins with the request
+            await self._pause(0.0, own)
 
     async def _pause(self, delay_s: float, own: frozenset[int]) -> None:
         """Wait until the back-off is over and the memory of the dead engine is free."""
@@ -435,7 +449,7 @@ class EngineSupervisor:
         cache = Path(tempfile.gettempdir()) / f"torchinductor_{os.geteuid()}"
         environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         life = EngineLife(
-            self._started, relay, self._log, self._ready, command=self._command, environ=environ
+            self._started, relay, self._log, self._took, command=self._command, environ=environ
         )
         if self._group is not None:
             life.on_progress = self._group.progress
@@ -456,10 +470,9 @@ class EngineSupervisor:
                 known_code = await life.run()
                 nursery.cancel_scope.cancel()
             self._tell_group(life.ending(known_code, 0))
-            self._state = "ending"
-            if known_code is None and not self._is_leaving and life is not self._replaced:
-                self._report_death(relay, life.ending(None, 0), is_final=False)
-                self._is_reported = True
+            event = Event.LINGERS if known_code is None else Event.EXITED
+            if self.lifecycle.on(event) is State.LINGERING:
+                self._report_death(relay, life.ending(None, 0), is_told=False)
         finally:
             exit_code = await self._reap(life)
         return exit_code
@@ -484,50 +497,41 @@ class EngineSupervisor:
             "hangs in the kernel, mostly in a GPU's driver; waiting, for it holds its memory"
         )
 
-    async def _replace(self, life: EngineLife, force: bool) -> None:
-        """Drain the engine, then end it; the next engine starts at once."""
-        assert self._relay is not None
-        if not force:
-            self._log.info(
-                f"a restart is asked for; draining for at most {self._config.drain_s:g} s"
-            )
-            self._state = "draining"
-            self._relay.begin_drain()
-            with trio.CancelScope() as self._finishing:
-                await life.finish(self._config.drain_s)
-        if life.ended.is_set() or self._is_leaving:
+    def _took(self, event: Event) -> None:
+        """Take an event of the running engine: it has loaded its model, or has proven itself."""
+        state = self.lifecycle.on(event)
+        if event is not Event.PROVEN:
             return
-        self._log.info("restarting the engine, as asked for")
-        self._replaced, self._state = life, "ending"
-        self._relay.engine_restarts()
-        await life.leave()
-
-    def _ready(self) -> None:
-        self._policy.ready(trio.current_time())
-        if self._life is not None and not self.hold.is_on:
+        self.lifecycle.policy.ready(trio.current_time())
+        if state is State.READY and self._life is not None:
             self._life.accepted.set()
         if self._group is not None:
             self._group.ready()
 
     def _report_death(
-        self, relay: FrameRelay, ending: Ending, *, is_final: bool, next_s: float = 0.0
+        self,
+        relay: FrameRelay,
+        ending: Ending,
+        *,
+        is_told: bool,
+        is_final: bool = False,
+        next_s: float = 0.0,
     ) -> None:
-        """Report the death to the log, to the gateways and to later status requests. A death that
-        was reported before its exit code was known is reported to gateways again only if no start
-        follows.
+        """Report the death to the log, to later status requests and to the gateways, unless they
+        are told of it already. `is_final`: no start follows.
         """
         diagnosis = diagnose(ending)
         cause = fault_cause(
             diagnosis,
             worker=self._config.name,
-            failed_starts=self._policy.failed_starts,
+            failed_starts=self.lifecycle.policy.failed_starts,
             stops=is_final,
             next_s=next_s,
         )
         lines, now = last_log(ending.last_lines), trio.current_time()
         self._log.info_unless_shared(f"engine start {relay.epoch} is gone: {cause}")
         self._death = _Death(relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
-        if self._is_reported and not is_final:
+        if is_told:
             return
         # On a shared terminal the engine's last lines are already shown above.
         shown = () if self._log.beside_gateway else lines

@@ -1,12 +1,12 @@
 """Routes frames between gateways and the engine, and answers frames for the supervisor itself.
 
-Owns the welcomed links, their numbers and the engine's public state (epoch, facts, last fault). All
-calls are synchronous: a frame comes in and goes out in one call, with its tokens undecoded. Must
-not know processes, sockets or when the engine is restarted.
+Owns the welcomed links, their numbers and what gateways know of the engine (epoch, facts, last
+fault); its state is in the `Lifecycle`. All calls are synchronous: a frame comes in and goes out in
+one call, with its tokens undecoded. Must not know processes, sockets or when the engine is
+restarted.
 """
 
 from collections.abc import Callable, Iterable
-from enum import Enum, auto
 from typing import Final, Protocol, final
 
 from protocol import wire
@@ -50,6 +50,7 @@ from workers.ipc import (
 from workers.model_dir import ModelFiles
 from workers.supervisor.gateway_link import GatewayLink
 from workers.supervisor.identity import WorkerIdentity
+from workers.supervisor.lifecycle import REFUSALS, Lifecycle, State
 from workers.supervisor.log import Log
 
 
@@ -72,24 +73,6 @@ _TO_ENGINE: Final = frozenset(
 )
 
 
-class EngineState(Enum):
-    """The engine's state as gateways see it."""
-
-    STARTING = auto()
-    READY = auto()
-    DRAINING = auto()
-    HELD = auto()
-    STOPPED = auto()
-
-
-_REFUSALS: Final[dict[EngineState, tuple[RejectReason, str]]] = {
-    EngineState.STARTING: ("not_ready", "the engine is starting"),
-    EngineState.STOPPED: ("not_ready", "the engine is stopped; the worker's log says why"),
-    EngineState.DRAINING: ("draining", "the worker is leaving"),
-    EngineState.HELD: ("draining", "the worker is held for another version"),
-}
-
-
 @final
 class FrameRelay:
     """`on_work` is called after submissions went to the engine, `on_drain` when a gateway asks the
@@ -100,14 +83,15 @@ class FrameRelay:
         self,
         identity: WorkerIdentity,
         log: Log,
+        lifecycle: Lifecycle,
         *,
         on_work: Callable[[], None],
         on_drain: Callable[[float], None],
         on_distrust: Callable[[str], None],
         on_siblings: Callable[[Iterable[str]], None],
     ) -> None:
-        self.state = EngineState.STARTING
         self.epoch = 1
+        self._lifecycle = lifecycle
         self.num_garbage = 0
         self._identity = identity
         self._log = log
@@ -122,7 +106,6 @@ class FrameRelay:
         self._fault: Fault | None = None
         self._speed_loss: SpeedLoss | None = None
         self._engine: Engine | None = None
-        self._is_held = False
         # Gateways know the engine of this epoch, so they must learn of its end.
         self._is_known = False
         # The last engine, also while it ends: a paused engine could not read its shutdown.
@@ -143,11 +126,8 @@ class FrameRelay:
     def engine_ready(self, facts: EngineFacts, files: ModelFiles) -> None:
         """The health probe has passed: notify every gateway."""
         self._facts, self._files, self._fault = facts, files, None
-        if self._is_held:
-            self.state = EngineState.HELD
+        if self._lifecycle.hold.is_on:
             return
-        if self.state is not EngineState.DRAINING:
-            self.state = EngineState.READY
         self._is_known = True
         self.broadcast(self._registration())
 
@@ -160,7 +140,7 @@ class FrameRelay:
         shown = tuple(one[:MAX_FIGURE_CHARS] for one in figures[:MAX_FIGURES])
         loss = SpeedLoss(self.epoch, shown, num_changes)
         self._speed_loss = loss if shown else None
-        if not self._is_held:
+        if not self._lifecycle.hold.is_on:
             self.broadcast(loss)
 
     def engine_gone(
@@ -176,9 +156,7 @@ class FrameRelay:
         name = self._identity.worker
         self._fault = Fault(name, self.epoch, cause, exit_code, last_log, is_final, kind)
         self._facts = self._files = self._engine = None
-        if self.state in (EngineState.READY, EngineState.HELD):
-            self.state = EngineState.STARTING
-        if self._is_known or not self._is_held:
+        if self._is_known or not self._lifecycle.hold.is_on:
             self.broadcast(self._fault)
         self._is_known = False
 
@@ -187,27 +165,17 @@ class FrameRelay:
         engine without a fault is replaced.
         """
         self.epoch += 1
-        self.state = EngineState.STARTING
         self._facts = self._files = self._fault = self._engine = None
         self._is_known = False
         self.broadcast(self._registration())
 
-    def begin_hold(self) -> None:
-        """Keep the engine from gateways: they can submit no work, and are not notified of a ready
-        engine. They see a worker that drains, then starts.
-        """
-        self._is_held = True
-        self.state = EngineState.HELD
-
     def end_hold(self, *, drops_engine: bool = False) -> None:
-        """End the hold: notify every gateway of the engine's state. `drops_engine`: this engine
+        """The hold is over: notify every gateway of the engine's state. `drops_engine`: this engine
         must not serve, and another follows.
         """
-        self._is_held = False
         if drops_engine:
             self._facts = self._files = self._fault = None
         if self._facts is not None:
-            self.state = EngineState.READY
             self._is_known = True
         for message in self.greeting():
             self.broadcast(message)
@@ -215,10 +183,6 @@ class FrameRelay:
     def reconfigured(self, identity: WorkerIdentity) -> None:
         """Use the identity of another configuration from the next registration on."""
         self._identity = identity
-
-    def engine_stops(self) -> None:
-        """No other engine follows: the last fault is also sent to gateways that join later."""
-        self.state = EngineState.STOPPED
 
     def from_engine(self, frames: Iterable[tuple[int, bytes]]) -> None:
         """Pass (link, payload) pairs on unread, the frames for one gateway together. Drops frames
@@ -239,15 +203,16 @@ class FrameRelay:
         if self._pausable is not None:
             self._pausable.pause(any(link.is_behind for link in self._links.values()))
 
-    def begin_drain(self) -> None:
-        """Refuse new work from now on."""
-        self.state = EngineState.DRAINING
-
     def broadcast(self, message: FromWorker) -> None:
         """Send a message to every gateway that has welcomed this worker."""
         self.from_engine([(BROADCAST, wire.encode(message))])
 
     # The gateways' links.
+
+    @property
+    def _serves(self) -> bool:
+        """Whether gateways may submit work. An engine without facts is a rank, which has no API."""
+        return self._lifecycle.state is State.READY and self._facts is not None
 
     @property
     def is_shared(self) -> bool:
@@ -259,7 +224,7 @@ class FrameRelay:
         start, or the speed loss of a slow engine.
         """
         registration = self._registration()
-        if self._is_held:
+        if self._lifecycle.hold.is_on:
             return (registration,)
         if self._fault is not None:
             return (registration, self._fault)
@@ -313,11 +278,11 @@ class FrameRelay:
     def _submission(self, link: GatewayLink, frame: bytes) -> None:
         if link.number is None:
             self._refuse(link, frame, "not_ready", "the link starts anew")
-        elif self.state is EngineState.READY and self._engine is not None:
+        elif self._serves and self._engine is not None:
             self._engine.put(link.number, frame)
             self._has_put_work = True
         else:
-            self._refuse(link, frame, *_REFUSALS.get(self.state, _REFUSALS[EngineState.STARTING]))
+            self._refuse(link, frame, *REFUSALS[self._lifecycle.state])
 
     def _refuse(self, link: GatewayLink, frame: bytes, reason: RejectReason, detail: str) -> None:
         if (ids := recover_request_id(frame)) is not None:
@@ -359,5 +324,5 @@ class FrameRelay:
             build=self._identity.build,
             config_hash=self._identity.config_hash,
             epoch=self.epoch,
-            engine=None if self._is_held else self._facts,
+            engine=None if self._lifecycle.hold.is_on else self._facts,
         )

@@ -62,6 +62,7 @@ async def test_a_restart_asked_for_while_the_engine_dies_is_no_end(tmp_path: Pat
     relay = FrameRelay(
         worker_identity(_CONFIG, "test"),
         log,
+        supervisor.lifecycle,
         on_work=supervisor.work_sent,
         on_drain=lambda _: None,
         on_siblings=lambda _: None,

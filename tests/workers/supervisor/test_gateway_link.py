@@ -26,6 +26,7 @@ from workers.model_dir import ModelFiles
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gateway_link import GatewayLink
 from workers.supervisor.identity import worker_identity
+from workers.supervisor.lifecycle import Event, Lifecycle
 from workers.supervisor.log import Log
 from workers.supervisor.progress_watch import GATEWAY_SILENCE_S
 
@@ -39,6 +40,7 @@ async def test_a_link_that_cannot_be_dialled_leaves_no_open_socket() -> None:
     relay = FrameRelay(
         worker_identity(builtin_config().workers[0], "0"),
         log := Log("w", beside_gateway=False),
+        Lifecycle(),
         on_work=lambda: None,
         on_drain=lambda _: None,
         on_siblings=lambda _: None,
@@ -256,6 +258,7 @@ async def test_work_is_noted_once_it_is_with_the_engine(tmp_path: Path) -> None:
     relay = FrameRelay(
         worker_identity(builtin_config().workers[0], "0"),
         log := Log("w", beside_gateway=False),
+        lifecycle := Lifecycle(),
         on_work=lambda: engine.done.append("work"),
         on_drain=lambda _: None,
         on_siblings=lambda _: None,
@@ -265,6 +268,8 @@ async def test_work_is_noted_once_it_is_with_the_engine(tmp_path: Path) -> None:
     relay.engine_starts(engine)
     relay.join(link, Welcome(PROTOCOL_VERSION, bytes(16), 1))
     facts = EngineFacts("fake", "none", "none", 512, 32, 1024, 4, 64, bytes(16))
+    for event in (Event.START, Event.LOADED, Event.PROVEN):
+        lifecycle.on(event)
     relay.engine_ready(facts, ModelFiles(bytes(16), {}))
     for request_id in (b"a" * 16, b"b" * 16):
         relay.from_gateway(link, encode(submission(request_id)))

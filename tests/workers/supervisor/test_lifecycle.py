@@ -1,0 +1,288 @@
+"""The table of an engine's life, walked beside a model that keeps flags, and its diagram."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from protocol.errors import ConfigError
+from workers.supervisor.hold import Hold
+from workers.supervisor.lifecycle import (
+    REFUSALS,
+    SERVING,
+    SHOWN,
+    TABLE,
+    Event,
+    ImpossibleEventError,
+    Lifecycle,
+    State,
+    diagram,
+)
+from workers.supervisor.restart_policy import MAX_FAILED_STARTS, RestartPolicy
+
+OPERATORS = frozenset((Event.HOLD, Event.UNHOLD, Event.RESTART, Event.RESTART_NOW, Event.LEAVE))
+LEASE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What is so of a worker and its engine, one word each."""
+
+    has_process: bool = False
+    is_loaded: bool = False
+    is_proven: bool = False
+    is_dead: bool = False
+    is_told: bool = False
+    is_asked_to_end: bool = False
+    drains_for: str = ""
+    is_given_up: bool = False
+    is_held: bool = False
+    is_leaving: bool = False
+
+    @property
+    def shown(self) -> str:
+        if self.is_leaving:
+            return "leaving"
+        if self.is_given_up:
+            return "stopped"
+        if not self.has_process:
+            return "waiting"
+        if self.is_dead or self.is_asked_to_end:
+            return "ending"
+        if self.drains_for:
+            return "draining"
+        return "ready" if self.is_proven else "starting"
+
+    @property
+    def serves(self) -> bool:
+        return self.shown == "ready" and not self.is_held
+
+    @property
+    def lives(self) -> bool:
+        """Whether it is proven, and nothing has ended it."""
+        return self.is_proven and self.shown in ("ready", "draining")
+
+    def possible(self) -> Iterator[Event]:
+        """What can happen now, besides the wishes of operators."""
+        if self.is_leaving:
+            yield from Event
+        elif not self.has_process:
+            if not self.is_given_up:
+                yield Event.START
+        elif self.is_dead:
+            yield Event.RETRY
+            yield Event.GIVE_UP
+        elif self.is_asked_to_end:
+            yield from (Event.EXITED, Event.LINGERS, Event.RETRY, Event.LOADED, Event.PROVEN)
+        else:
+            yield from (Event.EXITED, Event.LINGERS)
+            if not self.is_proven:  # a rank has no model of its own to load
+                yield from (Event.PROVEN, Event.LOADED)
+            if self.drains_for == "hold":
+                yield Event.YIELDED
+            if self.drains_for == "restart":
+                yield Event.DRAINED
+
+    def refuses(self, event: Event) -> bool:
+        is_running = self.has_process and not (self.is_dead or self.is_asked_to_end)
+        match event:
+            case Event.HOLD:
+                return self.is_leaving or bool(self.drains_for and is_running)
+            case Event.RESTART:
+                return self.is_leaving or bool(self.drains_for and is_running)
+            case Event.RESTART_NOW:
+                return self.is_leaving
+            case _:
+                return False
+
+    def after(self, event: Event) -> "Flags":  # noqa: C901, PLR0911, PLR0912
+        is_running = self.has_process and not (self.is_dead or self.is_asked_to_end)
+        gone = Flags(is_held=self.is_held)
+        if event is Event.LEAVE or self.is_leaving:
+            return replace(self, is_leaving=True)
+        match event:
+            case Event.START:
+                return replace(gone, has_process=True)
+            case Event.LOADED:
+                return replace(self, is_loaded=True)
+            case Event.PROVEN:
+                return replace(self, is_proven=True)
+            case Event.HOLD:
+                is_served = is_running and self.is_proven
+                return replace(self, is_held=True, drains_for="hold" if is_served else "")
+            case Event.YIELDED:
+                return replace(self, drains_for="")
+            case Event.UNHOLD:
+                if self.is_given_up:
+                    return Flags()
+                drains_for = "" if self.drains_for == "hold" else self.drains_for
+                return replace(self, is_held=False, drains_for=drains_for)
+            case Event.RESTART if is_running and self.is_proven:
+                return replace(self, drains_for="restart")
+            case Event.RESTART | Event.RESTART_NOW:
+                if is_running:
+                    return replace(self, is_asked_to_end=True)
+                return gone if self.is_given_up else self
+            case Event.DRAINED:
+                return replace(self, is_asked_to_end=True)
+            case Event.EXITED if is_running:
+                return replace(self, is_dead=True)
+            case Event.LINGERS if is_running:
+                return replace(self, is_dead=True, is_told=True)
+            case Event.RETRY:
+                return gone
+            case Event.GIVE_UP:
+                return replace(gone, is_given_up=True)
+            case _:
+                return self
+
+
+def _events(flags: Flags) -> set[Event]:
+    wishes = OPERATORS - ({Event.HOLD} if flags.is_held else {Event.UNHOLD})
+    return {*flags.possible(), *wishes}
+
+
+def _taken(life: Lifecycle, flags: Flags, event: Event) -> Flags:
+    """Let both take the event, as the supervisor does: a hold begins and ends around it."""
+    if flags.refuses(event):
+        before = life.state
+        with pytest.raises(ConfigError):
+            life.on(event)
+        assert life.state is before
+        return flags
+    if event is Event.UNHOLD:
+        life.hold.end()
+    life.on(event)
+    if event is Event.HOLD and not flags.is_leaving:
+        life.hold.begin(0.0, LEASE_S)
+    return flags.after(event)
+
+
+def _agree(life: Lifecycle, flags: Flags) -> None:
+    assert SHOWN[life.state] == flags.shown
+    assert (life.state is State.READY) == flags.serves
+    assert (life.state is State.PROBING) == (flags.is_loaded and flags.shown == "starting")
+    assert (life.state is State.LINGERING) == (flags.is_told and flags.shown == "ending")
+    if not flags.is_leaving:
+        assert (life.state in SERVING) == flags.lives
+
+
+def test_every_walk_agrees_with_a_model_of_flags() -> None:
+    """From the first state all states and all entries of the table are reached, and no other."""
+    todo, seen = [((), State.WAITING, Flags())], set()
+    reached: set[tuple[State, Event]] = set()
+    while todo:
+        way, state, flags = todo.pop()
+        if (state, flags) in seen:
+            continue
+        seen.add((state, flags))
+        for event in _events(flags):
+            life = Lifecycle(Hold(0.0, LEASE_S if flags.is_held else None))
+            life.state = state
+            after = _taken(life, flags, event)
+            if not flags.refuses(event):
+                reached.add((state, event))
+            _agree(life, after)
+            todo.append(((*way, event), life.state, after))
+    assert {state for _, state, _ in todo} | {state for state, _ in seen} == {*State}
+    # A worker that leaves takes anything.
+    assert {(state, event) for state, event in {*TABLE} - reached} <= {
+        (State.LEAVING, event) for event in Event
+    }
+    assert reached <= {*TABLE}
+
+
+class LifeMachine(RuleBasedStateMachine):
+    """Long lives with deaths that are judged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.life, self.flags, self.now = Lifecycle(policy=RestartPolicy()), Flags(), 0.0
+
+    @rule(draw=st.data())
+    def happens(self, draw: st.DataObject) -> None:
+        events = sorted(_events(self.flags) - {Event.RETRY, Event.GIVE_UP}, key=lambda e: e.name)
+        event = draw.draw(st.sampled_from([one for one in events if one is not Event.LEAVE]))
+        self.flags = _taken(self.life, self.flags, event)
+        if event is Event.PROVEN and not self.flags.is_asked_to_end:
+            self.life.policy.ready(self.now)
+
+    @precondition(lambda self: self.flags.is_dead)
+    @rule(
+        passed_s=st.floats(0.0, 1e4), is_permanent=st.booleans(), is_outside=st.booleans(),
+        is_rank=st.booleans(),
+    )  # fmt: skip
+    def is_judged(
+        self, passed_s: float, is_permanent: bool, is_outside: bool, is_rank: bool
+    ) -> None:
+        self.now += passed_s
+        delay_s = self.life.delay_after_death(
+            self.now, is_permanent=is_permanent, is_outside=is_outside, is_rank=is_rank
+        )
+        if is_rank:
+            assert delay_s == 0.0
+        elif self.flags.is_held or (is_permanent and not self.flags.is_proven):
+            assert delay_s is None
+        event = Event.GIVE_UP if delay_s is None else Event.RETRY
+        self.flags = _taken(self.life, self.flags, event)
+
+    @invariant()
+    def agrees(self) -> None:
+        _agree(self.life, self.flags)
+
+
+TestLives = LifeMachine.TestCase
+TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("state", State)
+def test_what_cannot_happen_is_refused_by_name(state: State) -> None:
+    """And changes nothing."""
+    for event in Event:
+        life = Lifecycle()
+        life.state = state
+        if (state, event) in TABLE:
+            continue
+        with pytest.raises((ImpossibleEventError, ConfigError), match=r"^(the worker|it )|in "):
+            life.on(event)
+        assert life.state is state
+        if event not in OPERATORS:
+            with pytest.raises(ImpossibleEventError, match=f"{event.name} in {state.name}"):
+                life.on(event)
+
+
+def test_a_trial_has_one_try_and_a_rank_any_number() -> None:
+    """A head counts the tries of its group, an engine that was ready has any number."""
+    life = Lifecycle(Hold(0.0, LEASE_S))
+
+    def judged(*, is_rank: bool = False) -> float | None:
+        return life.delay_after_death(1.0, is_permanent=False, is_outside=False, is_rank=is_rank)
+
+    life.policy.ready(0.5)
+    assert judged() is None
+    assert judged(is_rank=True) == 0.0
+    life.hold.end()
+    life.policy.reset()
+    tries = [judged() for _ in range(MAX_FAILED_STARTS)]
+    assert None not in tries[:-1]
+    assert tries[-1] is None
+
+
+def test_every_state_has_its_words() -> None:
+    """A status and a refusal; what no engine serves is refused as a draining or a missing one."""
+    assert {*SHOWN} == {*REFUSALS} == {*State}
+    assert {reason for reason, _ in REFUSALS.values()} == {"draining", "not_ready"}
+    for state in (State.YIELDING, State.HELD, State.DRAINING, State.LEAVING):
+        assert REFUSALS[state][0] == "draining"
+
+
+def test_the_diagram_of_the_documentation_is_the_table() -> None:
+    """`workers.supervisor.lifecycle.diagram` prints it anew."""
+    page = Path(__file__).parents[3] / "docs" / "architecture.md"
+    blocks = re.findall(r"```mermaid\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert diagram() in blocks

@@ -1,0 +1,234 @@
+"""The life of a worker's engine: its states, and what leads from one to another.
+
+Owns the table of states, the words in which each is shown and refused, and the verdict on a death.
+Must not know processes, gateways or clocks. `diagram` prints the table for docs/architecture.md.
+"""
+
+from enum import Enum, auto
+from typing import Final, final
+
+from protocol.control_messages import State as ShownState
+from protocol.errors import ConfigError
+from protocol.messages import RejectReason
+from workers.supervisor.hold import Hold
+from workers.supervisor.restart_policy import RestartPolicy
+
+
+class State(Enum):
+    """Where an engine is in its life."""
+
+    WAITING = auto()
+    """No process. The next start is due after the back-off, for the group or for free memory."""
+    STARTING = auto()
+    """The process loads its model."""
+    PROBING = auto()
+    """The model is loaded. The tokens of the health probe are due."""
+    READY = auto()
+    """It serves gateways."""
+    YIELDING = auto()
+    """It finishes its sequences, and is held afterwards."""
+    HELD = auto()
+    """It could serve, and is kept from gateways while the worker's version changes."""
+    DRAINING = auto()
+    """It finishes its sequences, and is replaced afterwards."""
+    REPLACING = auto()
+    """It was asked to end, because the next engine is to follow."""
+    ENDING = auto()
+    """It is dead by itself, and is reaped and cleaned up after."""
+    LINGERING = auto()
+    """It was killed, gateways know so, and the kernel does not let its process go yet."""
+    STOPPED = auto()
+    """No process, and none follows until an operator asks for it."""
+    LEAVING = auto()
+    """The worker ends, and its engine with it."""
+
+
+class Event(Enum):
+    """What happens to an engine, or is asked of it."""
+
+    START = "a process is spawned"
+    LOADED = "its model is loaded"
+    PROVEN = "tokens came"
+    HOLD = "a hold begins"
+    YIELDED = "its sequences are over"
+    UNHOLD = "the hold ends"
+    RESTART = "a restart is asked for"
+    RESTART_NOW = "a restart at once is asked for"
+    DRAINED = "the drain is over"
+    EXITED = "the process has ended"
+    LINGERS = "the killed process stays"
+    RETRY = "another start may help"
+    GIVE_UP = "no start can help"
+    LEAVE = "the worker ends"
+
+
+_UNPROVEN: Final = (State.STARTING, State.PROBING)
+_OVER: Final = (State.ENDING, State.LINGERING)
+SERVING: Final = frozenset((State.READY, State.YIELDING, State.HELD, State.DRAINING))
+"""The engine has generated the health probe's tokens, and lives."""
+
+
+def _table() -> dict[tuple[State, Event], State]:
+    s, e = State, Event
+    moves = {
+        (s.WAITING, e.START): s.STARTING,
+        (s.STARTING, e.LOADED): s.PROBING,
+        (s.STARTING, e.PROVEN): s.READY,  # a rank without an API: its head has answered
+        (s.PROBING, e.PROVEN): s.READY,
+        (s.READY, e.HOLD): s.YIELDING,
+        (s.YIELDING, e.YIELDED): s.HELD,
+        (s.YIELDING, e.UNHOLD): s.READY,
+        (s.HELD, e.UNHOLD): s.READY,
+        (s.STOPPED, e.UNHOLD): s.WAITING,
+        (s.STOPPED, e.RESTART): s.WAITING,
+        (s.STOPPED, e.RESTART_NOW): s.WAITING,
+        (s.READY, e.RESTART): s.DRAINING,
+        (s.HELD, e.RESTART): s.DRAINING,
+        (s.DRAINING, e.DRAINED): s.REPLACING,
+        (s.REPLACING, e.RETRY): s.WAITING,
+    }
+    for state in _UNPROVEN:  # it has nothing to finish
+        moves[state, e.RESTART] = s.REPLACING
+    for state in (*_UNPROVEN, *SERVING):
+        moves |= {
+            (state, e.RESTART_NOW): s.REPLACING,
+            (state, e.EXITED): s.ENDING,
+            (state, e.LINGERS): s.LINGERING,
+        }
+    for state in _OVER:
+        moves |= {(state, e.RETRY): s.WAITING, (state, e.GIVE_UP): s.STOPPED}
+    stays = {
+        s.WAITING: (e.HOLD, e.UNHOLD, e.RESTART, e.RESTART_NOW),
+        s.STARTING: (e.HOLD, e.UNHOLD),
+        s.PROBING: (e.HOLD, e.UNHOLD, e.LOADED),
+        s.DRAINING: (e.UNHOLD,),
+        s.STOPPED: (e.HOLD,),
+        # Frames and ends of an engine that is to go change nothing more.
+        s.REPLACING: (
+            e.HOLD,
+            e.UNHOLD,
+            e.LOADED,
+            e.PROVEN,
+            e.EXITED,
+            e.LINGERS,
+            e.RESTART,
+            e.RESTART_NOW,
+        ),
+        s.ENDING: (e.HOLD, e.UNHOLD, e.RESTART, e.RESTART_NOW),
+        s.LINGERING: (e.HOLD, e.UNHOLD, e.RESTART, e.RESTART_NOW),
+        s.LEAVING: tuple(e),
+    }
+    table = {(state, event): state for state, events in stays.items() for event in events}
+    return table | moves | {(state, e.LEAVE): s.LEAVING for state in State}
+
+
+_REFUSED: Final = {
+    (State.YIELDING, Event.HOLD): "the worker is draining",
+    (State.DRAINING, Event.HOLD): "the worker is draining",
+    (State.HELD, Event.HOLD): "the worker is held already",
+    (State.LEAVING, Event.HOLD): "the worker is leaving",
+    (State.YIELDING, Event.RESTART): "it is draining and restarts then; --force restarts at once",
+    (State.DRAINING, Event.RESTART): "it is draining and restarts then; --force restarts at once",
+    (State.LEAVING, Event.RESTART): "the worker is leaving",
+    (State.LEAVING, Event.RESTART_NOW): "the worker is leaving",
+}
+"""What an operator asks for and cannot have, with the words of the refusal."""
+
+TABLE: Final = {pair: to for pair, to in _table().items() if pair not in _REFUSED}
+
+SHOWN: Final[dict[State, ShownState]] = {
+    State.WAITING: "waiting",
+    State.STARTING: "starting",
+    State.PROBING: "starting",
+    State.READY: "ready",
+    State.YIELDING: "draining",
+    State.HELD: "ready",
+    State.DRAINING: "draining",
+    State.REPLACING: "ending",
+    State.ENDING: "ending",
+    State.LINGERING: "ending",
+    State.STOPPED: "stopped",
+    State.LEAVING: "leaving",
+}
+"""The word for a state in the worker's status, which says beside it whether the worker is held."""
+
+_STARTS: Final[tuple[RejectReason, str]] = ("not_ready", "the engine is starting")
+_HELD: Final[tuple[RejectReason, str]] = ("draining", "the worker is held for another version")
+REFUSALS: Final[dict[State, tuple[RejectReason, str]]] = {
+    State.WAITING: _STARTS,
+    State.STARTING: _STARTS,
+    State.PROBING: _STARTS,
+    State.READY: _STARTS,  # of a rank, which no gateway may ask
+    State.YIELDING: _HELD,
+    State.HELD: _HELD,
+    State.DRAINING: ("draining", "the worker is leaving"),
+    State.REPLACING: _STARTS,
+    State.ENDING: _STARTS,
+    State.LINGERING: _STARTS,
+    State.STOPPED: ("not_ready", "the engine is stopped; the worker's log says why"),
+    State.LEAVING: ("draining", "the worker is leaving"),
+}
+"""The answer to a submission that no engine takes."""
+
+
+class ImpossibleEventError(Exception):
+    """An event that cannot happen in a state: a fault of the supervisor."""
+
+
+@final
+class Lifecycle:
+    """The state of one worker's engine. `on` alone changes it."""
+
+    def __init__(self, hold: Hold | None = None, policy: RestartPolicy | None = None) -> None:
+        self.state = State.WAITING
+        self.hold = Hold(0.0) if hold is None else hold
+        self.policy = RestartPolicy() if policy is None else policy
+
+    def __repr__(self) -> str:
+        return f"<Lifecycle {self.state.name}{' in a hold' * self.hold.is_on}>"
+
+    def on(self, event: Event) -> State:
+        """Take an event; return the new state. What becomes ready in a hold is held.
+
+        Raises `ConfigError` if an operator cannot have it, `ImpossibleEventError` for what cannot
+        happen.
+        """
+        pair = (self.state, event)
+        if (why := _REFUSED.get(pair)) is not None:
+            raise ConfigError(why)
+        if (to := TABLE.get(pair)) is None:
+            raise ImpossibleEventError(f"{event.name} in {self.state.name}")
+        if to is State.READY and self.hold.is_on:
+            to = State.HELD
+        self.state = to
+        return to
+
+    def delay_after_death(
+        self, now: float, *, is_permanent: bool, is_outside: bool, is_rank: bool
+    ) -> float | None:
+        """Seconds until the next start; None: no start follows by itself.
+
+        A version on trial, which runs in a hold, has one try, even if it was ready before. A rank
+        of a group starts at once: its head counts the tries.
+        """
+        is_on_trial = self.hold.is_on
+        delay_s = self.policy.exited(
+            now, is_permanent=is_permanent or is_on_trial, is_outside=is_outside
+        )
+        if is_rank:
+            return 0.0
+        return None if is_on_trial else delay_s
+
+
+def diagram() -> str:
+    """The table as a state diagram of mermaid, without what changes nothing and without `LEAVE`."""
+    lines = ["stateDiagram-v2", "    direction LR", f"    [*] --> {State.WAITING.name.title()}"]
+    for state in State:
+        arrows: dict[State, list[str]] = {}
+        for event in Event:
+            to = TABLE.get((state, event), state)
+            if to is not state and event is not Event.LEAVE:
+                arrows.setdefault(to, []).append(event.value)
+        for to, why in arrows.items():
+            lines.append(f"    {state.name.title()} --> {to.name.title()}: {', or '.join(why)}")
+    return "\n".join(lines)

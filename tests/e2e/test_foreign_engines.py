@@ -193,8 +193,9 @@ def test_a_killed_engine_costs_no_byte(fleet: Fleet, victim: str) -> None:
         other = "l" if victim == "v" else "v"
         killed: list[str] = []
 
-        def kill(_: int) -> None:
-            if not killed:
+        def kill(count: int) -> None:
+            # The first chunk has no token: the engine may not have the sequence yet.
+            if count == 5:
                 killed.append(_kill_serving(fleet, (victim, other)))
                 fleet.change({*fleet.pair} - {*killed}, hold_after=None)
 

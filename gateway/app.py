@@ -67,6 +67,7 @@ from gateway.turn import (
     known_text,
     pass_through,
     preview_route,
+    prompt_room,
     read_model_prompts,
 )
 from protocol.addresses import is_local_address
@@ -248,6 +249,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         process=process,
         text_of=functools.partial(known_text, services),
         preview=functools.partial(preview_route, services),
+        room_of=functools.partial(prompt_room, services),
         pass_through=functools.partial(pass_through, services),
         listen=services.feed.listen,
         dashboard=Dashboard(services, VERSION, process),

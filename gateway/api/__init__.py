@@ -60,6 +60,7 @@ from gateway.api.events import (
     UpstreamUsage,
     Usage,
 )
+from gateway.api.long_texts import LONG_BODY_BYTES, LongTexts, PromptField, long_texts
 from gateway.api.messages_formatter import TokenCount, message_error, messages_format
 from gateway.api.messages_parser import parse_messages
 from gateway.api.named_body import NamedBody, missing_model, named_body
@@ -138,6 +139,7 @@ __all__ = [
     "CHAT_FORMAT",
     "COUNTED",
     "KEY_BYTES",
+    "LONG_BODY_BYTES",
     "MAX_RETRY_AFTER_S",
     "MAX_SESSION_CHARS",
     "PAGE",
@@ -168,6 +170,7 @@ __all__ = [
     "ItemList",
     "ItemsBody",
     "JsonForm",
+    "LongTexts",
     "Message",
     "MessageModel",
     "MessageModelList",
@@ -177,6 +180,7 @@ __all__ = [
     "ModelState",
     "NamedBody",
     "OutputGrammar",
+    "PromptField",
     "PromptScored",
     "ReasoningDelta",
     "Recorder",
@@ -228,6 +232,7 @@ __all__ = [
     "is_numbered",
     "is_quickly_read",
     "json_text",
+    "long_texts",
     "message_error",
     "message_models",
     "messages_format",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -16,13 +17,17 @@ from starlette.types import Receive, Scope, Send
 from config import Config, GatewayConfig, KeyConfig, ParamsConfig, ResponsesConfig, wildcard_of
 from gateway.api import (
     KEY_BYTES,
+    LONG_BODY_BYTES,
     SMALL_BYTES,
     ChatRequest,
+    LongTexts,
+    PromptField,
     Rewrite,
     Signer,
     TurnEvent,
     check_counts,
     is_quickly_read,
+    long_texts,
     model_not_found,
     unavailable,
 )
@@ -31,7 +36,7 @@ from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView
 from gateway.spending import RateLimits, SpendingFigures
 from gateway.telemetry import AuditTrail, EventFeed, Listener, RequestTraces
-from gateway.turn import Caller, Encoding, KnownText, PathRequest, Respond
+from gateway.turn import Caller, Encoding, KnownText, PathRequest, PromptRoom, Respond
 from gateway.upstream import ChatEvents, apply_params
 
 T = TypeVar("T")
@@ -40,6 +45,7 @@ RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
 TextOf = Callable[[str], Awaitable[KnownText]]
 PassThrough = Callable[[PathRequest, Caller, Respond], Awaitable[None]]
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
+RoomOf = Callable[[str, PromptField], PromptRoom | None]
 Preview = Callable[[ChatRequest, Caller], Awaitable[RoutePreview]]
 
 
@@ -61,6 +67,10 @@ async def no_text(name: str) -> KnownText:
 async def no_preview(request: ChatRequest, caller: Caller) -> RoutePreview:  # noqa: ARG001
     """The `Preview` of a gateway without workers."""
     raise unavailable(f"No worker serves {request.model} here.", 1)
+
+
+def no_room(name: str, field: PromptField) -> None:
+    """The `RoomOf` of a gateway without tokenizers."""
 
 
 async def no_pass_through(request: PathRequest, caller: Caller, respond: Respond) -> None:  # noqa: ARG001
@@ -126,10 +136,11 @@ class Edge:
     `run_turn` answers a chat, `pass_through` any other request. `draining` returns True once the
     gateway stops and takes no new turns. `process` is the index of one of several processes.
     `text_of` gives the tokenizer of a model by name or alias; `preview` says which worker a request
-    would go to. `listen` subscribes to events, `traces` holds recent requests, `audit` records acts
-    of operators. `signer` proves that reasoning came from this gateway. `stored` holds responses
-    and conversations. `draw` gives random bytes, `unix_time` seconds since 1970, `now` seconds on
-    trio's clock. `encoding` has the threads for large bodies.
+    would go to, `room_of` how long a prompt may be, where that is known. `listen` subscribes to
+    events, `traces` holds recent requests, `audit` records acts of operators. `signer` proves that
+    reasoning came from this gateway. `stored` holds responses and conversations. `draw` gives
+    random bytes, `unix_time` seconds since 1970, `now` seconds on trio's clock. `encoding` has the
+    threads for large bodies.
     """
 
     settings: Settings
@@ -142,6 +153,7 @@ class Edge:
     process: str | None = None
     text_of: TextOf = no_text
     preview: Preview = no_preview
+    room_of: RoomOf = no_room
     pass_through: PassThrough = no_pass_through
     listen: Callable[[], AbstractContextManager[Listener]] = field(
         default_factory=lambda: EventFeed().listen
@@ -168,13 +180,20 @@ class Edge:
         return self.by_alias if self.settings.alias_params else None
 
     async def read(
-        self, caller: Caller, body: bytes, parse: Callable[[bytes, Rewrite | None], T]
+        self,
+        caller: Caller,
+        body: bytes,
+        parse: Callable[[bytes, Rewrite | None], T],
+        field: PromptField | None = None,
     ) -> T:
         """What `parse` makes of `body` and the rewriting rules of aliases, in a thread if that
-        takes long. Raises `ApiError` 400 for absurdly many values, and those of `parse`.
+        takes long. Raises `ApiError` 400 for absurdly many values, for a prompt in `field` that is
+        certainly too long (None: none is answered), and those of `parse`.
         """
         if len(body) <= SMALL_BYTES or is_quickly_read(body):
             return parse(body, self.rewrite)
+        if field is not None and len(body) > LONG_BODY_BYTES:
+            await self._check_room(caller, body, field)
         models = self.models()
         rewrite = replace(self, models=lambda: models).rewrite
 
@@ -184,22 +203,39 @@ class Edge:
 
         return await self.encoding.run(caller, len(body), work)
 
+    async def _check_room(self, caller: Caller, body: bytes, field: PromptField) -> None:
+        """Raise `ApiError` 400 if the body's texts prove that its prompt is too long."""
+
+        def find() -> LongTexts | None:
+            check_counts(body)
+            return long_texts(body, field)
+
+        found = await self.encoding.run(caller, len(body), find)
+        if found is None or self._rules_of(found.model) is not None:
+            return
+        room = self.room_of(found.model, field)
+        if room is not None:
+            check = partial(room.check, found, field)
+            await self.encoding.run(caller, len(body), check)
+
     def by_alias(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The body of a request after the rewriting rules of the alias that it names."""
         if not self.settings.alias_params:
             return raw
         name = raw.get("model")
-        if not isinstance(name, str):
-            return raw
-        params = self.settings.alias_params.get(name)
-        if params is None and (wildcard := self._wildcard_of(name)) is not None:
-            params = self.settings.alias_params.get(wildcard)
+        params = self._rules_of(name) if isinstance(name, str) else None
         return raw if params is None else apply_params(raw, params)
 
     def public_name(self, name: str) -> str | None:
         """The configured name of the model with that name or alias; None if there is none."""
         found = model_named(self.models(), name)
         return None if found is None else found.name
+
+    def _rules_of(self, name: str) -> ParamsConfig | None:
+        params = self.settings.alias_params.get(name)
+        if params is None and (wildcard := self._wildcard_of(name)) is not None:
+            params = self.settings.alias_params.get(wildcard)
+        return params
 
     def _wildcard_of(self, name: str) -> str | None:
         """The wildcard alias that matches `name`; None if a model has that very name or alias."""

@@ -76,7 +76,7 @@ class Generation:
         if len(body) <= SMALL_BYTES:
             request = parse_any_chat(body, self._edge.signer, self._edge.rewrite)
         else:
-            request = await self._edge.read(caller, body, self._parse_chat)
+            request = await self._edge.read(caller, body, self._parse_chat, "messages")
         del body
         api, edge = CHAT_FORMAT, self._edge
         if request.custom_tools:
@@ -99,7 +99,7 @@ class Generation:
             given = msgspec.structs.replace(caller, cloud=caller.cloud and not model.relays)
             await self.pass_through(scope, send, given, body)
             return
-        asked = await self._edge.read(caller, body, parse_completions)
+        asked = await self._edge.read(caller, body, parse_completions, "prompt")
         del body
         caller = msgspec.structs.replace(caller, cloud=False)
         run_turn: RunTurn = EachPrompt(self._edge.run_turn, asked.requests).run

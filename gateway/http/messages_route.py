@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.api import (
     ApiError,
     ChatRequest,
+    PromptField,
     Rewrite,
     TokenCount,
     message_error,
@@ -79,7 +80,7 @@ class Messages:
         send: Send,  # noqa: ARG002
     ) -> None:
         """Answer a message."""
-        caller, request = await self._take(scope, receive)
+        caller, request = await self._take(scope, receive, "messages")
         thinks = request.template_kwargs.get("enable_thinking") is True
         api = messages_format(
             self._edge.signer,
@@ -107,7 +108,9 @@ class Messages:
     def _parse(self, body: bytes, rewrite: Rewrite | None) -> ChatRequest:
         return parse_messages(body, self._edge.signer, rewrite)
 
-    async def _take(self, scope: Scope, receive: Receive) -> tuple[Caller, ChatRequest]:
+    async def _take(
+        self, scope: Scope, receive: Receive, field: PromptField | None = None
+    ) -> tuple[Caller, ChatRequest]:
         caller, body = await self._generation.take(scope, receive)
-        request = await self._edge.read(caller, body, self._parse)
+        request = await self._edge.read(caller, body, self._parse, field)
         return without_headers(caller, _NOT_FORWARDED), request

@@ -16,6 +16,7 @@ from gateway.api import (
     ApiError,
     Deleted,
     InputTokens,
+    PromptField,
     Responses,
     ResponsesDraft,
     Rewrite,
@@ -58,7 +59,7 @@ class ResponsesRoute:
 
     async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Create a response: at once, streamed, or in the background."""
-        caller, draft = await self._take(scope, receive)
+        caller, draft = await self._take(scope, receive, "input")
         origin = self._origin_of(draft, caller)
         history = await self._stored.history(caller.key, draft)
         asked = await self._parse(caller, draft, history, is_stored=origin.is_stored)
@@ -133,11 +134,13 @@ class ResponsesRoute:
         owner, response_id = self._named(scope)
         await send_page(scope, send, await self._stored.input_items(owner, response_id))
 
-    async def _take(self, scope: Scope, receive: Receive) -> tuple[Caller, ResponsesDraft]:
+    async def _take(
+        self, scope: Scope, receive: Receive, field: PromptField | None = None
+    ) -> tuple[Caller, ResponsesDraft]:
         """The caller, and the request with the stored items that it refers to."""
         caller, body = await self._generation.take(scope, receive)
         caller = without_headers(caller, _NOT_FORWARDED)
-        draft = await self._edge.read(caller, body, lambda body, _: read_responses(body))
+        draft = await self._edge.read(caller, body, lambda body, _: read_responses(body), field)
         if draft.typed.input and not isinstance(draft.typed.input, str):
             draft = draft.with_items(await self._stored.resolved(caller.key, draft.typed.input))
         return caller, draft

@@ -226,6 +226,9 @@ class WorkerLink:
     def forget(self, attempt: Attempt) -> None:
         """Stop waiting for the attempt; abort its work unless the worker has ended it."""
         self._attempts.remove(attempt)
+        if attempt.outcome is None:
+            # Breaks the reference cycle, as the end does.
+            attempt.lease.on_lost = None
         if isinstance(attempt.outcome, _ENDED_THERE) or self._submissions.withdraw(attempt):
             return
         if attempt.worker_id in self._peers:

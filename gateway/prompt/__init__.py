@@ -15,6 +15,7 @@ from gateway.prompt.model_text import (
 )
 from gateway.prompt.prompt_encoder import DigestCache, Draft
 from gateway.prompt.stepwise import STEP_CHARS, StepwiseDraft, StepwiseText
+from gateway.prompt.token_bound import TokenBound
 
 __all__ = [
     "STEP_CHARS",
@@ -23,6 +24,7 @@ __all__ = [
     "ModelText",
     "StepwiseDraft",
     "StepwiseText",
+    "TokenBound",
     "check_template",
     "checked_ids",
     "decode_raw",

@@ -102,6 +102,11 @@ class ChatTemplate:
             return ["it does not show calls of earlier turns, or their results"]
         return []
 
+    @property
+    def shows_questions(self) -> bool:
+        """Whether all that users say is in the prompt."""
+        return self._traits.shows_questions
+
     def render(
         self,
         messages: Sequence[Message],

@@ -141,6 +141,11 @@ class ModelText:
         return remarks
 
     @property
+    def shows_questions(self) -> bool:
+        """Whether the prompt of a chat has all that users say."""
+        return all(template.shows_questions for template in self._templates.values())
+
+    @property
     def vocab_size(self) -> int:
         """Number of ids that the tokenizer knows, added tokens included."""
         return self.encoder.vocab_size

@@ -52,18 +52,22 @@ _CROSSED: Final = tuple(
     for result, other in zip(_RESULTS, reversed(_RESULTS), strict=True)
 )
 _TALKING_CALL: Final = (_USER, with_calls(_THINKING, _CALLS[:1]), _RESULTS[0])
+_LATER_USER: Final = {"role": "user", "content": "Jj0"}
+_QUESTIONS_AGAIN: Final = (_USER, _ANSWER, _LATER_USER)
 _ORPHAN: Final = (_USER, _ANSWER, _RESULTS[0], _USER)
 
 
 class Traits(NamedTuple):
     """`forms` are applied to every conversation, in this order. `no_tools` stands for none.
-    `is_usable`: it takes a question. `shows_calls`: calls of earlier turns are in a prompt.
+    `is_usable`: it takes a question. `shows_calls`: calls of earlier turns are in a prompt;
+    `shows_questions`: all that users have said is.
     """
 
     forms: tuple[Form, ...] = ()
     no_tools: tuple[()] | None = None
     is_usable: bool = True
     shows_calls: bool = True
+    shows_questions: bool = False
 
 
 def find_traits(show: Show) -> Traits:
@@ -99,7 +103,8 @@ def find_traits(show: Show) -> Traits:
         try_form(joined_thoughts, _TALKING_CALL)
         if shown(_ORPHAN):
             try_form(paired_turns, _ORPHAN, "Dd4")
-    return Traits(tuple(forms), no_tools, shows_calls=shows_calls)
+    shows_questions = shown(_QUESTIONS_AGAIN, "Bb2", "Jj0", tools=no_tools)
+    return Traits(tuple(forms), no_tools, shows_calls=shows_calls, shows_questions=shows_questions)
 
 
 def _orders(show: Show, forms: Sequence[Form]) -> list[Form]:

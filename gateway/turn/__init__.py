@@ -11,6 +11,7 @@ from gateway.turn.model_texts import KnownText, known_text
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.pass_through import PathRequest, Respond, pass_through
 from gateway.turn.preview import preview_route
+from gateway.turn.prompt_room import PromptRoom, prompt_room
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
 from gateway.turn.services import Services
@@ -23,6 +24,7 @@ __all__ = [
     "KnownText",
     "OpenTurns",
     "PathRequest",
+    "PromptRoom",
     "ProviderHealth",
     "Respond",
     "RetryBudget",
@@ -31,5 +33,6 @@ __all__ = [
     "known_text",
     "pass_through",
     "preview_route",
+    "prompt_room",
     "read_model_prompts",
 ]

@@ -54,7 +54,13 @@ class Hold:
         """The body is needed no more, or gone."""
         if not self.is_over:
             self.is_over = True
+            # It belongs to the connection whose request this is.
+            self.resume = _nothing
             self._budget.end(self)
+
+
+def _nothing() -> None:
+    """For a body that needs no more room."""
 
 
 class BodyBudget:

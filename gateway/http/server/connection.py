@@ -186,11 +186,16 @@ class Connection:
         if not self._is_read:
             self._resume_reading()
 
-    def forget_bodies(self) -> None:
-        """The connection ends: what it has read and not answered takes no more room."""
+    def close(self) -> None:
+        """The connection has ended: what it has read and not answered takes no more room. It is
+        freed at once: the garbage collector stops all streams for longer than its work takes.
+        """
+        self.stop_reading()
         for request in (*self._parser.waiting, self._parser.body_of):
             if request is not None and request.hold is not None:
                 request.hold.end()
+        self._parser.close()
+        self._send_buffer.close()
 
     def _hold(self, request: Request) -> None:
         """Count a body that has not come at once."""
@@ -362,8 +367,7 @@ class Connections:
                     nursery.cancel_scope.cancel()
                 finally:
                     self._open.discard(connection)
-                    connection.stop_reading()
-                    connection.forget_bodies()
+                    connection.close()
                     self._leave(connection)
 
     async def sweep(self) -> None:

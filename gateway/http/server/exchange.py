@@ -145,6 +145,12 @@ class SendBuffer:
         self._emptied.set()
         self._on_gone()
 
+    def close(self) -> None:
+        """Send nothing more, and forget whom to call."""
+        self.is_gone = True
+        self.waiting = b""
+        self._on_gone = _nothing
+
     async def flushed(self) -> None:
         """Return once everything is with the kernel, or the peer is gone."""
         while self.waiting:
@@ -173,6 +179,10 @@ class SendBuffer:
                 self.stuck_since = trio.current_time()
         self.stuck_since = None
         self._emptied.set()
+
+
+def _nothing() -> None:
+    """For a buffer that is closed."""
 
 
 class PeerGone(ClientGone, OSError):

@@ -178,6 +178,14 @@ class RequestParser:
             self.body_of.error = error
             self.body_of = None
 
+    def close(self) -> None:
+        """Parse nothing more. llhttp holds the methods that it calls, so without this only the
+        garbage collector would free them both.
+        """
+        self.is_over = True
+        self._rest = b""
+        del self._llhttp
+
     def _parse(self, data: bytes) -> None:
         self._num_quiet_bytes += len(data)
         try:

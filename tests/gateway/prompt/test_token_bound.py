@@ -1,5 +1,6 @@
 """The fewest tokens of a text, against what the tokenizers make of it."""
 
+import json
 import unicodedata
 
 import msgspec
@@ -42,6 +43,9 @@ def test_no_text_has_fewer_tokens_than_its_bound(name: str, text: str) -> None:
     num_tokens = len(tokenizer.encode(text, add_special_tokens=False).ids)
     assert bound.fewest_tokens([text], ENDLESS) <= num_tokens
     assert bound.fewest_tokens(list(text), ENDLESS) <= num_tokens
+    for is_ascii in (True, False):
+        written = memoryview(json.dumps(text, ensure_ascii=is_ascii).encode())
+        assert bound.fewest_in_json([written], ENDLESS) <= num_tokens
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
@@ -67,6 +71,16 @@ def test_words_are_bounded_by_the_longest_word_and_not_by_the_longest_run() -> N
     assert bound.most_word_bytes < 30
     assert bound.fewest_tokens(["word" * 1000], ENDLESS) >= 4000 // bound.most_word_bytes
     assert bound.fewest_tokens([" " * 1000], ENDLESS) == 10
+
+
+def test_a_string_of_json_is_bounded_without_decoding_it() -> None:
+    """Letters of escapes are not the text's, and a long text is counted in pieces."""
+    bound = TokenBound(1, 1)
+    assert bound.fewest_in_json([memoryview(b'"' + b"a" * 1000 + b'"')], ENDLESS) > 990
+    escapes = json.dumps("\n\x7f" * 1000).encode()
+    assert bound.fewest_in_json([memoryview(escapes)], ENDLESS) == 0
+    cut = json.dumps("\x7f" * 200_000).encode()
+    assert bound.fewest_in_json([memoryview(cut)], ENDLESS) == 0
 
 
 def test_counting_stops_behind_enough() -> None:

@@ -26,6 +26,7 @@ from config.environment import (
 )
 from config.found_file import FILE_NAME, found_config
 from config.links import dials_made_keys, takes_made_keys
+from config.list_prices import ListedProvider, ListPrices, list_prices, listed_price
 from config.load import find_mistakes, load_config, parse_config, with_gateway
 from config.mistakes import Place, line_of
 from config.model import (
@@ -81,6 +82,8 @@ __all__ = [
     "LaunchConfig",
     "LedgerConfig",
     "LimitsConfig",
+    "ListPrices",
+    "ListedProvider",
     "ModelConfig",
     "Name",
     "ParamsConfig",
@@ -107,6 +110,8 @@ __all__ = [
     "keys_dir",
     "ledger_path",
     "line_of",
+    "list_prices",
+    "listed_price",
     "load_config",
     "make_place",
     "no_builtin",

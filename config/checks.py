@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from config.defaults import names_no_drafter, names_nothing, profiles
 from config.links import link_mistakes
+from config.list_prices import list_prices
 from config.mistakes import Mistake, Place, name_of
 from config.model import (
     DUMMY_PREFIX,
@@ -42,6 +43,7 @@ def mistakes(config: Config) -> Iterator[Mistake]:
         _params_mistakes(config),
         _template_mistakes(config),
         _price_mistakes(config),
+        _list_price_mistakes(config),
         _url_mistakes(config),
         link_mistakes(config),
         process_mistakes(config),
@@ -264,6 +266,13 @@ def _params_of(config: Config, at: int) -> Iterator[tuple[Place, ParamsConfig]]:
         yield ("models", at, "alias_params", alias), params
     for i, target in enumerate(config.models[at].fallback):
         yield ("models", at, "fallback", i, "params"), target.params
+
+
+def _list_price_mistakes(config: Config) -> Iterator[Mistake]:
+    try:
+        list_prices(config.ledger)
+    except ConfigError as error:
+        yield Mistake(("ledger", "list_prices"), str(error))
 
 
 def _price_mistakes(config: Config) -> Iterator[Mistake]:

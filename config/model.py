@@ -380,13 +380,15 @@ class LedgerConfig(_Table, frozen=True):
     """`[ledger]`: the file of usage and cost, and the currency of all prices and limits. By default
     `path` is in the user's state directory. `shared` is the Redis server by which gateways on
     several hosts share spending limits; the environment variable `shared_password_env` holds its
-    password.
+    password. `list_prices` names the prices for models without one: "builtin" is Herma's dated
+    list, "none" is no list, anything else is a file of the same form.
     """
 
     path: str | None = None
     currency: Annotated[str, msgspec.Meta(pattern=_CURRENCY)] = "USD"
     shared: str | None = None
     shared_password_env: str | None = None
+    list_prices: str = "builtin"
 
 
 class LaunchConfig(_Table, frozen=True):

@@ -183,13 +183,14 @@ def _as_json(
     }
 
 
-def _fields(row: Row) -> dict[str, int | str]:
+def _fields(row: Row) -> dict[str, int | str | None]:
     return {
         "requests": row.requests,
         "prompt_tokens": row.prompt_tokens,
         "cached_tokens": row.cached_tokens,
         "completion_tokens": row.completion_tokens,
-        "cost": show_amount(row.cost),
+        # No price says it: 0 would read as free.
+        "cost": None if row.unpriced and not row.cost else show_amount(row.cost),
         "unsettled_requests": row.unsettled,
         "unsettled_cost": show_amount(row.unsettled_cost),
         "unpriced_requests": row.unpriced,

@@ -90,7 +90,13 @@ def overview_of(source: Source) -> Overview:
         recent=tuple(request_row(trace, source) for trace in source.recent[:MAX_RECENT]),
         clients=tuple(_client_rows(source.clients)),
         providers=tuple(
-            ProviderRow(name, is_open, money.spent.get(name, 0), money.reserved.get(name, 0))
+            ProviderRow(
+                name,
+                is_open,
+                money.spent.get(name, 0),
+                money.reserved.get(name, 0),
+                money.unpriced.get(name, 0),
+            )
             for name, is_open in source.open_breakers.items()
         ),
         limits=tuple(

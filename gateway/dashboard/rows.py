@@ -96,12 +96,15 @@ class ClientRow(msgspec.Struct, frozen=True):
 
 
 class ProviderRow(msgspec.Struct, frozen=True):
-    """`is_open`: asked last, or not at all, for now."""
+    """`is_open`: asked last, or not at all, for now. `unpriced` requests are in no sum: no price
+    says their cost.
+    """
 
     name: str
     is_open: bool
     spent: int
     reserved: int
+    unpriced: int = 0
 
 
 class LimitRow(msgspec.Struct, frozen=True):

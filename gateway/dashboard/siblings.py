@@ -189,5 +189,6 @@ def _providers(every: Sequence[Overview]) -> tuple[ProviderRow, ...]:
                     before.is_open or row.is_open,
                     before.spent + row.spent,
                     before.reserved + row.reserved,
+                    before.unpriced + row.unpriced,
                 )
     return tuple(rows.values())

@@ -321,6 +321,13 @@ class _Spending(Collector):
         )
         for provider, micro in now.spent.items():
             spend.add_metric((provider, now.currency), micro / MICRO)
+        unpriced = CounterMetricFamily(
+            "herma_spend_unpriced_requests",
+            "Cloud requests since the start whose cost is in no sum: no price says it.",
+            labels=("provider",),
+        )
+        for provider, count in now.unpriced.items():
+            unpriced.add_metric((provider,), count)
         for provider, micro in now.reserved.items():
             reserved.add_metric((provider, now.currency), micro / MICRO)
         refusals = CounterMetricFamily(
@@ -330,7 +337,7 @@ class _Spending(Collector):
         )
         for (account, period), count in now.refusals.items():
             refusals.add_metric((account.kind, account.name, period), count)
-        yield from (spend, reserved, refusals, *_of_windows(now.windows))
+        yield from (spend, reserved, unpriced, refusals, *_of_windows(now.windows))
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: registering must not read the books."""

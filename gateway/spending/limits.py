@@ -154,7 +154,8 @@ class Saving(msgspec.Struct, frozen=True):
 
 class SpendingFigures(msgspec.Struct, frozen=True):
     """The books at one moment, in micro-units. `spent` (by provider) and `refusals` (by account
-    and period) count from the start of the process.
+    and period) count from the start of the process, and so does `unpriced`, the requests by
+    provider whose cost no price says.
     """
 
     currency: str = ""
@@ -163,6 +164,7 @@ class SpendingFigures(msgspec.Struct, frozen=True):
     refusals: Mapping[tuple[Account, Period], int] = {}
     windows: tuple[Window, ...] = ()
     savings: tuple[Saving, ...] = ()
+    unpriced: Mapping[str, int] = {}
 
 
 class Books:
@@ -182,6 +184,7 @@ class Books:
         self._spent_by_provider: Counter[str] = Counter()
         self._reserved_by_provider: Counter[str] = Counter()
         self._refusals: Counter[tuple[Account, Period]] = Counter()
+        self._unpriced: Counter[str] = Counter()
 
     def set_limits(self, limits: Mapping[Account, Limits]) -> None:
         """Apply these limits from now on. Limits of removed accounts stay, because a request that
@@ -225,6 +228,10 @@ class Books:
             self._spent[place] += cost
         self._spent_by_provider[worst.provider] += cost
 
+    def count_unpriced(self, provider: str) -> None:
+        """A request ended whose cost is unknown."""
+        self._unpriced[provider] += 1
+
     def figures(self, currency: str, now: float) -> SpendingFigures:
         return SpendingFigures(
             currency=currency,
@@ -232,6 +239,7 @@ class Books:
             reserved=dict(self._reserved_by_provider),
             refusals=dict(self._refusals),
             windows=tuple(self._windows(self._limits, day_of(now))),
+            unpriced=dict(self._unpriced),
         )
 
     def _windows(self, accounts: Iterable[Account], day: str) -> Iterator[Window]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from config import PriceConfig, ProviderConfig
+from config import ListPrices, PriceConfig, ProviderConfig, listed_price
 from gateway.api import ChatRequest, Usage
 
 MICRO: Final = 1_000_000
@@ -94,20 +94,32 @@ class FixedPrice(msgspec.Struct, frozen=True):
 
 
 class Tariff(msgspec.Struct, frozen=True):
-    """Price and output bound of one model at one provider. None: not configured."""
+    """Price and output bound of one model at one provider. None: not configured. Without a price
+    `listed` is that of the list, by which costs are shown and nothing is limited.
+    """
 
     price: Price | None
     max_output_tokens: int | None
+    listed: Price | None = None
+
+    @property
+    def known(self) -> Price | None:
+        """The price by which costs are shown."""
+        return self.listed if self.price is None else self.price
 
 
-def tariff_of(table: ProviderConfig, model: str) -> Tariff:
-    """The tariff of `model` (its name there): its own entry, else the provider's."""
+def tariff_of(table: ProviderConfig, model: str, prices: ListPrices | None = None) -> Tariff:
+    """The tariff of `model` (its name there): its own entry, else the provider's, else that of
+    the list `prices`.
+    """
     own = table.models.get(model)
     price = own.price if own is not None and own.price is not None else table.price
     bound = own.max_output_tokens if own is not None else None
+    listed = listed_price(prices or {}, table, model)
     return Tariff(
         None if price is None else Price.of_config(price),
         table.max_output_tokens if bound is None else bound,
+        None if price is not None or listed is None else Price.of_config(listed),
     )
 
 

@@ -7,7 +7,7 @@ for them. Must not know clocks or the ledger.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, final
 
-from config import Config
+from config import Config, ListPrices
 from gateway.api import Usage
 from gateway.spending.limits import Saving, window_of
 from gateway.spending.prices import Price, tariff_of
@@ -20,12 +20,14 @@ class CloudPrice(NamedTuple):
     price: Price
 
 
-def cloud_prices(config: Config) -> dict[str, CloudPrice]:
-    """By model, the first provider of its fallback with a price. Models without one are missing."""
+def cloud_prices(config: Config, listed: ListPrices | None = None) -> dict[str, CloudPrice]:
+    """By model, the first provider of its fallback with a price, its own or a `listed` one. Models
+    without one are missing.
+    """
     prices: dict[str, CloudPrice] = {}
     for model in config.models:
         for target in model.fallback:
-            price = tariff_of(config.providers[target.provider], target.model).price
+            price = tariff_of(config.providers[target.provider], target.model, listed).known
             if price is not None:
                 prices.setdefault(model.name, CloudPrice(target.provider, price))
     return prices

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import trio
 
-from config import Config, FallbackConfig, ledger_path, secret_of
+from config import Config, FallbackConfig, ledger_path, list_prices, secret_of
 from gateway.api import ApiError, ChargedBy, ChatRequest, Usage, unavailable
 from gateway.spending.ledger_writer import LedgerFull, LedgerWriter
 from gateway.spending.limits import (
@@ -114,17 +114,22 @@ class Bill:
         if self._is_waived:
             return None
         usage, held = self._usage or Usage(0, 0, 0), self._reservation
-        cost = 0 if self._price is None else self._price.cost(usage)
-        is_known = self._usage is not None or isinstance(self._price, FixedPrice)
+        price = self._price
+        cost = 0 if price is None else price.cost(usage)
+        is_known = self._usage is not None or isinstance(price, FixedPrice)
         if is_known and self._is_complete:
-            return _entry(held, usage, cost, is_settled=True)
+            return _entry(held, usage, cost, is_settled=True, is_priced=price is not None)
         worst = held.worst
         bound = Usage(
             prompt_tokens=max(worst.prompt_tokens, usage.prompt_tokens),
             cached_tokens=0,
             completion_tokens=max(worst.completion_tokens, usage.completion_tokens),
         )
-        return _entry(held, bound, max(held.cost, cost), is_settled=False)
+        at_most = held.cost
+        if worst.cost is None and isinstance(price, Price):
+            at_most = price.worst(bound.prompt_tokens, bound.completion_tokens)
+        most = max(at_most, cost)
+        return _entry(held, bound, most, is_settled=False, is_priced=price is not None)
 
 
 class Spending:
@@ -147,7 +152,8 @@ class Spending:
         self._now = unix_time
         self._tables = dict(config.providers)
         self._books = Books(_limits_of(config))
-        self._local = LocalUse(cloud_prices(config))
+        self._listed = list_prices(config.ledger)
+        self._local = LocalUse(cloud_prices(config, self._listed))
         self._writer = LedgerWriter(lambda: self._books.watched(self._now()), self._books.see)
         self._tariffs: dict[tuple[str, str], Tariff] = {}
         self._is_kept = False
@@ -182,7 +188,11 @@ class Spending:
         self._tariffs.clear()
         self._books.set_limits(_limits_of(config))
         self._writer.look_soon()
-        self._local.prices = cloud_prices(config)
+        try:
+            self._listed = list_prices(config.ledger)
+        except ConfigError as error:  # it was whole when the file was checked
+            _log.warning("the list of prices stays as it was: %s", error)
+        self._local.prices = cloud_prices(config, self._listed)
 
     async def open_bill(
         self,
@@ -209,7 +219,8 @@ class Spending:
                 cap = output // request.n
                 return refusal_error(answer, target.provider, cap, charged_by)
             if price is None:
-                return Bill(self, answer, None)  # no limit applies, and no cost is recorded
+                # No limit applies. The cost is recorded if the list of prices has it.
+                return Bill(self, answer, tariff.listed if charged_by == "answer" else None)
             if (bill := await self._make_durable(answer, price)) is not None:
                 return bill
         return _unrecorded(self._writer.trouble)
@@ -217,7 +228,7 @@ class Spending:
     def _tariff(self, target: FallbackConfig) -> Tariff:
         named = target.provider, target.model
         if (tariff := self._tariffs.get(named)) is None:
-            tariff = tariff_of(self._tables[target.provider], target.model)
+            tariff = tariff_of(self._tables[target.provider], target.model, self._listed)
             self._tariffs[named] = tariff
         return tariff
 
@@ -231,6 +242,8 @@ class Spending:
                 worst.provider,
             )
         self._books.settle(reservation, cost)
+        if entry is not None and not entry.is_priced:
+            self._books.count_unpriced(worst.provider)
         if worst.cost is not None:
             self._writer.settle(Settlement(reservation.id, entry))
         elif entry is not None:
@@ -294,7 +307,7 @@ class Spending:
         """None if another process has taken what was left; the books have seen that now."""
         try:
             bound = Usage(reservation.worst.prompt_tokens, 0, reservation.worst.completion_tokens)
-            entry = _entry(reservation, bound, reservation.cost, is_settled=False)
+            entry = _entry(reservation, bound, reservation.cost, is_settled=False, is_priced=True)
             claim = Claim(reservation.id, entry, self._books.caps_of(reservation))
             is_reserved = await self._writer.reserve(claim)
         except (LedgerError, LedgerFull):
@@ -350,14 +363,16 @@ def _unrecorded(why: str = "") -> ApiError:
     return unavailable(text, _RETRY_AFTER_S)
 
 
-def _entry(held: Reservation, usage: Usage, cost: int, *, is_settled: bool) -> Entry:
+def _entry(
+    held: Reservation, usage: Usage, cost: int, *, is_settled: bool, is_priced: bool
+) -> Entry:
     return Entry(
         day=held.day,
         key=held.worst.key,
         model=held.worst.model,
         provider=held.worst.provider,
         is_settled=is_settled,
-        is_priced=held.worst.cost is not None,
+        is_priced=is_priced,
         requests=1,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,

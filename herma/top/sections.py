@@ -21,6 +21,8 @@ from gateway.telemetry import Sample
 from herma.top.text import Column, Line, Marks, Piece, Row, bar, graph, plain
 
 NONE: Final = "-"
+UNKNOWN: Final = "?"
+"""Money that no price says."""
 _BAR: Final = 8
 _OK: Final = 200
 _CLIENT_LEFT: Final = 499
@@ -276,11 +278,11 @@ def client_items(now: Overview) -> list[Line]:
 
 
 def money_items(now: Overview) -> list[Line]:
-    """Limits, providers, and savings if a price is known."""
+    """Limits, providers and savings."""
     return [
         *(_limit_item(one, now.currency) for one in now.limits),
         *(_provider_item(one, now.currency) for one in now.providers),
-        *(_saving_item(one, now.currency) for one in now.savings if one.month is not None),
+        *(_saving_item(one, now.currency) for one in now.savings),
     ]
 
 
@@ -297,12 +299,20 @@ def _limit_item(one: LimitRow, currency: str) -> Line:
 
 def _provider_item(one: ProviderRow, currency: str) -> Line:
     last = Piece(", asked last", "warning") if one.is_open else Piece("")
-    spent = Piece(f" {amount(one.spent, currency)} since the start", "soft")
+    spent = Piece(f" {_known(one, currency)} since the start", "soft")
     return (*plain(one.name), spent, last)
 
 
+def _known(one: ProviderRow, currency: str) -> str:
+    """What was spent, with a mark for requests whose price is unknown."""
+    if not one.unpriced:
+        return amount(one.spent, currency)
+    return f"{amount(one.spent, currency)} + {UNKNOWN}" if one.spent else UNKNOWN
+
+
 def _saving_item(one: Saving, currency: str) -> Line:
-    return (*plain(f"{one.model} saved "), Piece(amount(one.month or 0, currency), "good"))
+    saved = UNKNOWN if one.month is None else amount(one.month, currency)
+    return (*plain(f"{one.model} saved "), Piece(saved, "good" if saved != UNKNOWN else "soft"))
 
 
 def log_lines(events: Sequence[EventRow], marks: Marks) -> list[Line]:

@@ -164,6 +164,7 @@ async def open_gateway(
     providers: dict[str, ProviderConfig] | None = None,
     keys: Sequence[KeyConfig] = (),
     ledger: Path | None = None,
+    list_prices: str = "builtin",
     gateway_index: GatewayIndex = ALONE,
     **gateway: Any,
 ) -> AsyncIterator[RunningGateway]:
@@ -178,7 +179,9 @@ async def open_gateway(
             models=tuple(models),
             providers=providers or {},
             keys=tuple(keys),
-            ledger=LedgerConfig(path=str(ledger or Path(folder) / "ledger.sqlite")),
+            ledger=LedgerConfig(
+                path=str(ledger or Path(folder) / "ledger.sqlite"), list_prices=list_prices
+            ),
         )
         services = build_services(config, {"PROVIDER_KEY": KEY}, gateway_index)
         async with running(services) as address, trio.open_nursery() as nursery:

@@ -99,6 +99,9 @@ def test_the_table_is_aligned_and_adds_up(
         ["total", "4", "8,000", "12", "160", "1.2346?", "0.0200"],
     ]
     assert "under way" in lines[lines.index("", 2) + 1]
+    assert usage(config, "--by", "provider", "--json") == 0
+    costs = {row["provider"]: row["cost"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert costs == {"": "0.000000", "cloud": "1.234567", "other": None}
 
 
 def test_limits_are_shown_with_what_stands_against_them(

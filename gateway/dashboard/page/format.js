@@ -3,6 +3,7 @@
 
 const $ = (id) => document.getElementById(id);
 const NONE = "–";
+const UNKNOWN = "?"; // money that no price says
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
 /** An element: `make("td", {class: "n"}, "text", child)`. Text is never read as markup. */

@@ -41,7 +41,7 @@ function showFigures(now) {
     ["In flight", count(totals.open), totals.queued ? `${count(totals.queued)} queued` : "", `${count(totals.ended)} ended, ${count(totals.failed)} failed`],
     ["From the cache", totals.prompt_tokens ? percent(share(totals.cached_tokens, totals.prompt_tokens)) : NONE, "", `of ${count(totals.prompt_tokens)} prompt tokens`],
     ["In the cloud", totals.ended ? percent(share(totals.by_cloud, totals.ended)) : NONE, "of requests", limit ? `${amount(limit.spent, currency)} of ${amount(limit.limit, currency)} ${limit.period}` : "no spending limit"],
-    ["Saved this month", saved.length ? amount(sum("month"), currency) : NONE, "", saved.length ? `${amount(sum("day"), currency)} today` : "no price of a provider is known"],
+    ["Saved this month", saved.length ? amount(sum("month"), currency) : now.savings.length ? UNKNOWN : NONE, "", saved.length ? `${amount(sum("day"), currency)} today` : "no price of a provider is known"],
   ];
   keep($("figures"), figures, (one) => one[0],
     (one) => make("div", {}, make("dt", {}, one[0]), make("dd", {}, make("span"), make("small")), make("dd", { class: "sub" })),
@@ -184,14 +184,17 @@ function showMoney(now) {
     });
   keep($("providers"), now.providers, (one) => one.name, item, (node, one) => {
     const reserved = one.reserved ? `${amount(one.reserved, currency)} reserved` : "";
-    showItem(node, one.is_open ? "warning" : "ready", one.name, `${amount(one.spent, currency)} since the start`, [one.is_open && "asked last", reserved].filter(Boolean).join(" · "));
+    const priced = amount(one.spent, currency);
+    const spent = !one.unpriced ? priced : one.spent ? `${priced} + ${UNKNOWN}` : UNKNOWN;
+    const unpriced = one.unpriced ? `${count(one.unpriced)} without a known price` : "";
+    showItem(node, one.is_open ? "warning" : "ready", one.name, `${spent} since the start`, [one.is_open && "asked last", reserved, unpriced].filter(Boolean).join(" · "));
   });
   keep($("savings"), now.savings, (one) => one.model,
     () => make("li", {}, make("span", { class: "cut" }), make("span", { class: "n" }), make("span", { class: "under" })),
     (node, one) => {
       const [name, text, under] = node.children;
       say(name, `${one.model} saved`);
-      say(text, one.month == null ? "no price known" : amount(one.month, currency));
+      say(text, one.month == null ? UNKNOWN : amount(one.month, currency));
       const at = one.provider ? `, at the price of ${one.provider}` : "";
       say(under, `${count(one.prompt_tokens)} in (${percent(share(one.cached_tokens, one.prompt_tokens))} cached), ${count(one.completion_tokens)} out this month${at}`);
     });

@@ -73,6 +73,7 @@ async def open_shop(
     limits: LimitsConfig | None = None,
     key_limits: LimitsConfig | None = None,
     own: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    list_prices: str = "builtin",
     **tariff: Any,
 ) -> AsyncIterator[Shop]:
     """`limits` are those of every provider, `key_limits` those of the key `alice`; `own` are fields
@@ -90,7 +91,12 @@ async def open_shop(
             for name, one in tables.items()
         }
         async with open_gateway(
-            models=[model], providers=tables, keys=[alice], ledger=ledger, rejoin_wait_s=0.01
+            models=[model],
+            providers=tables,
+            keys=[alice],
+            ledger=ledger,
+            list_prices=list_prices,
+            rejoin_wait_s=0.01,
         ) as gateway:
             yield Shop(gateway, fakes, ledger)
         nursery.cancel_scope.cancel()
@@ -113,6 +119,42 @@ async def test_the_ledger_holds_what_the_provider_counted(tmp_path: Path, stream
         figures = shop.gateway.services.spending.figures()
         assert figures.spent == {"p0": COST}
         assert figures.reserved == {"p0": 0}
+
+
+async def test_without_a_price_the_cost_is_unknown(tmp_path: Path) -> None:
+    """It is in no sum: 0 would read as free."""
+    async with open_shop(tmp_path, FakeProvider(usage=COUNTED), price=None) as shop:
+        assert (await shop.ask()).error is None
+        row = await shop.row()
+        assert (row.cost, row.unpriced) == (0, 1)
+        figures = shop.gateway.services.spending.figures()
+        assert (figures.spent, figures.unpriced) == ({}, {"p0": 1})
+
+
+LIST = """
+["127.0.0.1"]
+read = 2026-10-27
+source = "a test"
+[ "127.0.0.1".models ]
+"p0-large" = { input = 2.0, output = 3.0 }
+"""
+
+
+async def test_a_list_price_is_shown_and_limits_nothing(tmp_path: Path) -> None:
+    """The ledger has the cost; a limit still asks for a price of the configuration."""
+    path = tmp_path / "prices.toml"
+    path.write_text(LIST)
+    at_list = {"price": None, "list_prices": str(path)}
+    async with open_shop(tmp_path, FakeProvider(usage=COUNTED), **at_list) as shop:
+        assert (await shop.ask()).error is None
+        row = await shop.row()
+        assert (row.cost, row.unpriced) == (40 * 2 + 10 * 3, 0)
+        figures = shop.gateway.services.spending.figures()
+        assert (figures.spent, figures.unpriced) == ({"p0": 110}, {})
+    limits = LimitsConfig(daily=1.0)
+    async with open_shop(tmp_path, FakeProvider(), limits=limits, **at_list) as shop:
+        assert (await shop.ask()).error is not None
+        assert shop.fakes[0].requests == []
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ import msgspec
 from hypothesis import given
 
 from gateway.dashboard import EventRow, Overview
+from gateway.dashboard.rows import ProviderRow
+from gateway.spending import Saving
 from gateway.telemetry import Sample
 from herma.top import View, as_plain, draw
 from herma.top.frame import PARTS, share_out
-from herma.top.sections import amount, count, duration, percent, rate
+from herma.top.sections import amount, count, duration, money_items, percent, rate
 from herma.top.text import length
 from tests.fakes.shown_fleet import ShownFleet
 
@@ -82,6 +84,26 @@ def test_a_wide_screen_has_two_columns() -> None:
     assert any("WORKER" in line and "MODELS" in line[120:] for line in lines)
     assert any("saved 66.48 EUR" in line[120:] for line in lines)
     assert any(line[126:].startswith("LOG") for line in lines)
+
+
+def test_unknown_money_is_a_question_mark() -> None:
+    """Of providers and of savings; 0 would read as free."""
+    saving = Saving(
+        model="m",
+        provider="",
+        prompt_tokens=9,
+        cached_tokens=0,
+        completion_tokens=9,
+        month=None,
+        day=None,
+    )
+    overview = msgspec.structs.replace(
+        data_of()[0],
+        providers=(ProviderRow("a", False, 0, 0, 2), ProviderRow("b", False, 1_500_000, 0, 1)),
+        savings=(saving,),
+    )
+    lines = ["".join(piece.text for piece in line) for line in money_items(overview)]
+    assert lines[-3:] == ["a ? since the start", "b 1.50 EUR + ? since the start", "m saved ?"]
 
 
 def test_tab_leads_to_one_part() -> None:

@@ -1,6 +1,6 @@
 """`python -m gateway`: the gateway process.
 
-Owns its command line, its title, its log and the garbage collector's settings. Must not know what
+Owns its command line, its title and the garbage collector's settings. Must not know what
 runs inside.
 """
 
@@ -8,7 +8,6 @@ import argparse
 import faulthandler
 import functools
 import gc
-import logging
 import os
 import signal
 import sys
@@ -23,9 +22,10 @@ from config import Config, builtin_config, load_config, with_gateway
 from gateway.app import run_gateway
 from gateway.gateway_index import ALONE, gateway_index_of
 from gateway.made_keys import with_made_keys
+from gateway.process_log import start_log
 from gateway.runtime import bound_arenas
-from gateway.telemetry.event_feed import LOGGER as EVENTS_LOGGER
 from protocol.errors import ConfigError, HermaError
+from protocol.log_lines import log_style
 from protocol.process_start import ProcessStart
 from protocol.service_manager import say
 from protocol.signals import outlive_hangups
@@ -53,14 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     bound_arenas()
     sys.setswitchinterval(_SWITCH_S)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format=f"%(asctime)s %(levelname)s{label} %(message)s",
-    )
-    _log_events_as_json()
-    # httpx logs each request to a provider, with the provider's address.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    start_log(label, log_style(os.environ))
     outlive_hangups()
     # The parent of several gateway processes sends SIGUSR2 to one that hangs, so that its stack is
     # in the log before the parent kills it.
@@ -75,15 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     _raise_config_error(lambda: trio.run(serve))
     return 0
-
-
-def _log_events_as_json() -> None:
-    """Log each event of the fleet as one JSON object per line, for machines."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    events = logging.getLogger(EVENTS_LOGGER)
-    events.addHandler(handler)
-    events.propagate = False
 
 
 def _parser() -> argparse.ArgumentParser:

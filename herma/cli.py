@@ -27,6 +27,7 @@ from herma.options import (
     token_count,
 )
 from protocol.errors import HermaError
+from protocol.log_lines import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS
 from protocol.own_code import HELD
 from protocol.version import VERSION
 
@@ -120,6 +121,9 @@ def _run(arguments: argparse.Namespace) -> int:
         from protocol.signals import die_with_parent
 
         die_with_parent(arguments.parent, signal.SIGTERM)
+    for option, variable in (("log_format", FORMAT_VARIABLE), ("log_level", LEVEL_VARIABLE)):
+        if (word := getattr(arguments, option, None)) is not None:
+            os.environ[variable] = word  # for this process and its children
     command: Callable[[argparse.Namespace], int]
     module = _MODULES.get(arguments.command, arguments.command)
     command = import_module(f"herma.{module}_command").run
@@ -160,6 +164,7 @@ def _add_servers(commands: Commands) -> None:
     )
     for role in (up, gateway, worker):
         role.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
+    _add_log(up, gateway, worker)
     for role in (up, gateway):
         role.add_argument(
             "--port",
@@ -205,6 +210,20 @@ def _add_servers(commands: Commands) -> None:
     # Set by `herma up`, whose gateway prints the same events on the same terminal.
     worker.add_argument("--beside-gateway", action="store_true", help=argparse.SUPPRESS)
     _add_worker_actions(worker)
+
+
+def _add_log(*roles: argparse.ArgumentParser) -> None:
+    for role in roles:
+        role.add_argument(
+            "--log-format",
+            choices=FORMATS,
+            help="lines of the log, events included; default: text, and events as JSON",
+        )
+        role.add_argument(
+            "--log-level",
+            choices=LEVELS,
+            help="what the log leaves out; default: info. From warning on also engines' own lines",
+        )
 
 
 ENGINE_KINDS: Final = ("native", "synthetic", "scripted", "vllm", "sglang", "llama-cpp", "openai")

@@ -297,7 +297,7 @@ def _worker_row(view: WorkerView, tokens_per_s: float) -> WorkerRow:
         kind=engine.kind if engine is not None else "",
         phase=progress.phase if progress is not None else "",
         fraction=round(progress.fraction, 3) if progress is not None else 0.0,
-        fault=view.fault if engine is None else "",
+        fault=_why_not_ready(view),
         is_open=view.is_open,
         running=load.running if load is not None else view.running,
         waiting=load.waiting if load is not None else 0,
@@ -310,6 +310,17 @@ def _worker_row(view: WorkerView, tokens_per_s: float) -> WorkerRow:
         prefill_tokens_per_s=round(load.prefill_tokens_per_s) if load is not None else 0.0,
         tokens_per_s=round(tokens_per_s, 1),
     )
+
+
+def _why_not_ready(view: WorkerView) -> str:
+    """The last fault; before the first one, what stands between the worker and an engine that
+    should run already: it names the address.
+    """
+    if view.engine is not None:
+        return ""
+    progress = view.progress
+    waits = progress is not None and progress.phase == "attach" and not view.fault
+    return progress.detail if progress is not None and waits else view.fault
 
 
 def _client_rows(clients: Mapping[str, tuple[int, int]]) -> Iterator[ClientRow]:

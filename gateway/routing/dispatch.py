@@ -60,6 +60,9 @@ from protocol.messages import (
 FULL_AT_MOST_S: Final = 1.0
 """A full worker that has sent no `Load` for this time (it sends one per change) is tried again."""
 
+MAX_CAUSE_CHARS: Final = 300
+"""Of a fault, in its event; the address of an engine stands at its beginning."""
+
 FleetMessage = Progress | BlockEvent | BlocksSnapshot | Load | SpeedLoss | Fault | Bye
 
 
@@ -379,9 +382,11 @@ class Dispatch:
         moved = self.tickets.evict(worker, now, why, died=has_died)
         self.fleet.fail(worker, fault, now)
         self._index.remove(worker.worker_id)
-        notice = Notice(
-            EngineFault(worker.name, fault.epoch, fault.kind, fault.exit_code, fault.is_final)
+        cause = " ".join(fault.cause.split())[:MAX_CAUSE_CHARS]
+        died = EngineFault(
+            worker.name, fault.epoch, fault.kind, fault.exit_code, fault.is_final, cause
         )
+        notice = Notice(died)
         failed = count_failure(worker, now, f"engine fault: {fault.kind}")
         return *moved, notice, *failed, *self._settle(worker.models, now)
 

@@ -103,9 +103,10 @@ def words_of(event: FleetEvent) -> tuple[Level, str]:
 def _engine_fault(event: EngineFault) -> tuple[Level, str]:
     fault = event.kind.replace("_", " ")
     code = "" if event.exit_code is None else f", exit code {event.exit_code}"
+    why = f"{fault}{code}" if not event.cause else f"{fault}{code}: {event.cause}"
     if event.is_final:
-        return "critical", f"{event.worker} has given up: {fault}{code}"
-    return "warning", f"{event.worker}: {fault}{code}; it starts again"
+        return "critical", f"{event.worker} has given up: {why}"
+    return "warning", f"{event.worker}: {why}; it starts again"
 
 
 def _shown(value: Any) -> Any:  # noqa: ANN401 - a field of any event

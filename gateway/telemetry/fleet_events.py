@@ -39,13 +39,16 @@ class WorkerBack(_Event, frozen=True, tag="worker back"):
 
 
 class EngineFault(_Event, frozen=True, tag="engine fault"):
-    """An engine died; its supervisor lives. `is_final`: the supervisor does not start it again."""
+    """An engine died; its supervisor lives. `is_final`: the supervisor does not start it again.
+    `cause` is the supervisor's sentence, which names an attached engine's address.
+    """
 
     worker: str
     epoch: int
     kind: str
     exit_code: int | None
     is_final: bool
+    cause: str = ""
 
 
 class WorkerUnproven(_Event, frozen=True, tag="worker unproven"):

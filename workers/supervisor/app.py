@@ -36,6 +36,7 @@ from protocol.control_messages import (
 )
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES, WorkerId
+from protocol.log_lines import log_style
 from protocol.messages import REPLACED, Bye
 from protocol.own_code import own_entry
 from protocol.service_manager import ServiceManager
@@ -396,7 +397,7 @@ def serve(
     config = read()
     setproctitle(f"herma worker {config.name}")
     outlive_hangups()
-    log = Log(config.name, beside_gateway=beside_gateway)
+    log = Log(config.name, beside_gateway=beside_gateway, style=log_style(os.environ))
     # Imported objects are never freed. The garbage collector stops the loop, so it must not scan
     # them.
     gc.freeze()

@@ -12,6 +12,8 @@ import threading
 import time
 from typing import Final, TextIO, final
 
+from protocol.log_lines import USUAL, LogStyle, json_line
+
 _MAX_LINES: Final = 1000
 _CLOSE_S: Final = 0.5
 
@@ -22,14 +24,21 @@ class Log:
     lines.
 
     `beside_gateway`: the gateway writes to the same terminal, so only the gateway logs events that
-    both see. The engine's lines are always written here.
+    both see. The engine's lines are written here alone, unless `style` asks for warnings only.
     """
 
     def __init__(
-        self, name: str, stream: TextIO | None = None, *, beside_gateway: bool = False
+        self,
+        name: str,
+        stream: TextIO | None = None,
+        *,
+        beside_gateway: bool = False,
+        style: LogStyle = USUAL,
     ) -> None:
         self.beside_gateway = beside_gateway
         self._name = name
+        self._as_json = style.form == "json"
+        self._has_engine_lines = style.level in ("debug", "info")
         self._stream = sys.stderr if stream is None else stream
         self._lines: queue.Queue[str | None] = queue.Queue(_MAX_LINES)
         self._num_dropped = 0
@@ -38,7 +47,7 @@ class Log:
 
     def info(self, text: str) -> None:
         """Log a line of the supervisor."""
-        self._put(f"{_now()} INFO worker {self._name}: {text}")
+        self._put(self._line(f"worker {self._name}", text))
 
     def info_unless_shared(self, text: str) -> None:
         """Log a line about an event that the gateway logs too; left out on its terminal."""
@@ -47,12 +56,18 @@ class Log:
 
     def engine_line(self, line: str) -> None:
         """Log a line that the engine wrote."""
-        self._put(f"{_now()} INFO engine {self._name}: {line}")
+        if self._has_engine_lines:
+            self._put(self._line(f"engine {self._name}", line))
 
     def close(self) -> None:
         """Write the queued lines, for at most half a second."""
         self._put(None)
         self._thread.join(_CLOSE_S)
+
+    def _line(self, source: str, text: str) -> str:
+        if self._as_json:
+            return json_line(time.time(), "info", source, text)
+        return f"{_now()} INFO {source}: {text}"
 
     def _put(self, line: str | None) -> None:
         try:

@@ -45,6 +45,18 @@ def worker(name: str = "gpu0", load: Load | None = LOAD) -> Worker:
     return one
 
 
+def test_an_engine_that_was_never_there_is_named_with_its_address() -> None:
+    """An attached engine at a wrong port has no fault yet: its worker waits for it."""
+    one = Worker(W1, hello("gpu0"), 0.0)
+    detail = "http://127.0.0.1:8001 refused the connection, for 5 s"
+    one.progress = Progress(1, "attach", 0.0, detail)
+    (row,) = overview_of(source(workers=[one.view(0)])).workers
+    assert row.fault == detail
+    one.progress = Progress(1, "weights", 0.5, "shard 3")
+    (row,) = overview_of(source(workers=[one.view(0)])).workers
+    assert row.fault == ""
+
+
 def test_phases_follow_from_what_has_happened() -> None:
     """Each request is in exactly one, and the next thing that happens moves it on."""
     trace = request("a", number=1)

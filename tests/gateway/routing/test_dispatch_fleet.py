@@ -131,7 +131,9 @@ def test_an_engine_fault_moves_tickets_and_forgets_blocks() -> None:
     assert fleet.heard(W1, Fault("w1", 0, "old", 1), 1.0) == ()
     effects = fleet.heard(W1, Fault("w1", 1, "killed", 137), 1.0)
     assert only(effects, Moved).tickets == (1,)
-    assert only(effects, Notice).event == EngineFault("w1", 1, "unknown", 137, is_final=False)
+    assert only(effects, Notice).event == EngineFault(
+        "w1", 1, "unknown", 137, is_final=False, cause="killed"
+    )
     assert fleet.tickets.ask(request(2), 1.0) == ()
     fleet.heard(W1, stored(2, prompt), 1.0)
     assert fleet.workers()[0].cached_blocks == 0

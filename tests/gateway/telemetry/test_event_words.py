@@ -38,5 +38,8 @@ def test_a_fault_says_whether_the_engine_starts_again() -> None:
     """Which decides whether somebody has to act."""
     level, text = words_of(EngineFault("gpu0", 3, "out_of_memory", 137, is_final=False))
     assert (level, text) == ("warning", "gpu0: out of memory, exit code 137; it starts again")
+    cause = "the engine at http://127.0.0.1:8000 is gone: connection refused"
+    _, text = words_of(EngineFault("gpu0", 3, "crashed", None, is_final=False, cause=cause))
+    assert text == f"gpu0: crashed: {cause}; it starts again"
     level, text = words_of(EngineFault("gpu0", 3, "out_of_memory", None, is_final=True))
     assert (level, text) == ("critical", "gpu0 has given up: out of memory")

@@ -2,11 +2,12 @@
 
 import functools
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,6 +44,7 @@ class Server:
         assert SERVER is not None
         words = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
         argv = [SERVER, *words, "--save", "", "--appendonly", "no"]
+        argv += ["--enable-debug-command", "local"]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + PATIENCE_S
         while not self._is_listening():
@@ -55,9 +57,26 @@ class Server:
             self._process.wait()
             self._process = None
 
+    def freeze(self, *, is_frozen: bool = True) -> None:
+        """Stop the process, or let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP if is_frozen else signal.SIGCONT)
+
     def lose_everything(self) -> None:
+        self.tell("FLUSHALL")
+
+    def answers(self) -> bool:
+        """Whether it answers in 0.1 s."""
         with socket.create_connection(("127.0.0.1", self.port)) as peer:
-            peer.sendall(b"FLUSHALL\r\n")
+            peer.settimeout(0.1)
+            peer.sendall(b"PING\r\n")
+            with suppress(TimeoutError):
+                return bool(peer.recv(64))
+        return False
+
+    def tell(self, words: str) -> None:
+        with socket.create_connection(("127.0.0.1", self.port)) as peer:
+            peer.sendall(words.encode() + b"\r\n")
             assert peer.recv(64) == b"+OK\r\n"
 
     def _is_listening(self) -> bool:
@@ -150,6 +169,50 @@ def test_what_was_told_and_not_written_is_taken_back(server: Server, tmp_path: P
             one.write([claim(2, 2), claim(1, 2)], [], [])
         assert one.write([claim(3, 1)], [], []) == frozenset()
         assert other.look([CLOUD])[CLOUD] == (0, 2)
+
+
+def test_a_server_out_of_memory_loses_no_amount(server: Server, tmp_path: Path) -> None:
+    """It takes no reservation, so what is under a limit waits; ends are kept here meanwhile."""
+    with hosts(server, tmp_path) as (one, other):
+        one.write([claim(1, 4)], [], [])
+        server.tell("CONFIG SET maxmemory 1")
+        assert one.write([claim(2, 1)], [Settlement(1, settled(3))], []) == {2}
+        with pytest.raises(LedgerError, match="the Redis server is out of memory"):
+            one.look([CLOUD])
+        server.tell("CONFIG SET maxmemory 0")
+        one.look([])
+        assert other.look([CLOUD])[CLOUD] == (3, 0)
+        assert other.write([claim(1, 5, "b"), claim(2, 3, "c")], [], []) == {2}
+
+
+@pytest.mark.parametrize("way", ["stopped", "slow"])
+def test_a_server_that_does_not_answer_in_time_counts_nothing_twice(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It may run what it was sent after the call was given up. The refused request left it there,
+    and the next exchange says what is right.
+    """
+    monkeypatch.setattr(module, "TIMEOUT_S", 0.2)
+    with hosts(server, tmp_path) as (one, other):
+        one.write([claim(1, 2)], [], [])
+        if way == "stopped":
+            server.freeze()
+        else:
+            busy = socket.create_connection(("127.0.0.1", server.port))
+            busy.sendall(b"DEBUG SLEEP 5\r\n")
+            while server.answers():
+                pass
+        assert one.write([claim(2, 3)], [], []) == {2}
+        with pytest.raises(LedgerError, match=r"did not answer in .* it is stopped or busy"):
+            one.look([CLOUD])
+        if way == "stopped":
+            server.freeze(is_frozen=False)
+        else:
+            assert busy.recv(64) == b"+OK\r\n"
+            busy.close()
+        one.look([])
+        assert other.look([CLOUD])[CLOUD] == (0, 2)
+        assert other.write([claim(1, 5, "b"), claim(2, 4, "c")], [], []) == {2}
 
 
 class HostsMachine(RuleBasedStateMachine):
@@ -263,9 +326,7 @@ def test_the_last_cause_is_told() -> None:
     with TemporaryDirectory() as folder:
         server = Server(Path(folder))
         try:
-            with socket.create_connection(("127.0.0.1", server.port)) as peer:
-                peer.sendall(b"CONFIG SET requirepass right\r\n")
-                assert peer.recv(100) == b"+OK\r\n"
+            server.tell("CONFIG SET requirepass right")
             limits = CommonLimits(server.url, "wrong", "USD", "host")
             for _ in range(2):
                 with pytest.raises(module.StoreUnreachable, match="Redis") as caught:

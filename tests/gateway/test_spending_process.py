@@ -5,8 +5,9 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from subprocess import PIPE
 
@@ -229,6 +230,45 @@ async def _spend_on_two_hosts(tmp_path: Path, server: Server) -> None:
     reports = [read_report(one.with_name("ledger.sqlite"), (), "2000-01-01") for one in configs]
     totals = [report.total for report in reports if report is not None and report.total is not None]
     assert sum(total.cost + total.unsettled_cost for total in totals) == WORTH * WORST
+
+
+@pytest.mark.skipif(SERVER is None, reason="no redis-server is installed")
+async def test_a_client_is_told_what_ails_the_server(tmp_path: Path) -> None:
+    """One trouble after the other, and the answers come again behind each."""
+    server = await trio.to_thread.run_sync(Server, tmp_path)
+    config = tmp_path / "herma.toml"
+    troubles: list[tuple[str, Callable[[], None], Callable[[], None]]] = [
+        (
+            "is out of memory",
+            partial(server.tell, "CONFIG SET maxmemory 1"),
+            partial(server.tell, "CONFIG SET maxmemory 0"),
+        ),
+        ("is stopped or busy", server.freeze, partial(server.freeze, is_frozen=False)),
+        ("cannot be reached", server.stop, server.start),
+    ]
+    with ExitStack() as at_end:
+        at_end.callback(server.stop)
+        async with open_provider(FakeProvider(usage=USED)) as fake:
+            text = config_text(tmp_path, fake, "100.0")
+            config.write_text(text.replace("[ledger]", f'[ledger]\nshared = "{server.url}"'))
+            with trio.fail_after(5 * PATIENCE_S):
+                async with gateway_process(config) as (_, url):
+                    for why, begin, end in troubles:
+                        await _until_said(url, 200, "")
+                        await trio.to_thread.run_sync(begin)
+                        await _until_said(url, 503, why)
+                        await trio.to_thread.run_sync(end)
+                    await _until_said(url, 200, "")
+
+
+async def _until_said(url: str, status: int, text: str) -> None:
+    """Ask until the answer is this."""
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
+        while True:
+            reply = await client.post(f"{url}/chat/completions", json={**BODY, "stream": False})
+            if reply.status_code == status and text in reply.text:
+                return
+            await trio.sleep(0.1)
 
 
 async def test_the_ledger_equals_what_clients_were_told(tmp_path: Path) -> None:

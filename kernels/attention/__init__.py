@@ -107,6 +107,7 @@ def attend(
     scale: float | None = None,
     window: int = 0,
     sees_ahead: bool = False,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of T rows, [T, H D]; writes their keys and values.
 
@@ -115,10 +116,14 @@ def attend(
     [positions, D] float32: the cosines of D / 2 angles, then their sines. Caches [blocks,
     block_size, KV, D], contiguous, of qkv's dtype, or float8_e4m3fn. Scores are products times
     `scale`, 1 / sqrt(D) by default. With a `window` a row sees so many positions, the last of which
-    is its own; with `sees_ahead` all rows of its segment, too. The plan is prepared for either.
-    Raises `ValueError` for shapes that do not fit, and for a window that sees ahead.
+    is its own; with `sees_ahead` all rows of its segment, too. `sinks` float32 [H] are a further
+    score of each head, which takes weight from its keys' scores and has no value. The plan is
+    prepared for each of these. Raises `ValueError` for shapes that do not fit, and for a window
+    that sees ahead.
     """
     _check(qkv, qk_norm, cos_sin, key_cache, value_cache)
+    if sinks is not None:
+        _check_sinks(sinks, qkv, key_cache)
     if window and sees_ahead:
         raise ValueError(f"rows with a window of {window} do not see ahead")
     scope = Scope(key_cache.shape[3] ** -0.5 if scale is None else scale, window, sees_ahead)
@@ -127,8 +132,8 @@ def attend(
     if isinstance(plan, PagedPlan) and uses_triton(qkv):
         from kernels.attention import paged
 
-        return paged.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan, scope)
-    return reference.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan, scope)
+        return paged.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan, scope, sinks)
+    return reference.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan, scope, sinks)
 
 
 def write_context(
@@ -212,3 +217,10 @@ def _check(
         raise ValueError(f"norm weights {tuple(qk_norm.shape)} for {num_heads} + {num_kv} heads")
     if cos_sin.shape[1:] != (head_dim,):
         raise ValueError(f"angles {tuple(cos_sin.shape)} for heads of {head_dim}")
+
+
+def _check_sinks(sinks: Tensor, qkv: Tensor, key_cache: Tensor) -> None:
+    _, _, num_kv, head_dim = key_cache.shape
+    num_heads = qkv.shape[1] // head_dim - 2 * num_kv
+    if sinks.shape != (num_heads,) or sinks.dtype != torch.float32:
+        raise ValueError(f"sinks {tuple(sinks.shape)} {sinks.dtype} of {num_heads} heads")

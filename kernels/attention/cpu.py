@@ -191,9 +191,10 @@ def paged_attention(
     value_cache: Tensor,
     plan: AttentionPlan,
     scope: Scope | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal softmax(q k^T scale) v for every row, [T, H, D] like queries. `scope` None sees all
-    positions, with a scale of 1 / sqrt(D).
+    positions, with a scale of 1 / sqrt(D). `sinks` [H] are further scores without a value.
 
     queries [T, H, D]; caches [blocks, block_size, KV, D], contiguous, H a multiple of KV. Keys and
     values of the rows themselves are already in the cache. Rows are laid out as the segments of
@@ -204,14 +205,20 @@ def paged_attention(
     if key_cache.shape != value_cache.shape or queries.shape[2] != key_cache.shape[3]:
         raise ValueError(f"caches {tuple(key_cache.shape)}, {tuple(value_cache.shape)}")
     scope = scope or Scope(key_cache.shape[3] ** -0.5)
-    parts = [_decode(queries, key_cache, value_cache, group, scope) for group in plan.decodes]
+    given = queries, key_cache, value_cache
+    parts = [_decode(*given, group, scope, sinks) for group in plan.decodes]
     prefill = _tiled if plan.invariant else _prefill
-    parts += [prefill(queries, key_cache, value_cache, segment, scope) for segment in plan.prefills]
+    parts += [prefill(*given, segment, scope, sinks) for segment in plan.prefills]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _decode(
-    queries: Tensor, key_cache: Tensor, value_cache: Tensor, group: DecodeGroup, scope: Scope
+    queries: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    group: DecodeGroup,
+    scope: Scope,
+    sinks: Tensor | None,
 ) -> Tensor:
     """[rows, H, D] of one group."""
     num_kv, head_dim = key_cache.shape[2:]
@@ -223,8 +230,34 @@ def _decode(
         ends = group.starts.view(-1, 1, 1, 1)
         positions = torch.arange(group.context, device=ends.device)
         mask = (positions <= ends) & (positions > ends - scope.window)
-    out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scope.scale)
-    return out.reshape(group.num_rows, -1, head_dim)
+    own = None if sinks is None else sinks.view(1, num_kv, -1, 1)
+    return _mixed(grouped, keys, values, mask, scope, own).reshape(group.num_rows, -1, head_dim)
+
+
+def _mixed(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scope: Scope,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Softmax attention with a `mask` of what is seen. A sink, whose shape broadcasts to scores, is
+    a last key of zeros with a score of its own.
+    """
+    if sinks is None:
+        return F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, scale=scope.scale
+        )
+    shape = *torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2]), queries.shape[-2]
+    scores = queries.new_zeros(*shape, keys.shape[-2] + 1)
+    if mask is not None:
+        scores[..., :-1].masked_fill_(~mask, -torch.inf)
+    scores[..., -1:] = sinks
+    keys, values = (F.pad(each, (0, 0, 0, 1)) for each in (keys, values))
+    return F.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=scores, scale=scope.scale
+    )
 
 
 def _padded(cache: Tensor, group: DecodeGroup, dtype: torch.dtype) -> Tensor:
@@ -241,7 +274,12 @@ def _padded(cache: Tensor, group: DecodeGroup, dtype: torch.dtype) -> Tensor:
 
 
 def _prefill(
-    queries: Tensor, key_cache: Tensor, value_cache: Tensor, segment: PrefillSegment, scope: Scope
+    queries: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    segment: PrefillSegment,
+    scope: Scope,
+    sinks: Tensor | None,
 ) -> Tensor:
     """[rows, H, D] of one segment."""
     num_kv, head_dim = key_cache.shape[2:]
@@ -252,19 +290,27 @@ def _prefill(
     shape = (num_kv, grouped.shape[1], context, head_dim)
     keys = _sequence(key_cache, segment.blocks, context, rows.dtype).expand(shape)
     values = _sequence(value_cache, segment.blocks, context, rows.dtype).expand(shape)
+    own, size = None, segment.tile_rows
+    if sinks is not None:  # they make a mask of each head
+        own, size = sinks.view(num_kv, -1, 1, 1), max(1, size // sinks.shape[0])
     tiles = [
-        _tile(grouped[:, :, at : at + segment.tile_rows], keys, values, segment.start + at, scope)
-        for at in range(0, segment.num_rows, segment.tile_rows)
+        _tile(grouped[:, :, at : at + size], keys, values, segment.start + at, scope, own)
+        for at in range(0, segment.num_rows, size)
     ]
     out = tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=2)
     return out.permute(2, 0, 1, 3).reshape(segment.num_rows, -1, head_dim)
 
 
 def _tiled(
-    queries: Tensor, key_cache: Tensor, value_cache: Tensor, segment: PrefillSegment, scope: Scope
+    queries: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    segment: PrefillSegment,
+    scope: Scope,
+    sinks: Tensor | None,
 ) -> Tensor:
     rows = queries[segment.first_row : segment.first_row + segment.num_rows]
-    return attend_tiled(rows, key_cache, value_cache, segment.start, segment.blocks, scope)
+    return attend_tiled(rows, key_cache, value_cache, segment.start, segment.blocks, scope, sinks)
 
 
 def _sequence(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -> Tensor:
@@ -280,19 +326,26 @@ def _blocks(cache: Tensor, blocks: Tensor, dtype: torch.dtype) -> Tensor:
     return cache.index_select(0, blocks)
 
 
-def _tile(queries: Tensor, keys: Tensor, values: Tensor, start: int, scope: Scope) -> Tensor:
+def _tile(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: int,
+    scope: Scope,
+    sinks: Tensor | None,
+) -> Tensor:
     """Queries [KV, G, rows, D] at positions start.. against the keys up to their own."""
     window = scope.window
     num_rows = queries.shape[2]
     if scope.sees_ahead:
-        return F.scaled_dot_product_attention(queries, keys, values, scale=scope.scale)
+        return _mixed(queries, keys, values, None, scope, sinks)
     end = start + num_rows
     keys, values = keys[:, :, :end], values[:, :, :end]
-    if start == 0 and not 0 < window < end:
+    if start == 0 and not 0 < window < end and sinks is None:
         return F.scaled_dot_product_attention(
             queries, keys, values, is_causal=True, scale=scope.scale
         )
     mask = torch.ones(num_rows, end, dtype=torch.bool, device=queries.device).tril_(start)
     if window:
         mask.triu_(start - window + 1)
-    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scope.scale)
+    return _mixed(queries, keys, values, mask, scope, sinks)

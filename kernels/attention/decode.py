@@ -37,7 +37,7 @@ from kernels.attention.shares import SHARE_NUMBERS, row_cost, row_parts
 from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
 
-_LOG2_E = 1.4426950408889634
+_LOG2_E: tl.constexpr = 1.4426950408889634
 _MERGED_NUMBERS = 4096
 """What a program merges at once without running out of registers."""
 
@@ -177,11 +177,12 @@ def _publish(
 @triton.jit
 def _row(
     qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, table_ptr, out_ptr, partial_ptr,
-    lse_ptr, counter_ptr, shared_ptr, run_partial_ptr, run_lse_ptr, eps, scale, kv, slot,
+    lse_ptr, counter_ptr, shared_ptr, run_partial_ptr, run_lse_ptr, sinks_ptr, eps, scale, kv, slot,
     first_slot, count, skipped, begin, end, position, H: tl.constexpr, KV: tl.constexpr,
     D: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, NARROW: tl.constexpr,
     BLOCK_D: tl.constexpr, TILE: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr,
-    NORMED: tl.constexpr, WINDOW: tl.constexpr, SHARED: tl.constexpr, PDL: tl.constexpr,
+    NORMED: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, SHARED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One row, or a part of it: cached tokens [begin, end) in its window, with the row's own if it
     begins it.
@@ -216,6 +217,14 @@ def _row(
     is_own = is_first & (group >= 0)[:, None]
     fading = tl.where((tokens == seen_from)[None, :] & is_own, 1.0, 0.0)
     mixed = tl.where(is_own, own_value[None, :], 0.0)
+    if SINKS:  # a score of no key, which belongs to the part that begins at position 0
+        sink = tl.load(sinks_ptr + kv * (H // KV) + group, mask=group < H // KV, other=0.0)
+        sink = tl.where(begin == 0, sink * _LOG2_E, -float("inf"))
+        above = tl.maximum(top, sink)
+        ground = tl.where(above == -float("inf"), 0.0, above)
+        fade = tl.exp2(top - ground)[:, None]
+        sunk = tl.where((tokens == seen_from)[None, :], tl.exp2(sink - ground)[:, None], 0.0)
+        top, fading, mixed = above, fading * fade + sunk, mixed * fade
     queries = query.reshape(GROUP, BLOCK_D).to(DOT)
     seen = (tokens < end)[None, :]
     top, fading, mixed = attend_tile(queries, keys, values, seen, scale, top, fading, mixed)
@@ -238,11 +247,12 @@ def _row(
 def _decode_kernel(
     qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
     tables_ptr, shares_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, shared_ptr,
-    run_partial_ptr, run_lse_ptr, num_rows, table_width, eps, scale, H: tl.constexpr,
+    run_partial_ptr, run_lse_ptr, sinks_ptr, num_rows, table_width, eps, scale, H: tl.constexpr,
     KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
     NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, START: tl.constexpr,
     SLACK: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr, NUMBERS: tl.constexpr,
-    NORMED: tl.constexpr, WINDOW: tl.constexpr, SHARED_WORDS: tl.constexpr, PDL: tl.constexpr,
+    NORMED: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, SHARED_WORDS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One share for one key head; GROUP >= 16 rows hold its H / KV query heads.
 
@@ -279,9 +289,10 @@ def _decode_kernel(
                 qkv_ptr + wide_row * ((H + 2 * KV) * D), qk_norm_ptr, cos_sin_ptr, keys_ptr,
                 values_ptr, tables_ptr + table_row.to(tl.int64) * table_width,
                 out_ptr + wide_row * (H * D), partial_ptr, lse_ptr, counters_ptr + row * KV + kv,
-                shared_ptr + row * SHARED_WORDS, run_partial_ptr, run_lse_ptr, eps, scale, kv,
+                shared_ptr + row * SHARED_WORDS, run_partial_ptr, run_lse_ptr, sinks_ptr, eps,
+                scale, kv,
                 number + row, first + row, count, skipped, begin, end, position, H, KV, D,
-                BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, NORMED, WINDOW,
+                BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, NORMED, WINDOW, SINKS,
                 SHARED_WORDS > 0, PDL,
             )  # fmt: skip
         num_left -= taken
@@ -308,6 +319,7 @@ def decode(
     config: DecodeConfig,
     out: Tensor,
     scope: Scope | None = None,
+    sinks: Tensor | None = None,
 ) -> None:
     """Attend the plan's decodes, rows [0, num_decodes) of qkv, into the same rows of `out`. What
     they share, `prefill` has attended to.
@@ -328,14 +340,15 @@ def decode(
         behind = num_slots(num_heads, num_kv, plan.work)
     ready = _ready(
         config, qkv.device, rows, num_heads, num_kv, head_dim, block_size, eps, qkv.dtype,
-        keys.dtype, scope or Scope(head_dim**-0.5), qk_norm is not None, behind,
+        keys.dtype, scope or Scope(head_dim**-0.5), qk_norm is not None,
+        sinks is not None, behind,
     )  # fmt: skip
     ready.launch(
         ready.grid,
         (
             qkv, qkv if qk_norm is None else qk_norm, cos_sin, keys, values, plan.positions,
             plan.table_rows, plan.block_tables, shares, out, ready.partial, ready.lse,
-            ready.counters, shared, *parts,
+            ready.counters, shared, *parts, out if sinks is None else sinks,
         ),
         (rows, plan.block_tables.stride(0)),
     )  # fmt: skip
@@ -365,6 +378,7 @@ def _ready(
     cache_dtype: torch.dtype,
     scope: Scope,
     is_normed: bool,
+    has_sinks: bool,
     behind: int,
 ) -> _Ready:
     """`behind` slots of partial results of shared tokens, or `_NOT_SHARED`."""
@@ -388,6 +402,7 @@ def _ready(
             cache_dtype,
             scope,
             is_normed,
+            has_sinks,
             is_shared,
         ),
         (num_kv, programs, 1),
@@ -410,6 +425,7 @@ def _launch_of(
     cache_dtype: torch.dtype,
     scope: Scope,
     is_normed: bool,
+    has_sinks: bool,
     is_shared: bool,
 ) -> Launch:
     narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, head_dim))
@@ -420,7 +436,7 @@ def _launch_of(
         "BLOCK_SIZE": block_size, "GROUP": max(16, narrow), "NARROW": narrow, "BLOCK_D": block_d,
         "TILE": config.tile, "START": config.start, "SLACK": config.slack, "FAN": fan,
         "DOT": dot_type(dtype, cache_dtype, device), "NUMBERS": SHARE_NUMBERS,
-        "NORMED": is_normed, "WINDOW": scope.window,
+        "NORMED": is_normed, "WINDOW": scope.window, "SINKS": has_sinks,
         "SHARED_WORDS": SHARED_WORDS if is_shared else 0, "PDL": pdl,
     }  # fmt: skip
     return Launch(

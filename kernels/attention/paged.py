@@ -98,6 +98,7 @@ def attend(
     values: Tensor,
     plan: PagedPlan,
     scope: Scope | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See `kernels.attention.attend`. Raises `ValueError` for segments without `plan.work`, for
     decodes without `plan.shares`, and for invariant decodes, which must be segments.
@@ -111,7 +112,7 @@ def attend(
     out = qkv.new_empty(qkv.shape[0], num_heads * head_dim)
     operands = qkv, qk_norm, eps, cos_sin, keys, values, plan
     if plan.work is None or plan.work.shared is None:
-        _decode(operands, out, scope)
+        _decode(operands, out, scope, sinks)
     if plan.work is None:
         return out
     queries = qk_norm_rope_write(*operands, choose.write_config())
@@ -121,9 +122,9 @@ def attend(
                 raise ValueError("a plan whose rows see ahead needs `work.ahead`")
             work = work._replace(items=work.ahead)  # noqa: PLW2901 - the same, for such layers
         if work.items.shape[0]:
-            prefill(queries, keys, values, plan, work, work.config, out, scope)
+            prefill(queries, keys, values, plan, work, work.config, out, scope, sinks)
     if plan.work.shared is not None:
-        _decode(operands, out, scope)  # which merges what is shared
+        _decode(operands, out, scope, sinks)  # which merges what is shared
     return _by_library(plan.work.library, queries, keys, values, plan, out)
 
 
@@ -152,8 +153,9 @@ def _decode(
     operands: tuple[Tensor, Tensor | None, float, Tensor, Tensor, Tensor, PagedPlan],
     out: Tensor,
     scope: Scope | None,
+    sinks: Tensor | None,
 ) -> None:
     keys, plan = operands[4], operands[-1]
     if plan.num_decodes:
         config = choose.decode_config(plan.num_decodes, keys.shape[3], keys.dtype)
-        decode(*operands, config, out, scope)
+        decode(*operands, config, out, scope, sinks)

@@ -21,7 +21,7 @@ from kernels.attention.work import HostWork
 from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
 
-_LOG2_E = 1.4426950408889634
+_LOG2_E: tl.constexpr = 1.4426950408889634
 
 _MERGED_PARTS = 16
 """Parts of one head that a warp merges at once: 64 registers of each of its lanes, for D = 128. A
@@ -80,9 +80,10 @@ def _attend(
 @triton.jit(do_not_specialize=["table_width", "first_row"])
 def _prefill_kernel(
     queries_ptr, keys_ptr, values_ptr, tables_ptr, items_ptr, out_ptr, partial_ptr, lse_ptr,
-    table_width, first_row, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
+    sinks_ptr, table_width, first_row, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, M: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
-    DOT: tl.constexpr, UNMASKED: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
+    DOT: tl.constexpr, UNMASKED: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One item for one key head. Row m is token m // G, head m % G of its group of G.
 
@@ -107,6 +108,10 @@ def _prefill_kernel(
     top = tl.full([M], -float("inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, BLOCK_D], tl.float32)
+    if SINKS:  # a score of no key, which belongs to the piece that begins at position 0
+        sink = tl.load(sinks_ptr + head) * _LOG2_E
+        top = tl.where(begin == 0, sink, top)
+        total = tl.where(begin == 0, 1.0, total)
     # Without UNMASKED all are computed by one code, for results that are equal to the bit.
     if WINDOW:
         begin = tl.maximum(begin, tl.maximum(position + 1 - WINDOW, 0) // TILE * TILE)
@@ -176,6 +181,7 @@ def prefill(
     config: PrefillConfig,
     out: Tensor,
     scope: Scope | None = None,
+    sinks: Tensor | None = None,
 ) -> None:
     """Attend the items of `work`, made for `config`: segments into their rows of `out`, tokens that
     decodes share into partial results, which `decode` merges (`parts_of`).
@@ -193,11 +199,21 @@ def prefill(
     else:
         launch = _items_launch(
             config, device, num_heads, num_kv, head_dim, block_size, queries.dtype, keys.dtype,
-            scope or Scope(head_dim**-0.5),
+            scope or Scope(head_dim**-0.5), sinks is not None,
         )  # fmt: skip
         launch(
             (num_kv, work.items.shape[0], 1),
-            (queries, keys, values, tables, work.items, out, partial, lse),
+            (
+                queries,
+                keys,
+                values,
+                tables,
+                work.items,
+                out,
+                partial,
+                lse,
+                lse if sinks is None else sinks,
+            ),
             (tables.stride(0), first_row),
         )
     if work.merges.shape[0]:
@@ -223,6 +239,7 @@ def _items_launch(
     dtype: torch.dtype,
     cache_dtype: torch.dtype,
     scope: Scope,
+    has_sinks: bool,
 ) -> Launch:
     pdl = has_pdl(device)
     block_d = triton.next_power_of_2(head_dim)
@@ -230,7 +247,7 @@ def _items_launch(
         "scale": _LOG2_E * scope.scale, "H": num_heads, "KV": num_kv, "D": head_dim,
         "BLOCK_SIZE": block_size, "M": config.rows, "BLOCK_D": block_d, "TILE": config.tile,
         "DOT": dot_type(dtype, cache_dtype, device), "UNMASKED": not config.fixed,
-        "WINDOW": scope.window, "PDL": pdl,
+        "WINDOW": scope.window, "SINKS": has_sinks, "PDL": pdl,
     }  # fmt: skip
     return Launch(
         _prefill_kernel,

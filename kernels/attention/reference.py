@@ -24,17 +24,18 @@ def attend(
     value_cache: Tensor,
     plan: AttentionPlan | PagedPlan,
     scope: Scope | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See `kernels.attention.attend`; `scope` None is the default."""
     scope = scope or Scope(key_cache.shape[3] ** -0.5)
     queries = prepare(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
     if isinstance(plan, AttentionPlan):
-        return paged_attention(queries, key_cache, value_cache, plan, scope).flatten(1)
+        return paged_attention(queries, key_cache, value_cache, plan, scope, sinks).flatten(1)
     out = torch.full_like(queries, torch.nan)  # of rows that pad the step
     for first, count, start, row in _segments(plan):
         rows, table = slice(first, first + count), plan.block_tables[row]
         attended = attend_tiled if plan.invariant else attend_rows
-        out[rows] = attended(queries[rows], key_cache, value_cache, start, table, scope)
+        out[rows] = attended(queries[rows], key_cache, value_cache, start, table, scope, sinks)
     return out.flatten(1)
 
 
@@ -115,7 +116,13 @@ def _segments(plan: PagedPlan) -> list[tuple[int, int, int, int]]:
 
 
 def attend_rows(
-    queries: Tensor, keys: Tensor, values: Tensor, start: int, table: Tensor, scope: Scope
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: int,
+    table: Tensor,
+    scope: Scope,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """[rows, H, D] of queries at positions start.. of the sequence whose blocks `table` names."""
     num_rows, num_heads, head_dim = queries.shape
@@ -127,7 +134,11 @@ def attend_rows(
     hidden.triu_(context if scope.sees_ahead else start + 1)
     if scope.window:
         hidden |= torch.ones_like(hidden).tril_(start - scope.window)
-    weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
+    scores.masked_fill_(hidden, -torch.inf)
+    if sinks is not None:
+        own = sinks.view(*scores.shape[:2], 1, 1).expand(-1, -1, num_rows, 1)
+        scores = torch.cat((scores, own), dim=-1)
+    weights = scores.softmax(-1)[..., :context]
     out = torch.einsum("kgts,skd->tkgd", weights, values)
     return out.reshape(num_rows, num_heads, head_dim).to(queries.dtype)
 

@@ -21,7 +21,13 @@ _LOWEST: Final = torch.finfo(torch.float32).min
 
 
 def attend_tiled(
-    queries: Tensor, keys: Tensor, values: Tensor, start: int, table: Tensor, scope: Scope
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: int,
+    table: Tensor,
+    scope: Scope,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """[rows, H, D] of queries at positions start.. of the sequence whose blocks `table` names.
 
@@ -31,14 +37,20 @@ def attend_tiled(
     context = start + num_rows
     k, v = (_gathered(cache, table, context) for cache in (keys, values))
     tiles = [
-        _attend_tile(queries[at : at + QUERY_ROWS].float(), k, v, start + at, context, scope)
+        _attend_tile(queries[at : at + QUERY_ROWS].float(), k, v, start + at, context, scope, sinks)
         for at in range(0, num_rows, QUERY_ROWS)
     ]
     return torch.cat(tiles)[:num_rows].to(queries.dtype)
 
 
 def _attend_tile(
-    queries: Tensor, keys: Tensor, values: Tensor, start: int, context: int, scope: Scope
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: int,
+    context: int,
+    scope: Scope,
+    sinks: Tensor | None,
 ) -> Tensor:
     """[QUERY_ROWS, H, D] of up to so many; keys and values [tiles, KV, KEY_ROWS, D], of which rows
     that see ahead see `context` positions.
@@ -50,6 +62,9 @@ def _attend_tile(
     positions = (start + torch.arange(QUERY_ROWS, device=keys.device)).repeat_interleave(group)
     top = heads.new_full((num_kv, QUERY_ROWS * group, 1), -torch.inf)
     total, mixed = torch.zeros_like(top), torch.zeros_like(heads)
+    if sinks is not None:
+        top = sinks.view(num_kv, 1, group).repeat(1, QUERY_ROWS, 1).view(top.shape)
+        total = torch.ones_like(top)
     if scope.sees_ahead:
         positions.fill_(context - 1)
     for tile in range(-(-(context if scope.sees_ahead else start + num_rows) // KEY_ROWS)):

@@ -24,6 +24,24 @@ _SIZES: dict[str, Any] = {
     "pad_token_id": 0,
 }
 
+_HYBRID: dict[str, Any] = {
+    "head_dim": 32,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
+    "num_hidden_layers": 6,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 24,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10_000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1],
+        "mrope_interleaved": True,
+    },
+}
+"""Layers of the delta rule and of attention."""
+
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2Config", {"head_dim": 12}),
     "qwen2-yarn": (
@@ -132,24 +150,58 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "decoder_sparse_step": 2,
         },
     ),
-    "qwen3_5": (
-        "Qwen3_5TextConfig",
+    "qwen3_5_moe": (
+        "Qwen3_5MoeTextConfig",
         {
-            "head_dim": 32,
-            "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
-            "num_hidden_layers": 6,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 64,
-            "linear_value_head_dim": 24,
+            **_HYBRID,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "shared_expert_intermediate_size": 56,
+        },
+    ),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        {
+            **_HYBRID,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "shared_expert_intermediate_size": 40,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "mlp_only_layers": [1],
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 10_000.0,
                 "partial_rotary_factor": 0.25,
-                "mrope_section": [2, 1, 1],
-                "mrope_interleaved": True,
             },
         },
+    ),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            "head_dim": 16,
+            "num_hidden_layers": 2,
+            "intermediate_size": 40,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "sliding_window": 20,
+            "swiglu_limit": 1.5,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10_000.0,
+                "factor": 8.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "qwen3_5": (
+        "Qwen3_5TextConfig",
+        {**_HYBRID},
     ),
 }
 

@@ -26,6 +26,7 @@ Runs = tuple[SharedRun, ...]
 class Shape:
     """Heads and caches; `cache_dtype` None is that of the rows. Of `norms`, "wide" are float32 and
     "none" leave queries and keys as they are. `scale`, `window` and `sees_ahead` are `attend`'s.
+    With `sinks` each head has one, small and large ones.
     """
 
     heads: int = 4
@@ -38,6 +39,11 @@ class Shape:
     scale: float | None = None
     window: int = 0
     sees_ahead: bool = False
+    sinks: bool = False
+
+    def sink_scores(self, device: torch.device | str = "cpu") -> Tensor | None:
+        """As the kernels take them."""
+        return torch.linspace(-4, 6, self.heads, device=device) if self.sinks else None
 
     @property
     def scope(self) -> Scope:
@@ -170,7 +176,7 @@ def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:
         keys[slots] = _rounded(turned[rows, shape.heads :], case.keys.dtype)
         values[slots] = _rounded(fresh[rows], case.values.dtype)
         k, v = (cache[blocks].flatten(0, 1)[:context] for cache in (keys, values))
-        out.append(_plain(turned[rows, : shape.heads], k, v, start, shape.scope))
+        out.append(_plain(turned[rows, : shape.heads], k, v, start, shape))
         row += length
     return torch.cat(out).flatten(1), keys, values
 
@@ -179,7 +185,8 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.clamp(-448, 448).to(dtype).double() if dtype.itemsize == 1 else x
 
 
-def _plain(queries: Tensor, keys: Tensor, values: Tensor, start: int, scope: Scope) -> Tensor:
+def _plain(queries: Tensor, keys: Tensor, values: Tensor, start: int, shape: Shape) -> Tensor:
+    scope = shape.scope
     groups = queries.shape[1] // keys.shape[1]
     keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
     scores = torch.einsum("thd,shd->hts", queries, keys) * scope.scale
@@ -187,7 +194,12 @@ def _plain(queries: Tensor, keys: Tensor, values: Tensor, start: int, scope: Sco
     hidden = torch.ones_like(scores[0], dtype=torch.bool).triu(first_hidden)
     if scope.window:
         hidden |= torch.ones_like(hidden).tril(start - scope.window)
-    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    sinks = shape.sink_scores(scores.device)
+    if sinks is not None:
+        own = sinks.double().view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+        scores = torch.cat((scores, own), dim=-1)
+    weights = scores.softmax(-1)[..., : keys.shape[0]]
     return torch.einsum("hts,shd->thd", weights, values)
 
 

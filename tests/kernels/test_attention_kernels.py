@@ -46,7 +46,7 @@ def run_decode(
     shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, config)
     plan = dataclasses.replace(plan, shares=shares)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
-    decode(*args, config, out, shape.scope)
+    decode(*args, config, out, shape.scope, shape.sink_scores(out.device))
     return out
 
 
@@ -60,7 +60,8 @@ def run_prefill(case: Case, config: PrefillConfig) -> torch.Tensor:
     plan = dataclasses.replace(plan, work=work)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
     queries = qk_norm_rope_write(*args, WriteConfig(heads=4))
-    prefill(queries, case.keys, case.values, plan, work, config, out, shape.scope)
+    sinks = shape.sink_scores(out.device)
+    prefill(queries, case.keys, case.values, plan, work, config, out, shape.scope, sinks)
     return out
 
 

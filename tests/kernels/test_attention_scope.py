@@ -13,10 +13,12 @@ SCOPES = [
     Shape(window=16, heads=3, kv=1, dim=48, block_size=32),
     Shape(scale=0.1, heads=8, kv=2, dim=256, norms="wide", dtype=torch.bfloat16),
     Shape(window=33, dim=96, norms="none", dtype=torch.float16),
+    Shape(heads=8, kv=2, dim=32, norms="none", sinks=True),
+    Shape(heads=6, kv=2, window=20, norms="none", sinks=True),
 ]
 MOSTLY = [
     pytest.param(shape, target, marks=pytest.mark.slow if shape.dim > 128 else ())
-    for shape, target in zip(SCOPES, (16, 1, 16, 1, 1), strict=True)
+    for shape, target in zip(SCOPES, (16, 1, 16, 1, 1, 16, 16), strict=True)
 ]
 """The interpreter takes seconds for wide heads."""
 
@@ -38,7 +40,14 @@ def test_the_reference_equals_the_definition(
     case = make_case(segments, shape)
     plan = case.paged_plan() if is_paged else case.cpu_plan()
     given = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values
-    out = attend(*given, plan, scale=shape.scale, window=shape.window, sees_ahead=shape.sees_ahead)
+    out = attend(
+        *given,
+        plan,
+        scale=shape.scale,
+        window=shape.window,
+        sees_ahead=shape.sees_ahead,
+        sinks=shape.sink_scores(),
+    )
     wanted = expected(make_case(segments, shape))
     for got, want in zip((out, case.keys, case.values), wanted, strict=True):
         assert distance(got, want) < ROUNDED[shape.dtype]

@@ -19,7 +19,17 @@ GREEDY = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.0, ignore_eos=True
 SAVED = SavePolicy(grain=16, every=64, least=16)
 """Where a model with states keeps them, of prompts so short."""
 
-OFTEN = ("qwen2-yarn", "llama3", "mistral", "ministral3", "gemma3", "phi4-mini", "qwen3_5")
+OFTEN = (
+    "qwen2-yarn",
+    "llama3",
+    "mistral",
+    "ministral3",
+    "gemma3",
+    "phi4-mini",
+    "qwen3_5",
+    "qwen3_moe",
+    "gpt_oss",
+)
 """These have each feature once; the others come with the slow tests."""
 
 

@@ -174,8 +174,8 @@ def _are_wide(config: ModelConfig, layer: Layer, kept: KeptModules, at: int) -> 
 
     names, prefixes, mixer = config.names, config.names.prefixes, layer.mixer
     if isinstance(mixer, DeltaRule):
-        inputs: tuple[str, ...] = f"{names.delta}.in_proj_qkv", f"{names.delta}.in_proj_z"
-        out, is_moved = f"{names.delta}.out_proj", False
+        inputs = tuple([f"{names.delta}.{name}" for name in names.delta_in])
+        out, is_moved = f"{names.delta}.out_proj", config.stored.is_by_block and len(inputs) == 1
     else:
         inputs, out = names.qkv, names.out
         # Scales by block do not move with the rows, so the loader widens these.

@@ -54,7 +54,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     tokens before it, else all tokens before it; if it `sees_ahead`, also all tokens of its segment.
     `head_norms`: queries and keys are normed, head by head. `out_gate`: the output is multiplied by
     the sigmoid of a product of the same width, whose rows lie behind each head's query rows in a
-    checkpoint.
+    checkpoint. `sinks`: each head has a score of its own, which no value answers: it only takes
+    weight from the others.
     """
 
     num_heads: int
@@ -68,6 +69,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     qkv_bias: bool = False
     out_bias: bool = False
     out_gate: bool = False
+    sinks: bool = False
 
     @property
     def is_partial(self) -> bool:
@@ -166,9 +168,13 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     tuple are merged in its order. Names that begin with one of `skipped` are no part of the
     network.
 
+    The products of a delta rule are those of `delta_in` and `delta_gates`; where one has all, its
+    rows lie by key head, each with its queries, keys, values and z, or b and a.
+
     Of a mixture's modules those of expert N follow `experts.N.`, those of the shared one `shared.`;
     both are called as in a dense network (`gate_up`, `down`). Where all experts are in one tensor
-    that is `fused_gate_up` or `fused_down` behind `experts.`.
+    that is `fused_gate_up` or `fused_down` behind `experts.`; if they `alternate`, gates and ups
+    do, and the tensors are transposed.
     """
 
     prefixes: tuple[str, ...] = ("model.",)
@@ -184,6 +190,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     experts: str = "mlp.experts"
     fused_gate_up: str = "gate_up_proj"
     fused_down: str = "down_proj"
+    alternate: bool = False
     shared: str = "mlp.shared_expert"
     shared_gate: str = "mlp.shared_expert_gate"
     mixer_norm: str = "input_layernorm"
@@ -191,6 +198,9 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     mlp_norm: str = "post_attention_layernorm"
     mlp_out_norm: str = ""
     delta: str = "linear_attn"
+    delta_in: tuple[str, ...] = ("in_proj_qkv", "in_proj_z")
+    delta_gates: tuple[str, ...] = ("in_proj_b", "in_proj_a")
+    sinks: str = "self_attn.sinks"
     skipped: tuple[str, ...] = ()
 
 
@@ -239,9 +249,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_scoped(self) -> bool:
-        """Whether any attention has a window, or scores that are not divided by sqrt(head_dim)."""
+        """Whether any attention has a window or sinks, or scores that are not divided by
+        sqrt(head_dim).
+        """
         mixers = set(self.attentions)
-        return any(mixer.window or mixer.scale != mixer.head_dim**-0.5 for mixer in mixers)
+        return any(
+            mixer.window or mixer.sinks or mixer.scale != mixer.head_dim**-0.5 for mixer in mixers
+        )
 
     @property
     def token_numbers(self) -> int:

@@ -144,6 +144,9 @@ class _Draw:
             "out": self.normal(*out, gain=gain * (1 + mixer.out_gate)),
             "out_bias": self.normal(hidden) if mixer.out_bias else None,
             "gate": self.normal(*gate) if mixer.out_gate else None,
+            "sinks": torch.zeros(mixer.num_heads, dtype=torch.float32, device=self._device)
+            if mixer.sinks
+            else None,
         }
 
     def _delta(self, described: Layer, mixer: DeltaRule, gain: float) -> dict[str, Any]:

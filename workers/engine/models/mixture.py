@@ -24,7 +24,8 @@ def mixture(file: ConfigFile, *, renormalises: bool, **features: Any) -> Experts
             f"num_experts_per_tok is {routing.num_active} of {routing.num_experts} experts: fetch "
             "it again"
         )
-    features.setdefault("width", file.count("moe_intermediate_size"))
+    if "width" not in features:
+        features["width"] = file.count("moe_intermediate_size")
     return Experts(routing=routing, **features)
 
 

@@ -212,7 +212,7 @@ class Network:
             qkv[:, : self.config.attention.query_size].mul_(rows)
         mixed = attend(
             qkv, layer.qk_norm, eps, angles, *pages, plan, scale=scale, window=window,
-            sees_ahead=sees_ahead,
+            sees_ahead=sees_ahead, sinks=layer.sinks,
         )  # fmt: skip
         if layer.gate is None:
             return mixed

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kernels.delta_rule import DeltaWeights
+from kernels.delta_rule import DeltaSizes, DeltaWeights
 from kernels.experts import ExpertWeights
 from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, dequantise
 from kernels.int4 import Int4Weight, in_order
@@ -250,6 +250,9 @@ class WeightReader:
             "qk_norm": self._head_norms(prefix, mixer) if mixer.head_norms else None,
             "out": self._product(query, (prefix + names.out, hidden)),
             "out_bias": self._take(f"{prefix}{names.out}.bias", hidden) if mixer.out_bias else None,
+            "sinks": self._take(prefix + names.sinks, mixer.num_heads, dtype=torch.float32)
+            if mixer.sinks
+            else None,
         }
 
     def _delta(self, prefix: str, mixer: DeltaRule) -> dict[str, Any]:
@@ -258,15 +261,25 @@ class WeightReader:
         sizes, at = mixer.sizes, f"{prefix}{self._config.names.delta}."
         columns, heads, values = sizes.columns, sizes.num_value_heads, sizes.value_columns
         wide = torch.float32
-        products = (f"{at}in_proj_qkv", columns), (f"{at}in_proj_z", values)
-        gates = ((f"{at}in_proj_{name}", heads) for name in "ba")
+        names = self._config.names
+        if len(names.delta_in) == 1:
+            qkv = self._product(hidden, (at + names.delta_in[0], columns + values))
+            gate = self._wide(hidden, (at + names.delta_gates[0], 2 * heads))
+            self.settle()
+            of_products, of_gates = _by_kind(sizes)
+            qkv = _rows_of(qkv, of_products.to(self._device), self._dtype)
+            gate = gate[of_gates.to(self._device)]
+        else:
+            sides = zip(names.delta_in, (columns, values), strict=True)
+            qkv = self._product(hidden, *((at + name, rows) for name, rows in sides))
+            gate = self._wide(hidden, *((at + name, heads) for name in names.delta_gates))
         return {
-            "qkv": self._product(hidden, *products),
+            "qkv": qkv,
             "qkv_bias": None,
             "qk_norm": None,
             "out": self._product(values, (f"{at}out_proj", hidden)),
             "out_bias": None,
-            "gate": self._wide(hidden, *gates),
+            "gate": gate,
             "delta": DeltaWeights(
                 conv=self._take(f"{at}conv1d.weight", columns, 1, mixer.conv_width).squeeze(1),
                 decay=self._take(f"{at}A_log", heads, dtype=wide),
@@ -294,6 +307,13 @@ class WeightReader:
         if mlp.shared_width:
             both = self._gated([f"{prefix}{names.shared}."], mlp.shared_width)
             experts = experts._replace(shared_gate_up=both[0], shared_down=both[1])
+        if mlp.biased:
+            sides = self._take(f"{at}{names.fused_gate_up}_bias", count, 2 * mlp.width)
+            experts = experts._replace(
+                router_bias=self._take(f"{router}.bias", count),
+                gate_up_bias=sides[:, _gates_first(2 * mlp.width)] if names.alternate else sides,
+                down_bias=self._take(f"{at}{names.fused_down}_bias", count, hidden),
+            )
         return {"gate_up": gate_up, "down": down, "experts": experts}
 
     def _gated(self, starts: list[str], width: int) -> tuple[Weight, Weight]:
@@ -307,7 +327,13 @@ class WeightReader:
     def _fused(self, name: str, count: int, num_rows: int, depth: int) -> Weight:
         """The stack of the one tensor `name` [count, num_rows, depth]."""
         stack, stored = count * num_rows, self._config.stored
-        shape = count, num_rows, depth
+        shape, names = (count, num_rows, depth), self._config.names
+        if names.alternate:
+            turned = self._checkpoint.read(name, (count, depth, num_rows)).mT
+            self._taken.add(name)
+            if name.endswith(names.fused_gate_up):
+                turned = turned[:, _gates_first(num_rows)]
+            return turned.reshape(stack, depth).to(self._device, self._dtype, copy=True)
         if not self._has_scales(name):
             return self._merge((name, shape)).view(stack, depth)
         values = self._merge((name, shape), dtype=FP8).view(stack, depth)
@@ -491,6 +517,24 @@ def _dense(weight: Weight, dtype: torch.dtype) -> Tensor:
     if isinstance(weight, DualWeight):
         raise TypeError("weights are widened before they are doubled")
     return dequantise(weight, dtype) if isinstance(weight, Fp8Weight) else weight
+
+
+def _by_kind(sizes: DeltaSizes) -> tuple[Tensor, Tensor]:
+    """Where the rows of queries, keys, values and z are, and those of b and a, where both lie by
+    key head.
+    """
+    group = sizes.num_value_heads // sizes.num_key_heads
+    values = group * sizes.value_dim
+    orders = []
+    for parts in ([sizes.key_dim, sizes.key_dim, values, values], [group, group]):
+        rows = torch.arange(sizes.num_key_heads * sum(parts)).view(sizes.num_key_heads, -1)
+        orders.append(torch.cat([part.flatten() for part in torch.split(rows, parts, dim=1)]))
+    return orders[0], orders[1]
+
+
+def _gates_first(num_rows: int) -> Tensor:
+    """The order of rows that alternate, gates and ups, with the gates first."""
+    return torch.arange(num_rows).view(-1, 2).t().flatten()
 
 
 def _scales_shape(stored: Stored, num_rows: int, depth: int) -> tuple[int, int]:

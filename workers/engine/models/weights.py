@@ -32,7 +32,7 @@ class LayerWeights:
 
     `gate` [H D, hidden] makes attention's output gates. A layer of the delta rule has `delta`; its
     `qkv` also has the rows of z, and its `gate` [2 HV, hidden], of b and a, is never quantised,
-    because a row's gates affect all later rows.
+    because a row's gates affect all later rows. `sinks` float32 [H] are scores of heads.
     """
 
     input_norm: Tensor
@@ -49,6 +49,7 @@ class LayerWeights:
     gate: Weight | None = None
     delta: DeltaWeights | None = None
     experts: ExpertWeights | None = None
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def test_every_fourth_layer_attends_unless_the_file_says_else(tmp_path: Path, te
         ({"linear_num_value_heads": 3}, "3 value heads for 2 key heads"),
         ({"layer_types": ["sliding_attention"] * 6}, "sliding_attention"),
         ({"layer_types": ["linear_attention"] * 6}, "without attention"),
-        ({"model_type": "qwen3_5_moe_text", "architectures": None}, "qwen3_5_moe_text"),
+        ({"model_type": "qwen4_exp_text", "architectures": None}, "qwen4_exp_text"),
     ],
 )
 def test_what_we_lack_is_one_line(

@@ -9,11 +9,11 @@ from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.description import ModelConfig
-from workers.engine.models.families import gemma3, llama, phi3, qwen, qwen3_5, qwen3_moe
+from workers.engine.models.families import gemma3, gpt_oss, llama, phi3, qwen, qwen3_5, qwen3_moe
 
 __all__ = ["ARCHITECTURES", "FAMILIES", "MODEL_TYPES"]
 
-FAMILIES: Final = (qwen, qwen3_moe, llama, gemma3, phi3, qwen3_5)
+FAMILIES: Final = (qwen, qwen3_moe, llama, gemma3, phi3, qwen3_5, gpt_oss)
 
 MODEL_TYPES: Final[dict[str, Callable[[ConfigFile], ModelConfig]]] = {
     model_type: family.describe for family in FAMILIES for model_type in family.MODEL_TYPES

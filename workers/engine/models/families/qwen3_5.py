@@ -1,4 +1,5 @@
-"""Qwen3.5 and 3.6, dense: three layers of the gated delta rule, then one of gated attention.
+"""Qwen3.5 to 3.8 and Qwen3-Next: three layers of the gated delta rule, then one of gated attention,
+each with a dense network or with a mixture of experts beside a shared one.
 
 Owns what their config.json says, of the text models and of those with an image tower, which is left
 out, as are the layers that guess further tokens. Must not know tensors.
@@ -8,11 +9,22 @@ from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import FULL, attention, decoder, dense, tied_by
-from workers.engine.models.description import DeltaRule, Layer, ModelConfig, Names
+from workers.engine.models.description import DeltaRule, Dense, Experts, Layer, ModelConfig, Names
+from workers.engine.models.mixture import mixture, mixture_layers
 from workers.engine.models.rope import read_rope
 
-MODEL_TYPES: Final = ("qwen3_5", "qwen3_5_text")
-ARCHITECTURES: Final = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
+_NEXT: Final = "qwen3_next"
+_MIXTURES: Final = ("qwen3_5_moe", "qwen3_5_moe_text", _NEXT)
+_TOWERS: Final = ("qwen3_5", "qwen3_5_moe")
+
+MODEL_TYPES: Final = ("qwen3_5", "qwen3_5_text", *_MIXTURES)
+ARCHITECTURES: Final = (
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+    "Qwen3NextForCausalLM",
+)
 
 LINEAR: Final = "linear_attention"
 
@@ -32,6 +44,20 @@ _DEFAULTS: Final = {
 }
 """Published files leave out what transformers has as a default."""
 
+_MIXTURE_DEFAULTS: Final = {
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+}
+
+_NEXT_DEFAULTS: Final = {
+    **_MIXTURE_DEFAULTS,
+    "vocab_size": 151_936,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+}
+
 _KNOWN: Final = {
     "attn_output_gate": (True,),
     "output_gate_type": ("swish", "silu"),
@@ -44,21 +70,58 @@ _NAMES: Final = Names(
     skipped=("model.visual.", "visual.", "mtp."),
 )
 
+_NEXT_NAMES: Final = Names(
+    skipped=("mtp.",), delta_in=("in_proj_qkvz",), delta_gates=("in_proj_ba",)
+)
+
 
 def describe(file: ConfigFile) -> ModelConfig:
     """See `families`."""
-    text = file.table("text_config") if file.raw["model_type"] == "qwen3_5" else file
+    model_type = file.raw["model_type"]
+    text = file.table("text_config") if model_type in _TOWERS else file
     outer = {key: file.raw[key] for key in _OUTER if key in file.raw}
     stated = {key: value for key, value in text.raw.items() if value is not None}
-    text = ConfigFile(file.path, {**_DEFAULTS, **outer, **stated, **tied_by(file, text)})
-    text.refuse("attention_bias", "num_experts")
+    default = {**_DEFAULTS, **_mixture_defaults(str(model_type))}
+    text = ConfigFile(file.path, {**default, **outer, **stated, **tied_by(file, text)})
+    text.refuse("attention_bias", *(() if model_type in _MIXTURES else ("num_experts",)))
     for key, known in _KNOWN.items():
         if text.raw.get(key, known[0]) not in known:
             raise text.lacks(f"{key} = {text.raw[key]!r}")
     full = attention(text, read_rope(text, text.count("head_dim")), head_norms=True, out_gate=True)
-    mlp, delta = dense(text), _delta(text)
-    layers = [Layer(mixer=full if kind == FULL else delta, mlp=mlp) for kind in _kinds(text)]
-    return decoder(text, "Qwen3.5", layers, norm_offset=1, names=_NAMES)
+    delta = _delta(text)
+    layers = [
+        Layer(mixer=full if kind == FULL else delta, mlp=mlp)
+        for kind, mlp in zip(_kinds(text), _mlps(text, str(model_type)), strict=True)
+    ]
+    is_next = model_type == _NEXT
+    return decoder(
+        text, "Qwen3-Next" if is_next else "Qwen3.5", layers, norm_offset=1,
+        names=_NEXT_NAMES if is_next else _NAMES,
+    )  # fmt: skip
+
+
+def _mixture_defaults(model_type: str) -> dict[str, int]:
+    if model_type == _NEXT:
+        return _NEXT_DEFAULTS
+    return _MIXTURE_DEFAULTS if model_type in _MIXTURES else {}
+
+
+def _mlps(text: ConfigFile, model_type: str) -> list[Dense | Experts]:
+    """What feeds forward, layer by layer. Only files of Qwen3-Next say that some layers are dense,
+    or that weights do not add up to 1.
+    """
+    count = text.count("num_hidden_layers")
+    if model_type not in _MIXTURES:
+        return [dense(text)] * count
+    is_next = model_type == _NEXT
+    experts = mixture(
+        text,
+        renormalises=text.flag("norm_topk_prob", default=True) if is_next else True,
+        shared_width=text.count("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
+    mixed = mixture_layers(text) if is_next else (True,) * count
+    return [experts if is_mixed else dense(text) for is_mixed in mixed]
 
 
 def _kinds(text: ConfigFile) -> tuple[str, ...]:

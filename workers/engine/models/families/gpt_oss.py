@@ -1,0 +1,71 @@
+"""gpt-oss: layers with a window and without by turns, whose heads have sinks, and mixtures of
+clamped experts with biases.
+
+Owns what its config.json says. Must not know tensors.
+"""
+
+from typing import Final
+
+from kernels.experts import Activation
+from workers.engine.models.config_file import ConfigFile
+from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, layer_windows
+from workers.engine.models.description import Layer, ModelConfig, Names
+from workers.engine.models.mixture import mixture
+from workers.engine.models.rope import read_rope
+
+MODEL_TYPES: Final = ("gpt_oss",)
+ARCHITECTURES: Final = ("GptOssForCausalLM",)
+
+_NAMES: Final = Names(router="mlp.router", alternate=True)
+
+_THETA: Final = 150_000.0
+
+_DEFAULTS: Final = {
+    "head_dim": 64,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": 128,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+}
+"""What transformers has where a file says nothing."""
+
+
+def describe(file: ConfigFile) -> ModelConfig:
+    """See `families`."""
+    stated = {key: value for key, value in file.raw.items() if value is not None}
+    default = {**_DEFAULTS}
+    if "rope_scaling" in stated:
+        del default["rope_parameters"]
+    file = ConfigFile(file.path, {**default, **stated})
+    rope = read_rope(file, file.count("head_dim"), theta=_THETA)
+    biased = file.flag("attention_bias", default=True)
+    experts = mixture(
+        file,
+        renormalises=True,
+        width=file.count("intermediate_size"),
+        activation=Activation(
+            slope=file.number("swiglu_alpha", 1.702),
+            shift=1.0,
+            limit=file.number("swiglu_limit", 7.0),
+        ),
+        biased=True,
+    )
+    kinds = [FULL if index % 2 else SLIDING for index in range(file.count("num_hidden_layers"))]
+    layers = [
+        Layer(
+            mixer=attention(
+                file, rope, window=window, sinks=True, qkv_bias=biased, out_bias=biased
+            ),
+            mlp=experts,
+        )
+        for window in layer_windows(file, file.count("sliding_window"), kinds)
+    ]
+    return decoder(file, "gpt-oss", layers, names=_NAMES)

@@ -15,7 +15,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test test-gateway check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-peers test-page
+.PHONY: up install dev test test-gateway test-pythons check-next-python check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-peers test-page
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -81,6 +81,26 @@ test-gateway: $(GATEWAY_STAMP)
 	@! $(GATEWAY_VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "torch is in $(GATEWAY_VENV)"; exit 1; }
 	env -u PYTHONDONTWRITEBYTECODE $(GATEWAY_VENV)/bin/python -m pytest -q -n 3 --dist loadfile \
 		-m 'not gpu and not slow' tests/gateway tests/protocol tests/config $(ARGS)
+
+# The same tests by every Python that is here: PYTHONS='python3.12 /path/python3.13' names them. And is
+# there a wheel of each of the gateway's packages for one that is not?
+PYTHONS ?= python3.11 python3.12 python3.13
+NEXT_PYTHON ?= 3.14
+DEPENDENCIES = $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")')
+
+test-pythons:
+	@for python in $(PYTHONS); do \
+		command -v $$python >/dev/null || { echo "$$python is not here: left out"; continue; }; \
+		echo "== $$python"; \
+		$(MAKE) --no-print-directory test-gateway PYTHON=$$python GATEWAY_VENV=.venv-$$(basename $$python) || exit 1; \
+	done
+	@$(MAKE) --no-print-directory check-next-python
+
+check-next-python:
+	@echo "$(DEPENDENCIES)" >.next-python.txt; trap 'rm -f .next-python.txt' EXIT; \
+	$(PYTHON) -m pip install -q --dry-run --ignore-installed --only-binary=:all: --python-version $(NEXT_PYTHON) \
+		--target .next-python -c constraints.txt -r .next-python.txt && \
+		echo "every package of the gateway has a wheel for Python $(NEXT_PYTHON)"
 
 # Nothing is downloaded but the index: does every pin have a wheel for Linux on aarch64?
 ARM := $(foreach glibc,2_17 2_26 2_27 2_28 2_31,--platform manylinux_$(glibc)_aarch64) --platform manylinux2014_aarch64

@@ -246,11 +246,13 @@ PEERS_DIR ?= $(HOME)/.cache/herma-peers
 
 test-peers: export HERMA_PEERS_DIR := $(abspath $(PEERS_DIR))
 test-peers: export SERVING_PATH := $(abspath $(PEERS_DIR))/serving
+test-peers: export GGUF_PATH := $(abspath $(PEERS_DIR))/gguf
 test-peers: $(DEV)
 	$(BIN)/python -m tests.peers.install $(HERMA_PEERS_DIR)
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target $(SERVING_PATH) $(SERVING)
-	@echo "transformers serve: installed"
-	$(BIN)/python -m pytest -q -rs -m 'slow or not slow' -o faulthandler_timeout=0 tests/peers \
+	$(BIN)/python -m pip install -q --no-deps --upgrade --target $(GGUF_PATH) gguf==$(GGUF_PY)
+	@$(BIN)/python -c 'import transformers; print(f"transformers=={transformers.__version__} serve: installed")'
+	$(BIN)/python -m pytest -q -rps -m 'slow or not slow' -o faulthandler_timeout=0 tests/peers \
 		tests/engines/test_transformers_serve.py $(ARGS)
 
 # Requests made out of /openapi.json, valid and invalid ones, by a program that knows nothing else.

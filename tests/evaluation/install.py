@@ -15,7 +15,9 @@ INSTALL_S: Final = 1200
 
 
 class Program(NamedTuple):
-    """What pip installs, and the command that it brings. `must`: nothing works without it."""
+    """What pip installs, and the command that it brings: a name in `bin`, or a pattern of a path in
+    the environment. `must`: nothing works without it.
+    """
 
     name: str
     requirement: str
@@ -34,8 +36,8 @@ PROGRAMS: Final = (
 def command_of(folder: Path, name: str, programs: tuple[Program, ...] = PROGRAMS) -> Path | None:
     """The command of an installed program; None if it is not installed."""
     program = next(one for one in programs if one.name == name)
-    command = folder / name / "bin" / program.command
-    return command if command.exists() else None
+    pattern = program.command if "/" in program.command else f"bin/{program.command}"
+    return next((folder / name).glob(pattern), None)
 
 
 def install(folder: Path, programs: tuple[Program, ...]) -> bool:

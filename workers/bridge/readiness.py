@@ -117,15 +117,17 @@ async def wait_answering(client: EngineClient, reports: StartReports, *, is_laun
             status = await client.health()
             if status in _ANSWERING:
                 return
-            trouble = f"answers {status}"
+            trouble = f"it answers {status}"
         except HttpError as error:
             trouble = str(error)
         now = trio.current_time()
         if not is_launched and now - reported_at >= _ALIVE_EVERY_S:
             if reported_at < began_at:
-                _log.warning("no engine at %s: it %s; trying again", client.url, trouble)
+                _log.warning("no engine at %s: %s; trying again", client.url, trouble)
             reported_at = now
-            reports.say("attach", 0.0, f"{client.url} {trouble}, for {now - began_at:.0f} s")
+            reports.say(
+                "attach", 0.0, f"no engine at {client.url}: {trouble}, for {now - began_at:.0f} s"
+            )
         await trio.sleep(_POLL_S)
 
 

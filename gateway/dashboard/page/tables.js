@@ -41,7 +41,7 @@ function showFigures(now) {
     ["In flight", count(totals.open), totals.queued ? `${count(totals.queued)} queued` : "", `${count(totals.ended)} ended, ${count(totals.failed)} failed`],
     ["From the cache", totals.prompt_tokens ? percent(share(totals.cached_tokens, totals.prompt_tokens)) : NONE, "", `of ${count(totals.prompt_tokens)} prompt tokens`],
     ["In the cloud", totals.ended ? percent(share(totals.by_cloud, totals.ended)) : NONE, "of requests", limit ? `${amount(limit.spent, currency)} of ${amount(limit.limit, currency)} ${limit.period}` : "no spending limit"],
-    ["Saved this month", saved.length ? amount(sum("month"), currency) : now.savings.length ? UNKNOWN : NONE, "", saved.length ? `${amount(sum("day"), currency)} today` : "no price of a provider is known"],
+    ["Saved this month", saved.length ? amount(sum("month"), currency) : savings.length && now.providers.length ? UNKNOWN : NONE, "", saved.length ? `${amount(sum("day"), currency)} today` : "no price of a provider is known"],
   ];
   keep($("figures"), figures, (one) => one[0],
     (one) => make("div", {}, make("dt", {}, one[0]), make("dd", {}, make("span"), make("small")), make("dd", { class: "sub" })),
@@ -189,7 +189,9 @@ function showMoney(now) {
     const unpriced = one.unpriced ? `${count(one.unpriced)} without a known price` : "";
     showItem(node, one.is_open ? "warning" : "ready", one.name, `${spent} since the start`, [one.is_open && "asked last", reserved, unpriced].filter(Boolean).join(" · "));
   });
-  keep($("savings"), now.savings, (one) => one.model,
+  // Without any provider there is nothing to compare with.
+  const savings = now.savings.filter((one) => one.month != null || now.providers.length);
+  keep($("savings"), savings, (one) => one.model,
     () => make("li", {}, make("span", { class: "cut" }), make("span", { class: "n" }), make("span", { class: "under" })),
     (node, one) => {
       const [name, text, under] = node.children;
@@ -198,7 +200,7 @@ function showMoney(now) {
       const at = one.provider ? `, at the price of ${one.provider}` : "";
       say(under, `${count(one.prompt_tokens)} in (${percent(share(one.cached_tokens, one.prompt_tokens))} cached), ${count(one.completion_tokens)} out this month${at}`);
     });
-  $("money").hidden = !(now.limits.length || now.providers.length || now.savings.length);
+  $("money").hidden = !(now.limits.length || now.providers.length || savings.length);
 }
 
 function showClients(now) {

@@ -103,6 +103,8 @@ def test_unknown_money_is_a_question_mark() -> None:
         savings=(saving,),
     )
     lines = ["".join(piece.text for piece in line) for line in money_items(overview)]
+    alone = msgspec.structs.replace(overview, providers=())
+    assert not any("saved" in piece.text for line in money_items(alone) for piece in line)
     assert lines[-3:] == ["a ? since the start", "b 1.50 EUR + ? since the start", "m saved ?"]
 
 

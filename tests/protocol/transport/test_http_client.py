@@ -307,6 +307,14 @@ async def test_servers_that_cannot_be_reached(tmp_path: Path) -> None:
         assert repr(client) == "<HttpClient 0 busy, 0 idle>"
 
 
+async def test_a_refused_connection_says_so() -> None:
+    """Not only that all attempts failed: it is the first thing that an operator reads."""
+    async with served_by(trio.SocketStream.aclose) as url:
+        pass
+    with pytest.raises(ConnectError, match="connection refused"):
+        await ask(HttpClient(url))
+
+
 async def test_a_server_that_never_shakes_hands(autojump_clock: MockClock) -> None:
     """Connecting has one bound, TLS included."""
     async with served_by(nothing) as url:

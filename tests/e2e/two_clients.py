@@ -38,7 +38,10 @@ ADDRESS_SPACE: Final = 1536 * 2**20
 QUIET_S: Final = 6.0
 LOAD_S: Final = 10.0
 RETURN_S: Final = 60.0
-NEAR_REST: Final = 40 * 2**20
+NEAR_REST: Final = 48 * 2**20
+"""What 2,000 connections had in Python's own arenas (25 MiB, which the next ones use again), and the
+caches of prompts, which are bounded.
+"""
 
 CONFIG: Final = """
 [gateway]

@@ -39,8 +39,8 @@ QUIET_S: Final = 6.0
 LOAD_S: Final = 10.0
 RETURN_S: Final = 60.0
 NEAR_REST: Final = 48 * 2**20
-"""What 2,000 connections had in Python's own arenas (25 MiB, which the next ones use again), and the
-caches of prompts, which are bounded.
+"""What 2,000 connections had in Python's own arenas (25 MiB, which the next ones use again), and
+the caches of prompts, which are bounded.
 """
 
 CONFIG: Final = """

@@ -30,6 +30,7 @@ and the listeners of requests (`log`, `traces`).
 """
 
 _FIXED_TABLES: Final = ("ledger", "alerts", "hosts")
+_TAKEN_TABLES: Final = ("limits", "loops", "repairs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ def gateway_changes(old: Config, new: Config) -> Changes:
     kept = [f"[gateway] {key}" for key in differ if key in held]
     kept += [f"[{key}]" for key in _FIXED_TABLES if getattr(new, key) != getattr(old, key)]
     taken = [f"[gateway] {key}" for key in differ if key not in held]
+    taken += [f"[{key}]" for key in _TAKEN_TABLES if getattr(new, key) != getattr(old, key)]
     taken += _named("model", _by_name(old.models), _by_name(new.models))
     taken += _named("provider", old.providers, new.providers)
     taken += _named("key", _by_name(old.keys), _by_name(new.keys))

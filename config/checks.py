@@ -49,6 +49,7 @@ def mistakes(config: Config) -> Iterator[Mistake]:
         process_mistakes(config),
         _ledger_mistakes(config.ledger),
         _alert_mistakes(config),
+        _loop_mistakes(config),
     )
 
 
@@ -273,6 +274,17 @@ def _list_price_mistakes(config: Config) -> Iterator[Mistake]:
         list_prices(config.ledger)
     except ConfigError as error:
         yield Mistake(("ledger", "list_prices"), str(error))
+
+
+def _loop_mistakes(config: Config) -> Iterator[Mistake]:
+    """Another model must be named, and known."""
+    loops, names = config.loops, {model.name for model in config.models}
+    if loops.model and loops.other_model is None:
+        text = "[loops] model needs other_model, the name of the model that answers instead"
+        yield Mistake(("loops", "model"), text)
+    if loops.other_model is not None and loops.other_model not in names:
+        text = f"[loops] other_model names `{loops.other_model}`, which is no model of this file"
+        yield Mistake(("loops", "other_model"), text)
 
 
 def _price_mistakes(config: Config) -> Iterator[Mistake]:

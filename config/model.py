@@ -15,6 +15,7 @@ from config.places import worker_address
 
 _NAME: Final = r"^[A-Za-z0-9._:/@-]+$"
 _ALIAS: Final = r"^[A-Za-z0-9._:/@-]*[A-Za-z0-9._:/@*-]$"
+_CLIENT: Final = r"^(\*|[a-z0-9._-]{1,32})$"
 _URL: Final = r"^https?://"
 _DEVICE: Final = r"^(auto|cpu|cuda(:\d+)?)$"
 _CURRENCY: Final = r"^[A-Z]{3}$"
@@ -27,6 +28,7 @@ NAME_IN_WORDS: Final = "letters, digits and . _ : / @ - only"
 PATTERNS: Final = {
     _NAME: NAME_IN_WORDS,
     _ALIAS: "letters, digits and . _ : / @ - only, perhaps with * at the end",
+    _CLIENT: "a program's name in its user-agent, in lower case, or * for all",
     _URL: "an address that begins with http:// or https://",
     _DEVICE: "auto, cpu, cuda or cuda:N",
     _CURRENCY: "three capital letters, as USD or EUR",
@@ -312,6 +314,91 @@ class LimitsConfig(_Table, frozen=True):
         return self.daily is not None or self.monthly is not None
 
 
+class ConversationLimitsConfig(_Table, frozen=True):
+    """`[limits.conversation]`: what one conversation of an agent may use; without a value there is
+    no limit. `money` is in units of the ledger's currency, at all providers together. A key has its
+    own in `limits = { conversation = { ... } }`, which replace these one by one.
+    """
+
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=2**50)] | None = None
+    money: Amount | None = None
+    turns: Positive | None = None
+    minutes: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | None = None
+
+    @property
+    def any(self) -> bool:
+        return self != ConversationLimitsConfig()
+
+
+class AllLimitsConfig(_Table, frozen=True):
+    """`[limits]`: limits that are of no provider and no key."""
+
+    conversation: ConversationLimitsConfig = ConversationLimitsConfig()
+
+
+class KeyLimitsConfig(LimitsConfig, frozen=True):
+    """`limits` of a key: as those of a provider, and what one conversation of the key may use."""
+
+    conversation: ConversationLimitsConfig = ConversationLimitsConfig()
+
+
+Rounds = Annotated[int, msgspec.Meta(ge=0, le=64)]
+
+
+class LoopsConfig(_Table, frozen=True):
+    """`[loops]`: what is done about an agent that repeats calls which bring nothing new, by the
+    number of repeats after which it is done (0: never; at least 3). `alert` publishes an event,
+    of which receivers of alerts learn; `header` adds `x-herma-loop` to the answer; `hint` adds a
+    line to the prompt; `slow` holds each request for `slow_s`; `model` asks `other_model` instead;
+    `end` refuses the request with an error.
+    """
+
+    alert: Rounds = 5
+    header: Rounds = 0
+    hint: Rounds = 0
+    slow: Rounds = 0
+    model: Rounds = 0
+    end: Rounds = 0
+    slow_s: Annotated[float, msgspec.Meta(gt=0, le=600)] = 10.0
+    other_model: str | None = None
+
+    @property
+    def first(self) -> int | None:
+        """The fewest repeats after which anything is done; None if nothing ever is."""
+        steps = (self.alert, self.header, self.hint, self.slow, self.model, self.end)
+        return min(filter(None, steps), default=None)
+
+    def __post_init__(self) -> None:
+        for name in ("alert", "header", "hint", "slow", "model", "end"):
+            if getattr(self, name) in {1, 2}:
+                raise ValueError(f"{name} is 0, or at least 3: agents do some things twice")
+
+
+class RepairConfig(_Table, frozen=True):
+    """`[[repairs]]`: what is done to the prompts of a client whose changing lines break its prefix
+    cache (`herma doctor --prefixes` names them). `strip` takes the lines of the system prompt that
+    match `lines` as a whole, `move` puts them behind the last user message, and `sort_tools`
+    orders tools by their names. Every other byte stays; where that is not possible nothing is done.
+    """
+
+    client: Annotated[str, msgspec.Meta(pattern=_CLIENT)]
+    do: Literal["strip", "move", "sort_tools"]
+    lines: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)] | None = None
+    on: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.lines is None) == (self.do != "sort_tools"):
+            raise ValueError("strip and move need `lines`, sort_tools has none")
+        if self.lines is None:
+            return
+        try:
+            pattern = re.compile(self.lines)
+        except re.error as error:
+            raise ValueError(f"lines is no regular expression: {error}") from error
+        if pattern.fullmatch("") is not None:
+            raise ValueError("lines matches an empty line, and so takes all of them")
+
+
 class TariffConfig(_Table, frozen=True):
     """`[providers.NAME.models."MODEL"]`: values of one model that differ from its provider's."""
 
@@ -367,7 +454,7 @@ class KeyConfig(_Table, frozen=True):
     cache: Literal["shared", "private"] = "shared"
     store: Literal["allow", "never"] = "allow"
     cloud: Literal["allow", "never"] = "allow"
-    limits: LimitsConfig = LimitsConfig()
+    limits: KeyLimitsConfig = KeyLimitsConfig()
     rate_limit: RateLimitConfig | None = None
     admin: bool = False
 
@@ -473,7 +560,14 @@ _NATIVE_KEYS: Final = {
 
 AlertForm = Literal["json", "ntfy", "slack"]
 AlertKindName = Literal[
-    "fallback", "spending", "worker", "crash loop", "speed loss", "provider", "request"
+    "fallback",
+    "spending",
+    "worker",
+    "crash loop",
+    "speed loss",
+    "provider",
+    "request",
+    "conversation",
 ]
 _QUIET: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
 _MAC: Final = r"^([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}$"
@@ -680,6 +774,9 @@ class Config(_Table, frozen=True):
     alerts: tuple[AlertConfig, ...] = ()
     hosts: tuple[HostConfig, ...] = ()
     ledger: LedgerConfig = LedgerConfig()
+    limits: AllLimitsConfig = AllLimitsConfig()
+    loops: LoopsConfig = LoopsConfig()
+    repairs: tuple[RepairConfig, ...] = ()
 
     def worker(self, name: str) -> WorkerConfig | None:
         return next((worker for worker in self.workers if worker.name == name), None)

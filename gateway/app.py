@@ -58,6 +58,7 @@ from gateway.telemetry import (
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed
 from gateway.turn import (
+    Conversing,
     HealthProbes,
     OpenTurns,
     ProviderHealth,
@@ -123,7 +124,8 @@ def build_services(
     )
     feed = EventFeed(process=gateway_index.name)
     span_export = _span_export(config, counters, gateway_index.name)
-    traces = _traces(config, span_export)
+    conversing = Conversing(config, feed.publish)
+    traces = _traces(config, span_export, conversing)
     dispatcher = Dispatcher(core, feed)
     files.on_built = functools.partial(_tell_unknown_calls, config, dispatcher, feed)
     # Milliseconds since 1970: a larger epoch tells a worker that the gateway was restarted.
@@ -155,6 +157,7 @@ def build_services(
         signing_key=signing_key(config, environ),
         stored=_stored_responses(config, environ, gateway_index),
         audit=AuditTrail(feed, _audit_path(config, environ), gateway_index.name),
+        conversing=conversing,
         span_export=span_export,
         prompts=read_model_prompts(config.models),
     )
@@ -187,9 +190,13 @@ def _audit_path(config: Config, environ: Mapping[str, str]) -> Path | None:
         return None  # the audit trail then logs an error for each act that it cannot write
 
 
-def _traces(config: Config, span_export: SpanExport | None) -> RequestTraces:
+def _traces(
+    config: Config, span_export: SpanExport | None, conversing: Conversing
+) -> RequestTraces:
     """Ended requests are logged, or exported as spans, only if the configuration asks for it."""
-    on_end = [log_request] if config.gateway.log == "requests" else []
+    on_end = [conversing.leave]
+    if config.gateway.log == "requests":
+        on_end.append(log_request)
     if span_export is not None:
         on_end.append(span_export.add)
     return RequestTraces(*on_end, keeps_parents=span_export is not None)
@@ -254,6 +261,8 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         listen=services.feed.listen,
         dashboard=Dashboard(services, VERSION, process),
         traces=services.traces,
+        conversations=services.conversing.book.rows,
+        prefixes=services.conversing.prefixes,
         audit=services.audit,
         signer=Signer(services.signing_key),
         stored=services.stored,

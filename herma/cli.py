@@ -148,6 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_diff(commands)
     _add_boot(commands)
     _add_top(commands)
+    _add_sessions(commands)
     _add_upgrade(commands)
     _add_keys(commands)
     add_bench(commands)
@@ -273,6 +274,15 @@ def _add_doctor(commands: Commands) -> None:
         help="also check the files, ports and secrets that it names",
     )
     doctor.add_argument("--json", action="store_true", help="findings as one JSON array")
+    doctor.add_argument(
+        "--prefixes",
+        action="store_true",
+        help="instead: what breaks the prefix cache of the clients of a running gateway",
+    )
+    doctor.add_argument("--url", help="of that gateway; default: the one on this host")
+    doctor.add_argument(
+        "--key-env", metavar="NAME", help="variable with an admin's API key of that gateway"
+    )
     doctor.add_argument("--fix", action="store_true", help="make the repairs that are safe")
 
 
@@ -375,6 +385,20 @@ def _add_top(commands: Commands) -> None:
     form.add_argument(
         "--json", action="store_true", help="print everything once as JSON, for programs"
     )
+
+
+def _add_sessions(commands: Commands) -> None:
+    sessions = add_command(commands, "sessions", "show the conversations of agents, or one of them")
+    sessions.add_argument(
+        "name", nargs="?", metavar="NAME", help="all that is known of one, and of those it began"
+    )
+    sessions.add_argument("--url", help="of the gateway; default: the one on this host")
+    sessions.add_argument(
+        "--key-env",
+        metavar="NAME",
+        help="variable with an admin's API key, for a gateway on another host",
+    )
+    sessions.add_argument("--json", action="store_true", help="for programs")
 
 
 def _add_upgrade(commands: Commands) -> None:

@@ -26,6 +26,10 @@ _MARKS: Final = {"error": "✗", "warning": "!", "note": "·"}
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings. Returns 1 if one of them is an error, else 0. Raises `ConfigError`."""
+    if arguments.prefixes:
+        from herma.prefixes import show_prefixes
+
+        return show_prefixes(arguments)
     config = load_config(arguments.config) if arguments.config is not None else Config()
     host = dataclasses.replace(this_host(), gateways=gateways, ask_shared_limits=ask_shared_limits)
     findings = examine(host, config)

@@ -12,11 +12,13 @@ import msgspec
 
 from gateway.telemetry import (
     BreakerOpen,
+    ConversationRefused,
     EngineFault,
     FallbackOff,
     FallbackOn,
     FleetEvent,
     LimitReached,
+    LoopFound,
     PoisonedRequest,
     PublishedEvent,
     SpeedBack,
@@ -29,10 +31,18 @@ from gateway.telemetry import (
 )
 
 AlertKind = Literal[
-    "fallback", "spending", "worker", "crash loop", "speed loss", "provider", "request"
+    "fallback",
+    "spending",
+    "worker",
+    "crash loop",
+    "speed loss",
+    "provider",
+    "request",
+    "conversation",
 ]
 ALERT_KINDS: Final[tuple[AlertKind, ...]] = (
     "fallback", "spending", "worker", "crash loop", "speed loss", "provider", "request",
+    "conversation",
 )  # fmt: skip
 Level = Literal["good", "warning", "critical"]
 """Only `critical` alerts are sent in quiet hours."""
@@ -104,6 +114,12 @@ def _words(  # noqa: C901, PLR0911, PLR0912
         case PoisonedRequest(request, model, _, deaths):
             text = f"Request {request} was there at {deaths} deaths of engines; it is refused now."
             return "request", "warning", f"a request ends engines of {model}", text
+        case LoopFound(name, _, model, tools, repeats):
+            text = f"{', '.join(tools)} on {model}, {repeats} times without anything new."
+            return "conversation", "warning", f"conversation {name} is in a loop", text
+        case ConversationRefused(name, key, what):
+            text = f"Its {what} are used up (key {key or '-'}); its requests are refused."
+            return "conversation", "warning", f"conversation {name} has reached its limit", text
         case _:
             return None
 

@@ -11,7 +11,14 @@ from typing import Final, final
 import trio
 
 from gateway.dashboard.explanation import Explanation, explain
-from gateway.dashboard.overview import Source, away_since, event_row, last_attempt, overview_of
+from gateway.dashboard.overview import (
+    MAX_TALKS,
+    Source,
+    away_since,
+    event_row,
+    last_attempt,
+    overview_of,
+)
 from gateway.dashboard.rates import Progress, Rates
 from gateway.dashboard.rows import Log, Overview
 from gateway.dashboard.siblings import Siblings, merged
@@ -125,6 +132,8 @@ class Dashboard:
             cached_tokens=traces.cached_tokens,
             output_tokens=traces.output_tokens,
             replaced=services.counters.processes_replaced,
+            conversations=services.conversing.book.rows(most=MAX_TALKS),
+            prefixes=services.conversing.prefixes()[:MAX_TALKS],
         )
 
     def _sample(self) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.conversations import ConversationRow, PrefixRow
 from gateway.dashboard.rows import (
     ClientRow,
     Condition,
@@ -38,6 +39,8 @@ _DIGITS: Final = re.compile(r"(\d{1,18})", re.ASCII)
 
 MAX_REQUESTS: Final = 100
 MAX_RECENT: Final = 40
+MAX_TALKS: Final = 20
+"""Conversations that are shown."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -68,6 +71,8 @@ class Source(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     replaced: int = 0
+    conversations: Sequence[ConversationRow] = ()
+    prefixes: Sequence[PrefixRow] = ()
 
 
 def overview_of(source: Source) -> Overview:
@@ -104,6 +109,8 @@ def overview_of(source: Source) -> Overview:
             for one in money.windows
         ),
         savings=money.savings,
+        conversations=tuple(source.conversations),
+        prefixes=tuple(source.prefixes),
         replaced=source.replaced,
     )
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.conversations import ConversationRow, PrefixRow
 from gateway.spending import Saving
 from gateway.telemetry import Level, Sample
 
@@ -156,8 +157,10 @@ class Totals(msgspec.Struct, frozen=True):
 
 class Overview(msgspec.Struct, frozen=True):
     """The whole gateway at one moment. `requests` are the oldest open ones, at most `MAX_REQUESTS`;
-    `recent` are the last ended ones. `process` is the index of one of several gateway processes.
-    The overview covers `processes`, which have replaced `replaced` others.
+    `recent` are the last ended ones, `conversations` those that were used last, `prefixes` what
+    breaks the prefixes of prompts. `process` is the
+    index of one of several gateway processes. The overview covers `processes`, which have replaced
+    `replaced` others.
     """
 
     version: str
@@ -176,6 +179,8 @@ class Overview(msgspec.Struct, frozen=True):
     providers: tuple[ProviderRow, ...]
     limits: tuple[LimitRow, ...]
     savings: tuple[Saving, ...]
+    conversations: tuple[ConversationRow, ...] = ()
+    prefixes: tuple[PrefixRow, ...] = ()
     processes: int = 1
     replaced: int = 0
 

@@ -13,7 +13,8 @@ from typing import Final, final
 import msgspec
 import trio
 
-from gateway.dashboard.overview import MAX_RECENT, MAX_REQUESTS
+from gateway.conversations import ConversationRow
+from gateway.dashboard.overview import MAX_RECENT, MAX_REQUESTS, MAX_TALKS
 from gateway.dashboard.rows import (
     ClientRow,
     ModelRow,
@@ -126,6 +127,8 @@ def merged(own: Overview, others: Sequence[Overview]) -> Overview:
         requests=tuple(sorted(requests, key=attrgetter("age_s"), reverse=True)[:MAX_REQUESTS]),
         recent=tuple(sorted(recent, key=_ended_at, reverse=True)[:MAX_RECENT]),
         clients=_clients(every),
+        conversations=_conversations(every),
+        prefixes=tuple(row for one in every for row in one.prefixes),
         providers=_providers(every),
     )
 
@@ -177,6 +180,11 @@ def _clients(every: Sequence[Overview]) -> tuple[ClientRow, ...]:
                 before.cached_tokens + row.cached_tokens,
             )
     return tuple(sorted(rows.values(), key=lambda row: -row.prompt_tokens))
+
+
+def _conversations(every: Sequence[Overview]) -> tuple[ConversationRow, ...]:
+    rows = [row for one in every for row in one.conversations]
+    return tuple(sorted(rows, key=attrgetter("seen_at"), reverse=True)[:MAX_TALKS])
 
 
 def _providers(every: Sequence[Overview]) -> tuple[ProviderRow, ...]:

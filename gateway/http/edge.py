@@ -31,6 +31,7 @@ from gateway.api import (
     model_not_found,
     unavailable,
 )
+from gateway.conversations import ConversationRow, PrefixRow
 from gateway.dashboard import Dashboard
 from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView
@@ -71,6 +72,11 @@ async def no_preview(request: ChatRequest, caller: Caller) -> RoutePreview:  # n
 
 def no_room(name: str, field: PromptField) -> None:
     """The `RoomOf` of a gateway without tokenizers."""
+
+
+def no_conversations(name: str) -> list[ConversationRow]:  # noqa: ARG001
+    """The `conversations` of a gateway without any."""
+    return []
 
 
 async def no_pass_through(request: PathRequest, caller: Caller, respond: Respond) -> None:  # noqa: ARG001
@@ -137,10 +143,11 @@ class Edge:
     gateway stops and takes no new turns. `process` is the index of one of several processes.
     `text_of` gives the tokenizer of a model by name or alias; `preview` says which worker a request
     would go to, `room_of` how long a prompt may be, where that is known. `listen` subscribes to
-    events, `traces` holds recent requests, `audit` records acts of operators. `signer` proves that
-    reasoning came from this gateway. `stored` holds responses and conversations. `draw` gives
-    random bytes, `unix_time` seconds since 1970, `now` seconds on trio's clock. `encoding` has the
-    threads for large bodies.
+    events, `traces` holds recent requests, `audit` records acts of operators. `conversations` gives
+    the rows of those of a name, or of all for an empty one; `prefixes` what breaks the prefixes of
+    prompts. `signer` proves that reasoning came from this gateway. `stored` holds responses and
+    conversations of the API. `draw` gives random bytes, `unix_time` seconds since 1970, `now`
+    seconds on trio's clock. `encoding` has the threads for large bodies.
     """
 
     settings: Settings
@@ -160,6 +167,8 @@ class Edge:
     )
     dashboard: Dashboard | None = None
     traces: RequestTraces = field(default_factory=RequestTraces)
+    conversations: Callable[[str], list[ConversationRow]] = no_conversations
+    prefixes: Callable[[], tuple[PrefixRow, ...]] = tuple
     audit: AuditTrail = field(default_factory=lambda: AuditTrail(EventFeed(), None))
     signer: Signer = field(default_factory=lambda: Signer(os.urandom(KEY_BYTES)))
     stored: StoredResponses = field(

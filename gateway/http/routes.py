@@ -8,6 +8,7 @@ import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, final
+from urllib.parse import parse_qs
 
 from msgspec import UNSET
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,6 +27,7 @@ from gateway.api import (
     model_not_found,
     parse_chat_request,
 )
+from gateway.conversations import ConversationList, PrefixList
 from gateway.http.audited import Audited
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.body import read_body
@@ -87,6 +89,8 @@ def edge_app(edge: Edge) -> ASGIApp:
         "/openapi.json": Methods(GET=functools.partial(_openapi, edge)),
         "/metrics": Methods(GET=functools.partial(_metrics, gate, metrics)),
         "/events": Methods(GET=Events(edge, gate)),
+        "/admin/prefixes": Methods(GET=functools.partial(_prefixes, edge, gate)),
+        "/admin/conversations": Methods(GET=functools.partial(_conversations, edge, gate)),
         "/debug/route": Methods(GET=debug_route, POST=debug_route),
     }
     if edge.dashboard is not None:
@@ -341,6 +345,38 @@ async def _metrics(
 ) -> None:
     gate.check_admin(scope)
     await send_body(send, 200, metrics.render(), content_type=CONTENT_TYPE)
+
+
+async def _conversations(
+    edge: Edge,
+    gate: Gatekeeper,
+    scope: Scope,
+    receive: Receive,  # noqa: ARG001
+    send: Send,
+) -> None:
+    """Send the conversations of this process, the last used one first; with `?name=` only those of
+    that name and those that they began.
+    """
+    gate.check_admin(scope)
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    name = query.get("name", [""])[0]
+    rows = edge.conversations(name)
+    if name and not rows:
+        raise ApiError(404, "No conversation of this name is known here.")
+    shown = ConversationList(edge.spending().currency, edge.unix_time(), tuple(rows))
+    await send_json(send, shown)
+
+
+async def _prefixes(
+    edge: Edge,
+    gate: Gatekeeper,
+    scope: Scope,
+    receive: Receive,  # noqa: ARG001
+    send: Send,
+) -> None:
+    """Send what breaks the prefixes of prompts, by client, the most costly first."""
+    gate.check_admin(scope)
+    await send_json(send, PrefixList(edge.prefixes()))
 
 
 async def _other(generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:

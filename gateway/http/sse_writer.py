@@ -111,13 +111,17 @@ class Answer:
         """The request's id, unless the provider sent its own; the `x-herma-*` headers whose facts
         are known by now; the provider's headers.
         """
-        started = self.started
+        started: Started | None = self.started
+        noticed: tuple[Header, ...] = ()
+        if self.trace.notice:
+            noticed = (header(b"x-herma-loop", self.trace.notice),)
         if started is None:
-            return ((REQUEST_ID, self._head.id.encode()),)
+            return ((REQUEST_ID, self._head.id.encode()), *noticed)
         ours = (
             _header(b"x-herma-served-by", started.served_by),
             (b"x-herma-cached-tokens", b"%d" % started.cached_tokens),
             (b"x-herma-route", started.route.encode("ascii", "replace").translate(PRINTABLE)),
+            *noticed,
         )
         if started.worker:
             named = (REQUEST_ID, self._head.id.encode())

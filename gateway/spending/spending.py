@@ -52,7 +52,7 @@ from gateway.store import (
     read_report,
     spent_beside,
 )
-from gateway.telemetry import FleetEvent, LimitReached
+from gateway.telemetry import FleetEvent, LimitReached, TurnTrace
 from protocol.errors import ConfigError
 
 UNBOUNDED_OUTPUT_TOKENS: Final = 131_072
@@ -79,8 +79,10 @@ class Bill:
         spending: "Spending",
         reservation: Reservation,
         price: Price | FixedPrice | None,
+        trace: TurnTrace | None = None,
     ) -> None:
         self._spending = spending
+        self._trace = trace
         self._reservation = reservation
         self._price = price
         self._usage: Usage | None = None
@@ -108,7 +110,11 @@ class Bill:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._spending.settle(self._reservation, self._entry())
+        entry = self._entry()
+        if entry is not None and self._trace is not None:
+            self._trace.cost += entry.cost
+            self._trace.spent_tokens += entry.prompt_tokens + entry.completion_tokens
+        self._spending.settle(self._reservation, entry)
 
     def _entry(self) -> Entry | None:
         if self._is_waived:
@@ -201,8 +207,11 @@ class Spending:
         target: FallbackConfig,
         request: ChatRequest,
         charged_by: ChargedBy = "answer",
+        trace: TurnTrace | None = None,
     ) -> Bill | ApiError:
-        """Reserve durably what `request` can cost at `target`, or return why it may not be sent."""
+        """Reserve durably what `request` can cost at `target`, or return why it may not be sent.
+        What it did cost is added to `trace`.
+        """
         tariff = self._tariff(target)
         worst = _worst_case(key, model, target.provider, request, tariff, charged_by)
         price: Price | FixedPrice | None = tariff.price
@@ -220,8 +229,9 @@ class Spending:
                 return refusal_error(answer, target.provider, cap, charged_by)
             if price is None:
                 # No limit applies. The cost is recorded if the list of prices has it.
-                return Bill(self, answer, tariff.listed if charged_by == "answer" else None)
-            if (bill := await self._make_durable(answer, price)) is not None:
+                listed = tariff.listed if charged_by == "answer" else None
+                return Bill(self, answer, listed, trace)
+            if (bill := await self._make_durable(answer, price, trace)) is not None:
                 return bill
         return _unrecorded(self._writer.trouble)
 
@@ -249,8 +259,14 @@ class Spending:
         elif entry is not None:
             self._writer.record(entry)
 
-    def record_local(self, key: str, model: str, usage: Usage) -> None:
-        """Count a request that our own workers served. Never waits; written within 0.5 s."""
+    def record_local(
+        self, key: str, model: str, usage: Usage, trace: TurnTrace | None = None
+    ) -> None:
+        """Count a request that our own workers served, also in its `trace`. Never waits; written
+        within 0.5 s.
+        """
+        if trace is not None:
+            trace.spent_tokens += usage.prompt_tokens + usage.completion_tokens
         day = day_of(self._now())
         self._local.add(day, model, usage)
         if self._is_kept:
@@ -302,7 +318,7 @@ class Spending:
         self._is_kept = True
 
     async def _make_durable(
-        self, reservation: Reservation, price: Price | FixedPrice
+        self, reservation: Reservation, price: Price | FixedPrice, trace: TurnTrace | None
     ) -> Bill | ApiError | None:
         """None if another process has taken what was left; the books have seen that now."""
         try:
@@ -317,7 +333,7 @@ class Spending:
             self.settle(reservation, None)
             raise
         if is_reserved:
-            return Bill(self, reservation, price)
+            return Bill(self, reservation, price, trace)
         self._books.settle(reservation, 0)
         return None
 

@@ -1,7 +1,8 @@
 """Events for operators: the closed union `FleetEvent`.
 
 Owns the kinds and their fields. Fields hold configured names, counts and fixed phrases: never text
-of a prompt or an answer, an address or a secret. Must not know logs, metrics or listeners.
+of a prompt or an answer, an address or a secret. Two name what clients name: a conversation by its
+id, and tools by their names. Must not know logs, metrics or listeners.
 """
 
 from typing import Final, Literal
@@ -214,6 +215,27 @@ class SpendingThreshold(_Event, frozen=True, tag="spending threshold"):
     percent: int
 
 
+class LoopFound(_Event, frozen=True, tag="loop"):
+    """An agent repeats calls of `tools` that bring nothing new, for the `repeats`th time. `name` is
+    its conversation's.
+    """
+
+    name: str
+    key: str
+    model: str
+    tools: tuple[str, ...]
+    repeats: int
+    is_error: bool
+
+
+class ConversationRefused(_Event, frozen=True, tag="conversation limit"):
+    """A limit of a conversation refuses its requests; `what` is tokens, money, turns or minutes."""
+
+    name: str
+    key: str
+    what: str
+
+
 class RequestDetached(_Event, frozen=True, tag="detached"):
     """A client left before the first token; its request continues for `grace_s`."""
 
@@ -279,6 +301,8 @@ FleetEvent = (
     | AnswerCut
     | LimitReached
     | SpendingThreshold
+    | LoopFound
+    | ConversationRefused
     | RequestDetached
     | TakenOver
     | ConfigReloaded

@@ -96,7 +96,10 @@ class AttemptTrace(msgspec.Struct):
 class TurnTrace(msgspec.Struct):
     """The part of a trace that turns write. `num_open` turns of the request `number` run now.
     `ticket` is the one that waits for a place, or 0. `prompt_tokens` is the sum over all prompts.
-    `names` identify the request in events and logs.
+    `names` identify the request in events and logs. While the request runs, `prompt` has its packed
+    ids and `text` that by which they can be read. `cost` is what providers charge for it so far,
+    in micro-units, `spent_tokens` are those of all answers that were paid for or computed, with
+    their prompts. It is held for `hold_s` before it begins.
     """
 
     number: int = 0
@@ -108,6 +111,11 @@ class TurnTrace(msgspec.Struct):
     num_attempts: int = 0
     outputs: list[Output] = []
     names: tuple[bytes, ...] = ()
+    prompt: bytes = b""
+    text: object = None
+    cost: int = 0
+    spent_tokens: int = 0
+    hold_s: float = 0.0
 
     @property
     def output_tokens(self) -> int:
@@ -137,7 +145,8 @@ class RequestTrace(msgspec.Struct):
     """One request. `client` is the program that sent it. `served_by` is "worker", "cloud:NAME" or
     "none". It arrived at `unix_time`, on trio's clock `received_at`. `finish` is why the answer
     ended, unless a provider's bytes were passed on. `parent` holds the client's `traceparent` and
-    `tracestate` if spans are exported. `num_seen_tokens` is counted at the end.
+    `tracestate` if spans are exported. `num_seen_tokens` is counted at the end. `conversation` is
+    the name of its conversation, `notice` what the answer says of it in a header.
     """
 
     number: int = 0
@@ -158,6 +167,8 @@ class RequestTrace(msgspec.Struct):
     parent: tuple[str, str] = ("", "")
     usage: Usage | None = None
     num_seen_tokens: int = 0
+    conversation: str = ""
+    notice: str = ""
     turn: TurnTrace = msgspec.field(default_factory=TurnTrace)
 
     @property
@@ -265,6 +276,7 @@ class RequestTraces:
         del self.open[trace.number]
         if trace.usage is None:
             trace.num_seen_tokens = trace.turn.output_tokens
+        trace.turn.prompt, trace.turn.text = b"", None
         # An output refers to the sink of its events, and so to the whole answer.
         trace.turn.outputs.clear()
         self._output_tokens += trace.output_tokens

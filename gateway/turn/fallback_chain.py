@@ -153,7 +153,8 @@ async def ask_chain(
             break
         sent = _request_for(services, asked, caller, target)
         charge = "answer" if path is None else charged_by(path)
-        bill = await services.spending.open_bill(caller.key, model, target, sent.request, charge)
+        given = caller.key, model, target, sent.request, charge
+        bill = await services.spending.open_bill(*given, trace=caller.trace.turn)
         if isinstance(bill, ApiError):
             refusals.append(bill)
             continue

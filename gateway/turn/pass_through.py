@@ -153,7 +153,9 @@ class _PassThrough:
         finally:
             if run.has_begun:
                 usage = run.usage or Usage(0, 0, 0)
-                services.spending.record_local(self._caller.key, view.name, usage)
+                services.spending.record_local(
+                    self._caller.key, view.name, usage, self._caller.trace.turn
+                )
                 services.counters.count(usage)
 
     async def _by_provider(

@@ -97,7 +97,7 @@ class _RelayedChat:
             return
         sent_tokens = self._resumption.sent.tokens if self._resumption.is_cut else 0
         usage = run.usage or Usage(job.prompt_tokens, 0, sent_tokens)
-        services.spending.record_local(job.caller.key, job.model, usage)
+        services.spending.record_local(job.caller.key, job.model, usage, job.caller.trace.turn)
         services.counters.count(usage)
 
     async def _exchange(self, provider: Provider, target: FallbackConfig, lease: Lease) -> None:

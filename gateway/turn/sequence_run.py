@@ -200,6 +200,7 @@ class SequenceRun:
         if self._index == 0:
             trace.model = job.model
             trace.prompt_tokens += job.prompt_tokens
+            trace.prompt, trace.text = job.prompt, job.text
 
     def _note_loss(self, reason: str) -> None:
         assert self._step is not None

@@ -47,6 +47,7 @@ def answer_request(
     is over. Cancelling the call aborts the work on the worker, for a streamed turn without content
     after a grace period (see `open_turns.py`).
     """
+    request = services.conversing.enter(request, caller)
     turn = Turn(services, request, caller)
     if not request.stream:
         return turn.run(emit)
@@ -90,12 +91,18 @@ class Turn:
         """Answer by a worker, else by the providers."""
         self._emit = emit
         with self:
+            if (hold_s := self._caller.trace.turn.hold_s) > 0:
+                await self._hold(hold_s)
             identity = self._caller.key, self._request.fingerprint
             if deaths := self._services.dispatcher.poison_deaths(identity):
                 raise poisoned_request(deaths)
             provider = await self._try_locally(cloud=True)
             if provider is not None:
                 await self._ask_providers(provider)
+
+    async def _hold(self, seconds: float) -> None:
+        with self._services.open_turns.interruptible():
+            await trio.sleep(seconds)
 
     def __enter__(self) -> None:
         services = self._services
@@ -239,7 +246,8 @@ class Turn:
             # Also for a client that left early: the worker has computed for it.
             if first.has_begun:
                 usage = self._usage or _usage_of(job, choices)
-                self._services.spending.record_local(self._caller.key, job.model, usage)
+                trace = self._caller.trace.turn
+                self._services.spending.record_local(self._caller.key, job.model, usage, trace)
         if provider is None:
             self._services.counters.count(self._usage or self._emit_usage(job, *choices))
         return provider

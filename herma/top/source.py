@@ -7,15 +7,19 @@ looks.
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Final, final
+from typing import Final, TypeVar, final
+from urllib.parse import quote
 
 import msgspec
 
+from gateway.conversations import ConversationList, PrefixList
 from gateway.dashboard import EventRow, Log, Overview, State
 from gateway.telemetry import Sample
 from gateway.upstream import EventSplitter
 from protocol.errors import ConfigError, ConnectError, HermaError
 from protocol.transport import HttpClient, HttpResponse
+
+T = TypeVar("T")
 
 _CONNECT_S: Final = 5.0
 _READ_S: Final = 10.0
@@ -23,6 +27,8 @@ _REFUSED: Final = frozenset({401, 403})
 _MAX_SAMPLES: Final = 720
 _MAX_EVENTS: Final = 200
 
+_decode_conversations = msgspec.json.Decoder(ConversationList).decode
+_decode_prefixes = msgspec.json.Decoder(PrefixList).decode
 _decode_state = msgspec.json.Decoder(State).decode
 _decode_overview = msgspec.json.Decoder(Overview).decode
 _decode_log = msgspec.json.Decoder(Log).decode
@@ -100,6 +106,41 @@ class GatewayPage:
             ) from error
         except msgspec.MsgspecError as error:
             raise self._foreign(error) from error
+
+    async def conversations(self, name: str) -> tuple[ConversationList, bytes]:
+        """The conversations of the gateway, or those of a name and those that they began; decoded
+        and as bytes. Raises `HermaError`.
+        """
+        path = "/admin/conversations" + (f"?name={quote(name, safe='')}" if name else "")
+        missing = f"the gateway at {self.url} knows no conversation {name}"
+        body = await self._body_of(path, missing)
+        return self._decoded(_decode_conversations, body), body
+
+    async def prefixes(self) -> tuple[PrefixList, bytes]:
+        """What breaks the prefixes of prompts, decoded and as bytes. Raises `HermaError`."""
+        body = await self._body_of("/admin/prefixes", f"{self.url} is an older gateway")
+        return self._decoded(_decode_prefixes, body), body
+
+    def _decoded(self, decode: Callable[[bytes], T], body: bytes) -> T:
+        try:
+            return decode(body)
+        except msgspec.MsgspecError as error:
+            raise self._foreign(error) from error
+
+    async def _body_of(self, path: str, missing: str) -> bytes:
+        """The answer at `path`. Raises `HermaError`, with `missing` for a 404."""
+        try:
+            async with self._ask(path) as response:
+                body = b"".join([part async for part in response.body])
+                if response.status == 404:
+                    raise HermaError(missing)
+                self._check(response, body)
+        except ConnectError as error:
+            raise HermaError(
+                f"no gateway answers at {self.url} ({error}); start one with `herma up`, or name "
+                "another with --url"
+            ) from error
+        return body
 
     async def follow(self, shown: Shown, on_news: Callable[[], None]) -> None:
         """Keep `shown` up to date while the stream lasts; call `on_news` after each change. Raises

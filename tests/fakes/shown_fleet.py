@@ -16,6 +16,7 @@ import trio
 
 from config import FallbackConfig
 from gateway.api import Usage
+from gateway.conversations import ConversationBook
 from gateway.dashboard import Dashboard
 from gateway.http.edge import Edge
 from gateway.http.routes import edge_app
@@ -118,6 +119,7 @@ class ShownFleet:
             feed=self.feed,
             counters=Counters(),
             spending=SimpleNamespace(figures=self._figures),
+            conversing=SimpleNamespace(book=ConversationBook(), prefixes=lambda: ()),
             health=SimpleNamespace(open_names=lambda: {"deepseek": False, "openrouter": True}),
         )
         board = Dashboard(

@@ -33,6 +33,7 @@ function showOverview() {
   showModels(overview);
   showMoney(overview);
   showClients(overview);
+  showConversations(overview);
   if (!performance.getEntriesByName("filled").length) performance.mark("filled");
 }
 

@@ -215,6 +215,29 @@ function showClients(now) {
     }, emptyItem("No prompt yet."));
 }
 
+function showConversations(now) {
+  keep($("conversations"), now.conversations.slice(0, 12), (one) => `${one.key}/${one.name}`,
+    () => make("li", {}, make("span", { class: "cut" }), make("span", { class: "n" }), make("span", { class: "under" })),
+    (node, one) => {
+      const [name, text, under] = node.children;
+      const hits = share(one.cached_tokens, one.prompt_tokens);
+      say(name, one.parent ? `${one.name} (of ${one.parent})` : one.name);
+      say(text, `${one.turns} turns, ${count(one.prompt_tokens + one.completion_tokens)} tokens`);
+      const facts = [`${one.client}, ${percent(hits)} cached, ${one.tool_calls} calls`];
+      if (one.errors) facts.push(`${one.errors} errors`);
+      if (one.loop) facts.push(`loop: ${one.loop}`);
+      if (one.breaks) facts.push(`broke its prefix ${one.breaks} times: ${count(one.lost_tokens)} tokens`);
+      say(under, facts.join("; "));
+    }, emptyItem("No conversation yet."));
+  keep($("prefixes"), now.prefixes.slice(0, 8), (one) => `${one.client}/${one.kind}/${one.place}`,
+    () => make("li", {}, make("span", { class: "cut" }), make("span", { class: "n" })),
+    (node, one) => {
+      const [what, text] = node.children;
+      say(what, `${one.client}: ${one.kind} in ${one.place}`);
+      say(text, `${one.times} times, ${count(one.lost_tokens)} tokens`);
+    });
+}
+
 /** Add events, the newest on top; whatever their number, `LOG_ROWS` stay. */
 function showLog({ events, num_lost }) {
   const log = $("log");

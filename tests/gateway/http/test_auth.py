@@ -98,6 +98,10 @@ async def test_metrics_need_an_admin_key_off_loopback() -> None:
     assert (await _get(app, "/metrics")).status == 200
     assert (await _get(app, "/metrics", client=REMOTE)).status == 401
     assert (await _get(app, "/metrics", _bearer(SECRET), client=REMOTE)).status == 403
+    for path in ("/admin/conversations", "/admin/prefixes"):
+        assert (await _get(app, path, client=REMOTE)).status == 401
+        assert (await _get(app, path, _bearer(SECRET), client=REMOTE)).status == 403
+        assert (await _get(app, path, _bearer(ADMIN_SECRET), client=REMOTE)).status == 200
     assert (await _get(app, "/metrics", _bearer(ADMIN_SECRET), client=REMOTE)).status == 200
     forwarded = (b"forwarded", b"for=192.0.2.7")
     assert (await _get(app, "/metrics", forwarded)).status == 401

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from gateway.api import Usage
-from gateway.telemetry import AttemptTrace, RequestTrace, TurnTrace, request_line
+from gateway.telemetry import AttemptTrace, RequestTrace, TurnTrace, log_request, request_line
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.whole_gateway import WholeGateway, whole_gateway
 
@@ -53,10 +53,10 @@ async def test_a_request_is_one_line(stream: bool, caplog: pytest.LogCaptureFixt
 
 
 async def test_it_is_off_unless_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    """Then no listener is called at the end of a request."""
+    """Then it is no listener of the ends of requests."""
     caplog.set_level(logging.INFO)
     async with whole_gateway() as whole:
-        assert whole.gateway.services.traces._on_end == ()
+        assert log_request not in whole.gateway.services.traces._on_end
         assert await lines_of(whole, caplog, stream=False) == []
 
 

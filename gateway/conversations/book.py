@@ -1,0 +1,168 @@
+"""The conversations of one gateway process.
+
+Owns the table of conversations, its bounds, and which requests run in which one. Time is an
+argument. Must not know HTTP, tokens of prompts or limits.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from gateway.api import ChatRequest, Usage
+from gateway.conversations.chains import Chain, Chains, said
+from gateway.conversations.conversation import Conversation, ConversationRow, row_of
+from gateway.conversations.names import WEAK_SOURCES, Named
+
+MAX_CONVERSATIONS: Final = 4096
+EXPIRE_S: Final = 6 * 3600.0
+"""A conversation that was idle for so long is forgotten; its usage stays in the ledger."""
+_UNSURE: Final = frozenset({"prompt", *WEAK_SOURCES})
+UNNAMED: Final = "~"
+"""The first character of names that come from a prompt and not from the client."""
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """A request in its conversation. `hashes` has one for each message. `request` is kept while the
+    request runs.
+    """
+
+    conversation: Conversation
+    chain: Chain | None
+    scope: int
+    hashes: "array[int]"
+    request: ChatRequest | None = None
+
+
+class ConversationBook:
+    """All conversations, the last used one last."""
+
+    def __init__(self) -> None:
+        self._table: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
+        self._chain_of: dict[tuple[str, str], tuple[Chain, int]] = {}
+        self._chains = Chains()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def enter(
+        self, named: Named, key: str, client: str, request: ChatRequest, now: float
+    ) -> Visit | None:
+        """A request begins. None for a raw prompt without a name, which belongs to none."""
+        messages, name = request.messages, named.name
+        if not name and not messages:
+            return None
+        # `hashes_of`, inlined: this is on the way of every request.
+        hashes = array("q", map(hash, map(said, messages)))
+        scope, chain = 0, None
+        conversation = self._table.get((key, name)) if name else None
+        if conversation is None and (not name or named.is_weak):
+            scope = hash((key, request.model))
+            chain = self._chains.find(scope, hashes)
+            if chain is not None:
+                conversation = chain.owner
+        if conversation is None:
+            conversation = self._new(named, key, client, request, now)
+        self._table.move_to_end((key, conversation.name))
+        entry = key, conversation.name
+        if entry in self._chain_of:
+            chain, scope = self._chain_of[entry]
+        elif conversation.source in _UNSURE and messages:
+            scope = scope or hash((key, request.model))
+            chain = Chain(conversation)
+            self._chain_of[entry] = chain, scope
+        if chain is not None:
+            chain.may_repeat = False
+            self._chains.note(chain, scope, hashes)
+        conversation.begin(now, request.model, sum([one.role == "tool" for one in messages]))
+        return Visit(conversation, chain, scope, hashes, request)
+
+    def leave(
+        self,
+        visit: Visit,
+        now: float,
+        *,
+        status: int,
+        error: str,
+        usage: Usage | None,
+        is_cloud: bool,
+        cost: int,
+        busy_s: float,
+    ) -> None:
+        """A request has ended; see `Conversation.end`."""
+        visit.request = None
+        if visit.chain is not None:
+            visit.chain.may_repeat = status != 200
+        visit.conversation.end(
+            now,
+            status=status,
+            error=error,
+            usage=usage,
+            is_cloud=is_cloud,
+            cost=cost,
+            busy_s=busy_s,
+        )
+
+    def sweep(self, now: float) -> None:
+        """Forget conversations that are idle for `EXPIRE_S`."""
+        while self._table:
+            one = next(iter(self._table.values()))
+            if one.num_open or now - one.seen_at < EXPIRE_S:
+                return
+            self._forget(one)
+
+    def find(self, name: str) -> Iterator[Conversation]:
+        """The conversations with that name, of any key, then those that they began."""
+        yield from (one for one in self._table.values() if one.name == name)
+        yield from (one for one in self._table.values() if one.parent == name)
+
+    def all(self) -> Iterator[Conversation]:
+        """All conversations, the last used one first."""
+        return reversed(self._table.values())
+
+    def rows(self, name: str = "", most: int = MAX_CONVERSATIONS) -> list[ConversationRow]:
+        """Rows of the conversations that were used last, or of those that `find` gives."""
+        found = self.find(name) if name else self.all()
+        return [row_of(one) for one, _ in zip(found, range(most), strict=False)]
+
+    def _new(
+        self, named: Named, key: str, client: str, request: ChatRequest, now: float
+    ) -> Conversation:
+        name = named.name or self._name_of(key, request)
+        if len(self._table) >= MAX_CONVERSATIONS:
+            self._forget(next(iter(self._table.values())))
+        parent = self._table.get((key, named.parent))
+        if parent is not None:
+            parent.children += 1
+        conversation = Conversation(
+            name=name,
+            key=key,
+            client=client,
+            model=request.model,
+            source=named.source or "prompt",
+            parent=named.parent,
+            began_at=now,
+            seen_at=now,
+        )
+        self._table[key, name] = conversation
+        return conversation
+
+    def _name_of(self, key: str, request: ChatRequest) -> str:
+        """A name from the beginning of the prompt, which all gateways give to it."""
+        said = [one.content or "" for one in request.messages if one.role == "user"][:1]
+        first = "\0".join([key, request.model, *said]).encode("utf-8", "surrogatepass")
+        name = UNNAMED + blake2b(first, digest_size=6).hexdigest()
+        number, free = 1, name
+        while (key, free) in self._table:
+            number += 1
+            free = f"{name}-{number}"
+        return free
+
+    def _forget(self, one: Conversation) -> None:
+        entry = one.key, one.name
+        del self._table[entry]
+        if (kept := self._chain_of.pop(entry, None)) is not None:
+            self._chains.forget(*kept)

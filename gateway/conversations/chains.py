@@ -1,0 +1,153 @@
+"""Chains of prompts: the conversation that a prompt without a name continues.
+
+Owns the recognition by messages. A next turn holds all messages of the turn before and more. If a
+client changes the beginning (a time stamp, a summary), the messages at the end of the turn before
+still stand in a row in the next one. Must not know names, tokens or the time.
+"""
+
+from array import array
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from gateway.api import Message
+
+MAX_ENDS: Final = 4
+"""Ends of earlier prompts by which a conversation is found: a side call that continues one must not
+take the place of its next turn.
+"""
+MAX_TAIL: Final = 32
+"""Messages of the last prompt that are compared when its beginning has changed."""
+ANCHORS: Final = 3
+LONG_RUN: Final = 3
+"""So many messages in a row prove that two prompts belong together."""
+SHORT: Final = 3
+"""Prompts with so few messages may be equal by chance."""
+
+said: Final = attrgetter("role", "content", "tool_calls")
+"""What counts of a message. Reasoning does not: clients drop it later."""
+
+
+class Chain:
+    """What is kept of a conversation's prompts: hashes of messages, less than 2 KB. `may_repeat`:
+    the last prompt got no answer, so the same one again is a retry and no other conversation.
+    """
+
+    __slots__ = ("ends", "may_repeat", "num_messages", "owner", "tail")
+
+    def __init__(self, owner: Any) -> None:  # noqa: ANN401 - whatever is looked for
+        self.owner = owner
+        self.ends: list[int] = []
+        self.tail: array[int] = array("q")
+        self.num_messages = 0
+        self.may_repeat = False
+
+    @property
+    def num_bytes(self) -> int:
+        """The size, with the entries of the tables that refer to it."""
+        return 400 + 8 * len(self.tail) + 200 * (len(self.ends) + ANCHORS)
+
+
+def hashes_of(messages: Sequence[Message]) -> "array[int]":
+    """A hash for each message."""
+    return array("q", map(hash, map(said, messages)))
+
+
+class Chains:
+    """The chains of all conversations without a sure name. `scope` keeps keys and models apart."""
+
+    def __init__(self) -> None:
+        self._by_end: dict[int, list[Chain]] = {}
+        self._by_anchor: dict[int, list[Chain]] = {}
+
+    def find(self, scope: int, hashes: "array[int]") -> Chain | None:
+        """The chain that a prompt of these messages continues or repeats."""
+        ends = []
+        end = scope
+        for one in hashes:
+            end = hash((end, one))
+            ends.append(end)
+        last = len(ends) - 1
+        for at in range(last, -1, -1):
+            found = self._by_end.get(ends[at])
+            if found is None:
+                continue
+            if at < last:
+                return next((one for one in found if one.ends[-1] == ends[at]), found[0])
+            if len(hashes) > SHORT:
+                return found[0]
+            if (retried := next((one for one in found if one.may_repeat), None)) is not None:
+                return retried
+        return self._changed(scope, hashes) if len(hashes) >= SHORT else None
+
+    def note(self, chain: Chain, scope: int, hashes: "array[int]") -> None:
+        """`chain` has a new last prompt. Its tables are written in one call: this is on the way of
+        every request.
+        """
+        table = self._by_anchor
+        for one in chain.tail[-ANCHORS:]:
+            anchor = hash((scope, one))
+            if len(table[anchor]) == 1:
+                del table[anchor]
+            else:
+                table[anchor].remove(chain)
+        end = scope
+        for one in hashes:
+            end = hash((end, one))
+        if end not in chain.ends:
+            chain.ends.append(end)
+            self._by_end.setdefault(end, []).append(chain)
+        if len(chain.ends) > MAX_ENDS:
+            _leave(self._by_end, chain.ends.pop(0), chain)
+        chain.tail = hashes[-MAX_TAIL:]
+        chain.num_messages = len(hashes)
+        for one in chain.tail[-ANCHORS:]:
+            table.setdefault(hash((scope, one)), []).append(chain)
+
+    def forget(self, chain: Chain, scope: int) -> None:
+        """`chain` is not continued any more."""
+        for one in chain.tail[-ANCHORS:]:
+            _leave(self._by_anchor, hash((scope, one)), chain)
+        chain.tail = array("q")
+        for end in chain.ends:
+            _leave(self._by_end, end, chain)
+        chain.ends.clear()
+
+    def _changed(self, scope: int, hashes: "array[int]") -> Chain | None:
+        """The chain whose last prompt ends in the middle of this one, with another beginning."""
+        for at in range(len(hashes) - 1, 0, -1):
+            found = self._by_anchor.get(hash((scope, hashes[at])))
+            if found is None:
+                continue
+            best = max(found, key=lambda chain: _run(chain.tail, hashes, at))
+            run = _run(best.tail, hashes, at)
+            if run >= LONG_RUN:
+                return best
+            is_only = len({id(chain) for chain in found}) == 1
+            if is_only and run and best.num_messages <= SHORT and at < best.num_messages:
+                return best
+        return None
+
+
+def _run(tail: "array[int]", hashes: "array[int]", at: int) -> int:
+    """How many messages up to `at` stand in the same row in `tail`."""
+    last = -1
+    for offset in range(1, min(ANCHORS, len(tail)) + 1):
+        if tail[-offset] == hashes[at]:
+            last = len(tail) - offset
+            break
+    if last < 0:
+        return 0
+    run = 0
+    while run <= min(last, at) and tail[last - run] == hashes[at - run]:
+        run += 1
+    return run
+
+
+def _leave(table: dict[int, list[Chain]], entry: int, chain: Chain) -> None:
+    chains = table.get(entry)
+    if chains is None or chain not in chains:
+        return
+    chains.remove(chain)
+    if not chains:
+        del table[entry]

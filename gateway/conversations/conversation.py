@@ -1,0 +1,165 @@
+"""One conversation: who has it, and what it has cost so far.
+
+Owns the counts and the row that operators see. It holds names, numbers and kinds only: no text of a
+prompt or an answer. Must not know how conversations are recognised.
+"""
+
+from typing import Final
+
+import msgspec
+
+from gateway.api import Usage
+
+OK: Final = 200
+CLIENT_LEFT: Final = 499
+
+
+class Conversation(msgspec.Struct, eq=False):
+    """`name` is unique within `key`. `source` says where the name comes from; `chain`: the prompts.
+    Times are Unix seconds, `cost` micro-units of the ledger's currency. A pause is the time between
+    the end of a turn and the next one. `loop` describes the loop that it is in, if any.
+    """
+
+    name: str
+    key: str
+    client: str
+    model: str
+    source: str
+    parent: str
+    began_at: float
+    seen_at: float
+    num_open: int = 0
+    children: int = 0
+    turns: int = 0
+    cloud_turns: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost: int = 0
+    tool_calls: int = 0
+    calls_shown: int = 0
+    errors: int = 0
+    last_error: str = ""
+    busy_s: float = 0.0
+    paused_s: float = 0.0
+    longest_pause_s: float = 0.0
+    loop: str = ""
+    loops: int = 0
+    loop_repeats: int = 0
+    breaks: int = 0
+    lost_tokens: int = 0
+    lost_s: float = 0.0
+
+    def begin(self, now: float, model: str, num_calls: int) -> None:
+        """A turn begins, whose prompt holds `num_calls` results of tools."""
+        if self.num_open == 0 and self.turns:
+            pause_s = max(0.0, now - self.seen_at)
+            self.paused_s += pause_s
+            self.longest_pause_s = max(self.longest_pause_s, pause_s)
+        self.num_open += 1
+        self.turns += 1
+        self.seen_at, self.model = now, model
+        if num_calls > self.calls_shown:
+            self.tool_calls += num_calls - self.calls_shown
+        self.calls_shown = num_calls
+
+    def end(
+        self,
+        now: float,
+        *,
+        status: int,
+        error: str,
+        usage: Usage | None,
+        is_cloud: bool,
+        cost: int,
+        busy_s: float,
+    ) -> None:
+        """A turn has ended with an HTTP `status`; `cost` in micro-units."""
+        self.num_open -= 1
+        self.seen_at = now
+        self.busy_s += busy_s
+        self.cloud_turns += is_cloud
+        self.cost += cost
+        if status not in {OK, CLIENT_LEFT}:
+            self.errors += 1
+            self.last_error = error or str(status)
+        if usage is not None:
+            self.prompt_tokens += usage.prompt_tokens
+            self.cached_tokens += usage.cached_tokens
+            self.completion_tokens += usage.completion_tokens
+
+
+class ConversationRow(msgspec.Struct, frozen=True):
+    """A conversation as `GET /admin/conversations` shows it. It began `children`
+    others. Its prompts broke the prefix cache `breaks` times, which lost `lost_tokens` and `lost_s`
+    seconds.
+    """
+
+    name: str
+    key: str
+    client: str
+    model: str
+    source: str
+    parent: str
+    children: int
+    is_open: bool
+    began_at: float
+    seen_at: float
+    turns: int
+    cloud_turns: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: int
+    tool_calls: int
+    errors: int
+    last_error: str
+    busy_s: float
+    paused_s: float
+    longest_pause_s: float
+    loop: str
+    loops: int
+    breaks: int
+    lost_tokens: int
+    lost_s: float
+
+
+class ConversationList(msgspec.Struct, frozen=True):
+    """The answer of `GET /admin/conversations`; costs are micro-units of `currency`."""
+
+    currency: str
+    unix_time: float
+    conversations: tuple[ConversationRow, ...]
+
+
+def row_of(one: Conversation) -> ConversationRow:
+    """The row of `one` now."""
+    return ConversationRow(
+        name=one.name,
+        key=one.key,
+        client=one.client,
+        model=one.model,
+        source=one.source,
+        parent=one.parent,
+        children=one.children,
+        is_open=one.num_open > 0,
+        began_at=round(one.began_at, 3),
+        seen_at=round(one.seen_at, 3),
+        turns=one.turns,
+        cloud_turns=one.cloud_turns,
+        prompt_tokens=one.prompt_tokens,
+        cached_tokens=one.cached_tokens,
+        completion_tokens=one.completion_tokens,
+        cost=one.cost,
+        tool_calls=one.tool_calls,
+        errors=one.errors,
+        last_error=one.last_error,
+        busy_s=round(one.busy_s, 3),
+        paused_s=round(one.paused_s, 3),
+        longest_pause_s=round(one.longest_pause_s, 3),
+        loop=one.loop,
+        loops=one.loops,
+        breaks=one.breaks,
+        lost_tokens=one.lost_tokens,
+        lost_s=round(one.lost_s, 3),
+    )

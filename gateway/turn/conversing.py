@@ -1,0 +1,237 @@
+"""Conversing: a request enters its conversation before its turn, and leaves it at its end.
+
+Owns the calls of `gateway.conversations` on the way of a request, and what is done about loops:
+events, a header, a line in the prompt, a wait, another model, or an error. Must not know HTTP or
+tokens.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from config import Config, LoopsConfig
+from gateway.api import ApiError, ChatRequest, Message
+from gateway.conversations import (
+    Conversation,
+    ConversationBook,
+    Loop,
+    LoopFinder,
+    PrefixDoctor,
+    PrefixRow,
+    Prompt,
+    Repair,
+    Visit,
+    named_by,
+    tools_of,
+)
+from gateway.prompt import ModelText, decode_raw
+from gateway.telemetry import FleetEvent, LoopFound, RequestTrace
+from gateway.turn.caller import Caller
+
+_log = logging.getLogger(__name__)
+
+SWEEP_S: Final = 60.0
+MAX_WORDS: Final = 200
+_HINT: Final = (
+    "\n\n[Note of the gateway: the last {repeats} calls of {tools} were the same and brought "
+    "nothing new. Do not repeat them: do something else, or say what is missing.]"
+)
+
+
+class Conversing:
+    """`publish` takes events, `unix_time` returns seconds since 1970."""
+
+    def __init__(
+        self,
+        config: Config,
+        publish: Callable[[FleetEvent], None],
+        unix_time: Callable[[], float] = time.time,
+    ) -> None:
+        self.book = ConversationBook()
+        self._publish = publish
+        self._now = unix_time
+        self._finder = LoopFinder()
+        self._doctor = PrefixDoctor()
+        self._visits: dict[int, Visit] = {}
+        self._sweeps_at = 0.0
+        self.reconfigure(config)
+
+    def reconfigure(self, config: Config) -> None:
+        """Apply `config` from now on."""
+        self._repairs = [Repair(table) for table in config.repairs if table.on]
+        self._loops = config.loops
+        self._first = config.loops.first
+
+    def enter(self, request: ChatRequest, caller: Caller) -> ChatRequest:
+        """The request begins; returns what is asked in its place. Raises `ApiError` for a loop that
+        the configuration ends.
+        """
+        trace = caller.trace
+        if trace.number in self._visits:
+            return request  # a further prompt of the same request
+        named = named_by(caller.headers, request)
+        if self._repairs:
+            request = self._mended(request, trace.client)
+        now = self._now()
+        visit = self.book.enter(named, caller.key, trace.client, request, now)
+        if visit is None:
+            return request
+        trace.conversation = visit.conversation.name
+        if trace.number:
+            self._visits[trace.number] = visit
+        if self._first is not None and len(request.messages) >= 2 * self._first:
+            return self._without_loop(visit.conversation, request, trace)
+        return request
+
+    def leave(self, trace: RequestTrace) -> None:
+        """The request has ended. It must not raise: it is called for each request."""
+        visit = self._visits.pop(trace.number, None)
+        if visit is None:
+            return
+        self._examine(visit, trace)
+        now = self._now()
+        ended_at = trace.received_at if trace.ended_at is None else trace.ended_at
+        self.book.leave(
+            visit,
+            now,
+            status=trace.status,
+            error=trace.error,
+            usage=trace.usage,
+            is_cloud=trace.served_by.startswith("cloud:"),
+            cost=trace.turn.cost,
+            busy_s=ended_at - trace.received_at,
+        )
+        if now >= self._sweeps_at:
+            self._sweeps_at = now + SWEEP_S
+            self.book.sweep(now)
+
+    def prefixes(self) -> tuple[PrefixRow, ...]:
+        """What breaks the prefixes of prompts, by client."""
+        return self._doctor.rows()
+
+    def _mended(self, request: ChatRequest, client: str) -> ChatRequest:
+        for repair in self._repairs:
+            if repair.is_for(client):
+                request = repair.mended(request)
+        return request
+
+    def _examine(self, visit: Visit, trace: RequestTrace) -> None:
+        """Look for what broke the prefix of this prompt, if it was one of tokens."""
+        turn, request = trace.turn, visit.request
+        text = turn.text
+        if request is None or not isinstance(text, ModelText) or not request.messages:
+            return
+        num_system = sum([one.role in {"system", "developer"} for one in request.messages[:2]])
+        prompt = Prompt(turn.prompt, visit.hashes, tools_of(request.prompt_tools), num_system)
+        conversation = visit.conversation
+        try:
+            finding = self._doctor.note(
+                (conversation.key, conversation.name, request.model),
+                prompt,
+                request.messages,
+                partial(decode_raw, text),
+            )
+        except Exception:  # noqa: BLE001 - no answer may fail for it
+            _log.exception("a prompt could not be examined")
+            return
+        if finding is not None:
+            lost_s = _seconds_of(trace, finding.lost_tokens)
+            conversation.breaks += 1
+            conversation.lost_tokens += finding.lost_tokens
+            conversation.lost_s += lost_s
+            self._doctor.count(trace.client, finding, lost_s)
+
+    def _without_loop(
+        self, conversation: Conversation, request: ChatRequest, trace: RequestTrace
+    ) -> ChatRequest:
+        assert self._first is not None
+        loop = self._finder.find(request.messages, self._first)
+        if loop is None:
+            conversation.loop, conversation.loop_repeats = "", 0
+            return request
+        loops = self._loops
+        is_news = conversation.loop_repeats < loops.alert <= loop.repeats
+        if not conversation.loop:
+            conversation.loops += 1
+        conversation.loop, conversation.loop_repeats = loop.words, loop.repeats
+        if loops.alert and is_news:
+            self._publish(_found(conversation, loop))
+        if _is_due(loops.header, loop):
+            trace.notice = loop.words[:MAX_WORDS]
+        if _is_due(loops.end, loop):
+            raise loop_stopped(loop)
+        if _is_due(loops.slow, loop):
+            trace.turn.hold_s = loops.slow_s
+        return _changed(request, loop, loops)
+
+
+def _seconds_of(trace: RequestTrace, tokens: int) -> float:
+    """The share of the time to the first token that `tokens` of the prompt took."""
+    turn = trace.turn
+    attempt = turn.attempts[-1] if turn.attempts else None
+    if attempt is None or attempt.first_at is None:
+        return 0.0
+    computed = max(1, turn.prompt_tokens - attempt.cached_tokens)
+    return max(0.0, attempt.first_at - attempt.began_at) * min(1.0, tokens / computed)
+
+
+def loop_stopped(loop: Loop) -> ApiError:
+    """422: clients show it and do not ask again by themselves."""
+    text = (
+        f"This conversation repeats itself, so it is stopped: {loop.words[:MAX_WORDS]}. Give it "
+        "another instruction, or begin a new conversation."
+    )
+    return ApiError(422, text, code="conversation_loop", error_type="conversation_loop")
+
+
+def _found(conversation: Conversation, loop: Loop) -> LoopFound:
+    return LoopFound(
+        name=_printable(conversation.name),
+        key=conversation.key,
+        model=conversation.model,
+        tools=tuple(dict.fromkeys(_printable(one) for one in loop.tools)),
+        repeats=loop.repeats,
+        is_error=loop.is_error,
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text[:80])
+
+
+def _is_due(after: int, loop: Loop) -> bool:
+    return 0 < after <= loop.repeats
+
+
+def _changed(request: ChatRequest, loop: Loop, loops: LoopsConfig) -> ChatRequest:
+    """`request` with a line for the model, or for another model."""
+    if _is_due(loops.hint, loop):
+        request = with_line(
+            request,
+            _HINT.format(repeats=loop.repeats, tools=", ".join(dict.fromkeys(loop.tools))),
+        )
+    if _is_due(loops.model, loop) and loops.other_model is not None:
+        raw = {**request.raw, "model": loops.other_model}
+        request = msgspec.structs.replace(request, model=loops.other_model, raw=raw)
+    return request
+
+
+def with_line(request: ChatRequest, line: str) -> ChatRequest:
+    """`request` with `line` behind its last message, so that no earlier token changes."""
+    *before, last = request.messages
+    changed = msgspec.structs.replace(last, content=(last.content or "") + line)
+    messages: tuple[Message, ...] = (*before, changed)
+    raw = request.raw
+    sent = raw.get("messages")
+    if isinstance(sent, list) and sent and isinstance(sent[-1], dict):
+        content = sent[-1].get("content")
+        if isinstance(content, list):
+            given: object = [*content, {"type": "text", "text": line.strip()}]
+        else:
+            given = f"{content or ''}{line}"
+        raw = {**raw, "messages": [*sent[:-1], {**sent[-1], "content": given}]}
+    return msgspec.structs.replace(request, messages=messages, raw=raw)

@@ -1,0 +1,209 @@
+"""Requests find their conversations: by names, and by their prompts."""
+
+import itertools
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from gateway.api import ChatRequest, Message, Usage
+from gateway.api.request import ToolCall
+from gateway.conversations import Conversation, ConversationBook, Visit, named_by
+from gateway.conversations.book import EXPIRE_S, MAX_CONVERSATIONS
+
+Header = tuple[bytes, bytes]
+
+
+def chat(*said: str, system: str | None = "Be an agent.", **raw: Any) -> ChatRequest:
+    """A prompt: user, assistant, user, ..."""
+    roles = itertools.cycle(("user", "assistant"))
+    messages = [] if system is None else [Message("system", system)]
+    messages += [Message(role, text) for role, text in zip(roles, said, strict=False)]  # type: ignore[arg-type]
+    return ChatRequest("alpha", tuple(messages), raw, session=raw.get("session_id"))
+
+
+def enter(
+    book: ConversationBook,
+    request: ChatRequest,
+    *headers: Header,
+    key: str = "k",
+    now: float = 0.0,
+    status: int | None = 200,
+) -> Conversation:
+    """The conversation of a request, which ends at once unless `status` is None."""
+    visit = book.enter(named_by(headers, request), key, "agent", request, now)
+    assert visit is not None
+    if status is not None:
+        leave(book, visit, now, status)
+    return visit.conversation
+
+
+def leave(book: ConversationBook, visit: Visit, now: float, status: int = 200) -> None:
+    usage = Usage(100, 60, 10)
+    given: dict[str, Any] = {"usage": usage, "is_cloud": False, "cost": 5, "busy_s": 1.0}
+    book.leave(visit, now, status=status, error="" if status == 200 else "busy", **given)
+
+
+@pytest.mark.parametrize(
+    ("headers", "raw", "name", "parent"),
+    [
+        (((b"x-session-id", b"s1"),), {}, "s1", ""),
+        (((b"x-session-affinity", b"s2"), (b"x-session-id", b"s2")), {}, "s2", ""),
+        (((b"x-claude-code-session-id", b"s3"),), {"session_id": "other"}, "s3", ""),
+        (((b"x-correlation-id", b"c1"),), {}, "c1", ""),
+        (((b"x-correlation-id", b"c1"),), {"session_id": "s4"}, "s4", ""),
+        ((), {"session_params": {"id": "s5"}}, "s5", ""),
+        ((), {"session_id": "user_1f_account_22_session_0a1b2c3d-4e5f"}, "0a1b2c3d-4e5f", ""),
+        (((b"x-session-id", b"child"), (b"x-parent-session-id", b"top")), {}, "child", "top"),
+        (((b"session-id", b"s6"), (b"x-openai-subagent", b"review")), {}, "s6/review", "s6"),
+        (((b"session-id", b"c"),), {"metadata": {"parent_session_id": "p"}}, "c", "p"),
+        ((), {"user": "ann"}, "", ""),
+    ],
+)
+def test_what_a_client_says_names_the_conversation(
+    headers: tuple[Header, ...], raw: dict[str, Any], name: str, parent: str
+) -> None:
+    named = named_by(headers, chat("hello", **raw))
+    assert (named.name, named.parent) == (name, parent)
+
+
+def test_the_person_is_no_conversation() -> None:
+    request = ChatRequest("alpha", (Message("user", "a"),), {"user": "ann"}, session="ann")
+    assert named_by((), request).name == ""
+
+
+def test_a_next_turn_continues_the_conversation() -> None:
+    book = ConversationBook()
+    first = enter(book, chat("a"))
+    assert enter(book, chat("a", "b", "c")) is first
+    assert enter(book, chat("a", "b", "c", "d", "e")) is first
+    assert enter(book, chat("a", "x", "c"), key="other") is not first
+    assert first.turns == 3
+
+
+def test_a_side_call_does_not_take_the_place_of_the_next_turn() -> None:
+    book = ConversationBook()
+    first = enter(book, chat("a"))
+    assert enter(book, chat("a", "b", "Review what was said.")) is first
+    assert enter(book, chat("a", "b", "c")) is first
+
+
+def test_equal_beginnings_are_two_conversations_unless_one_failed() -> None:
+    book = ConversationBook()
+    first, second = enter(book, chat("hi")), enter(book, chat("hi"))
+    assert first is not second
+    assert {first.name, second.name} == {first.name, f"{first.name}-2"}
+    found = {id(enter(book, chat("hi", f"hello {one}", "go"))) for one in range(2)}
+    assert found == {id(first), id(second)}
+    failed = enter(book, chat("yo"), status=503)
+    assert enter(book, chat("yo")) is failed
+    assert failed.errors == 1
+    assert failed.last_error == "busy"
+
+
+@pytest.mark.parametrize("num_turns", [1, 2, 5])
+def test_a_changed_beginning_continues_it(num_turns: int) -> None:
+    book = ConversationBook()
+    said = [f"text {at}" for at in range(2 * num_turns + 1)]
+    first = enter(book, chat(*said[:-2], system="It is 10:01."))
+    assert enter(book, chat(*said, system="It is 10:02.")) is first
+
+
+def test_a_summary_in_place_of_the_beginning_continues_it() -> None:
+    book = ConversationBook()
+    said = [f"text {at}" for at in range(21)]
+    first = enter(book, chat(*said))
+    assert enter(book, chat("Summary: it went well.", *said[9:], "b", "c")) is first
+
+
+def test_a_correlation_id_of_each_request_is_no_name() -> None:
+    book = ConversationBook()
+    first = enter(book, chat("a"), (b"x-correlation-id", b"1"))
+    assert enter(book, chat("a", "b", "c"), (b"x-correlation-id", b"2")) is first
+    assert enter(book, chat("z"), (b"x-correlation-id", b"3")) is not first
+    again = enter(book, chat("q"), (b"x-correlation-id", b"9"))
+    assert enter(book, chat("other"), (b"x-correlation-id", b"9")) is again
+
+
+def test_counts() -> None:
+    book = ConversationBook()
+    calls = (ToolCall("1", "ls", "{}"), ToolCall("2", "ls", "{}"))
+    messages = (Message("user", "a"), Message("assistant", None, tool_calls=calls))
+    results = (Message("tool", "x", tool_call_id="1"), Message("tool", "y", tool_call_id="2"))
+    first = ChatRequest("alpha", messages[:1], {})
+    visit = book.enter(named_by((), first), "k", "agent", first, 10.0)
+    assert visit is not None
+    leave(book, visit, 12.0)
+    second = ChatRequest("alpha", (*messages, *results), {})
+    enter(book, second, now=20.0)
+    (row,) = book.rows()
+    assert (row.turns, row.tool_calls, row.prompt_tokens, row.cached_tokens) == (2, 2, 200, 120)
+    assert (row.paused_s, row.longest_pause_s, row.busy_s, row.cost) == (8.0, 8.0, 2.0, 10)
+    assert row.began_at == 10.0
+
+
+def test_a_child_stands_with_its_parent() -> None:
+    book = ConversationBook()
+    enter(book, chat("a"), (b"x-session-id", b"top"))
+    enter(book, chat("b"), (b"x-session-id", b"low"), (b"x-parent-session-id", b"top"))
+    enter(book, chat("c"), (b"x-session-id", b"alone"))
+    assert [one.name for one in book.rows("top")] == ["top", "low"]
+    assert book.rows("top")[0].children == 1
+
+
+def test_it_is_bounded_and_forgets_what_is_idle() -> None:
+    book = ConversationBook()
+    for number in range(MAX_CONVERSATIONS + 50):
+        enter(book, chat(f"{number}"), now=float(number))
+    assert len(book) == MAX_CONVERSATIONS
+    assert len(book._chains._by_end) == MAX_CONVERSATIONS
+    book.sweep(MAX_CONVERSATIONS + 50 + EXPIRE_S)
+    assert len(book) == 0
+    assert not book._chains._by_end
+    assert not book._chains._by_anchor
+    assert not book._chain_of
+
+
+def test_a_conversation_takes_at_most_4_kb() -> None:
+    """Whatever its length; strings and tables that refer to it included."""
+    book = ConversationBook()
+    said = [f"text {at}" for at in range(401)]
+    for end in range(1, 401, 2):
+        one = enter(book, chat(*said[:end]))
+    one.loop, one.last_error = "x" * 200, "y" * 60
+    chain, _ = book._chain_of["k", one.name]
+    texts = sum(sys.getsizeof(getattr(one, name)) for name in one.__struct_fields__)
+    assert sys.getsizeof(one) + texts + chain.num_bytes + 500 < 4096
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_1000_interleaved_conversations_are_told_apart(is_named: bool) -> None:
+    """Of five clients, of one key, with one system prompt and a few opening words."""
+    random_, book = random.Random(3), ConversationBook()
+    talks = [_Talk(number, random_, is_named=is_named) for number in range(1000)]
+    found: dict[int, set[int]] = {}
+    order = [talk for talk in talks for _ in range(random_.randint(1, 5))]
+    random_.shuffle(order)
+    for talk in order:
+        request, headers = talk.next()
+        one = enter(book, request, *headers)
+        found.setdefault(talk.number, set()).add(id(one))
+    assert all(len(owners) == 1 for owners in found.values())
+    assert len({owner for owners in found.values() for owner in owners}) == len(found)
+
+
+class _Talk:
+    def __init__(self, number: int, random_: random.Random, *, is_named: bool) -> None:
+        self.number = number
+        self._is_named = is_named
+        self._random = random_
+        self._said = [random_.choice(("Fix it.", "Write a test.", f"Task {number}."))]
+        self._said[0] += f" In folder {number}."
+
+    def next(self) -> tuple[ChatRequest, tuple[Header, ...]]:
+        request = chat(*self._said)
+        self._said += [f"answer {self._random.getrandbits(60)}", "Go on."]
+        names = (b"x-session-id", b"session-id", b"x-session-affinity", b"x-correlation-id")
+        name = names[self.number % 4], b"s%d" % self.number
+        return request, ((name,) if self._is_named else ())

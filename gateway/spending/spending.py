@@ -79,15 +79,19 @@ class Bill:
         spending: "Spending",
         reservation: Reservation,
         price: Price | FixedPrice | None,
-        trace: TurnTrace | None = None,
     ) -> None:
         self._spending = spending
-        self._trace = trace
+        self._trace: TurnTrace | None = None
         self._reservation = reservation
         self._price = price
         self._usage: Usage | None = None
         self._is_complete = False
         self._is_waived = False
+
+    def counted_in(self, trace: TurnTrace) -> "Bill":
+        """This bill; what it comes to is also added to the `trace` of its turn."""
+        self._trace = trace
+        return self
 
     def note_usage(self, usage: Usage) -> None:
         """Keep what the provider has counted so far."""
@@ -207,11 +211,8 @@ class Spending:
         target: FallbackConfig,
         request: ChatRequest,
         charged_by: ChargedBy = "answer",
-        trace: TurnTrace | None = None,
     ) -> Bill | ApiError:
-        """Reserve durably what `request` can cost at `target`, or return why it may not be sent.
-        What it did cost is added to `trace`.
-        """
+        """Reserve durably what `request` can cost at `target`, or return why it may not be sent."""
         tariff = self._tariff(target)
         worst = _worst_case(key, model, target.provider, request, tariff, charged_by)
         price: Price | FixedPrice | None = tariff.price
@@ -230,8 +231,8 @@ class Spending:
             if price is None:
                 # No limit applies. The cost is recorded if the list of prices has it.
                 listed = tariff.listed if charged_by == "answer" else None
-                return Bill(self, answer, listed, trace)
-            if (bill := await self._make_durable(answer, price, trace)) is not None:
+                return Bill(self, answer, listed)
+            if (bill := await self._make_durable(answer, price)) is not None:
                 return bill
         return _unrecorded(self._writer.trouble)
 
@@ -318,7 +319,7 @@ class Spending:
         self._is_kept = True
 
     async def _make_durable(
-        self, reservation: Reservation, price: Price | FixedPrice, trace: TurnTrace | None
+        self, reservation: Reservation, price: Price | FixedPrice
     ) -> Bill | ApiError | None:
         """None if another process has taken what was left; the books have seen that now."""
         try:
@@ -333,7 +334,7 @@ class Spending:
             self.settle(reservation, None)
             raise
         if is_reserved:
-            return Bill(self, reservation, price, trace)
+            return Bill(self, reservation, price)
         self._books.settle(reservation, 0)
         return None
 

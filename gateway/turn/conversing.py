@@ -5,7 +5,6 @@ events, a header, a line in the prompt, a wait, another model, or an error. Must
 tokens.
 """
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,8 +30,6 @@ from gateway.conversations import (
 from gateway.prompt import ModelText, decode_raw
 from gateway.telemetry import FleetEvent, LoopFound, RequestTrace
 from gateway.turn.caller import Caller
-
-_log = logging.getLogger(__name__)
 
 SWEEP_S: Final = 60.0
 MAX_WORDS: Final = 200
@@ -128,16 +125,12 @@ class Conversing:
         num_system = sum([one.role in {"system", "developer"} for one in request.messages[:2]])
         prompt = Prompt(turn.prompt, visit.hashes, tools_of(request.prompt_tools), num_system)
         conversation = visit.conversation
-        try:
-            finding = self._doctor.note(
-                (conversation.key, conversation.name, request.model),
-                prompt,
-                request.messages,
-                partial(decode_raw, text),
-            )
-        except Exception:  # noqa: BLE001 - no answer may fail for it
-            _log.exception("a prompt could not be examined")
-            return
+        finding = self._doctor.note(
+            (conversation.key, conversation.name, request.model),
+            prompt,
+            request.messages,
+            partial(decode_raw, text),
+        )
         if finding is not None:
             lost_s = _seconds_of(trace, finding.lost_tokens)
             conversation.breaks += 1

@@ -153,14 +153,13 @@ async def ask_chain(
             break
         sent = _request_for(services, asked, caller, target)
         charge = "answer" if path is None else charged_by(path)
-        given = caller.key, model, target, sent.request, charge
-        bill = await services.spending.open_bill(*given, trace=caller.trace.turn)
+        bill = await services.spending.open_bill(caller.key, model, target, sent.request, charge)
         if isinstance(bill, ApiError):
             refusals.append(bill)
             continue
         step = _begin(services, caller, provider.name, route.reason)
         try:
-            with bill:
+            with bill.counted_in(caller.trace.turn):
                 await exchange(provider, target, sent, bill)
             services.health.succeeded(provider.name)
         except ProviderFailed as error:

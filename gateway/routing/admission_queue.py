@@ -5,10 +5,11 @@ which worker is best (`placement_cost.py`).
 """
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,8 +22,9 @@ MAX_RETRY_AFTER_S: Final = 60
 
 
 class Waiting(msgspec.Struct, eq=False):
-    """A ticket without a place. `due` orders the sessions of its key (`fair_shares.py`). `first`:
-    it goes before others, because its answer has begun or a worker was too busy for it.
+    """A ticket without a place. `due` orders the sessions of its key, unless the key was served
+    `overdue_at` tokens since (`fair_shares.py`); `cost` is its work in tokens. `first`: it goes
+    before others, because its answer has begun or a worker was too busy for it.
     `held_since`: since when nothing can serve its model; None while something can.
     `is_on_probation`: engines died under the request, so it may run only while no other such
     request runs. When it asked, at `asked_at`, each worker of `held` held that many of its blocks,
@@ -35,6 +37,8 @@ class Waiting(msgspec.Struct, eq=False):
     arrival: int
     due: float = 0.0
     first: bool = False
+    overdue_at: float = math.inf
+    cost: float = 1.0
     is_on_probation: bool = False
     held_since: float | None = None
     asked_at: float = 0.0
@@ -54,7 +58,66 @@ class QueuePosition(NamedTuple):
 
 
 _Entry = tuple[float, int, Waiting]
-_Line = list[_Entry]
+_age: Final = itemgetter(0)
+
+
+class _Line:
+    """Tickets that wait for the same, by what is due first and by what is overdue first. `work` is
+    the sum of their costs.
+    """
+
+    __slots__ = ("_by_age", "_by_due", "work")
+
+    def __init__(self) -> None:
+        self._by_due: list[_Entry] = []
+        self._by_age: list[_Entry] = []
+        self.work = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._by_due)
+
+    def add(self, waiting: Waiting) -> None:
+        insort(self._by_due, _due_entry(waiting))
+        insort(self._by_age, _age_entry(waiting))
+        self.work += waiting.cost
+
+    def remove(self, waiting: Waiting) -> None:
+        del self._by_due[bisect_left(self._by_due, _due_entry(waiting))]
+        del self._by_age[bisect_left(self._by_age, _age_entry(waiting))]
+        self.work -= waiting.cost
+
+    def overdue(self, total: float) -> list[_Entry]:
+        """The tickets that are overdue, the longest first."""
+        by_age = self._by_age
+        if by_age[0][0] > total:
+            return []
+        return by_age[: bisect_right(by_age, total, key=_age)]
+
+    def others(self, overdue: list[_Entry]) -> list[_Entry]:
+        """The tickets that are not, by when they are due."""
+        if not overdue:
+            return self._by_due
+        old = {arrival for _, arrival, _ in overdue}
+        return [entry for entry in self._by_due if entry[1] not in old]
+
+    def leaving(
+        self, total: float, charge: Callable[[Waiting], float]
+    ) -> Iterator[tuple[_Entry, float]]:
+        """The tickets as they will leave, each with its charge, which makes others overdue."""
+        left: set[int] = set()
+        by_due, by_age = iter(self._by_due), iter(self._by_age)
+        oldest = next(by_age)
+        for _ in range(len(self._by_due)):
+            while oldest[1] in left:
+                oldest = next(by_age)
+            if oldest[0] <= total:
+                entry = oldest
+            else:
+                entry = next(one for one in by_due if one[1] not in left)
+            left.add(entry[1])
+            charged = charge(entry[2])
+            total += charged
+            yield entry, charged
 
 
 class AdmissionQueue:
@@ -83,7 +146,12 @@ class AdmissionQueue:
     def add(self, waiting: Waiting) -> None:
         self.by_ticket[waiting.request.ticket] = waiting
         self.num_sequences += waiting.request.num_sequences
-        insort(self._lines.setdefault(_line_of(waiting), []), _entry_of(waiting))
+        self._lines.setdefault(_line_of(waiting), _Line()).add(waiting)
+
+    def work(self, key: str) -> float:
+        """The work of the tickets of that key, in tokens."""
+        lines = (self._lines.get((is_auxiliary, False, key)) for is_auxiliary in (False, True))
+        return sum(line.work for line in lines if line is not None)
 
     def get(self, ticket: int) -> Waiting:
         """The waiting ticket. Raises `KeyError` if it does not wait."""
@@ -95,7 +163,7 @@ class AdmissionQueue:
         self.num_sequences -= waiting.request.num_sequences
         name = _line_of(waiting)
         line = self._lines[name]
-        del line[bisect_left(line, _entry_of(waiting))]
+        line.remove(waiting)
         if not line:
             del self._lines[name]
         return waiting
@@ -105,46 +173,60 @@ class AdmissionQueue:
 
     def in_order(self, shares: FairShares) -> list[Waiting]:
         """Auxiliary requests first, then those that are `first`, then the key that was served least
-        and within it the session that is due first, then by arrival.
+        and within it what is overdue, then the session that is due first, then by arrival.
         """
         if len(self.by_ticket) == 1:
             return [*self.by_ticket.values()]
-        ranks: dict[tuple[bool, bool, float], list[_Line]] = {}
+        ranks: dict[tuple[bool, bool, float], list[tuple[_Line, float]]] = {}
         for (is_auxiliary, is_first, key), line in self._lines.items():
-            served = 0.0 if is_first else shares.served(key)
-            ranks.setdefault((not is_auxiliary, not is_first, served), []).append(line)
+            served, total = (0.0, 0.0) if is_first else (shares.served(key), shares.total(key))
+            ranks.setdefault((not is_auxiliary, not is_first, served), []).append((line, total))
         order: list[Waiting] = []
         for rank in sorted(ranks):
-            lines = ranks[rank]
-            in_line = lines[0] if len(lines) == 1 else sorted(chain.from_iterable(lines))
-            order += [waiting for _, _, waiting in in_line]
+            late, others = [], []
+            for line, total in ranks[rank]:
+                overdue = line.overdue(total)
+                late += overdue
+                others += line.others(overdue)
+            if len(ranks[rank]) > 1:
+                late.sort()
+                others.sort()
+            order += [waiting for _, _, waiting in chain(late, others)]
         return order
 
     def expected_order(
         self, shares: FairShares, charge: Callable[[Waiting], float]
     ) -> list[Waiting]:
         """The order in which the tickets will leave if no other arrives: as `in_order`, but each
-        ticket that leaves is charged to its key, so that keys take turns.
+        ticket that leaves is charged to its key, so that keys take turns and others are overdue.
         """
-        ranks: dict[tuple[bool, bool], list[tuple[float, _Entry, int, _Line]]] = {}
+        ranks: dict[tuple[bool, bool], list[_Head]] = {}
         for (is_auxiliary, is_first, key), line in self._lines.items():
-            served = 0.0 if is_first else shares.served(key)
+            served, total = (0.0, 0.0) if is_first else (shares.served(key), shares.total(key))
+            leaving = line.leaving(total, charge)
+            entry, charged = next(leaving)
             ranks.setdefault((not is_auxiliary, not is_first), []).append(
-                (served, line[0], 0, line)
+                (served, entry, charged, leaving)
             )
         order: list[Waiting] = []
         for rank in sorted(ranks):
             heads = ranks[rank]
             heapify(heads)
             while heads:
-                served, (_, _, waiting), at, line = heads[0]
+                served, (_, _, waiting), charged, leaving = heads[0]
                 order.append(waiting)
-                if at + 1 < len(line):
-                    served += 0.0 if waiting.first else charge(waiting) / waiting.request.weight
-                    heapreplace(heads, (served, line[at + 1], at + 1, line))
-                else:
+                if (behind := next(leaving, None)) is None:
                     heappop(heads)
+                    continue
+                served += 0.0 if waiting.first else charged / waiting.request.weight
+                heapreplace(heads, (served, *behind, leaving))
         return order
+
+
+_Head = tuple[float, _Entry, float, Iterator[tuple[_Entry, float]]]
+"""What a line's key was served before its next ticket leaves, that ticket, its charge, and those
+behind it.
+"""
 
 
 def _line_of(waiting: Waiting) -> tuple[bool, bool, str]:
@@ -152,9 +234,15 @@ def _line_of(waiting: Waiting) -> tuple[bool, bool, str]:
     return request.auxiliary, waiting.first, "" if waiting.first else request.key
 
 
-def _entry_of(waiting: Waiting) -> _Entry:
-    # Arrivals are unique, so comparing two entries never reaches the third element.
+# Arrivals are unique, so comparing two entries never reaches the third element.
+
+
+def _due_entry(waiting: Waiting) -> _Entry:
     return 0.0 if waiting.first else waiting.due, waiting.arrival, waiting
+
+
+def _age_entry(waiting: Waiting) -> _Entry:
+    return math.inf if waiting.first else waiting.overdue_at, waiting.arrival, waiting
 
 
 def retry_after_s(wait_s: float) -> int:

@@ -478,6 +478,9 @@ class PlacementQueue:
         cost = max(1, request.prompt_tokens - num_held * (model.block_size or 0))
         waiting.fresh_tokens = cost
         waiting.due = model.shares.due(request.key, waiting.session, cost)
+        waiting.cost = cost_of(cost, model.expected_output(request.max_tokens))
+        ahead = model.queue.work(request.key)
+        waiting.overdue_at = model.shares.overdue_at(request.key, ahead, waiting.cost)
         model.queue.add(waiting)
         clock, _ = model.shares.clock(request.key)
         model.forecast.arrived(waiting, waiting.due - clock, now)

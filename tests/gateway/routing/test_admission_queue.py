@@ -53,7 +53,11 @@ def test_a_room_knows_its_tickets() -> None:
 
 
 _asked = st.tuples(
-    st.booleans(), st.booleans(), st.sampled_from("abc"), st.sampled_from([0.0, 5.0, 7.0])
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from("abc"),
+    st.sampled_from([0.0, 5.0, 7.0]),
+    st.sampled_from([math.inf, 0.0, 300.0, 900.0, 1000.0, 1001.0]),
 )
 
 
@@ -63,26 +67,68 @@ _asked = st.tuples(
     served=st.dictionaries(st.sampled_from("abc"), st.sampled_from([0.0, 1000.0])),
 )
 def test_lines_are_in_the_order_of_the_rules(
-    asked: list[tuple[bool, bool, str, float]], leaving: set[int], served: dict[str, float]
+    asked: list[tuple[bool, bool, str, float, float]], leaving: set[int], served: dict[str, float]
 ) -> None:
-    """Who comes and goes changes nothing for the others; ties of keys are as if they were one."""
+    """Who comes and goes changes nothing for the others; ties of keys are as if they were one. What
+    is overdue goes before what is due.
+    """
     room, shares, left = AdmissionQueue(), FairShares(), []
-    for ticket, (auxiliary, first, key, due) in enumerate(asked):
+    for ticket, (auxiliary, first, key, due, overdue_at) in enumerate(asked):
         shares.enter(key, "s")
         each = request(ticket, key=key, auxiliary=auxiliary)
-        room.add(Waiting(each, "s", ticket, due, first=first))
-    for key in served.keys() & {key for _, _, key, _ in asked}:
+        room.add(Waiting(each, "s", ticket, due, first=first, overdue_at=overdue_at))
+    for key in served.keys() & {key for _, _, key, _, _ in asked}:
         shares.charge(key, "s", 1.0, served[key])
-    for ticket, (auxiliary, first, key, due) in enumerate(asked):
+    for ticket, (auxiliary, first, key, due, overdue_at) in enumerate(asked):
         if ticket in leaving:
             room.pop(ticket)
         elif first:
-            left.append((not auxiliary, False, 0.0, 0.0, ticket))
+            left.append((not auxiliary, False, 0.0, False, 0.0, ticket))
         else:
-            left.append((not auxiliary, True, shares.served(key), due, ticket))
+            is_overdue = overdue_at <= shares.total(key)
+            at = overdue_at if is_overdue else due
+            left.append((not auxiliary, True, shares.served(key), not is_overdue, at, ticket))
     order = [waiting.request.ticket for waiting in room.in_order(shares)]
     assert order == [rank[-1] for rank in sorted(left)]
     assert room.any_auxiliary() == any(not rank[0] for rank in left)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 100), st.integers(0, 900), st.booleans()), min_size=1, max_size=20
+    ),
+    st.integers(0, 300),
+)
+def test_what_is_expected_is_what_leaves(asked: list[tuple[int, int, bool]], begun: int) -> None:
+    """With one key: charging the first of `in_order` again and again leads to the same order."""
+    room, shares = AdmissionQueue(), FairShares()
+    for ticket, (cost, overdue_at, first) in enumerate(asked):
+        shares.enter("a", "s")
+        due, late = float(cost), float(overdue_at)
+        room.add(
+            Waiting(request(ticket, key="a"), "s", ticket, due, first, cost=cost, overdue_at=late)
+        )
+    shares.charge("a", "s", 1.0, begun)
+    expected = [one.request.ticket for one in room.expected_order(shares, lambda one: one.cost)]
+    left: list[int] = []
+    while len(room):
+        waiting = room.in_order(shares)[0]
+        left.append(room.pop(waiting.request.ticket).request.ticket)
+        if not waiting.first:
+            shares.charge("a", "s", 1.0, waiting.cost)
+    assert left == expected
+
+
+def test_the_work_of_a_key_is_what_waits() -> None:
+    """Auxiliary requests are work too; another key's is not, and nor is what goes first."""
+    room = AdmissionQueue()
+    room.add(Waiting(request(1, key="a"), "s", 0, cost=5.0))
+    room.add(Waiting(request(2, key="a", auxiliary=True), "s", 1, cost=7.0))
+    room.add(Waiting(request(3, key="b"), "s", 2, cost=11.0))
+    room.add(Waiting(request(4, key="a"), "s", 3, first=True, cost=13.0))
+    assert (room.work("a"), room.work("b"), room.work("c")) == (12.0, 11.0, 0.0)
+    room.pop(2)
+    assert room.work("a") == 5.0
 
 
 def test_keys_take_turns_in_what_is_expected() -> None:

@@ -111,3 +111,17 @@ def test_backlogged_keys_get_shares_by_weight(costs: list[int]) -> None:
         shares.charge(key, "s", weights[key], cost)
         served[key] += cost
     assert abs(served["a"] / 1.0 - served["b"] / 3.0) <= 1000
+
+
+def test_a_request_is_overdue_behind_the_work_before_it() -> None:
+    """1.2 times what waited, and three times its own, counted from what its key was served so far;
+    neither other keys nor the weight of a key change that.
+    """
+    shares = FairShares()
+    shares.enter("a", "s")
+    shares.enter("b", "s")
+    shares.charge("a", "s", 4.0, 1_000)
+    shares.charge("b", "s", 1.0, 50)
+    assert shares.overdue_at("a", 500.0, 10.0) == 1_000 + 600 + 30
+    shares.charge("a", "s", 4.0, -1_000)
+    assert shares.total("a") == 0.0

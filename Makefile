@@ -15,7 +15,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test test-gateway test-pythons check-next-python check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-peers test-page
+.PHONY: up install dev fast test test-gateway test-pythons check-next-python check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-peers test-page
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -61,6 +61,15 @@ $(DEV): $(STAMP)
 	@echo "herma: installing what the tests need"
 	@$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@touch $@
+
+# What decides and touches nothing: no torch, no process, no model. The first thing to run after a change.
+# Long walks of the scheduler are left to `make test`.
+PURE := $(addprefix tests/gateway/,api output prompt routing schemas spending) \
+	$(addprefix tests/workers/,external ipc scheduler speculation versions) tests/config
+LONG_WALKS := $(patsubst %,--ignore=tests/workers/scheduler/test_%.py,scheduler_fuzz planned_blocks concurrency intake_queue)
+
+fast: $(DEV)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not gpu and not slow' $(PURE) $(LONG_WALKS) $(ARGS)
 
 # The tests start over a hundred processes of ours, each of which would compile its modules again. On
 # two cores three at a time: many wait for such a process.

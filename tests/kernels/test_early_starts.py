@@ -23,8 +23,8 @@ from tests.fakes.early_starts import Watch, early_starts
 from tests.fakes.tiny_drafters import add_gated_head
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from tests.kernels.delta_cases import EPS, SIZES, drawn_rows, layer
-from tests.kernels.test_delta_verify import NUM_SLOTS, STEPS, begun, planned
+from tests.kernels.delta_cases import EPS, drawn_rows, layer
+from tests.kernels.test_delta_verify import NUM_SLOTS, ONE_KEY, STEPS, begun, planned
 from tests.workers.engine.drafting.cases import made
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.graphs.capture import run_again
@@ -110,11 +110,11 @@ def test_what_relies_on_too_much_is_found(
 def test_verified_rows_wait(name: str, tiles: RowTiles, watch: Watch) -> None:
     """Two layers, one behind the other."""
     spans = STEPS[name]
-    rows = drawn_rows(sum(span.length for span in spans), 5)
-    of = begun(layer(NUM_SLOTS, most_rows=7))
+    rows = drawn_rows(sum(span.length for span in spans), 5, sizes=ONE_KEY)
+    of = begun(layer(NUM_SLOTS, sizes=ONE_KEY, most_rows=7))
     for _ in range(2):
         given = of.weights, EPS, of.state, of.ring, *planned(spans, CPU)
-        verified.verify(*rows, *given, SIZES, tiles)
+        verified.verify(*rows, *given, ONE_KEY, tiles)
     assert "_advance_kernel" in watch.early
     assert "_norm_kernel" in watch.early or not tiles.norms_apart
     assert watch.faults == []
@@ -125,11 +125,11 @@ def test_verified_rows_wait(name: str, tiles: RowTiles, watch: Watch) -> None:
 def test_decodes_of_a_hybrid_wait(tiles: Any, watch: Watch) -> None:
     """Of one row each, beside padding and a prompt."""
     spans = [Span(6, 1, 3), Span(-1, 1, 7), Span(0, 1, 0), Span(9, 70, 1)]
-    rows, of = drawn_rows(73, 5), begun(layer(NUM_SLOTS))
-    plan, out = plan_spans(spans, CPU), torch.empty(73, SIZES.value_columns)
+    rows, of = drawn_rows(73, 5, sizes=ONE_KEY), begun(layer(NUM_SLOTS, sizes=ONE_KEY))
+    plan, out = plan_spans(spans, CPU), torch.empty(73, ONE_KEY.value_columns)
     for _ in range(2):
-        delta.decode(*rows, of.weights, EPS, of.state, plan, SIZES, out, tiles)
-        delta.prompts(*rows, of.weights, EPS, of.state, plan, SIZES, out)
+        delta.decode(*rows, of.weights, EPS, of.state, plan, ONE_KEY, out, tiles)
+        delta.prompts(*rows, of.weights, EPS, of.state, plan, ONE_KEY, out)
     assert len(watch.early) == 5
     assert watch.faults == []
 

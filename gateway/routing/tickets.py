@@ -256,7 +256,7 @@ class PlacementQueue:
     def _distrusted(self, worker: Worker, now: float) -> Effects:
         """The worker gets no more requests until a probe, or one of those that run, gets tokens."""
         self._fleet.trust_changed()
-        unproven = Notice(WorkerUnproven(worker.name, worker.trust.why))
+        unproven = Notice(WorkerUnproven(worker.name, worker.trust.full_why))
         probes = self.probe_trust(worker, now)
         return unproven, *probes, *self.settle_all(worker.models, now)
 

@@ -11,6 +11,10 @@ know how a probe is run, nor what follows for requests.
     unproven --still refused for load, with nothing running, after `BUSY_FAULT_S`--> faulty
     faulty   --a probe passed--> trusted
 
+A worker that came back by a probe, and lost the trust again before a request got its tokens, has
+relapsed: its probes prove little. A passed probe restores it only `HOLD_S` after the relapse, after
+the next one twice as long, up to `MOST_HOLD_S`. A request that gets its tokens ends the row.
+
 A worker that is not trusted gets no requests. A faulty one is told to start another engine. One
 request that fails again and again counts once: the request may be at fault (`quarantine.py`).
 """
@@ -31,22 +35,31 @@ PAUSE_S: Final = 0.5
 LONG_PAUSE_S: Final = 5.0
 """The pause between probes of a faulty worker, whose engine should be replaced."""
 
+HOLD_S: Final = 1.0
+MOST_HOLD_S: Final = 64.0
+_MAX_RELAPSES: Final = 7
+RELAPSED: Final = "; its health probes pass, and requests fail"
+
 TrustState = Literal["trusted", "unproven", "faulty"]
 
 
 class Trust:
     """The trust in one engine. Times are on the caller's clock. `is_suspect` is False while nothing
-    counts against it, so that a success need not be reported. `why` is the last failure, in one of
-    a few fixed phrases; `probed_at` is when the last probe was sent.
+    counts against it, so that a success need not be reported; a passed probe leaves it True.
+    `why` is the last failure, in one of a few fixed phrases; `probed_at` is when the last probe was
+    sent.
     """
 
     __slots__ = (
         "_busy_at",
         "_busy_since",
         "_failed",
+        "_held_until",
+        "_is_by_probe",
         "_is_probing",
         "_not_before",
         "_num_bad_probes",
+        "_num_relapses",
         "_serial",
         "is_suspect",
         "probed_at",
@@ -66,6 +79,14 @@ class Trust:
         self._is_probing = False
         self._num_bad_probes = 0
         self._not_before = float("-inf")
+        self._held_until: float | None = None
+        self._is_by_probe = False
+        self._num_relapses = 0
+
+    @property
+    def full_why(self) -> str:
+        """`why`, and that its probes pass, if so."""
+        return self.why + RELAPSED if self._num_relapses else self.why
 
     def failed(self, request: RequestIdentity, why: str) -> bool:
         """The engine failed on a request. True if that ends the trust."""
@@ -95,6 +116,11 @@ class Trust:
     def succeeded(self) -> bool:
         """A request got its tokens. True if that restores the trust."""
         self.is_suspect = False
+        self._is_by_probe = False
+        self._num_relapses = 0
+        return self._restored()
+
+    def _restored(self) -> bool:
         self._failed.clear()
         self._busy_since = None
         if self.state == "trusted":
@@ -108,6 +134,9 @@ class Trust:
         """The serial number of the probe to run now, if one is due."""
         if self.state == "trusted" or self._is_probing or now < self._not_before:
             return None
+        if self._held_until is None:
+            hold_s = HOLD_S * 2 ** (self._num_relapses - 1) if self._num_relapses else 0.0
+            self._held_until = now + hold_s
         self._serial += 1
         self._is_probing = True
         self.probed_at = now
@@ -124,13 +153,20 @@ class Trust:
             return False
         self._is_probing = False
         has_changed = self._judge(result, now, is_moving=is_moving, is_idle=is_idle)
-        self._not_before = now + (LONG_PAUSE_S if self.state == "faulty" else PAUSE_S)
+        if self.state == "unproven" and result == "passed":
+            self._not_before = min(now + LONG_PAUSE_S, self._held_until or now)
+        else:
+            self._not_before = now + (LONG_PAUSE_S if self.state == "faulty" else PAUSE_S)
         return has_changed
 
     def _judge(self, result: ProbeResult, now: float, *, is_moving: bool, is_idle: bool) -> bool:
         match result:
+            case "passed" if self._held_until is not None and now < self._held_until:
+                self._num_bad_probes = 0
+                return False
             case "passed":
-                return self.succeeded()
+                self._is_by_probe = True
+                return self._restored()
             case "busy":
                 self.refused(now, is_idle=is_idle)
                 since = self._busy_since
@@ -148,10 +184,16 @@ class Trust:
     def rejoined(self) -> None:
         """The worker has registered again with the same engine: what was sent to it may be lost."""
         if self.state != "trusted":
-            self._doubt()
+            self._begin_probing()
             self._is_probing = False
 
     def _doubt(self) -> bool:
+        if self._is_by_probe:
+            self._num_relapses = min(self._num_relapses + 1, _MAX_RELAPSES)
+        self._held_until = None
+        return self._begin_probing()
+
+    def _begin_probing(self) -> bool:
         self.state = "unproven"
         self._failed.clear()
         self._num_bad_probes = 0

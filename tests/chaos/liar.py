@@ -1,14 +1,17 @@
 """A server that breaks: an OpenAI-compatible API, as text engine and as provider.
 
 Owns the ways to break, by what breaks. A request says in its last message which way it wants
-(`way=NAME`); others, such as health probes, get a right answer. `python -m tests.chaos.liar PORT
-good` is a server that always answers.
+(`way=NAME`); others, such as health probes, get a right answer. It prints the question of each
+request that it has read. A line on its standard input is the way in which its health breaks from
+then on; an empty one heals it. `python -m tests.chaos.liar PORT good` is a server that always
+answers.
 """
 
 import json
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +20,7 @@ from typing import Any, Final
 WORDS: Final = ("All ", "of ", "the ", "answer.")
 LONG_S: Final = 30.0
 _WAY: Final = re.compile(r"way=([a-z-]+)")
+QUESTION: Final = re.compile(r"way=[a-z-]+ [a-z-]+ [a-z]+ \w+")
 _USAGE: Final = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 
 
@@ -188,23 +192,52 @@ WAYS: Final[dict[str, dict[str, Callable[[Wire], None]]]] = {
 BY_NAME: Final = {name: way for ways in WAYS.values() for name, way in ways.items()}
 
 
+def _models(wire: Wire) -> None:
+    body = b'{"object": "list", "data": [{"id": "there", "max_model_len": 4096}]}'
+    wire.head(200, content_length=str(len(body)))
+    wire.raw(body)
+
+
+HEALTH: Final = ("health-lies", "health-fails", "health-hangs", "health-dribbles", "health-flaps")
+"""`health-lies`: it is well and every answer fails; `health-fails`: the other way round."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     is_good = False
+    health = ""
 
     def do_GET(self) -> None:
         self.close_connection = True
         wire = Wire(self.connection, streamed=False)
-        body = b'{"object": "list", "data": [{"id": "there", "max_model_len": 4096}]}'
-        wire.head(200, content_length=str(len(body)))
-        wire.raw(body)
+        try:
+            self._health()(wire)
+        except OSError:
+            return
+
+    def _health(self) -> Callable[[Wire], None]:
+        match self.health:
+            case "health-fails":
+                return _refusing(500)
+            case "health-flaps" if int(time.monotonic()) % 2:
+                return _refusing(500)
+            case "health-hangs":
+                return lambda _: time.sleep(LONG_S)
+            case "health-dribbles":
+                return _dribbling_head
+        return _models
 
     def do_POST(self) -> None:
         self.close_connection = True
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        found = _WAY.search(json.dumps(body.get("messages", "")))
-        wire = Wire(self.connection, streamed=bool(body.get("stream")))
+        said = json.dumps(body.get("messages", ""))
+        if (question := QUESTION.search(said)) and not self.is_good:
+            print(question[0], flush=True)
+        found = _WAY.search(said)
+        way = BY_NAME.get(found[1], right) if found and not self.is_good else right
+        if self.health == "health-lies":
+            way = BY_NAME["status-five-hundred"]
         try:
-            (BY_NAME[found[1]] if found and not self.is_good else right)(wire)
+            way(Wire(self.connection, streamed=bool(body.get("stream"))))
         except OSError:
             return
 
@@ -217,6 +250,13 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
 
+def _take_orders() -> None:
+    for line in sys.stdin:
+        _Handler.health = line.strip()
+        print(f"ordered {_Handler.health}", flush=True)
+
+
 if __name__ == "__main__":
     _Handler.is_good = "good" in sys.argv
+    threading.Thread(target=_take_orders, daemon=True).start()
     _Server(("127.0.0.1", int(sys.argv[1])), _Handler).serve_forever()

@@ -1,76 +1,36 @@
-"""The server that breaks (`liar.py`) before a real gateway, in each of its places.
+"""The server that breaks (`bed.py`) before a real gateway, in each of its places.
 
 Owns the rule: an answer is whole, moved to another, or one clear error within its bounds; nothing
-hangs and no half answer passes for a whole one. `python -m tests.chaos.ways` runs all of it.
+hangs and no half answer passes for a whole one. `python -m tests.chaos.ways` runs all of it, or of
+the ways, places and kinds that are named.
 """
 
 import itertools
 import json
 import random
-import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
 
-from tests.chaos.liar import BY_NAME, WORDS
-from tests.fakes.herma_process import herma_up
-from tests.fakes.ports import free_ports
+from tests.chaos import liar, token_liar
+from tests.chaos.bed import PLACES, TOKEN_PLACES, Bed, Liar, open_bed
+from tests.chaos.liar import HEALTH, WORDS
 
 HANGS_S: Final = 60.0
 """Far beyond every bound: ten times on a loaded machine."""
 RIGHT: Final = "".join(WORDS)
-PLACES: Final = ("provider-alone", "provider-pair", "text-alone", "text-pair")
+SEEN_S: Final = 1.5
+"""Until a health check has met what is new."""
+GONE: Final = ("stands-still", "refuses")
+"""Its process is stopped, then killed: nothing answers at its port, nothing listens there."""
 APIS: Final = ("chat", "messages", "responses")
-
-_CONFIG: Final = """
-[gateway]
-port = 0
-worker_bind = "ipc://{folder}/workers"
-first_token_s = 0.6
-stall_s = 0.6
-resume_wait_s = 5
-
-[providers.liar]
-base_url = "http://127.0.0.1:{liar}/v1"
-connect_s = 1
-first_token_s = 0.6
-read_s = 0.6
-answer_s = 1
-
-[providers.good]
-base_url = "http://127.0.0.1:{good}/v1"
-
-[[models]]
-name = "provider-alone"
-fallback = [{{ provider = "liar", model = "there" }}]
-
-[[models]]
-name = "provider-pair"
-fallback = [{{ provider = "liar", model = "there" }}, {{ provider = "good", model = "there" }}]
-
-[[models]]
-name = "text-alone"
-
-[[models]]
-name = "text-pair"
-fallback = [{{ provider = "good", model = "there" }}]
-"""
-_WORKER: Final = """
-[[workers]]
-name = "{model}"
-model = "there"
-serves = "{model}"
-engine = "openai"
-url = "http://127.0.0.1:{liar}"
-probe_context = 16
-"""
 
 
 class Case(NamedTuple):
@@ -81,9 +41,30 @@ class Case(NamedTuple):
     api: str
     streamed: bool
 
+    @property
+    def question(self) -> str:
+        """The client's text, by which the server knows what to do."""
+        return f"way={self.way} {self.place} {self.api} {self.streamed}"
+
+    @property
+    def what(self) -> str:
+        """What breaks."""
+        return next(what for what, ways in ways_at(self.place).items() if self.way in ways)
+
+
+def ways_at(place: str) -> dict[str, tuple[str, ...]]:
+    """The ways to break in a place, by what breaks."""
+    ways = token_liar.WAYS if place in TOKEN_PLACES else liar.WAYS
+    return {**{what: tuple(named) for what, named in ways.items()}, "health": HEALTH, "gone": GONE}
+
 
 def all_cases() -> list[Case]:
-    return [Case(*one) for one in itertools.product(BY_NAME, PLACES, APIS, (False, True))]
+    return [
+        Case(way, *where)
+        for where in itertools.product(PLACES, APIS, (False, True))
+        for ways in ways_at(where[0]).values()
+        for way in ways
+    ]
 
 
 def pairwise(seed: int = 1) -> list[Case]:
@@ -103,50 +84,68 @@ def _pairs(case: Case) -> set[tuple[object, object]]:
     return set(itertools.combinations(enumerate(case), 2))
 
 
-@contextmanager
-def open_bed(folder: Path) -> Iterator[str]:
-    """The root of a gateway with the liar in all places, and a good server beside it."""
-    liar = free_ports(2)
-    good = liar + 1
-    config = folder / "herma.toml"
-    text = _CONFIG.format(folder=folder, liar=liar, good=good)
-    for model in ("text-alone", "text-pair"):
-        text += _WORKER.format(model=model, liar=liar)
-    config.write_text(text)
-    argv = [sys.executable, "-m", "tests.chaos.liar"]
-    servers = [subprocess.Popen([*argv, str(liar)])]
-    servers.append(subprocess.Popen([*argv, str(good), "good"]))
-    try:
-        with herma_up(config) as herma:
-            herma.wait_models_ready({"text-alone": 1, "text-pair": 1})
-            yield herma.base_url.removesuffix("/v1")
-    finally:
-        for server in servers:
-            server.kill()
-            server.wait()
-
-
-def run(root: str, cases: list[Case]) -> dict[Case, str]:
+def run(bed: Bed, cases: list[Case]) -> dict[Case, str]:
     """What came of each case: `whole`, `moved`, `error`, or what is wrong with it."""
-    with ThreadPoolExecutor(24) as pool:
-        return dict(zip(cases, pool.map(lambda case: _run_one(root, case), cases), strict=True))
+    found = _run_lanes(bed, [case for case in cases if case.what not in ("health", "gone")])
+    asked = bed.asked()
+    # The healthy worker of two may have been asked first.
+    never = [case for case in found if case.question not in asked and case.place != "token-two"]
+    found |= {case: f"NEVER ASKED: {found[case]}" for case in never}
+    for way in HEALTH:
+        bed.wait_ready()
+        for one in bed.liars:
+            one.order(way)
+        time.sleep(SEEN_S)
+        found |= _run_lanes(bed, [case for case in cases if case.way == way], heals=False)
+        for one in bed.liars:
+            one.order("")
+    for way, act in (("stands-still", Liar.stop), ("refuses", Liar.kill)):
+        for one in bed.liars:
+            act(one)
+        found |= _run_lanes(bed, [case for case in cases if case.way == way], heals=False)
+    return found
+
+
+def _run_lanes(bed: Bed, cases: list[Case], *, heals: bool = True) -> dict[Case, str]:
+    """Two cases at a time in each place. `heals`: each is followed by a right request. So there are
+    never failures of three different requests without a success between them, and no worker is
+    unproven: each case meets the server that breaks.
+    """
+    found: dict[Case, str] = {}
+
+    def walk(lane: list[Case]) -> None:
+        for case in lane:
+            found[case] = _run_one(bed.root, case)
+            if heals:
+                _ask(bed.root, case._replace(way="none"))
+
+    lanes = [
+        [case for case in cases if case.place == place][at::2] for place in PLACES for at in (0, 1)
+    ]
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        for done in [pool.submit(walk, lane) for lane in lanes]:
+            done.result()
+    return found
 
 
 def _run_one(root: str, case: Case) -> str:
-    said = [{"role": "user", "content": f"way={case.way} {case.api} {case.streamed}"}]
-
-    paths = {"chat": "chat/completions", "messages": "messages", "responses": "responses"}
-    body: dict[str, Any] = {"model": case.place, "stream": case.streamed}
-    body["input" if case.api == "responses" else "messages"] = said
-    if case.api == "messages":
-        body["max_tokens"] = 64
     try:
-        reply = httpx.post(f"{root}/v1/{paths[case.api]}", json=body, timeout=HANGS_S)
+        reply = _ask(root, case)
     except httpx.HTTPError as error:
         return f"HANGS OR BREAKS: {type(error).__name__}"
     verdict = _judge_stream(case, reply.text) if _is_stream(reply) else _judge(case, reply)
     served_by = reply.headers.get("x-herma-served-by", "")
     return "moved" if verdict == "whole" and served_by == "cloud:good" else verdict
+
+
+def _ask(root: str, case: Case) -> httpx.Response:
+    said = [{"role": "user", "content": case.question}]
+    paths = {"chat": "chat/completions", "messages": "messages", "responses": "responses"}
+    body: dict[str, Any] = {"model": case.place, "stream": case.streamed}
+    body["input" if case.api == "responses" else "messages"] = said
+    if case.api == "messages":
+        body["max_tokens"] = 64
+    return httpx.post(f"{root}/v1/{paths[case.api]}", json=body, timeout=HANGS_S)
 
 
 def _is_stream(reply: httpx.Response) -> bool:
@@ -208,14 +207,34 @@ def _delta(api: str, event: dict[str, Any]) -> str:
             return str(event["delta"]) if is_text else ""
 
 
+def table(found: dict[Case, str]) -> Iterator[str]:
+    """What came of it, a line for each way and a column for each place."""
+    yield "| what breaks | way | " + " | ".join(PLACES) + " |"
+    yield "|---|---|" + "---|" * len(PLACES)
+    told: dict[tuple[str, str], dict[str, Counter[str]]] = {}
+    for case, verdict in found.items():
+        places = told.setdefault((case.what, case.way), {})
+        places.setdefault(case.place, Counter())[verdict] += 1
+    for (what, way), places in sorted(told.items()):
+        cells = [
+            ", ".join(f"{count} {verdict}" for verdict, count in sorted(places[place].items()))
+            if place in places
+            else ""
+            for place in PLACES
+        ]
+        yield f"| {what} | {way} | " + " | ".join(cells) + " |"
+
+
 def main() -> int:
-    """Run all cases, print what came of them; 1 if one breaks the rule."""
-    with tempfile.TemporaryDirectory() as folder, open_bed(Path(folder)) as root:
-        found = run(root, all_cases())
-    for way in BY_NAME:
-        for place in PLACES:
-            told = Counter(v for case, v in found.items() if (case.way, case.place) == (way, place))
-            print(f"{way:24} {place:16}", dict(told))
+    """Run all cases, or those of the ways or places that are named; 1 if one breaks the rule."""
+    cases = all_cases()
+    if names := set(sys.argv[1:]):
+        cases = [case for case in cases if names & {case.way, case.place, case.what}]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, open_bed(Path(folder)) as bed:
+        found = run(bed, cases)
+    print("\n".join(table(found)))
+    print(f"{len(found)} requests, {time.monotonic() - began:.0f} s")
     return int(any(verdict not in ("whole", "moved", "error") for verdict in found.values()))
 
 

@@ -22,7 +22,9 @@ from gateway.routing.trust import (
     BUSY_GAP_S,
     BUSY_S,
     DIFFERENT,
+    HOLD_S,
     LONG_PAUSE_S,
+    MOST_HOLD_S,
     PAUSE_S,
     PROBES,
     Trust,
@@ -80,6 +82,58 @@ def test_bad_probes_make_a_fault_and_a_good_one_ends_it() -> None:
     assert not probed(trust, "failed", PAUSE_S + LONG_PAUSE_S)
     assert probed(trust, "passed", PAUSE_S + 2 * LONG_PAUSE_S)
     assert trust.state == "trusted"
+
+
+def relapsed(trust: Trust, now: float) -> float:
+    """Requests fail at `now`, and probes pass; how long it takes until the worker is trusted."""
+    for number in range(DIFFERENT):
+        trust.failed(named(number), WHY)
+    assert trust.state == "unproven"
+    return comes_back_s(trust, now, 0.25)
+
+
+def comes_back_s(trust: Trust, now: float, step_s: float) -> float:
+    """How long it takes from `now` until passed probes restore the trust."""
+    began = now
+    while trust.state != "trusted":
+        if (serial := trust.next_probe(now)) is not None:
+            trust.probe_ended(serial, "passed", now, is_moving=False, is_idle=True)
+        now += step_s
+        assert now < began + 1000.0
+    return now - began
+
+
+def test_a_worker_that_passes_probes_and_fails_every_request_comes_back_ever_later() -> None:
+    """Each relapse without a request that got its tokens doubles the probing, up to a bound."""
+    trust = Trust()
+    waits = [relapsed(trust, 100.0 * number) for number in range(12)]
+    assert waits[0] < PAUSE_S
+    assert waits == sorted(waits)
+    assert waits[2] >= 2 * HOLD_S
+    assert MOST_HOLD_S <= waits[-1] < MOST_HOLD_S + 1
+    assert waits[-1] == waits[-2]
+
+
+def test_a_request_that_gets_its_tokens_ends_the_row_of_relapses() -> None:
+    trust = Trust()
+    for number in range(5):
+        relapsed(trust, 100.0 * number)
+    assert trust.is_suspect
+    trust.succeeded()
+    assert relapsed(trust, 1000.0) < PAUSE_S
+
+
+def test_a_relapse_is_probed_seldom_and_a_fault_is_seen_all_the_same() -> None:
+    trust = Trust()
+    for number in range(8):
+        relapsed(trust, 100.0 * number)
+    for number in range(DIFFERENT):
+        trust.failed(named(number), WHY)
+    assert not probed(trust, "passed", 900.0)
+    assert trust.next_probe(900.0 + LONG_PAUSE_S / 2) is None
+    assert not probed(trust, "failed", 900.0 + LONG_PAUSE_S)
+    assert probed(trust, "failed", 901.0 + LONG_PAUSE_S)
+    assert trust.state == "faulty"
 
 
 def test_a_late_probe_of_an_engine_that_works_for_others_means_nothing() -> None:
@@ -156,12 +210,13 @@ def test_trust_ends_only_by_evidence_and_always_comes_back(steps: list[tuple[str
         elif (serial := trust.next_probe(now)) is not None:
             result: ProbeResult = what  # type: ignore[assignment]
             trust.probe_ended(serial, result, now, is_moving=bool(value), is_idle=True)
-            assert what != "passed" or trust.state == "trusted"
+            assert what == "passed" or trust.state != "trusted"
             different.clear()
         if before == "trusted" and trust.state != "trusted":
             assert len(different) >= DIFFERENT or refusals >= 2
             assert trust.state == "unproven"
     assert trust.is_suspect or trust.state == "trusted"
+    assert comes_back_s(trust, now, LONG_PAUSE_S) <= MOST_HOLD_S + 2 * LONG_PAUSE_S
     trust.succeeded()
     assert (trust.state, trust.is_suspect) == ("trusted", False)
 

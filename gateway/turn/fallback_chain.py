@@ -322,8 +322,14 @@ def _none_answered(
     if refusals and not failures:
         return soonest_refusal(refusals)
     retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]
-    text = "No provider could answer: " + "; ".join(map(str, failures)) + "."
+    text = "No provider could answer: " + "; ".join(map(_told, failures)) + "."
     text = " ".join([text, *dict.fromkeys(error.message for error in refusals)])
     if failures and all(error.status == 429 for error in failures):
         return ApiError(429, text, code="busy", retry_after_s=min(retry_after, default=5))
     return ApiError(502, text, code="no_provider_answered")
+
+
+def _told(failure: ProviderFailed) -> str:
+    """The failure with the provider's own words behind it, if it sent any."""
+    text, words = str(failure), failure.words
+    return f"{text}: {words}" if words and words not in text else text

@@ -5,6 +5,7 @@ stream was checked before: every event is a JSON object, and none is an error. M
 APIs.
 """
 
+import hashlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -60,6 +61,7 @@ class ChatEvents:
         self._emit = emit
         self._needs_objects = needs_objects
         self._parts = CallParts()
+        self._legacy_id = ""
         self._calls: dict[int, _Call] = {}
         self._late_text: list[str] = []
         self._reason = "stop"
@@ -92,7 +94,7 @@ class ChatEvents:
             self._usage = usage_of(data) or self._usage
         for choice in _dicts(chunk.get("choices")):
             if choice.get("index", 0) == 0:
-                self._take_choice(choice, choice.get("delta"))
+                self._take_choice(choice, choice.get("delta"), data)
 
     def _take_body(self, event: UpstreamBody) -> None:
         answer = _object(event.body) or {}
@@ -103,23 +105,34 @@ class ChatEvents:
         self._usage = usage_of(event.body)
         choices = _dicts(answer.get("choices"))
         if choices:
-            self._take_choice(choices[0], choices[0].get("message"))
+            self._take_choice(choices[0], choices[0].get("message"), event.body)
         self._end()
 
-    def _take_choice(self, choice: dict[str, Any], said: object) -> None:
+    def _take_choice(self, choice: dict[str, Any], said: object, data: bytes) -> None:
         if isinstance(said, dict):
             thought = said.get("reasoning_content") or said.get("reasoning")
             if isinstance(thought, str) and thought:
                 self._emit(ReasoningDelta(0, thought))
             if text := _text_of(said.get("content")) or _text_of(said.get("refusal")):
                 self._take_text(text)
-            if given := said.get("tool_calls"):
+            given = said.get("tool_calls") or self._legacy_call(said.get("function_call"), data)
+            if given:
                 for part in self._parts.take(given):
                     self._take_part(part)
         if isinstance(reason := choice.get("finish_reason"), str):
             self._reason = reason
         if isinstance(stop := choice.get("stop_reason"), str):
             self._stop = stop  # as vLLM tells which stop string it was
+
+    def _legacy_call(self, function: object, data: bytes) -> list[dict[str, Any]]:
+        """`function_call`, which was before `tool_calls`, as a part of them. It has no id: that of
+        the answer and its time, in `data`, make one that no other turn has.
+        """
+        if not isinstance(function, dict):
+            return []
+        if not self._legacy_id:
+            self._legacy_id = f"call_{hashlib.blake2b(data, digest_size=12).hexdigest()}"
+        return [{"index": 0, "id": self._legacy_id, "function": function}]
 
     def _take_text(self, text: str) -> None:
         if self._calls:

@@ -315,7 +315,11 @@ class Provider:
             async with self._exchange(
                 path, headers, b"*/*", kind, body, self.config.answer_s
             ) as response:
-                self._check_status(response, path)
+                try:
+                    self._check_status(response, path)
+                except ProviderFailed as failure:
+                    await self._note_words(failure, response)
+                    raise
                 pieces = BoundedBody(response.body, self.config.read_s)
                 bounded = HttpResponse(response.status, response.headers, pieces)
                 checked = await self._checked(path, bounded)
@@ -414,17 +418,22 @@ class Provider:
         try:
             self._check_status(response, _CHAT)
         except ProviderFailed as failed:
-            if response.status < 500:
-                raise  # its words would be about our account there
-            error = error_of(response.status, await self._first_bytes(response))
-            if error is None:
-                raise
-            if error.code == OVERFLOW:
+            error = await self._note_words(failed, response)
+            if error is not None and error.code == OVERFLOW:
                 return self._refusal(error)
-            words = self._redaction.of(quoted(error.message).encode()).decode()
-            failed.words = words
             raise
         return None
+
+    async def _note_words(self, failed: ProviderFailed, response: HttpResponse) -> ApiError | None:
+        """Put the words in the body of a 5xx into `failed`; the error that the body tells. Those of
+        other statuses would be about our account there.
+        """
+        if response.status < 500:
+            return None
+        error = error_of(response.status, await self._first_bytes(response))
+        if error is not None:
+            failed.words = self._redaction.of(quoted(error.message).encode()).decode()
+        return error
 
     async def _first_bytes(self, response: HttpResponse) -> bytes:
         """What comes of a body within `WORDS_S`."""

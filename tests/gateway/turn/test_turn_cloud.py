@@ -205,9 +205,28 @@ async def test_when_nobody_answers_the_client_learns_who_failed_but_not_where() 
     asked = await ask_chain(*fakes, stream=True)
     assert asked.error is not None
     assert asked.error.status == 502
-    says = "No provider could answer: p0 failed with status 500; p1 failed with status 401."
+    says = "No provider could answer: p0 failed with status 500: no; p1 failed with status 401."
     assert asked.error.message == says
     assert_nothing_internal(asked, *fakes)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("told", "reads"),
+    [
+        ({"error": {"message": "Model is cold."}}, "p0 failed with status 503: Model is cold"),
+        ({"detail": "no GPU for {key}"}, "p0 failed with status 503: no GPU for [redacted]"),
+        ("<html>x</html>", "p0 failed with status 503"),
+    ],
+)
+async def test_the_words_of_a_failing_provider_reach_the_client(
+    told: object, reads: str, *, stream: bool
+) -> None:
+    """As an error in the client's form, without secrets; web pages say nothing to clients."""
+    text = told if isinstance(told, str) else json.dumps(told).replace("{key}", KEY)
+    asked = await ask_chain(FakeProvider(status=503, error_body=text.encode()), stream=stream)
+    assert asked.error is not None
+    assert asked.error.message == f"No provider could answer: {reads}."
 
 
 SOUND = [

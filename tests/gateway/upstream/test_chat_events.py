@@ -157,6 +157,47 @@ def test_a_whole_answer_is_read_at_once() -> None:
     ]
 
 
+LEGACY = {"name": "f", "arguments": '{"x":1}'}
+
+
+def calls_of(found: list[TurnEvent]) -> tuple[str, str, str]:
+    """The id, the name and the arguments of the only call."""
+    (start,) = [one for one in found if isinstance(one, ToolCallStart)]
+    arguments = "".join(one.text for one in found if isinstance(one, ToolCallArguments))
+    assert found[-1] == Finished(0, "tool_calls")
+    return start.id, start.name, arguments
+
+
+def test_a_legacy_call_of_a_stream_is_a_call() -> None:
+    """Servers from before `tool_calls` send `function_call`, some with the name in every part."""
+    parts = [
+        {"name": "f", "arguments": ""},
+        {"arguments": '{"x"'},
+        {"name": "f", "arguments": ":1}"},
+    ]
+    found = read(*[chunk(function_call=one) for one in parts], chunk("function_call"), DONE)
+    call_id, name, arguments = calls_of(found)
+    assert (name, arguments) == ("f", LEGACY["arguments"])
+    assert call_id.startswith("call_")
+
+
+def test_a_legacy_call_of_a_whole_answer_is_a_call_with_an_id_of_its_own() -> None:
+    ids = set()
+    for answer_id in ("one", "two"):
+        choice = {"message": {"content": None, "function_call": LEGACY}, "finish_reason": "stop"}
+        answer = {"id": answer_id, "choices": [choice]}
+        call_id, *said = calls_of(read(UpstreamBody(200, json.dumps(answer).encode())))
+        assert said == list(LEGACY.values())
+        ids.add(call_id)
+    assert len(ids) == 2
+
+
+def test_a_call_in_both_forms_is_one() -> None:
+    call = {"id": "a", "index": 0, "function": LEGACY}
+    found = read(chunk(tool_calls=[call], function_call=LEGACY), chunk("tool_calls"), DONE)
+    assert calls_of(found) == ("a", *LEGACY.values())
+
+
 def test_a_refusal_is_an_error_with_its_words() -> None:
     """The status is the provider's."""
     (failed,) = read(UpstreamBody(400, b'{"error":{"message":"no","code":"y"}}'))

@@ -74,6 +74,9 @@ STALLED: Final = Overdue(has_begun=True)
 STOPPED: Final = Stopped()
 
 
+_EMPTY: Final = "it says that a limit is reached, and gave no token"
+
+
 class Attempt:
     """One sequence on one worker. `expected` is the offset of the next output token. The attempt is
     over once it has an `outcome`, which rings `ended`. `silence` bounds the silence about it, None
@@ -141,6 +144,11 @@ class Attempt:
         lease.on_lost = self.lose
         if lease.is_lost:
             self.lose()
+
+    @property
+    def generates(self) -> bool:
+        """Whether its result are tokens."""
+        return self.on_embedding is None and self.on_scored is None
 
     def __repr__(self) -> str:
         return f"<Attempt {self.request_id.hex()[:8]}/{self.number} at {self.expected}>"
@@ -294,6 +302,9 @@ class Attempts:
             num_sent = message.output_tokens - (message.matched is not None)
             if num_sent != attempt.expected:
                 return f"{num_sent} tokens were sent and {attempt.expected} came"
+            if message.reason == "length" and not num_sent and attempt.generates:
+                attempt.end(msgspec.structs.replace(message, reason="error", detail=_EMPTY))
+                return None
             with _EndsOnError(attempt):
                 attempt.on_complete(message)
             self._moving.add(worker_id)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.chaos.bed import open_bed
-from tests.chaos.ways import all_cases, pairwise, run
+from tests.chaos.ways import all_cases, never_asked, pairwise, run
 
 
 def test_every_pair_is_met() -> None:
@@ -17,6 +17,7 @@ def test_every_answer_is_whole_or_moved_or_one_error(tmp_path: Path) -> None:
     """None hangs, and no half answer passes for a whole one."""
     with open_bed(tmp_path) as bed:
         found = run(bed, pairwise())
+        assert len(never_asked(bed, found)) < len(found) / 4
     wrong = {case: what for case, what in found.items() if what not in ("whole", "moved", "error")}
     assert not wrong
     assert "moved" in found.values()

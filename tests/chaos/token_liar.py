@@ -190,8 +190,11 @@ def _twice(liar: Liar, sequence: FakeSequence) -> None:
 
 
 def _outside(liar: Liar, sequence: FakeSequence) -> None:
-    """A token that the vocabulary does not have."""
-    liar.show(sequence, [2**31 - 1])
+    """Tokens that the vocabulary does not have. They have no text, as the padding of a vocabulary
+    has none; the rest is right.
+    """
+    words = liar.words[sequence.num_sent :]
+    liar.show(sequence, [2**31 - 1, *words, 2**31 - 2])
     liar.end(sequence)
 
 

@@ -20,6 +20,25 @@ async def test_the_stop_token_counts_though_it_is_not_sent() -> None:
         assert asked.usage.completion_tokens == 1
 
 
+async def test_a_limit_that_is_reached_without_a_token_is_no_answer() -> None:
+    """An engine that says `length` at once has failed: the request moves, and only the right answer
+    reaches the client.
+    """
+    fake = FakeWorker("w1", text=TEXT)
+    fake.pause_after = 0
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await fake.wait(Submit)
+        (sequence,) = fake.running.values()
+        fake.pause_after = None
+        fake.finish(sequence, "length")
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert (asked.text, asked.reasons) == (TEXT, ["stop"])
+        assert len(fake.all_of(Submit)) == 2
+
+
 async def test_last_tokens_that_are_missing_fail_the_link() -> None:
     """The end tells how many tokens were sent: an answer is never cut short silently."""
     fake = FakeWorker("w1", text=TEXT)

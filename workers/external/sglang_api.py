@@ -80,6 +80,11 @@ class SglangApi(OneHealthTarget):
 
     grammar_forms = SGLANG_FORMS
     fact_targets = (_SERVER, _OLD_SERVER, _MODELS)
+    health_targets = (_SERVER, _OLD_SERVER, _MODELS, *OneHealthTarget.health_targets)
+    """`/health` of an idle server generates a token (sgl-project/sglang #8444, `health_generate` in
+    `http_server.py`), unless SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION is off. `/server_info` asks
+    the scheduler for its state, so it is free and shows whether the scheduler lives.
+    """
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
         """The limits. Raises `ConfigError` for a version that returns wrong ids."""

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from workers.bridge.engine_client import EngineClient
-from workers.external import OpenAiApi
+from workers.external import EngineQuestions, OpenAiApi, SglangApi
 
 LIVE, READY, MODELS, HEALTH = "/health/liveliness", "/health/readiness", "/v1/models", "/health"
 
@@ -37,13 +37,17 @@ class Server:
 
 
 @asynccontextmanager
-async def asking(server: Server, health: str | None = None) -> AsyncIterator[EngineClient]:
+async def asking(
+    server: Server, health: str | None = None, api: EngineQuestions | None = None
+) -> AsyncIterator[EngineClient]:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, server.handle, listeners)
         url = f"http://127.0.0.1:{port}"
-        client = EngineClient(url, OpenAiApi("m"), api_key=None, max_connections=4, health=health)
+        client = EngineClient(
+            url, api or OpenAiApi("m"), api_key=None, max_connections=4, health=health
+        )
         yield client
         client.close()
         nursery.cancel_scope.cancel()
@@ -75,6 +79,19 @@ async def test_what_costs_nothing_is_asked(
         for _ in range(5):
             assert await client.check()
     assert server.asked == {found: 5}
+
+
+@pytest.mark.parametrize("info", ["/server_info", "/get_server_info"])
+async def test_sglang_is_not_asked_to_generate(info: str) -> None:
+    """Its `/health` generates a token; its server information asks the scheduler for free."""
+    server = Server("sglang")
+    server.statuses[info] = 200
+    async with asking(server, api=SglangApi()) as client:
+        assert await client.health() == 200
+        server.asked.clear()
+        for _ in range(5):
+            assert await client.check()
+    assert server.asked == {info: 5}
 
 
 async def test_a_path_may_be_configured() -> None:

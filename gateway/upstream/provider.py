@@ -425,13 +425,9 @@ class Provider:
         return None
 
     async def _note_words(self, failed: ProviderFailed, response: HttpResponse) -> ApiError | None:
-        """Put the words in the body of a 5xx into `failed`; the error that the body tells. Those of
-        other statuses would be about our account there.
-        """
-        if response.status < 500:
-            return None
-        error = error_of(response.status, await self._first_bytes(response))
-        if error is not None:
+        """Put the words of a 5xx into `failed`: those of others would be about our account."""
+        body = await self._first_bytes(response) if response.status >= 500 else b""
+        if (error := error_of(response.status, body)) is not None:
             failed.words = self._redaction.of(quoted(error.message).encode()).decode()
         return error
 

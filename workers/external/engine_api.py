@@ -37,7 +37,7 @@ MODELS_TARGET: Final = "/v1/models"
 class OneHealthTarget:
     """The health check that an engine's own API is known to have."""
 
-    health_targets = HEALTH_TARGETS
+    health_targets: tuple[str, ...] = HEALTH_TARGETS
 
     def better_health(self, target: str, body: bytes) -> str | None:  # noqa: ARG002
         """None: no other target is better."""

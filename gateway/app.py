@@ -124,7 +124,8 @@ def build_services(
     )
     feed = EventFeed(process=gateway_index.name)
     span_export = _span_export(config, counters, gateway_index.name)
-    conversing = Conversing(config, feed.publish)
+    spending = Spending(config, environ, feed.publish)
+    conversing = Conversing(config, feed.publish, record_use=spending.record_use)
     traces = _traces(config, span_export, conversing)
     dispatcher = Dispatcher(core, feed)
     files.on_built = functools.partial(_tell_unknown_calls, config, dispatcher, feed)
@@ -148,7 +149,7 @@ def build_services(
         files=files,
         providers=_providers(config, environ),
         counters=counters,
-        spending=Spending(config, environ, feed.publish),
+        spending=spending,
         feed=feed,
         health=ProviderHealth(config.providers, feed),
         retries=RetryBudget(feed, counters),

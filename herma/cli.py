@@ -509,7 +509,7 @@ def _add_usage(commands: Commands) -> None:
     usage.add_argument(
         "--by",
         action="append",
-        choices=("day", "key", "model", "provider"),
+        choices=("day", "key", "model", "provider", "conversation"),
         help="group by; may be repeated (default: provider and model)",
     )
     usage.add_argument(

@@ -3,6 +3,7 @@
 Must not know SQL (`gateway.store`) or HTTP.
 """
 
+from gateway.spending.conversation_limits import UNCAPPED_TOKENS, most_tokens
 from gateway.spending.limits import Period, Saving, SpendingFigures, Window, day_of, window_of
 from gateway.spending.prices import MICRO, show_amount, to_micro
 from gateway.spending.rate_limits import Charge, RateLimits
@@ -12,6 +13,7 @@ from gateway.spending.thresholds import Passed, Thresholds
 
 __all__ = [
     "MICRO",
+    "UNCAPPED_TOKENS",
     "Bill",
     "Charge",
     "Passed",
@@ -23,6 +25,7 @@ __all__ = [
     "Thresholds",
     "Window",
     "day_of",
+    "most_tokens",
     "show_amount",
     "soonest_refusal",
     "to_micro",

@@ -9,7 +9,8 @@ processes have written, twice a second. Must not know limits or prices.
 import logging
 import math
 from collections.abc import Callable, Iterable
-from typing import Final
+from operator import add
+from typing import Any, Final
 
 import trio
 
@@ -17,10 +18,15 @@ from gateway.runtime import Wakeup, next_tick
 from gateway.store import (
     Balances,
     Claim,
+    ConversationUse,
     Entry,
+    Hold,
+    HoldEnd,
     LedgerError,
     LedgerStore,
+    OfConversations,
     Place,
+    Reached,
     Settlement,
     Usages,
     add_to,
@@ -50,10 +56,12 @@ class LedgerFull(HermaError):
 class _Batch:
     """Reservations that reach the disk together; `error` is why they never did."""
 
-    __slots__ = ("error", "is_done", "refused", "rows", "written")
+    __slots__ = ("error", "holds", "is_done", "reached", "refused", "rows", "written")
 
     def __init__(self) -> None:
         self.rows: list[Claim] = []
+        self.holds: list[Hold] = []
+        self.reached: dict[int, Reached] = {}
         self.refused: frozenset[int] = frozenset()
         self.written = Wakeup()
         self.is_done = False
@@ -74,6 +82,8 @@ class LedgerWriter:
         self._waiting = _Batch()
         self._settlements: list[Settlement] = []
         self._usage: Usages = {}
+        self._ends: list[HoldEnd] = []
+        self._uses: dict[tuple[str, ...], tuple[int, ...]] = {}
         self._has_work = trio.Event()
         self._looks_at = 0.0
         self._blind_for = ""
@@ -122,6 +132,34 @@ class LedgerWriter:
             raise batch.error
         return claim.number not in batch.refused
 
+    async def hold(self, hold: Hold) -> Reached | None:
+        """Return once the hold is on the disk, or the limit that it would exceed. Raises as
+        `reserve`; after a cancellation it may be there, so end it.
+        """
+        batch = self._waiting
+        if len(batch.holds) >= MAX_WAITING:
+            raise LedgerFull("too many requests wait for the ledger")
+        batch.holds.append(hold)
+        self._has_work.set()
+        while not batch.is_done:
+            await batch.written.wait()
+        if batch.error is not None:
+            raise batch.error
+        return batch.reached.get(hold.number)
+
+    def end_hold(self, end: HoldEnd) -> None:
+        """Write the end of a hold soon."""
+        self._ends.append(end)
+        self._has_work.set()
+
+    def record_use(self, use: ConversationUse) -> None:
+        """Write usage of a conversation. It is added up and written within `USAGE_DELAY_S`."""
+        if not self._usage and not self._uses:
+            self._has_work.set()
+        named = use[:5]
+        before = self._uses.get(named, (0, 0, 0, 0, 0))
+        self._uses[named] = tuple(map(add, before, use[5:]))
+
     def settle(self, settlement: Settlement) -> None:
         """Write the end of a reservation soon. There are never more of these than reservations."""
         self._settlements.append(settlement)
@@ -144,7 +182,8 @@ class LedgerWriter:
         if not self._has_work.is_set():
             return
         self._has_work = trio.Event()
-        if not self._waiting.rows and not self._settlements:
+        batch = self._waiting
+        if not (batch.rows or batch.holds or self._settlements or self._ends):
             # Only usage, for which no request waits: a reservation may come first.
             with trio.move_on_after(USAGE_DELAY_S):
                 await self._has_work.wait()
@@ -156,14 +195,21 @@ class LedgerWriter:
         batch, self._waiting = self._waiting, _Batch()
         settlements, self._settlements = self._settlements, []
         usage, self._usage = self._usage, {}
-        if not (batch.rows or settlements or usage):
+        ends, self._ends = self._ends, []
+        uses, self._uses = self._uses, {}
+        if not (batch.rows or batch.holds or settlements or ends or usage or uses):
             return True
+        rows = [ConversationUse(*named, *sums) for named, sums in uses.items()]  # type: ignore[arg-type]
+        given = OfConversations(batch.holds, ends, rows) if batch.holds or ends or rows else None
         failure = None
         try:
             with trio.CancelScope(shield=True):
+                parts: list[Any] = [batch.rows, settlements, usage.values()]
+                parts += [] if given is None else [given]
                 batch.refused = await trio.to_thread.run_sync(
-                    store.write, batch.rows, settlements, usage.values(), limiter=self._thread
+                    store.write, *parts, limiter=self._thread
                 )
+            batch.reached = store.reached if batch.holds else {}
             self.trouble = store.trouble
             if batch.refused:
                 await self._look(store)
@@ -172,6 +218,9 @@ class LedgerWriter:
             failure = error
             # Settlements and other usage go into the next batch; reservations are refused.
             self._settlements[:0] = settlements
+            self._ends[:0] = ends
+            for row in rows:
+                self.record_use(row)
             for entry in usage.values():
                 add_to(self._usage, entry)
             self._has_work.set()

@@ -14,7 +14,8 @@ import msgspec
 import trio
 
 from config import Config, FallbackConfig, ledger_path, list_prices, secret_of
-from gateway.api import ApiError, ChargedBy, ChatRequest, Usage, unavailable
+from gateway.api import ApiError, ChargedBy, ChatRequest, Usage, spending_limit_reached, unavailable
+from gateway.spending.conversation_limits import limit_error, most_of, word_of
 from gateway.spending.ledger_writer import LedgerFull, LedgerWriter
 from gateway.spending.limits import (
     Account,
@@ -45,14 +46,17 @@ from gateway.store import (
     Claim,
     Column,
     CommonLimits,
+    ConversationUse,
     Entry,
+    Hold,
+    HoldEnd,
     LedgerError,
     LedgerStore,
     Settlement,
     read_report,
     spent_beside,
 )
-from gateway.telemetry import FleetEvent, LimitReached, TurnTrace
+from gateway.telemetry import ConversationRefused, FleetEvent, Limited, LimitReached, TurnTrace
 from protocol.errors import ConfigError
 
 UNBOUNDED_OUTPUT_TOKENS: Final = 131_072
@@ -61,6 +65,7 @@ output that providers offer.
 """
 
 _RETRY_AFTER_S: Final = 5
+_BUSY: Final = 429
 _MOST_TRIES: Final = 3
 """Each try fails because another process reserved first; after these nearly nothing is left."""
 
@@ -82,11 +87,23 @@ class Bill:
     ) -> None:
         self._spending = spending
         self._trace: TurnTrace | None = None
+        self.held: int | None = None
+        """The number of what is held for its conversation."""
         self._reservation = reservation
         self._price = price
         self._usage: Usage | None = None
         self._is_complete = False
         self._is_waived = False
+
+    @property
+    def most(self) -> int | None:
+        """The most that the request can cost, in micro-units; None if the price is unknown."""
+        return self._reservation.worst.cost
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether `most` is a bound."""
+        return self._reservation.worst.is_bounded
 
     def counted_in(self, trace: TurnTrace) -> "Bill":
         """This bill; what it comes to is also added to the `trace` of its turn."""
@@ -119,6 +136,8 @@ class Bill:
             self._trace.cost += entry.cost
             self._trace.spent_tokens += entry.prompt_tokens + entry.completion_tokens
         self._spending.settle(self._reservation, entry)
+        if self.held is not None:
+            self._spending.release(self.held, cost=0 if entry is None else entry.cost)
 
     def _entry(self) -> Entry | None:
         if self._is_waived:
@@ -167,6 +186,7 @@ class Spending:
         self._writer = LedgerWriter(lambda: self._books.watched(self._now()), self._books.see)
         self._tariffs: dict[tuple[str, str], Tariff] = {}
         self._is_kept = False
+        self._next_hold = 1
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the ledger until cancelled.
@@ -235,6 +255,70 @@ class Spending:
             if (bill := await self._make_durable(answer, price)) is not None:
                 return bill
         return _unrecorded(self._writer.trouble)
+
+    async def hold(
+        self, limited: Limited, *, tokens: int = 0, cost: int = 0, turns: int = 0
+    ) -> int | ApiError:
+        """Hold durably what a request of a conversation with limits can use, and return the number
+        for `release`; or return why it may not begin.
+        """
+        if not self._is_kept:
+            return _unrecorded()
+        number = self._next_hold
+        self._next_hold += 1
+        most = most_of(limited.limits)
+        given = limited.key, limited.name, self._now(), most, tokens, cost, turns
+        try:
+            reached = await self._writer.hold(Hold(number, *given))
+        except (LedgerError, LedgerFull):
+            return _unrecorded()
+        except trio.Cancelled:
+            self.release(number)
+            raise
+        if reached is None:
+            return number
+        error = limit_error(reached, self._config.ledger.currency)
+        if error.status != _BUSY:
+            self._publish(ConversationRefused(limited.name[:80], limited.key, word_of(reached)))
+        return error
+
+    def release(self, number: int, *, tokens: int = 0, cost: int = 0) -> None:
+        """Replace what was held by what was used. Never waits."""
+        self._writer.end_hold(HoldEnd(number, tokens, cost))
+
+    async def open_bill_of(
+        self,
+        limited: Limited | None,
+        key: str,
+        model: str,
+        target: FallbackConfig,
+        request: ChatRequest,
+        charged_by: ChargedBy = "answer",
+    ) -> Bill | ApiError:
+        """As `open_bill`, for a request of a conversation whose limit of money counts too."""
+        bill = await self.open_bill(key, model, target, request, charged_by)
+        if limited is None or limited.limits.money is None or isinstance(bill, ApiError):
+            return bill
+        cost = bill.most
+        if cost is None or not bill.is_bounded:
+            with bill:
+                bill.waive()
+            text = "A limit of money applies to this conversation, and the most that an answer of "
+            return spending_limit_reached(f"{text}`{target.provider}` can cost is unknown.", 60)
+        if cost == 0:
+            return bill
+        held = await self.hold(limited, cost=cost)
+        if isinstance(held, ApiError):
+            with bill:
+                bill.waive()
+            return held
+        bill.held = held
+        return bill
+
+    def record_use(self, use: ConversationUse) -> None:
+        """Count a request that has ended in its conversation. Never waits."""
+        if self._is_kept:
+            self._writer.record_use(use)
 
     def _tariff(self, target: FallbackConfig) -> Tariff:
         named = target.provider, target.model

@@ -4,12 +4,14 @@ of the Responses API: responses, the events of their streams, conversations.
 
 from gateway.store.balances import NOTHING, Balance, Balances, Cap, Place, add_cost, places_of
 from gateway.store.common_limits import CommonLimits, StoreUnreachable
+from gateway.store.conversation_sums import ConversationUse, Hold, HoldEnd, Most, Reached
 from gateway.store.ledger import (
     Claim,
     DayTotal,
     Entry,
     LedgerError,
     LedgerStore,
+    OfConversations,
     Settlement,
     Usages,
     add_to,
@@ -42,12 +44,18 @@ __all__ = [
     "Claim",
     "Column",
     "CommonLimits",
+    "ConversationUse",
     "DayTotal",
     "Entry",
+    "Hold",
+    "HoldEnd",
     "Insert",
     "LedgerError",
     "LedgerStore",
+    "Most",
+    "OfConversations",
     "Place",
+    "Reached",
     "Remove",
     "Report",
     "ResponseStore",

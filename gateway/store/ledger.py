@@ -25,6 +25,13 @@ from gateway.store.balances import (
     places_of,
 )
 from gateway.store.common_limits import CommonLimits, StoreUnreachable, Wish
+from gateway.store.conversation_sums import (
+    ConversationSums,
+    ConversationUse,
+    Hold,
+    HoldEnd,
+    Reached,
+)
 from gateway.store.gateway_slot import GatewaySlot
 from gateway.store.sqlite_file import BUSY_S, FileKind, looking, open_file
 from protocol.errors import ConfigError, HermaError
@@ -73,7 +80,9 @@ SELECT day, key, model, provider, 0, is_priced, COUNT(*), SUM(prompt_tokens), 0,
        SUM(completion_tokens), SUM(cost)
 FROM reservations WHERE id BETWEEN ? AND ? GROUP BY day, key, model, provider, is_priced
 """
-_SLOTS: Final = "SELECT DISTINCT id >> 40 FROM reservations"
+_SLOTS: Final = """
+SELECT id >> 40 FROM reservations UNION SELECT id >> 40 FROM conversation_holds
+"""
 _TOTALS: Final = """
 SELECT day, key, provider, SUM(cost) FROM usage
 WHERE day >= ? AND provider != '' GROUP BY day, key, provider
@@ -140,6 +149,17 @@ class Claim(NamedTuple):
     caps: tuple[Cap, ...] = ()
 
 
+class OfConversations(NamedTuple):
+    """What is written about conversations."""
+
+    holds: Sequence[Hold] = ()
+    ends: Sequence[HoldEnd] = ()
+    uses: Sequence[ConversationUse] = ()
+
+
+NO_CONVERSATIONS: Final = OfConversations()
+
+
 class DayTotal(NamedTuple):
     """What one key has spent at one provider on one day, unsettled requests included."""
 
@@ -172,6 +192,8 @@ class LedgerStore:
     ) -> None:
         self._path = path
         self._has_exchanged = False
+        self.reached: dict[int, Reached] = {}
+        """The holds of the last `write` that would exceed a limit."""
         self.trouble = ""
         """Why the last claims could not be shared with other hosts; empty if they could."""
         self._common: CommonLimits | None = None
@@ -189,6 +211,7 @@ class LedgerStore:
                 self._connection.execute("PRAGMA synchronous = FULL")
                 _check_currency(self._connection, path, currency)
                 self._balances = SharedBalances(self._connection)
+                self._conversations = ConversationSums(self._connection)
                 self._prepare(first_day, beside)
                 self._common = None if common is None else common(*_names_in(self._connection))
                 self._slot.admit_others()
@@ -201,9 +224,11 @@ class LedgerStore:
         claims: Iterable[Claim],
         settlements: Iterable[Settlement],
         entries: Iterable[Entry],
+        of_conversations: OfConversations = NO_CONVERSATIONS,
     ) -> frozenset[int]:
         """Write everything in one transaction, which is on the disk when this returns. Returns the
-        numbers of the claims that would exceed a cap, and are not written.
+        numbers of the claims that would exceed a cap, and are not written; `reached` has the holds
+        of conversations that would exceed a limit.
 
         A settlement whose reservation does not exist (any more) changes nothing, so writing one
         twice is safe; that of a claim takes it back. Raises `LedgerError` if nothing was written.
@@ -222,9 +247,23 @@ class LedgerStore:
                 refused = self._refused(new)
                 rows = (self._row(one) for one in new if one.number not in refused)
                 self._connection.executemany(_RESERVE, rows)
+                self._hold(of_conversations)
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
         return refused
+
+    def _hold(self, given: OfConversations) -> None:
+        """Ends first: what they give back may be held again."""
+        if given is NO_CONVERSATIONS:
+            return
+        for end in given.ends:
+            self._conversations.end(self._id(end.number), end.tokens, end.cost)
+        self.reached = {}
+        for one in given.holds:
+            reached = self._conversations.hold(self._id(one.number), one)
+            if reached is not None:
+                self.reached[one.number] = reached
+        self._conversations.add_uses(given.uses)
 
     def look(self, places: Iterable[Place]) -> dict[Place, Balance]:
         """Release the reservations of ended processes, and return what all other processes have
@@ -345,6 +384,7 @@ class LedgerStore:
                 return
             for (slot,) in self._connection.execute(_SLOTS).fetchall():
                 self._keep_left_open(slot)
+            self._conversations.forget_old(time.time())
             totals: dict[Place, Balance] = {}
             rows = self._connection.execute(_TOTALS, (first_day,))
             for day, key, provider, cost in (*rows, *beside):
@@ -364,6 +404,7 @@ class LedgerStore:
     def _keep_left_open(self, slot: int) -> None:
         """Turn the reservations of an ended process into unsettled usage."""
         span = slot << _SLOT_BITS, (slot + 1 << _SLOT_BITS) - 1
+        self._conversations.bury(*span)
         left = [Entry(*row) for row in self._connection.execute(_LEFT_OPEN, span).fetchall()]
         for one in left:
             self._change(one.provider, one.key, one.day, Balance(one.cost, -one.cost))

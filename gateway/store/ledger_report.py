@@ -17,7 +17,7 @@ from gateway.store.ledger import LEDGER, DayTotal, currency_of
 from gateway.store.sqlite_file import open_for_reading
 from protocol.errors import ConfigError
 
-Column = Literal["day", "key", "model", "provider"]
+Column = Literal["day", "key", "model", "provider", "conversation"]
 
 # Reservations count as unsettled requests: if the gateway was killed, they stay open.
 _ROWS: Final = """
@@ -34,6 +34,14 @@ FROM (
 )
 WHERE day >= ?
 """
+
+
+_OF_CONVERSATIONS: Final = """
+SELECT {by}SUM(requests), SUM(prompt_tokens), SUM(cached_tokens), SUM(completion_tokens), SUM(cost),
+       0, 0, 0
+FROM conversation_usage WHERE day >= ?
+"""
+_HAS_CONVERSATIONS: Final = "SELECT 1 FROM sqlite_master WHERE name = 'conversation_usage'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,8 @@ class Report:
 
 def read_report(path: Path, by: Sequence[Column], first_day: str) -> Report | None:
     """The usage from `first_day` on (2026-11-01), grouped `by` columns, in the ledger at `path` and
-    those of further processes beside it; None if no ledger exists.
+    those of further processes beside it. By conversation it is the usage of ended requests that
+    belong to one. None if no ledger exists.
 
     Raises `ConfigError` if a file cannot be read, is no ledger or of another currency.
     """
@@ -104,7 +113,7 @@ def _read_file(path: Path, by: Sequence[Column], first_day: str) -> Report:
             # One transaction: groups and their sum are of the same moment.
             connection.execute("BEGIN")
             rows = _read(connection, by, first_day)
-            total = _read(connection, (), first_day)
+            total = _read(connection, (), first_day, of_conversations="conversation" in by)
             currency = currency_of(connection)
     except (OSError, sqlite3.Error) as error:
         raise ConfigError(f"cannot read the ledger {path}: {error}") from error
@@ -126,9 +135,19 @@ def _sum(one: Row | None, other: Row) -> Row:
     return Row(other.group, *counts)
 
 
-def _read(connection: sqlite3.Connection, by: Sequence[Column], first_day: str) -> list[Row]:
+def _read(
+    connection: sqlite3.Connection,
+    by: Sequence[Column],
+    first_day: str,
+    *,
+    of_conversations: bool = False,
+) -> list[Row]:
     columns = ", ".join(by)
-    statement = _ROWS.format(by=f"{columns}, " if by else "")
+    of_conversations = of_conversations or "conversation" in by
+    if of_conversations and connection.execute(_HAS_CONVERSATIONS).fetchone() is None:
+        return []
+    form = _OF_CONVERSATIONS if of_conversations else _ROWS
+    statement = form.format(by=f"{columns}, " if by else "")
     if by:
         statement += f"GROUP BY {columns} ORDER BY {columns}"
     found = connection.execute(statement, (first_day,))

@@ -15,6 +15,7 @@ from typing import Final, Protocol, final
 
 import msgspec
 
+from config import ConversationLimitsConfig
 from gateway.api import Usage
 
 MAX_ATTEMPTS: Final = 24
@@ -93,13 +94,22 @@ class AttemptTrace(msgspec.Struct):
         self.output_tokens = output_tokens
 
 
+class Limited(msgspec.Struct, frozen=True):
+    """The conversation `name` of `key`, and what it may use at most."""
+
+    key: str
+    name: str
+    limits: ConversationLimitsConfig
+
+
 class TurnTrace(msgspec.Struct):
     """The part of a trace that turns write. `num_open` turns of the request `number` run now.
     `ticket` is the one that waits for a place, or 0. `prompt_tokens` is the sum over all prompts.
     `names` identify the request in events and logs. While the request runs, `prompt` has its packed
     ids and `text` that by which they can be read. `cost` is what providers charge for it so far,
     in micro-units, `spent_tokens` are those of all answers that were paid for or computed, with
-    their prompts. It is held for `hold_s` before it begins.
+    their prompts. It is held for `hold_s` before it begins. Its conversation may have
+    limits.
     """
 
     number: int = 0
@@ -116,6 +126,7 @@ class TurnTrace(msgspec.Struct):
     cost: int = 0
     spent_tokens: int = 0
     hold_s: float = 0.0
+    limited: Limited | None = None
 
     @property
     def output_tokens(self) -> int:

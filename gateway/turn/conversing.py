@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from config import Config, LoopsConfig
+from config import Config, ConversationLimitsConfig, LoopsConfig
 from gateway.api import ApiError, ChatRequest, Message
 from gateway.conversations import (
     Conversation,
@@ -28,7 +28,9 @@ from gateway.conversations import (
     tools_of,
 )
 from gateway.prompt import ModelText, decode_raw
-from gateway.telemetry import FleetEvent, LoopFound, RequestTrace
+from gateway.spending import day_of
+from gateway.store import ConversationUse
+from gateway.telemetry import FleetEvent, Limited, LoopFound, RequestTrace
 from gateway.turn.caller import Caller
 
 SWEEP_S: Final = 60.0
@@ -39,15 +41,21 @@ _HINT: Final = (
 )
 
 
+def _forget(_use: ConversationUse) -> None:
+    """Without a ledger no usage is recorded."""
+
+
 class Conversing:
-    """`publish` takes events, `unix_time` returns seconds since 1970."""
+    """`publish` takes events, `unix_time` returns seconds since 1970, `record_use` takes usage."""
 
     def __init__(
         self,
         config: Config,
         publish: Callable[[FleetEvent], None],
         unix_time: Callable[[], float] = time.time,
+        record_use: Callable[[ConversationUse], None] = _forget,
     ) -> None:
+        self._record_use = record_use
         self.book = ConversationBook()
         self._publish = publish
         self._now = unix_time
@@ -59,6 +67,9 @@ class Conversing:
 
     def reconfigure(self, config: Config) -> None:
         """Apply `config` from now on."""
+        own, keys = config.limits.conversation, config.keys
+        self._limit = own if own.any else None
+        self._limits = {key.name: _merged(own, key.limits.conversation) for key in keys}
         self._repairs = [Repair(table) for table in config.repairs if table.on]
         self._loops = config.loops
         self._first = config.loops.first
@@ -78,6 +89,9 @@ class Conversing:
         if visit is None:
             return request
         trace.conversation = visit.conversation.name
+        limits = self._limits.get(caller.key, self._limit)
+        if limits is not None:
+            trace.turn.limited = Limited(caller.key, trace.conversation, limits)
         if trace.number:
             self._visits[trace.number] = visit
         if self._first is not None and len(request.messages) >= 2 * self._first:
@@ -102,6 +116,7 @@ class Conversing:
             cost=trace.turn.cost,
             busy_s=ended_at - trace.received_at,
         )
+        self._record(visit.conversation.name, trace, now)
         if now >= self._sweeps_at:
             self._sweeps_at = now + SWEEP_S
             self.book.sweep(now)
@@ -115,6 +130,18 @@ class Conversing:
             if repair.is_for(client):
                 request = repair.mended(request)
         return request
+
+    def _record(self, name: str, trace: RequestTrace, now: float) -> None:
+        """The usage of an ended request, for `herma usage --by conversation`."""
+        usage = trace.usage
+        if usage is None and not trace.turn.cost:
+            return
+        counts = (0, 0, 0)
+        if usage is not None:
+            counts = usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
+        provider = trace.served_by.removeprefix("cloud:") if "cloud:" in trace.served_by else ""
+        given = day_of(now), trace.key, trace.model, provider, name
+        self._record_use(ConversationUse(*given, 1, *counts, trace.turn.cost))
 
     def _examine(self, visit: Visit, trace: RequestTrace) -> None:
         """Look for what broke the prefix of this prompt, if it was one of tokens."""
@@ -160,6 +187,16 @@ class Conversing:
         if _is_due(loops.slow, loop):
             trace.turn.hold_s = loops.slow_s
         return _changed(request, loop, loops)
+
+
+def _merged(
+    own: ConversationLimitsConfig, of_key: ConversationLimitsConfig
+) -> ConversationLimitsConfig | None:
+    """The limits of a key's conversations, one by one; None if there is none."""
+    values = msgspec.structs.asdict(of_key)
+    given = {name: value for name, value in values.items() if value is not None}
+    merged = msgspec.structs.replace(own, **given)
+    return merged if merged.any else None
 
 
 def _seconds_of(trace: RequestTrace, tokens: int) -> float:

@@ -152,8 +152,7 @@ async def ask_chain(
         if failures and not services.retries.may_retry(target.provider, trio.current_time()):
             break
         sent = _request_for(services, asked, caller, target)
-        charge = "answer" if path is None else charged_by(path)
-        bill = await services.spending.open_bill(caller.key, model, target, sent.request, charge)
+        bill = await _bill(services, caller, model, target, sent, path)
         if isinstance(bill, ApiError):
             refusals.append(bill)
             continue
@@ -191,6 +190,20 @@ def _asked(
     if resumption is None or not resumption.is_cut:
         return request
     return resumption.asked_of_provider(provider.config, target)
+
+
+async def _bill(
+    services: Services,
+    caller: Caller,
+    model: str,
+    target: FallbackConfig,
+    sent: ProviderRequest,
+    path: str | None,
+) -> Bill | ApiError:
+    charge = "answer" if path is None else charged_by(path)
+    limited = caller.trace.turn.limited
+    given = caller.key, model, target, sent.request, charge
+    return await services.spending.open_bill_of(limited, *given)
 
 
 def _begin(services: Services, caller: Caller, name: str, reason: str) -> AttemptTrace:

@@ -7,6 +7,7 @@ the nursery of a request with several choices. Must not know HTTP or frames.
 from collections.abc import Awaitable, Sequence
 from functools import partial
 
+import msgspec
 import trio
 
 from config import FallbackConfig
@@ -21,6 +22,8 @@ from gateway.api import (
     poisoned_request,
 )
 from gateway.routing import ModelView, RouteRequest, UseProvider
+from gateway.spending import UNCAPPED_TOKENS, most_tokens
+from gateway.telemetry import TurnTrace
 from gateway.turn.caller import Caller
 from gateway.turn.fallback_chain import answer_by_chain
 from gateway.turn.open_turns import Claim, Emit
@@ -65,6 +68,7 @@ class Turn:
         "_caller",
         "_emit",
         "_error",
+        "_held",
         "_is_unsupported",
         "_model",
         "_request",
@@ -86,13 +90,15 @@ class Turn:
         self._model = ""
         self._usage: Usage | None = None
         self._resumption: Resumption | None = None
+        self._held: int | None = None
 
     async def run(self, emit: Emit) -> None:
         """Answer by a worker, else by the providers."""
         self._emit = emit
         with self:
-            if (hold_s := self._caller.trace.turn.hold_s) > 0:
-                await self._hold(hold_s)
+            trace = self._caller.trace.turn
+            if trace.limited is not None or trace.hold_s > 0:
+                await self._hold(trace)
             identity = self._caller.key, self._request.fingerprint
             if deaths := self._services.dispatcher.poison_deaths(identity):
                 raise poisoned_request(deaths)
@@ -100,9 +106,23 @@ class Turn:
             if provider is not None:
                 await self._ask_providers(provider)
 
-    async def _hold(self, seconds: float) -> None:
-        with self._services.open_turns.interruptible():
-            await trio.sleep(seconds)
+    async def _hold(self, trace: TurnTrace) -> None:
+        """Wait as long as the conversation has to, and hold what the request may use of its limits.
+        Raises `ApiError` if a limit is reached.
+        """
+        if trace.hold_s > 0:
+            with self._services.open_turns.interruptible():
+                await trio.sleep(trace.hold_s)
+        if trace.limited is None:
+            return
+        tokens, limit = 0, trace.limited.limits.tokens
+        if limit is not None:
+            self._request = with_cap(self._request, min(limit, UNCAPPED_TOKENS))
+            tokens = most_tokens(self._request)
+        held = await self._services.spending.hold(trace.limited, tokens=tokens, turns=1)
+        if isinstance(held, ApiError):
+            raise held
+        self._held = held
 
     def __enter__(self) -> None:
         services = self._services
@@ -116,6 +136,8 @@ class Turn:
         self._services.open_turns.close(self._task)
         trace = self._caller.trace
         trace.turn.num_open -= 1
+        if self._held is not None:
+            self._services.spending.release(self._held, tokens=trace.turn.spent_tokens)
         if trace.ended_at is not None:
             self._services.traces.end_turn(trace.turn)
         if not isinstance(error, ApiError):
@@ -301,6 +323,14 @@ class Turn:
         usage = self._usage = _usage_of(job, choices)
         self._emit(usage)
         return usage
+
+
+def with_cap(request: ChatRequest, most: int) -> ChatRequest:
+    """`request` with a cap on its output, if it has none."""
+    if request.max_tokens is not None or request.embeds:
+        return request
+    raw = {**request.raw, "max_tokens": most}
+    return msgspec.structs.replace(request, max_tokens=most, raw=raw)
 
 
 def _usage_of(job: Job, choices: Sequence[SequenceRun]) -> Usage:

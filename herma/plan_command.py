@@ -205,6 +205,8 @@ def _forms(stored: Stored) -> tuple[tuple[str, bool], ...]:
     """How weights, and keys and values, may be kept: those of a checkpoint in 8 or 4 bits stay."""
     if stored.is_int4:
         return ("int4", False), ("int4", True)
+    if stored is Stored.MXFP4:
+        return ("mxfp4", False), ("mxfp4", True)
     in_8_bits = ("fp8", False), ("fp8", True)
     if stored.is_fp8:
         return in_8_bits

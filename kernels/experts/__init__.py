@@ -8,8 +8,11 @@ doubled one. A pair is a row and one of its K experts: pair t K + j is row t wit
 With `invariant` a row's result is bit for bit the same whatever rows stand beside it.
 """
 
+from typing import Final
+
 from torch import Tensor
 
+from kernels.choose import uses_triton
 from kernels.experts import reference
 from kernels.experts.shapes import (
     Activation,
@@ -21,6 +24,9 @@ from kernels.experts.shapes import (
 )
 from kernels.fp8 import Weight
 
+_PAIRS_OF_EXPERT: Final = 4
+"""A list is built where pairs share experts: of more pairs than a fourth of the experts."""
+
 __all__ = ["Activation", "ExpertWeights", "Routed", "Routing", "mix", "route"]
 
 
@@ -29,6 +35,10 @@ def route(
 ) -> Routed:
     """Choose and weigh the experts of each row of x [T, hidden]. Raises `ValueError`."""
     check_router(x, weights, routing)
+    if uses_triton(x):
+        from kernels.experts import router
+
+        return router.route(x, weights, routing)
     return reference.route(x, weights, routing, invariant=invariant)
 
 
@@ -51,9 +61,37 @@ def mix(
     `ValueError`.
     """
     check_stacks(x, gate_up, down, routing.num_experts)
+    if uses_triton(x):
+        given = x, gate_up, down, weights, routed, routing, activation, residual
+        return _on_card(*given, invariant=invariant)
     gated = reference.gate_up(
         x, gate_up, weights.gate_up_bias, routed, routing, activation, invariant=invariant
     )
     return reference.down(
         gated, down, weights.down_bias, routed, routing, residual, invariant=invariant
     )
+
+
+def _on_card(
+    x: Tensor,
+    gate_up: Weight,
+    down: Weight,
+    weights: ExpertWeights,
+    routed: Routed,
+    routing: Routing,
+    activation: Activation,
+    residual: Tensor,
+    *,
+    invariant: bool,
+) -> Tensor:
+    """`mix` by the kernels for few rows, or by those for many."""
+    from kernels.experts import few, many
+
+    width, num_pairs = down.shape[1], routed.experts.numel()
+    biases = weights.gate_up_bias, weights.down_bias
+    if invariant or num_pairs * _PAIRS_OF_EXPERT <= routing.num_experts:
+        gated = few.gate_up(x, gate_up, biases[0], routed, width, activation)
+        return few.down(gated, down, biases[1], routed, residual)
+    listed = many.pair_list(routed.experts, routing.num_experts)
+    gated = many.gate_up(x, gate_up, biases[0], listed, num_pairs, width, activation)
+    return many.down(gated, down, biases[1], listed, routed, residual)

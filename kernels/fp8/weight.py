@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.int4.weight import Int4Weight
+from kernels.mxfp4 import Mxfp4Weight
 
 FP8: Final = torch.float8_e4m3fn
 
@@ -104,8 +105,8 @@ class DualWeight:
         return self.fp8 if num_rows >= DUAL_ROWS else self.dense
 
 
-Weight = Tensor | Fp8Weight | DualWeight | Int4Weight
-"""What a product takes: [N, K], row-major."""
+Weight = Tensor | Fp8Weight | DualWeight | Int4Weight | Mxfp4Weight
+"""What a product takes: [N, K], row-major. The last is for experts only."""
 
 
 def parts_of(weight: Tensor | Fp8Weight) -> tuple[Tensor, Tensor | None, int]:

@@ -22,6 +22,7 @@ from kernels.fp8 import BLOCK, DualWeight, Fp8Weight, Weight
 from kernels.int4 import Int4Weight
 from kernels.linear import reference
 from kernels.linear.choose import Op, library_rows
+from kernels.mxfp4 import Mxfp4Weight
 
 if TYPE_CHECKING:
     from kernels.linear.int4_verdict import Verdict
@@ -140,7 +141,7 @@ def rounds_rows(
     them in the dtype and on the device of `like`: by a weight in 8 bits, where that is faster. The
     error is then three times that of 16 bits, so a check must round the same rows.
     """
-    if isinstance(weight, Tensor | Int4Weight):
+    if isinstance(weight, Tensor | Int4Weight | Mxfp4Weight):
         return False
     if not uses_triton(like):
         return reference.rounds_rows(num_rows, weight)
@@ -174,6 +175,8 @@ def int4_verdict_on(device: torch.device, dtype: torch.dtype) -> "Verdict | None
 
 def of_rows(weight: Weight, x: Tensor) -> Tensor | Fp8Weight | Int4Weight:
     """The form of a weight in which rows like x are multiplied."""
+    if isinstance(weight, Mxfp4Weight):
+        raise TypeError("only experts have weights of MXFP4")
     return weight.of_rows(x.shape[0]) if isinstance(weight, DualWeight) else weight
 
 

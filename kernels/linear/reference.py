@@ -15,6 +15,8 @@ from torch import Tensor
 from kernels.fp8 import DualWeight, Fp8Weight, Weight
 from kernels.fp8 import reference as fp8
 from kernels.int4 import Int4Weight, in_order
+from kernels.mxfp4 import Mxfp4Weight
+from kernels.mxfp4 import dequantise as widen_mxfp4
 from kernels.rms_norm import reference as norms
 from kernels.silu_mul import reference as gates
 
@@ -84,7 +86,9 @@ def _product(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool) ->
     return out[: x.shape[0]]
 
 
-def _dense(weight: Tensor | Fp8Weight | Int4Weight, dtype: torch.dtype) -> Tensor:
+def _dense(weight: Tensor | Fp8Weight | Int4Weight | Mxfp4Weight, dtype: torch.dtype) -> Tensor:
+    if isinstance(weight, Mxfp4Weight):
+        return widen_mxfp4(weight, dtype)
     if isinstance(weight, Int4Weight):
         return in_order(weight, dtype)
     return weight if isinstance(weight, Tensor) else fp8.dequantise(weight, dtype)

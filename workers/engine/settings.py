@@ -80,7 +80,7 @@ def layer_change(
     stay as they are. Drawn weights are also changed to the format of the checkpoint for which they
     stand. Raises `ConfigError`.
     """
-    if config.quantization != "auto" and shape.stored.is_int4:
+    if config.quantization != "auto" and (shape.stored.is_int4 or shape.stored is Stored.MXFP4):
         raise ConfigError(
             f'{config.model} is in 4 bits already: remove quantization = "{config.quantization}"'
         )
@@ -96,7 +96,7 @@ def layer_change(
             )
         return doubled
     is_stored = device.type == "meta" or config.model.startswith(DUMMY_PREFIX)
-    is_stored = is_stored and shape.stored is not Stored.DENSE
+    is_stored = is_stored and shape.stored not in {Stored.DENSE, Stored.MXFP4}
     if config.quantization == "int4" or (is_stored and shape.stored.is_int4):
         return quartered
     return quantised if config.quantization == "fp8" or is_stored else None

@@ -30,6 +30,7 @@ _DTYPES: Final = {
     "F8_E4M3": torch.float8_e4m3fn,
     "I32": torch.int32,
     "I64": torch.int64,
+    "U8": torch.uint8,
     "BOOL": torch.bool,
 }
 

@@ -32,6 +32,7 @@ class Stored(StrEnum):
     INT4_GPTQ = "int4 as GPTQ"
     INT4_GPTQ_V2 = "int4 as GPTQ v2"
     INT4_PACKED = "int4 as compressed-tensors"
+    MXFP4 = "experts in MXFP4"
 
     @property
     def is_fp8(self) -> bool:
@@ -44,7 +45,7 @@ class Stored(StrEnum):
 
     @property
     def is_int4(self) -> bool:
-        return self is not Stored.DENSE and not self.is_fp8
+        return self not in {Stored.DENSE, Stored.MXFP4} and not self.is_fp8
 
     @property
     def scale_suffix(self) -> str:
@@ -64,6 +65,8 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
         _check_unsaid(path)
         return Stored.DENSE
     if isinstance(stated, dict):
+        if stated.get("quant_method") == "mxfp4":
+            return Stored.MXFP4
         if _is_by_block(stated):
             return Stored.FP8_BLOCKS
         if _is_compressed_fp8(stated, {"strategy": "channel"}):

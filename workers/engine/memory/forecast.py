@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from kernels.int4 import GROUPS
+from kernels.mxfp4 import GROUP
 from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules
+from workers.engine.load.quantize import Stored
 from workers.engine.memory.kv_size import CARD_SHARE
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
-from workers.engine.models.description import DeltaRule, Dense, Layer, ModelConfig
+from workers.engine.models.description import DeltaRule, Dense, Experts, Layer, ModelConfig
 from workers.engine.models.tensor_names import last_part
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
 from workers.scheduler import CARD_SEQS, most_sequences
@@ -134,8 +136,8 @@ def weights_bytes(
     vocabulary: VocabularyForm = AS_STORED,
 ) -> int:
     """All weights in 16 bits; or the layers' products in 8 bits with a scale for each row, or in 4
-    with a scale of 16 bits and a zero point of 8 for each group. What gates a recurrent layer stays
-    in 16, as does a product of which `kept` has a part.
+    with a scale of 16 bits and a zero point of 8 for each group; of a checkpoint in "mxfp4" experts
+    only. What gates a recurrent layer stays in 16, as does a product of which `kept` has a part.
     """
     outer = sum(vocabulary_bytes(config, vocabulary))
     if form == "bfloat16":
@@ -172,6 +174,12 @@ def _are_wide(config: ModelConfig, layer: Layer, kept: KeptModules, at: int) -> 
         names = [[f"{each}layers.{at}.{name}" for each in prefixes] for name in modules]
         return any(kept.has(spellings) for spellings in names)
 
+    if config.stored is Stored.MXFP4:
+        stacks = 2 if isinstance(layer.mlp, Experts) else 0
+        yield from [True] * len(config.mixer_matrices(layer))
+        for place in range(len(config.mlp_matrices(layer))):
+            yield place >= stacks
+        return
     names, prefixes, mixer = config.names, config.names.prefixes, layer.mixer
     if isinstance(mixer, DeltaRule):
         inputs = tuple([f"{names.delta}.{name}" for name in names.delta_in])
@@ -205,7 +213,11 @@ def _int4_row(columns: int) -> int:
     return columns // 2 + columns // group * _GROUP_BYTES if group else _HALF * columns
 
 
-_ROW_BYTES: Final = {"fp8": _fp8_row, "int4": _int4_row}
+def _mxfp4_row(columns: int) -> int:
+    return columns // 2 + columns // GROUP
+
+
+_ROW_BYTES: Final = {"fp8": _fp8_row, "int4": _int4_row, "mxfp4": _mxfp4_row}
 
 
 def kv_token_bytes(config: ModelConfig, choice: Choice) -> int:

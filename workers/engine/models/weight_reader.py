@@ -18,6 +18,7 @@ from kernels.experts import ExpertWeights
 from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, dequantise
 from kernels.int4 import Int4Weight, in_order
 from kernels.linear import Weight
+from kernels.mxfp4 import GROUP, Mxfp4Weight
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import Checkpoint, Report
 from workers.engine.load.file_stream import FileStream
@@ -59,6 +60,10 @@ _INT4: Final[dict[Stored, tuple[str, Format]]] = {
     Stored.INT4_PACKED: (".weight_packed", read_packed),
 }
 """For each 4-bit format the suffix of a quantised tensor's name, and the function that reads it."""
+
+_BLOCKS: Final = "_blocks"
+_SCALES: Final = "_scales"
+"""What follows the name of a tensor of all experts in MXFP4."""
 
 
 def load_weights(
@@ -293,7 +298,7 @@ class WeightReader:
         mlp, names, hidden = described.mlp, self._config.names, self._config.hidden_size
         assert isinstance(mlp, Experts)
         count, at = mlp.num_experts, f"{prefix}{names.experts}."
-        if f"{at}{names.fused_gate_up}" in self._checkpoint.names:
+        if self._is_fused(f"{at}{names.fused_gate_up}"):
             gate_up = self._fused(f"{at}{names.fused_gate_up}", count, 2 * mlp.width, hidden)
             down = self._fused(f"{at}{names.fused_down}", count, hidden, mlp.width)
         else:
@@ -328,6 +333,8 @@ class WeightReader:
         """The stack of the one tensor `name` [count, num_rows, depth]."""
         stack, stored = count * num_rows, self._config.stored
         shape, names = (count, num_rows, depth), self._config.names
+        if name + _BLOCKS in self._checkpoint.names:
+            return self._mxfp4(name, *shape)
         if names.alternate:
             turned = self._checkpoint.read(name, (count, depth, num_rows)).mT
             self._taken.add(name)
@@ -342,6 +349,25 @@ class WeightReader:
             dtype=torch.float32,
         ).flatten(0, 1)
         return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
+
+    def _is_fused(self, name: str) -> bool:
+        """Whether all experts are in the one tensor `name`, or in its blocks and scales."""
+        return not {name, name + _BLOCKS}.isdisjoint(self._checkpoint.names)
+
+    def _mxfp4(self, name: str, count: int, num_rows: int, depth: int) -> Mxfp4Weight:
+        """The stack of blocks and scales [count, num_rows, ...] of groups of columns."""
+        groups, names = depth // GROUP, self._config.names
+        pairs = self._checkpoint.read(name + _BLOCKS, (count, num_rows, groups, GROUP // 2))
+        powers = self._checkpoint.read(name + _SCALES, (count, num_rows, groups))
+        self._taken |= {name + _BLOCKS, name + _SCALES}
+        if names.alternate and name.endswith(names.fused_gate_up):
+            order = _gates_first(num_rows)
+            pairs, powers = pairs[:, order], powers[:, order]
+        stack = count * num_rows
+        on_device = [
+            part.reshape(stack, -1).to(self._device, copy=True) for part in (pairs, powers)
+        ]
+        return Mxfp4Weight(*on_device)
 
     def _has_scales(self, name: str) -> bool:
         """Whether the fused tensor `name` is in 8 bits."""
@@ -505,7 +531,7 @@ def _rows_of(weight: Weight, rows: Tensor, dtype: torch.dtype) -> Weight:
         return weight.rows(rows)
     if isinstance(weight, DualWeight):
         raise TypeError("rows are ordered before they are quantised")
-    if weight.is_blocked:
+    if isinstance(weight, Fp8Weight) and weight.is_blocked:
         return dequantise(weight, dtype)[rows]
     return weight.rows(rows)
 
@@ -514,8 +540,8 @@ def _dense(weight: Weight, dtype: torch.dtype) -> Tensor:
     """The matrix in `dtype`, its columns in the checkpoint's order."""
     if isinstance(weight, Int4Weight):
         return in_order(weight, dtype)
-    if isinstance(weight, DualWeight):
-        raise TypeError("weights are widened before they are doubled")
+    if isinstance(weight, DualWeight | Mxfp4Weight):
+        raise TypeError("weights are widened before they are doubled, and experts are not")
     return dequantise(weight, dtype) if isinstance(weight, Fp8Weight) else weight
 
 

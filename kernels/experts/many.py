@@ -1,0 +1,330 @@
+"""Triton experts for many rows: pairs in a list by expert, which is built on the card, and products
+of its tiles.
+
+Owns the list, both kernels and their launches. A grid has room for the worst case, an expert for
+every tile that could begin; programs beyond the tiles that there are end at once. So a captured
+graph serves every choice.
+"""
+
+from functools import cache
+from typing import Final, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.experts.shapes import Activation, Routed
+from kernels.experts.tiles import activated, dot_type, stored, weight_tile
+from kernels.fp8 import Weight
+from kernels.launch import Launch
+
+_FEW_ROWS: Final = 16
+_MANY_ROWS: Final = 64
+"""Rows of a tile: the latter where an expert has more than 32 pairs on average."""
+_OUTPUTS: Final = 64
+_COLUMNS: Final = 64
+_LISTED: Final = 1024
+
+
+class PairList(NamedTuple):
+    """Pairs by expert, in tiles of `rows`: `pairs` int32 [tiles, rows], of one expert each, in
+    order, then the number of all pairs; `experts` int32 [tiles]; `num_tiles` int32 [1], how many
+    of the tiles there are.
+    """
+
+    pairs: Tensor
+    experts: Tensor
+    num_tiles: Tensor
+    rows: int
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def _list_kernel(
+    chosen_ptr,  # int32 [num_pairs], the expert of each pair
+    pairs_ptr,  # out: int32 [tiles, ROWS]
+    experts_ptr,  # out: int32 [tiles]
+    num_tiles_ptr,  # out: int32 [1]
+    num_pairs,
+    E_PAD: tl.constexpr,  # a power of two above the number of experts
+    ROWS: tl.constexpr,  # pairs of a tile
+    BLOCK: tl.constexpr,  # pairs at a time
+):
+    """Program (expert): it counts all experts' pairs to know where its own begin."""
+    expert = tl.program_id(0)
+    steps, numbers = tl.arange(0, BLOCK), tl.arange(0, E_PAD)
+    counts = tl.zeros([E_PAD], tl.int32)
+    for start in range(0, num_pairs, BLOCK):
+        at = start + steps
+        counts += tl.histogram(tl.load(chosen_ptr + at, at < num_pairs, E_PAD - 1), E_PAD)
+    is_expert = numbers < tl.num_programs(0)
+    tiles = tl.where(is_expert, (counts + ROWS - 1) // ROWS, 0)
+    first = tl.sum(tl.where(numbers < expert, tiles, 0), 0)
+    own_tiles = tl.sum(tl.where(numbers == expert, tiles, 0), 0)
+    if expert == 0:
+        tl.store(num_tiles_ptr, tl.sum(tiles, 0))
+    listed = 0
+    for start in range(0, num_pairs, BLOCK):
+        at = start + steps
+        is_own = (tl.load(chosen_ptr + at, at < num_pairs, E_PAD - 1) == expert).to(tl.int32)
+        place = first * ROWS + listed + tl.cumsum(is_own, 0) - is_own
+        tl.store(pairs_ptr + place, at, is_own == 1)
+        listed += tl.sum(is_own, 0)
+    lanes = tl.arange(0, ROWS)
+    for tile in range(first, first + own_tiles):
+        tl.store(experts_ptr + tile, expert)
+        place = tile * ROWS + lanes
+        tl.store(pairs_ptr + place, num_pairs + 0 * lanes, place >= first * ROWS + listed)
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def _gate_up_kernel(
+    x_ptr,  # [rows, HIDDEN], normed
+    pairs_ptr,  # int32 [tiles, ROWS], those from `num_pairs` on fill a tile
+    experts_ptr,  # int32 [tiles]
+    num_tiles_ptr,  # int32 [1]
+    values_ptr,  # the stack of gates and ups [E 2 WIDTH, HIDDEN]; `weight_tile` has the forms
+    scales_ptr,  # its scales
+    zeros_ptr,  # its zero points
+    bias_ptr,  # [E, 2 WIDTH], read if BIAS
+    out_ptr,  # out: [num_pairs, WIDTH]
+    num_pairs,
+    HIDDEN: tl.constexpr,  # columns of x
+    WIDTH: tl.constexpr,  # gates of an expert
+    ACTIVE: tl.constexpr,  # pairs of a row
+    GROUP: tl.constexpr,  # columns that share a scale
+    FORM: tl.constexpr,  # of the stack
+    SLOPE: tl.constexpr,  # these three are `Activation`
+    SHIFT: tl.constexpr,
+    LIMIT: tl.constexpr,
+    BIAS: tl.constexpr,
+    ROWS: tl.constexpr,  # pairs of a tile
+    OUTPUTS: tl.constexpr,  # gates of a program
+    COLUMNS: tl.constexpr,  # columns at a time
+    DOT: tl.constexpr,  # what products are taken in
+):
+    """Program (tile of gates, tile of pairs)."""
+    tile = tl.program_id(1)
+    if tile >= tl.load(num_tiles_ptr):
+        return
+    expert = tl.load(experts_ptr + tile).to(tl.int64)
+    pairs = tl.load(pairs_ptr + tile * ROWS + tl.arange(0, ROWS))
+    gates = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    rows = expert * (2 * WIDTH) + tl.minimum(gates, WIDTH - 1)
+    steps = tl.arange(0, COLUMNS)
+    x_rows = (pairs // ACTIVE).to(tl.int64)[:, None] * HIDDEN
+    is_pair = (pairs < num_pairs)[:, None]
+    gate = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    up = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    for start in range(0, HIDDEN, COLUMNS):
+        at = start + steps
+        x = tl.load(x_ptr + x_rows + at[None, :], is_pair & (at < HIDDEN)[None, :], 0.0).to(DOT)
+        own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM)
+        gate = tl.dot(x, tl.trans(own.to(DOT)), gate, input_precision="ieee")
+        own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM)
+        up = tl.dot(x, tl.trans(own.to(DOT)), up, input_precision="ieee")
+    if BIAS:
+        gate += tl.load(bias_ptr + rows).to(tl.float32)[None, :]
+        up += tl.load(bias_ptr + rows + WIDTH).to(tl.float32)[None, :]
+    out = activated(gate, up, SLOPE, SHIFT, LIMIT).to(out_ptr.dtype.element_ty)
+    place = pairs.to(tl.int64)[:, None] * WIDTH + gates[None, :]
+    tl.store(out_ptr + place, out, is_pair & (gates < WIDTH)[None, :])
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def _down_kernel(
+    gated_ptr,  # [num_pairs, WIDTH]
+    pairs_ptr,  # int32 [tiles, ROWS], those from `num_pairs` on fill a tile
+    experts_ptr,  # int32 [tiles]
+    num_tiles_ptr,  # int32 [1]
+    weights_ptr,  # float32 [num_pairs], the weight of each
+    values_ptr,  # the stack [E HIDDEN, WIDTH]
+    scales_ptr,  # its scales
+    zeros_ptr,  # its zero points
+    bias_ptr,  # [E, HIDDEN], read if BIAS
+    residual_ptr,  # [rows, HIDDEN]
+    products_ptr,  # [num_pairs, HIDDEN], scratch
+    arrived_ptr,  # int32 [rows, tiles of outputs], zeros, which are zeros again behind the launch
+    out_ptr,  # out: [rows, HIDDEN]
+    num_pairs,
+    HIDDEN: tl.constexpr,  # outputs of an expert
+    WIDTH: tl.constexpr,  # gates of an expert
+    ACTIVE: tl.constexpr,  # pairs of a row
+    GROUP: tl.constexpr,  # columns that share a scale
+    FORM: tl.constexpr,  # of the stack
+    BIAS: tl.constexpr,
+    ROWS: tl.constexpr,  # pairs of a tile
+    OUTPUTS: tl.constexpr,  # outputs of a program
+    COLUMNS: tl.constexpr,  # columns at a time
+    DOT: tl.constexpr,  # what products are taken in
+):
+    """Program (tile of outputs, tile of pairs). That which adds the last of a row's products sums
+    them, in the order of its experts: no sum depends on which came last.
+    """
+    tile = tl.program_id(1)
+    if tile >= tl.load(num_tiles_ptr):
+        return
+    expert = tl.load(experts_ptr + tile).to(tl.int64)
+    pairs = tl.load(pairs_ptr + tile * ROWS + tl.arange(0, ROWS))
+    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    rows = expert * HIDDEN + tl.minimum(outputs, HIDDEN - 1)
+    steps = tl.arange(0, COLUMNS)
+    is_pair, is_output = pairs < num_pairs, (outputs < HIDDEN)[None, :]
+    wide_pairs = pairs.to(tl.int64)[:, None]
+    product = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    for start in range(0, WIDTH, COLUMNS):
+        at = start + steps
+        gated = tl.load(
+            gated_ptr + wide_pairs * WIDTH + at[None, :],
+            is_pair[:, None] & (at < WIDTH)[None, :],
+            0.0,
+        ).to(DOT)
+        own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
+        product = tl.dot(gated, tl.trans(own.to(DOT)), product, input_precision="ieee")
+    if BIAS:
+        product += tl.load(bias_ptr + rows).to(tl.float32)[None, :]
+    dtype = products_ptr.dtype.element_ty
+    place = wide_pairs * HIDDEN + outputs[None, :]
+    tl.store(products_ptr + place, product.to(dtype), is_pair[:, None] & is_output)
+    tl.debug_barrier()  # every thread's products are stored before the count shows it
+    row = pairs // ACTIVE
+    count_ptrs = arrived_ptr + row * tl.num_programs(0) + tl.program_id(0)
+    arrived = tl.atomic_add(count_ptrs, 1, mask=is_pair, sem="acq_rel", scope="gpu")
+    tl.debug_barrier()
+    is_last = is_pair & (arrived == ACTIVE - 1)
+    tl.store(count_ptrs, 0, is_last)
+    shown = is_last[:, None] & is_output
+    first = row.to(tl.int64)[:, None] * ACTIVE
+    total = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    for place in range(ACTIVE):
+        weight = tl.load(weights_ptr + first + place, is_last[:, None], 0.0)
+        # By way of L2: L1 may hold what stood there before.
+        part = tl.load(
+            products_ptr + (first + place) * HIDDEN + outputs[None, :], shown, 0.0,
+            cache_modifier=".cg",
+        )  # fmt: skip
+        total += part.to(tl.float32) * weight
+    place = row.to(tl.int64)[:, None] * HIDDEN + outputs[None, :]
+    total += tl.load(residual_ptr + place, shown, 0.0).to(tl.float32)
+    tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), shown)
+
+
+def most_tiles(num_pairs: int, num_experts: int, rows: int) -> int:
+    """Tiles that there may be: each expert's last one may be nearly empty."""
+    return min(num_pairs, num_experts + num_pairs // rows)
+
+
+def pair_list(experts: Tensor, num_experts: int) -> PairList:
+    """The list of the pairs whose experts are int32 [T, K]."""
+    num_pairs, device = experts.numel(), experts.device
+    rows = _MANY_ROWS if num_pairs > 32 * num_experts else _FEW_ROWS
+    tiles = most_tiles(num_pairs, num_experts, rows)
+    numbers = torch.empty(tiles * rows + tiles + 1, dtype=torch.int32, device=device)
+    pairs, own, count = torch.split(numbers, [tiles * rows, tiles, 1])
+    launch = _list_launch(device, num_experts, rows)
+    launch((num_experts, 1, 1), (experts, pairs, own, count), (num_pairs,))
+    return PairList(pairs, own, count, rows)
+
+
+def gate_up(
+    x: Tensor,
+    stack: Weight,
+    bias: Tensor | None,
+    listed: PairList,
+    num_pairs: int,
+    width: int,
+    activation: Activation,
+) -> Tensor:
+    """Gates times ups of each pair, [T K, width]."""
+    values, scales, zeros, form, group = stored(stack)
+    out = x.new_empty(num_pairs, width)
+    launch = _gate_up_launch(
+        x.device, x.shape[1], width, num_pairs // x.shape[0], form, group, activation,
+        bias is not None, listed.rows, dot_type(x),
+    )  # fmt: skip
+    other = x if bias is None else bias
+    operands = x, *listed[:3], values, scales, zeros, other, out
+    grid = triton.cdiv(width, _OUTPUTS), listed.experts.shape[0], 1
+    launch(grid, operands, (num_pairs,))
+    return out
+
+
+def down(
+    gated: Tensor,
+    stack: Weight,
+    bias: Tensor | None,
+    listed: PairList,
+    routed: Routed,
+    residual: Tensor,
+) -> Tensor:
+    """`residual` plus the weighed sums of pairs, [T, hidden]. Launches on one device must be
+    ordered, and the first of a size not inside a capture.
+    """
+    (num_pairs, width), hidden = gated.shape, residual.shape[1]
+    values, scales, zeros, form, group = stored(stack)
+    active, out = routed.experts.shape[1], torch.empty_like(residual)
+    launch = _down_launch(
+        gated.device, hidden, width, active, form, group, bias is not None, listed.rows,
+        dot_type(gated),
+    )  # fmt: skip
+    tiles = triton.cdiv(hidden, _OUTPUTS)
+    operands = (
+        gated, *listed[:3], routed.weights, values, scales, zeros, gated if bias is None else bias,
+        residual, gated.new_empty(num_pairs, hidden),
+        _counters(gated.device, (residual.shape[0] * tiles - 1).bit_length()), out,
+    )  # fmt: skip
+    launch((tiles, listed.experts.shape[0], 1), operands, (num_pairs,))
+    return out
+
+
+@cache
+def _list_launch(device: torch.device, num_experts: int, rows: int) -> Launch:  # noqa: ARG001
+    padded = triton.next_power_of_2(num_experts + 1)
+    return Launch(_list_kernel, {"E_PAD": padded, "ROWS": rows, "BLOCK": _LISTED}, num_warps=4)
+
+
+@cache
+def _gate_up_launch(
+    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    hidden: int,
+    width: int,
+    active: int,
+    form: str,
+    group: int,
+    activation: Activation,
+    has_bias: bool,
+    rows: int,
+    dot: tl.dtype,
+) -> Launch:
+    slope, shift, limit = activation
+    constants = {
+        "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
+        "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "BIAS": has_bias, "ROWS": rows,
+        "OUTPUTS": _OUTPUTS, "COLUMNS": _COLUMNS, "DOT": dot,
+    }  # fmt: skip
+    return Launch(_gate_up_kernel, constants, num_warps=4, num_stages=3)
+
+
+@cache
+def _down_launch(
+    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    hidden: int,
+    width: int,
+    active: int,
+    form: str,
+    group: int,
+    has_bias: bool,
+    rows: int,
+    dot: tl.dtype,
+) -> Launch:
+    constants = {
+        "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
+        "BIAS": has_bias, "ROWS": rows, "OUTPUTS": _OUTPUTS, "COLUMNS": _COLUMNS, "DOT": dot,
+    }  # fmt: skip
+    return Launch(_down_kernel, constants, num_warps=4, num_stages=3)
+
+
+@cache
+def _counters(device: torch.device, bits: int) -> Tensor:
+    """Zeros; every launch leaves them so."""
+    return torch.zeros(1 << bits, dtype=torch.int32, device=device)

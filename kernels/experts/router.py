@@ -1,0 +1,232 @@
+"""The Triton router: scores of all experts, the choice of a few and their weights, in one launch.
+
+Owns the kernel and its launch. Tiles of experts are programs of their own, because one program
+could not read a router fast enough: 0.5 MB for 128 experts of 2,048 columns. They leave products in
+scratch memory; the last program of a tile of rows to arrive chooses.
+"""
+
+from functools import cache
+from typing import Final, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.experts.shapes import ExpertWeights, Routed, Routing
+from kernels.experts.tiles import dot_type
+from kernels.launch import Launch, scratch
+
+_ROWS: Final = 16
+"""Of a tile, always: a row's products then have one order whatever stands beside it."""
+_EXPERTS: Final = 16
+_COLUMNS: Final = 128
+_COUNTERS: Final = 2**16
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _route_kernel(
+    x_ptr,  # [num_rows, HIDDEN], normed rows
+    router_ptr,  # [E, HIDDEN], or [E + 1, HIDDEN] with SHARED
+    bias_ptr,  # [E], added to products, read if BIAS
+    choice_ptr,  # float32 [E], added to scores to choose, read if CHOICE
+    products_ptr,  # float32 [row tiles x ROWS, E_PAD], scratch
+    arrived_ptr,  # int32 [row tiles], zeros, which are zeros again behind the launch
+    experts_ptr,  # out: int32 [num_rows, ACTIVE]
+    weights_ptr,  # out: float32 [num_rows, ACTIVE]
+    shared_ptr,  # out: float32 [num_rows], written if SHARED
+    num_rows,
+    E: tl.constexpr,  # experts
+    ACTIVE: tl.constexpr,  # experts of a row
+    HIDDEN: tl.constexpr,  # columns
+    GROUPS: tl.constexpr,  # groups of experts
+    ACTIVE_GROUPS: tl.constexpr,  # groups that compete
+    SCALE: tl.constexpr,  # of weights
+    SIGMOID: tl.constexpr,  # scores are sigmoids, else the softmax
+    RENORMALISES: tl.constexpr,  # weights add up to SCALE
+    SHARED: tl.constexpr,  # whether the router has the row of the shared expert's gate
+    BIAS: tl.constexpr,
+    CHOICE: tl.constexpr,
+    ROWS: tl.constexpr,  # rows of a tile
+    EXPERTS: tl.constexpr,  # experts of a tile
+    COLUMNS: tl.constexpr,  # columns at a time
+    E_PAD: tl.constexpr,  # a power of two, at least the router's rows
+    ACTIVE_PAD: tl.constexpr,  # a power of two, at least ACTIVE
+    DOT: tl.constexpr,  # what products are taken in
+):
+    """Program (tile of experts, tile of rows)."""
+    tile = tl.program_id(1)
+    rows = tile * ROWS + tl.arange(0, ROWS)
+    own = tl.program_id(0) * EXPERTS + tl.arange(0, EXPERTS)
+    steps = tl.arange(0, COLUMNS)
+    sums = tl.zeros([ROWS, EXPERTS], tl.float32)
+    for start in range(0, HIDDEN, COLUMNS):
+        at = start + steps
+        x = tl.load(
+            x_ptr + rows.to(tl.int64)[:, None] * HIDDEN + at[None, :],
+            (rows < num_rows)[:, None] & (at < HIDDEN)[None, :],
+            0.0,
+        ).to(DOT)
+        router = tl.load(
+            router_ptr + own[:, None] * HIDDEN + at[None, :],
+            (own < E + SHARED)[:, None] & (at < HIDDEN)[None, :],
+            0.0,
+        ).to(DOT)
+        sums = tl.dot(x, tl.trans(router), sums, input_precision="ieee")
+    tl.store(products_ptr + rows[:, None] * E_PAD + own[None, :], sums, (own < E_PAD)[None, :])
+    tl.debug_barrier()  # every thread's products are stored before the count shows it
+    arrived = tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel", scope="gpu")
+    if arrived == tl.num_programs(0) - 1:
+        tl.store(arrived_ptr + tile, 0)
+        _choose(
+            bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr, rows,
+            num_rows, E, ACTIVE, GROUPS, ACTIVE_GROUPS, SCALE, SIGMOID, RENORMALISES, SHARED, BIAS,
+            CHOICE, ROWS, E_PAD, ACTIVE_PAD,
+        )  # fmt: skip
+
+
+@triton.jit
+def _choose(
+    bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr, rows, num_rows,
+    E: tl.constexpr, ACTIVE: tl.constexpr, GROUPS: tl.constexpr, ACTIVE_GROUPS: tl.constexpr,
+    SCALE: tl.constexpr, SIGMOID: tl.constexpr, RENORMALISES: tl.constexpr, SHARED: tl.constexpr,
+    BIAS: tl.constexpr, CHOICE: tl.constexpr, ROWS: tl.constexpr, E_PAD: tl.constexpr,
+    ACTIVE_PAD: tl.constexpr,
+):  # fmt: skip
+    """The experts of a tile's rows, the best first, and their weights."""
+    numbers = tl.arange(0, E_PAD)
+    is_expert = (numbers < E)[None, :]
+    # By way of L2: L1 may hold what stood there before.
+    products = tl.load(
+        products_ptr + rows[:, None] * E_PAD + numbers[None, :], cache_modifier=".cg"
+    )
+    if SHARED:
+        gate = tl.sum(tl.where((numbers == E)[None, :], products, 0.0), 1)
+        gate = 1.0 / (1.0 + tl.exp(-tl.maximum(gate, -80.0)))
+        tl.store(shared_ptr + rows, gate, rows < num_rows)
+    if BIAS:
+        products += tl.load(bias_ptr + numbers, numbers < E, 0.0).to(tl.float32)[None, :]
+    if SIGMOID:
+        scores = 1.0 / (1.0 + tl.exp(-tl.maximum(products, -80.0)))
+    else:
+        products = tl.where(is_expert, products, -float("inf"))
+        powers = tl.exp(products - tl.max(products, 1)[:, None])
+        scores = powers / tl.sum(powers, 1)[:, None]
+    wanted = scores
+    if CHOICE:
+        wanted += tl.load(choice_ptr + numbers, numbers < E, 0.0)[None, :]
+    wanted = tl.where(is_expert, wanted, -float("inf"))
+    if GROUPS > 1:
+        wanted = _among_groups(wanted, numbers, E, GROUPS, ACTIVE_GROUPS, ROWS, E_PAD)
+    places = tl.arange(0, ACTIVE_PAD)
+    experts = tl.zeros([ROWS, ACTIVE_PAD], tl.int32)
+    weights = tl.zeros([ROWS, ACTIVE_PAD], tl.float32)
+    for place in tl.static_range(ACTIVE):
+        best = _first_of_best(wanted, numbers, E_PAD)
+        is_best = numbers[None, :] == best[:, None]
+        score = tl.sum(tl.where(is_best, scores, 0.0), 1)
+        wanted = tl.where(is_best, -float("inf"), wanted)
+        is_place = (places == place)[None, :]
+        # Rows that are no numbers, as those that pad a step may be, choose some expert.
+        experts = tl.where(is_place, tl.minimum(best, E - 1)[:, None], experts)
+        weights = tl.where(is_place, score[:, None], weights)
+    if RENORMALISES:
+        weights /= tl.sum(weights, 1)[:, None]
+    out = rows.to(tl.int64)[:, None] * ACTIVE + places[None, :]
+    inside = (rows < num_rows)[:, None] & (places < ACTIVE)[None, :]
+    tl.store(experts_ptr + out, experts, inside)
+    tl.store(weights_ptr + out, weights * SCALE, inside)
+
+
+@triton.jit
+def _first_of_best(wanted, numbers, SIZE: tl.constexpr):
+    """For each row the lowest index of its greatest number; SIZE if it has none."""
+    is_best = wanted == tl.max(wanted, 1)[:, None]
+    return tl.min(tl.where(is_best, numbers[None, :], SIZE), 1)
+
+
+@triton.jit
+def _among_groups(
+    wanted, numbers, E: tl.constexpr, GROUPS: tl.constexpr, ACTIVE_GROUPS: tl.constexpr,
+    ROWS: tl.constexpr, E_PAD: tl.constexpr,
+):  # fmt: skip
+    """`wanted` without the experts of groups that lose; a group is worth its two best."""
+    group = numbers // (E // GROUPS)
+    worth = tl.full([ROWS, E_PAD], -float("inf"), tl.float32)  # of group g in column g
+    for number in tl.static_range(GROUPS):
+        own = tl.where((group == number)[None, :], wanted, -float("inf"))
+        first = _first_of_best(own, numbers, E_PAD)
+        rest = tl.where(numbers[None, :] == first[:, None], -float("inf"), own)
+        second = tl.max(rest, 1)
+        both = tl.max(own, 1) + tl.where(second == -float("inf"), 0.0, second)
+        worth = tl.where((numbers == number)[None, :], both[:, None], worth)
+    kept = tl.zeros([ROWS, E_PAD], tl.int32)
+    for _ in tl.static_range(ACTIVE_GROUPS):
+        best = _first_of_best(worth, numbers, E_PAD)
+        kept = tl.where(group[None, :] == best[:, None], 1, kept)
+        worth = tl.where(numbers[None, :] == best[:, None], -float("inf"), worth)
+    return tl.where(kept == 1, wanted, -float("inf"))
+
+
+def route(x: Tensor, weights: ExpertWeights, routing: Routing) -> Routed:
+    """See `kernels.experts.route`; always invariant. Launches on one device must be ordered, and
+    the first not inside a capture. Raises `ValueError` for more rows than counters.
+    """
+    num_rows, hidden = x.shape
+    router = weights.router
+    has_gate = router.shape[0] > routing.num_experts
+    ready = _ready(
+        x.device, routing, hidden, has_gate, weights.router_bias is not None,
+        weights.choice_bias is not None, dot_type(x),
+    )  # fmt: skip
+    tiles = triton.cdiv(num_rows, _ROWS)
+    if tiles > _COUNTERS:
+        raise ValueError(f"{num_rows} rows in one launch; at most {_COUNTERS * _ROWS}")
+    experts = torch.empty(num_rows, routing.num_active, dtype=torch.int32, device=x.device)
+    chosen = torch.empty(num_rows, routing.num_active, dtype=torch.float32, device=x.device)
+    shared = torch.empty(num_rows, dtype=torch.float32, device=x.device) if has_gate else None
+    if num_rows:
+        products = scratch(x.device, tiles * _ROWS * ready.padded)
+        biases = weights.router_bias, weights.choice_bias
+        ready.launch(
+            (triton.cdiv(router.shape[0], _EXPERTS), tiles, 1),
+            (
+                x, router, *[x if bias is None else bias for bias in biases], products,
+                _counters(x.device), experts, chosen, chosen if shared is None else shared,
+            ),
+            (num_rows,),
+        )  # fmt: skip
+    return Routed(experts, chosen, shared)
+
+
+class _Ready(NamedTuple):
+    launch: Launch
+    padded: int
+
+
+@cache
+def _ready(
+    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    routing: Routing,
+    hidden: int,
+    has_gate: bool,
+    has_bias: bool,
+    has_choice: bool,
+    dot: tl.dtype,
+) -> _Ready:
+    padded = max(_EXPERTS, triton.next_power_of_2(routing.num_experts + has_gate))
+    constants = {
+        "E": routing.num_experts, "ACTIVE": routing.num_active, "HIDDEN": hidden,
+        "GROUPS": routing.num_groups, "ACTIVE_GROUPS": routing.num_active_groups,
+        "SCALE": routing.scale, "SIGMOID": routing.is_sigmoid,
+        "RENORMALISES": routing.renormalises, "SHARED": has_gate, "BIAS": has_bias,
+        "CHOICE": has_choice, "ROWS": _ROWS, "EXPERTS": _EXPERTS, "COLUMNS": _COLUMNS,
+        "E_PAD": padded, "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot,
+    }  # fmt: skip
+    return _Ready(Launch(_route_kernel, constants, num_warps=4, num_stages=3), padded)
+
+
+@cache
+def _counters(device: torch.device) -> Tensor:
+    """Zeros; every launch leaves them so."""
+    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)

@@ -1,0 +1,205 @@
+"""The experts' kernels agree with the plain torch definition, whatever their rows choose."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.experts import Activation, ExpertWeights, Routed, Routing, few, many, reference, router
+from kernels.fp8 import Fp8Weight, Weight, quantize_weight
+from kernels.int4 import quantize
+from kernels.mxfp4 import Mxfp4Weight
+
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+FEW = 3
+"""Rows, of which the interpreter takes seconds."""
+
+CLAMPED = Activation(1.702, 1.0, 1.5)
+
+
+def _drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+ROUTINGS = [
+    Routing(8, 2),
+    Routing(5, 3, renormalises=False),
+    Routing(12, 4, True, 4, 2, True, 2.5),
+    Routing(17, 1, scale=0.5),
+]
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("num_rows", [1, 16, 35])
+@pytest.mark.parametrize("has_more", [True, False])
+def test_the_router_chooses_as_defined(
+    routing: Routing, num_rows: int, device: torch.device, *, has_more: bool
+) -> None:
+    """With a shared expert's gate and both biases, and without; sizes that no tile divides."""
+    count, hidden = routing.num_experts, 70
+    weights = ExpertWeights(_drawn(count, hidden, seed=1) * 0.3)
+    if has_more:
+        weights = ExpertWeights(
+            _drawn(count + 1, hidden, seed=1) * 0.3, _drawn(count, seed=2), _drawn(count, seed=3)
+        )
+    x = _drawn(num_rows, hidden)
+    wanted = reference.route(x, weights, routing)
+    moved = weights._replace(
+        **{
+            name: part.to(device)
+            for name, part in weights._asdict().items()
+            if isinstance(part, Tensor)
+        }
+    )
+    for _ in range(2):  # the counters are as they were
+        found = router.route(x.to(device), moved, routing)
+        ours, theirs = found.experts.long().cpu().sort(1), wanted.experts.long().sort(1)
+        assert torch.equal(ours.values, theirs.values)
+        found_weights = found.weights.cpu().gather(1, ours.indices)
+        torch.testing.assert_close(found_weights, wanted.weights.gather(1, theirs.indices))
+        if has_more:
+            assert found.shared is not None
+            assert wanted.shared is not None
+            torch.testing.assert_close(found.shared.cpu(), wanted.shared)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_rows_that_are_no_numbers_choose_some_expert(device: torch.device) -> None:
+    """What pads a step must not lead a kernel astray."""
+    x = torch.full((3, 40), torch.nan, device=device)
+    found = router.route(x, ExpertWeights(_drawn(6, 40).to(device)), Routing(6, 2))
+    assert int(found.experts.min()) >= 0
+    assert int(found.experts.max()) < 6
+
+
+def _choices(kind: str, num_rows: int, count: int, active: int) -> Routed:
+    """All rows on the same experts, any, or never the first and the last."""
+    generator = torch.Generator().manual_seed(4)
+    if kind == "same":
+        experts = torch.arange(active).expand(num_rows, active)
+    else:
+        first, last = (1, count - 1) if kind == "unchosen" else (0, count)
+        rows = [torch.randperm(last - first, generator=generator)[:active] for _ in range(num_rows)]
+        experts = torch.stack(rows) + first
+    weights = torch.rand(num_rows, active, generator=generator)
+    return Routed(experts.int().contiguous(), weights)
+
+
+def _form(stack: Tensor, form: str) -> Weight:
+    match form:
+        case "rows":
+            return quantize_weight(stack)
+        case "blocks":
+            blocks = -(-stack.shape[0] // 128), -(-stack.shape[1] // 128)
+            return Fp8Weight(quantize_weight(stack).values, torch.rand(blocks) * 0.01 + 0.001)
+        case "int4":
+            return quantize(stack)
+        case "mxfp4":
+            generator = torch.Generator().manual_seed(7)
+            pairs = torch.randint(
+                0, 256, (stack.shape[0], stack.shape[1] // 2), generator=generator
+            )
+            powers = torch.randint(
+                120, 126, (stack.shape[0], stack.shape[1] // 32), generator=generator
+            )
+            return Mxfp4Weight(pairs.to(torch.uint8), powers.to(torch.uint8))
+        case _:
+            return stack
+
+
+CASES = [
+    ("plain", torch.float32, 48, 20, 5, 3, Activation(), False),
+    ("plain", torch.bfloat16, 72, 70, 4, 2, CLAMPED, True),
+    ("rows", torch.float32, 48, 20, 4, 2, Activation(), False),
+    ("blocks", torch.float16, 128, 128, 3, 2, Activation(), False),
+    ("int4", torch.float32, 64, 32, 4, 2, CLAMPED, True),
+    ("mxfp4", torch.float32, 96, 64, 4, 2, CLAMPED, True),
+]
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    ("form", "dtype", "hidden", "width", "count", "active", "act", "biased"), CASES
+)
+@pytest.mark.parametrize(("kind", "num_rows"), [("any", 1), ("same", 18), ("unchosen", 3)])
+def test_experts_are_as_defined(
+    form: str, dtype: torch.dtype, hidden: int, width: int, count: int, active: int,
+    act: Activation, biased: bool, kind: str, num_rows: int, device: torch.device,
+) -> None:  # fmt: skip
+    """In each format, for few rows and for many; an expert that nobody chose, and all rows on the
+    same.
+    """
+    if kind == "unchosen" and count - 2 < active:
+        pytest.skip("too few experts are left")
+    routed, routing = _choices(kind, num_rows, count, active), Routing(count, active)
+    x, residual = _drawn(num_rows, hidden).to(dtype), _drawn(num_rows, hidden, seed=5).to(dtype)
+    stacks = [
+        _form((_drawn(count * rows, depth, seed=rows) * 0.2).to(dtype), form)
+        for rows, depth in ((2 * width, hidden), (hidden, width))
+    ]
+    biases: list[Tensor | None] = [None, None]
+    if biased:
+        biases = [
+            _drawn(count, 2 * width, seed=8).to(dtype),
+            _drawn(count, hidden, seed=9).to(dtype),
+        ]
+    wide = reference.gate_up(x, stacks[0], biases[0], routed, routing, act)
+    wanted = reference.down(wide, stacks[1], biases[1], routed, routing, residual)
+    on_card = [each.to(device) for each in stacks]
+    bias, down_bias = (None if each is None else each.to(device) for each in biases)
+    own = Routed(*(each.to(device) for each in routed[:2]))
+    x, residual = x.to(device), residual.to(device)
+    if num_rows <= FEW:
+        gated = few.gate_up(x, on_card[0], bias, own, width, act)
+        _assert_near(gated, wide)
+        _assert_near(few.down(gated, on_card[1], down_bias, own, residual), wanted)
+    listed = many.pair_list(own.experts, count)
+    for _ in range(2):  # the counters are as they were
+        gated = many.gate_up(x, on_card[0], bias, listed, num_rows * active, width, act)
+        _assert_near(gated, wide)
+        _assert_near(many.down(gated, on_card[1], down_bias, listed, own, residual), wanted)
+
+
+def _assert_near(found: Tensor, wanted: Tensor) -> None:
+    error = (found.cpu().double() - wanted.double()).norm() / wanted.double().norm()
+    assert error < TOLERANCE[found.dtype]
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    ("num_rows", "count", "active"), [(1, 4, 2), (40, 3, 2), (90, 7, 3), (130, 2, 1)]
+)
+def test_a_list_has_every_pair_once(
+    num_rows: int, count: int, active: int, device: torch.device
+) -> None:
+    """In tiles of one expert, in order; beyond them nothing is meant."""
+    experts = _choices("any", num_rows, count, active).experts
+    listed = many.pair_list(experts.to(device), count)
+    num_tiles, num_pairs = int(listed.num_tiles), experts.numel()
+    assert num_tiles <= listed.experts.shape[0]
+    tiles = listed.pairs.cpu().view(-1, listed.rows)[:num_tiles]
+    found = []
+    for tile, expert in zip(tiles.tolist(), listed.experts.tolist(), strict=False):
+        own = [pair for pair in tile if pair < num_pairs]
+        assert own
+        assert set(tile) <= {*own, num_pairs}
+        assert all(int(experts.flatten()[pair]) == expert for pair in own)
+        found += own
+    chosen = experts.flatten().tolist()
+    assert found == sorted(range(num_pairs), key=lambda pair: (chosen[pair], pair))
+
+
+def test_few_rows_are_the_same_beside_any_others(device: torch.device) -> None:
+    """Bit for bit: router and experts of rows alone and of all."""
+    routing, weights = Routing(6, 2), ExpertWeights(_drawn(6, 48, seed=1).to(device))
+    stacks = _drawn(6 * 40, 48, seed=2).to(device), _drawn(6 * 48, 20, seed=3).to(device)
+
+    def mixed(x: Tensor) -> Tensor:
+        routed = router.route(x, weights, routing)
+        gated = few.gate_up(x, stacks[0], None, routed, 20, Activation())
+        return few.down(gated, stacks[1], None, routed, x)
+
+    x = _drawn(20, 48).to(device)
+    whole = mixed(x)
+    for row in (0, 7, 19):
+        assert torch.equal(mixed(x[row : row + 1].contiguous())[0], whole[row])

@@ -1,0 +1,147 @@
+"""A mixture whose experts are in fewer bits answers as one that holds the same numbers in 16."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from kernels.fp8 import FP8
+from protocol.errors import ConfigError
+from tests.fakes.tiny_families import write_family
+from tests.fakes.tiny_models import load_tiny
+from workers.engine.models.model_config import read_model_config
+from workers.engine.models.weight_reader import load_weights
+
+CPU = torch.device("cpu")
+Change = Callable[[str, Tensor], dict[str, Tensor]]
+BY_ROW = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+            "input_activations": {"num_bits": 8, "type": "float", "dynamic": True},
+        }
+    },
+}
+BY_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+MXFP4: dict[str, object] = {"quant_method": "mxfp4"}
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def _twins(
+    folder: Path, source: Path, stated: dict[str, object], change: Change
+) -> tuple[Path, Path]:
+    """The model with experts changed to several tensors, of which the one that keeps its name is
+    what they stand for; and the model of these numbers.
+    """
+    tensors, raw = (
+        load_file(source / "model.safetensors"),
+        json.loads((source / "config.json").read_bytes()),
+    )
+    small, large = folder / "small", folder / "large"
+    narrow: dict[str, Tensor] = {}
+    wide: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        found = change(name, tensor)
+        wide[name] = found.pop("numbers", tensor)
+        narrow |= found or {name: tensor}
+    for target, content in ((small, narrow), (large, wide)):
+        target.mkdir()
+        kept = raw | ({"quantization_config": stated} if target is small else {})
+        (target / "config.json").write_text(json.dumps(kept))
+        save_file(
+            {name: part.contiguous() for name, part in content.items()},
+            target / "model.safetensors",
+        )
+    return small, large
+
+
+def _is_expert(name: str) -> bool:
+    return ".experts." in name and name.endswith(".weight")
+
+
+def _by_row(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    if not _is_expert(name):
+        return {}
+    scales = tensor.abs().amax(1, keepdim=True) / 448
+    values = (tensor / scales).to(FP8)
+    return {name: values, f"{name}_scale": scales, "numbers": values.float() * scales}
+
+
+def _by_block(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    if not _is_expert(name):
+        return {}
+    blocks = -(-tensor.shape[0] // 128), -(-tensor.shape[1] // 128)
+    scales = torch.rand(blocks) * 0.01 + 0.01
+    spread = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+    spread = spread[: tensor.shape[0], : tensor.shape[1]]
+    values = (tensor / spread).to(FP8)
+    return {name: values, f"{name}_scale_inv": scales, "numbers": values.float() * spread}
+
+
+def _mxfp4(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """As gpt-oss ships it: rows of outputs, where the plain tensors have columns."""
+    if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        return {}
+    count, depth, rows = tensor.shape
+    bits = torch.randint(0, 16, (count, rows, depth // 32, 32))
+    powers = torch.randint(121, 125, (count, rows, depth // 32))
+    numbers = torch.tensor(E2M1)[bits] * torch.exp2(powers.unsqueeze(-1) - 127.0)
+    return {
+        f"{name}_blocks": (bits[..., ::2] + 16 * bits[..., 1::2]).to(torch.uint8),
+        f"{name}_scales": powers.to(torch.uint8),
+        "numbers": numbers.flatten(2).mT.float(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "stated", "change", "sizes"),
+    [
+        ("qwen3_moe", BY_ROW, _by_row, {}),
+        ("qwen3_moe", BY_BLOCK, _by_block, {"hidden_size": 128, "moe_intermediate_size": 128}),
+        (
+            "gpt_oss",
+            {"quant_method": "mxfp4"},
+            _mxfp4,
+            {"hidden_size": 64, "intermediate_size": 32},
+        ),
+    ],
+)
+@torch.inference_mode()
+def test_experts_are_the_numbers_that_they_stand_for(
+    tmp_path: Path, family: str, stated: dict[str, object],
+    change: Change, sizes: dict[str, int],
+) -> None:  # fmt: skip
+    """Each matrix of each expert, and what the model says of its size."""
+    torch.manual_seed(3)
+    source = write_family(tmp_path / "source", family, **sizes)
+    small, large = _twins(tmp_path, source, stated, change)
+    found, wanted = (load_tiny(each).model for each in (small, large))
+    ids = torch.arange(8)
+    assert found.weights.num_bytes() < wanted.weights.num_bytes()
+    for index, (own, other) in enumerate(
+        zip(found.weights.layers, wanted.weights.layers, strict=True)
+    ):
+        x = found.embed(ids)
+        ours, theirs = (
+            model._fed(x, layer, model.config.layers[index].mlp)
+            for model, layer in ((found, own), (wanted, other))
+        )
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_blocks_of_gpt_oss_that_lack_their_scales_are_named(tmp_path: Path) -> None:
+    """In one line."""
+    source = write_family(tmp_path / "source", "gpt_oss", hidden_size=64, intermediate_size=32)
+    small, _ = _twins(tmp_path, source, MXFP4, _mxfp4)
+    tensors = load_file(small / "model.safetensors")
+    del tensors["model.layers.0.mlp.experts.down_proj_scales"]
+    save_file(tensors, small / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"no tensor \S+experts\.down_proj_scales"):
+        load_weights(small, read_model_config(small), CPU, torch.float32, lambda *_: None)

@@ -1,0 +1,71 @@
+"""The table of clients, read from clients.toml.
+
+Owns its form; an unknown key is refused. Must not know how a client is installed or run.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+TABLE: Final = Path(__file__).parent / "clients.toml"
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Packages at pinned versions that are installed together, and apart from all others."""
+
+    name: str
+    kind: Literal["npm", "pypi"]
+    packages: tuple[str, ...]
+    python: str = "3.11"
+
+    @property
+    def pins(self) -> str:
+        """What must be the same for an environment to be used again."""
+        return " ".join((self.kind, self.python, *self.packages))
+
+
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool call that the engine writes."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Client(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An environment whose client makes one turn; the fields stand in clients.toml."""
+
+    argv: tuple[str, ...] = ()
+    before: tuple[tuple[str, ...], ...] = ()
+    call: Call | None = None
+    last: Call | None = None
+    environ: dict[str, str] = {}
+    files: dict[str, str] = {}
+    answer: str = ""
+    said: str = "It is done."
+    cached: bool = True
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    node: str
+    environments: tuple[Environment, ...]
+    clients: tuple[Client, ...]
+
+
+@cache
+def _table() -> _Table:
+    return msgspec.toml.decode(TABLE.read_bytes(), type=_Table)
+
+
+NODE_VERSION: Final = _table().node
+
+
+def all_clients() -> tuple[Client, ...]:
+    """Those with a turn, in the table's order."""
+    return _table().clients
+
+
+def all_environments() -> tuple[Environment, ...]:
+    """Everything that is installed."""
+    return (*_table().environments, *_table().clients)

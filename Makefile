@@ -171,40 +171,20 @@ else
 endif
 
 # The official clients, agents and frameworks as they come from PyPI and npm, each in an environment
-# of its own outside of the checkout, made once; on loopback. ARGS='-k node' picks some.
+# of its own outside of the checkout, made once; on loopback. tests/clients/clients.toml has their
+# versions. ARGS='-k node' picks some.
 CLIENTS_DIR  ?= $(HOME)/.cache/herma-clients
-OPENAI_2     := 2.24.0
-OPENAI_3     := 3.54.0
-ANTHROPIC_0  := 0.87.0
-ANTHROPIC_2  := 2.12.0
-OPENAI_NODE  := 7.57.0
-OPENAI_NODE6 := 6.49.0
-CODEX        := 0.169.0
-CLAUDE_CODE  := 2.1.330
-OPENCODE     := 1.18.33
-QWEN_CODE    := 0.24.4
-LANGCHAIN    := 1.7.3
-PYDANTIC_AI  := 2.66.0
-INSTRUCTOR   := 1.17.0
-LITELLM      := 1.106.2
-AI_SDK       := 6.0.326
-HERMES_AGENT := 0.19.0
 SCHEMATHESIS := 4.32.5
 
 test-clients: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
-test-clients: $(DEV) $(CLIENTS_DIR)/openai-2/.$(OPENAI_2) $(CLIENTS_DIR)/openai-3/.$(OPENAI_3)
-test-clients: $(CLIENTS_DIR)/node/.$(OPENAI_NODE) $(CLIENTS_DIR)/node-6/.$(OPENAI_NODE6)
-test-clients: $(CLIENTS_DIR)/anthropic-0/.$(ANTHROPIC_0) $(CLIENTS_DIR)/anthropic-2/.$(ANTHROPIC_2)
-test-clients: $(CLIENTS_DIR)/codex/.$(CODEX) $(CLIENTS_DIR)/claude/.$(CLAUDE_CODE)
-test-clients: $(CLIENTS_DIR)/opencode/.$(OPENCODE) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
-test-clients: $(CLIENTS_DIR)/langchain/.$(LANGCHAIN) $(CLIENTS_DIR)/pydantic-ai/.$(PYDANTIC_AI)
-test-clients: $(CLIENTS_DIR)/instructor/.$(INSTRUCTOR) $(CLIENTS_DIR)/litellm/.$(LITELLM)
-test-clients: $(CLIENTS_DIR)/ai-sdk/.$(AI_SDK) $(CLIENTS_DIR)/qwen/.$(QWEN_CODE)
-	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/clients \
+test-clients: $(DEV)
+	$(BIN)/python -m tests.clients.install $(CLIENTS_DIR)
+	$(BIN)/python -m pytest -q -s -rs -m 'slow or not slow' -o faulthandler_timeout=0 tests/clients \
 		tests/hermes/test_hermes.py::test_a_tool_is_run_and_its_result_answered $(ARGS)
 
 test-hermes: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
-test-hermes: $(DEV) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
+test-hermes: $(DEV)
+	$(BIN)/python -m tests.clients.install $(CLIENTS_DIR) hermes
 	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/hermes $(ARGS)
 
 # Schemas of real MCP servers and of zod, which are not in this repository: lists them once, and walks
@@ -271,63 +251,14 @@ test-api: $(DEV) $(CLIENTS_DIR)/schemathesis/.$(SCHEMATHESIS)
 
 FRESH_CLIENT = @rm -rf $(@D) && $(BIN)/python -m venv $(@D) && $(@D)/bin/python -m pip install -q
 
-$(CLIENTS_DIR)/openai-2/.$(OPENAI_2): | $(DEV)
-	$(FRESH_CLIENT) openai==$(OPENAI_2) && touch $@
-
-$(CLIENTS_DIR)/openai-3/.$(OPENAI_3): | $(DEV)
-	$(FRESH_CLIENT) openai==$(OPENAI_3) && touch $@
-
-$(CLIENTS_DIR)/anthropic-0/.$(ANTHROPIC_0): | $(DEV)
-	$(FRESH_CLIENT) anthropic==$(ANTHROPIC_0) && touch $@
-
-$(CLIENTS_DIR)/anthropic-2/.$(ANTHROPIC_2): | $(DEV)
-	$(FRESH_CLIENT) anthropic==$(ANTHROPIC_2) && touch $@
-
-$(CLIENTS_DIR)/langchain/.$(LANGCHAIN): | $(DEV)
-	$(FRESH_CLIENT) langchain-openai==$(LANGCHAIN) && touch $@
-
-$(CLIENTS_DIR)/pydantic-ai/.$(PYDANTIC_AI): | $(DEV)
-	$(FRESH_CLIENT) 'pydantic-ai-slim[openai]==$(PYDANTIC_AI)' && touch $@
-
-$(CLIENTS_DIR)/instructor/.$(INSTRUCTOR): | $(DEV)
-	$(FRESH_CLIENT) instructor==$(INSTRUCTOR) && touch $@
-
-# It imports mcp where it has tools.
-$(CLIENTS_DIR)/litellm/.$(LITELLM): | $(DEV)
-	$(FRESH_CLIENT) litellm==$(LITELLM) mcp==2.3.0 && touch $@
-
 $(CLIENTS_DIR)/schemathesis/.$(SCHEMATHESIS): | $(DEV)
 	$(FRESH_CLIENT) schemathesis==$(SCHEMATHESIS) && touch $@
 
-$(CLIENTS_DIR)/hermes/.$(HERMES_AGENT): | $(DEV)
-	$(FRESH_CLIENT) hermes-agent==$(HERMES_AGENT) && touch $@
-
 define FRESH_NODE
 @command -v node >/dev/null && command -v npm >/dev/null || \
-	{ echo "make test-clients needs node (20 or later) and npm; they are not installed"; exit 1; }
+	{ echo "make test-page needs node (20 or later) and npm; they are not installed"; exit 1; }
 @rm -rf $(@D) && mkdir -p $(@D) && npm install --silent --no-fund --no-audit --prefix $(@D)
 endef
-
-$(CLIENTS_DIR)/node/.$(OPENAI_NODE):
-	$(FRESH_NODE) openai@$(OPENAI_NODE) && touch $@
-
-$(CLIENTS_DIR)/node-6/.$(OPENAI_NODE6):
-	$(FRESH_NODE) openai@$(OPENAI_NODE6) && touch $@
-
-$(CLIENTS_DIR)/opencode/.$(OPENCODE):
-	$(FRESH_NODE) opencode-ai@$(OPENCODE) && touch $@
-
-$(CLIENTS_DIR)/qwen/.$(QWEN_CODE):
-	$(FRESH_NODE) @qwen-code/qwen-code@$(QWEN_CODE) && touch $@
-
-$(CLIENTS_DIR)/ai-sdk/.$(AI_SDK):
-	$(FRESH_NODE) ai@$(AI_SDK) @ai-sdk/openai@3.0.141 zod@4.6.7 && touch $@
-
-$(CLIENTS_DIR)/codex/.$(CODEX):
-	$(FRESH_NODE) @openai/codex@$(CODEX) && touch $@
-
-$(CLIENTS_DIR)/claude/.$(CLAUDE_CODE):
-	$(FRESH_NODE) @anthropic-ai/claude-code@$(CLAUDE_CODE) && touch $@
 
 # The operators' page in headless Chromium, which has to be installed, judged by axe-core too.
 AXE := 4.14.1

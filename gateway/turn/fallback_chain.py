@@ -339,6 +339,9 @@ def _none_answered(
     text = " ".join([text, *dict.fromkeys(error.message for error in refusals)])
     if failures and all(error.status == 429 for error in failures):
         return ApiError(429, text, code="busy", retry_after_s=min(retry_after, default=5))
+    if failures and len(retry_after) == len(failures):
+        # Each says when to come back: without that, SDKs give up after two tries within 2 s.
+        return ApiError(503, text, code="no_provider_answered", retry_after_s=min(retry_after))
     return ApiError(502, text, code="no_provider_answered")
 
 

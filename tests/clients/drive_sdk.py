@@ -22,9 +22,7 @@ def openai(url: str, model: str, prompt: str) -> Any:
     tool = {"type": "function", "function": {"name": "read_note", "parameters": PARAMETERS}}
     messages: list[Any] = [{"role": "user", "content": prompt}]
     while True:
-        with client.chat.completions.stream(
-            model=model, messages=messages, tools=[tool]
-        ) as stream:
+        with client.chat.completions.stream(model=model, messages=messages, tools=[tool]) as stream:
             message = stream.get_final_completion().choices[0].message
         if not message.tool_calls:
             return message.content

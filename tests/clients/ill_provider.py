@@ -73,7 +73,10 @@ class IllProvider:
                 illness = provider.illnesses.get(body["model"], Illness("well"))
                 if not body.get("tools"):
                     illness = Illness("well")
-                _Answer(self, body, illness, choose).send()
+                try:
+                    _Answer(self, body, illness, choose).send()
+                except (BrokenPipeError, ConnectionResetError):
+                    self.close_connection = True  # the gateway has left, because its client has
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -106,7 +109,11 @@ class _Answer:
     """One answer on the wire."""
 
     def __init__(
-        self, handler: BaseHTTPRequestHandler, body: dict[str, Any], illness: Illness, choose: Choose
+        self,
+        handler: BaseHTTPRequestHandler,
+        body: dict[str, Any],
+        illness: Illness,
+        choose: Choose,
     ) -> None:
         self._handler = handler
         self._body = body

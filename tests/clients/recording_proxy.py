@@ -87,7 +87,11 @@ class RecordingProxy:
                     wire.close()
                     proxy.on_end(asked)
 
-            do_GET = do_POST = do_HEAD = do_DELETE = do_OPTIONS = _pass_on
+            def __getattr__(self, name: str) -> Callable[[], None]:
+                """The server calls do_GET, do_POST and so on."""
+                if name.startswith("do_"):
+                    return self._pass_on
+                raise AttributeError(name)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

@@ -2,7 +2,9 @@
 
 Owns the client's surroundings and the engine's script. Must not judge what it sees.
 
-    python -m tests.clients.turns FOLDER NAME     # shows a turn: the output, each request, the tools
+    python -m tests.clients.turns FOLDER NAME ...
+
+shows turns: the output, each request, the names of the tools.
 """
 
 import json
@@ -62,11 +64,11 @@ def script(clients: Sequence[Client]) -> dict[str, Any]:
         asked = request_of(client)
         again, first = f"(?s){asked}.*{NOTE}", f"(?s)<tools>.*{asked}"
         if client.last is not None:
-            rules.append({"matches": again, "where": "prompt", "answer": _written(client.last)})
+            rules.append({"matches": again, "where": "prompt", "answer": written(client.last)})
         if client.call is not None:
             rules += [
                 {"matches": again, "where": "prompt", "answer": "It is done."},
-                {"matches": first, "where": "prompt", "answer": _written(client.call)},
+                {"matches": first, "where": "prompt", "answer": written(client.call)},
             ]
         else:
             answer = client.answer or "It is done."
@@ -74,17 +76,21 @@ def script(clients: Sequence[Client]) -> dict[str, Any]:
     return {"rules": [*rules, {"answer": "Nothing to do."}]}
 
 
-def _written(call: Call) -> str:
-    return f"\n<tool_call>\n{json.dumps({'name': call.name, 'arguments': call.arguments})}\n</tool_call>"
+def written(call: Call) -> str:
+    """The call in the words of the built-in model."""
+    text = json.dumps({"name": call.name, "arguments": call.arguments})
+    return f"\n<tool_call>\n{text}\n</tool_call>"
 
 
 @contextmanager
-def scripted_gateway(folder: Path, clients: Sequence[Client] = ()) -> Iterator[HermaProcess]:
-    """A gateway without keys whose model answers by the table."""
-    rules = folder / "script.json"
-    rules.write_text(json.dumps(script(clients or all_clients())))
+def scripted_gateway(
+    folder: Path, *, rules: Sequence[dict[str, Any]] | None = None
+) -> Iterator[HermaProcess]:
+    """A gateway without keys whose model answers by `rules`, by default those of the table."""
+    path = folder / "script.json"
+    path.write_text(json.dumps({"rules": rules} if rules else script(all_clients())))
     config = folder / "herma.toml"
-    config.write_text(FLEET.format(folder=folder, script=rules))
+    config.write_text(FLEET.format(folder=folder, script=path))
     with herma_up(config) as herma:
         herma.wait_models_ready({MODEL: 1})
         yield herma
@@ -189,14 +195,18 @@ def run_turn(environments: Path, client: Client, home: Path, proxy: RecordingPro
 
 
 def _show(done: Done, proxy: RecordingProxy) -> None:
-    print(f"status {done.status}\n--- output\n{done.output[-2000:]}\n--- errors\n{done.errors[-2000:]}")
+    print(f"status {done.status}")
+    print(f"--- output\n{done.output[-2000:]}\n--- errors\n{done.errors[-2000:]}")
     for one in proxy.asked:
         body = one.json or {}
         tools = [
             tool.get("name") or tool.get("function", {}).get("name") or tool.get("type")
             for tool in body.get("tools") or ()
         ]
-        print(f"{one.method} {one.path} {one.status} whole={one.is_whole} {len(one.body)} tools={tools}")
+        print(
+            f"{one.method} {one.path} {one.status} whole={one.is_whole}",
+            f"{len(one.body)} bytes, tools={tools}",
+        )
         if one.status >= 400:
             print(one.answer.decode(errors="replace")[:500])
 

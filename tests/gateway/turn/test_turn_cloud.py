@@ -280,6 +280,27 @@ async def test_limits_of_all_providers_are_a_limit() -> None:
     assert (asked.error.status, asked.error.retry_after_s) == (429, 4)
 
 
+@pytest.mark.parametrize("statuses", [(503, 503), (429, 529), (503, 429)])
+async def test_busy_providers_say_when_to_come_back(statuses: tuple[int, int]) -> None:
+    """SDKs wait for it; without it they give up after two tries within 2 s."""
+    fakes = [
+        FakeProvider(status=status, headers={"retry-after": text})
+        for status, text in zip(statuses, ("30", "7"), strict=True)
+    ]
+    asked = await ask_chain(*fakes)
+    assert asked.error is not None
+    assert (asked.error.status, asked.error.retry_after_s) == (503, 7)
+
+
+async def test_a_failure_without_a_time_names_none() -> None:
+    """One provider's time says nothing of the other that failed."""
+    asked = await ask_chain(
+        FakeProvider(status=503, headers={"retry-after": "30"}), FakeProvider(status=500)
+    )
+    assert asked.error is not None
+    assert (asked.error.status, asked.error.retry_after_s) == (502, None)
+
+
 async def test_an_unreachable_provider_is_left() -> None:
     """A closed port fails at once, without its address in any text."""
     closed = FakeProvider(base_url="http://127.0.0.1:9/v1")

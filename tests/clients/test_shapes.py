@@ -1,0 +1,57 @@
+"""Requests that real clients sent, replayed: nothing is refused, and each turn finds the last one.
+
+They are kept in shapes/, with every text replaced. Each is from a turn of 21 calls of a tool, by
+
+    make test-clients
+    python -m tests.clients.record ~/.cache/herma-clients NAME ...
+
+with the versions of clients.toml.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.clients.shapes import SHAPES, Shape, read
+from tests.clients.turns import scripted_gateway
+from tests.fakes.herma_process import HermaProcess
+
+MIN_REQUESTS: Final = 20
+MIN_CACHED: Final = 0.95
+"""Of the prompt before, which the client sends again."""
+
+FILES: Final = sorted(SHAPES.glob("*.json.xz"))
+
+
+@pytest.fixture(scope="module", name="herma")
+def _herma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
+    with scripted_gateway(tmp_path_factory.mktemp("gateway"), rules=[{"answer": "Done."}]) as herma:
+        yield herma
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
+def test_a_client_s_requests_are_taken_and_cached(path: Path, herma: HermaProcess) -> None:
+    """By the ids of the prompts, with the tokenizer and template of the built-in model."""
+    shapes = read(path)
+    assert len(shapes) >= MIN_REQUESTS
+    with httpx.Client(base_url=herma.root_url, timeout=120) as client:
+        counts = [_counts(client, shape) for shape in shapes]
+    for (before, _), (now, cached) in pairwise(counts):
+        assert cached >= MIN_CACHED * min(before, now), counts
+
+
+def _counts(client: httpx.Client, shape: Shape) -> tuple[int, int]:
+    """Tokens of the prompt, and how many of them were cached; the answer comes in one piece."""
+    body = {name: value for name, value in shape.body.items() if name != "stream_options"}
+    reply = client.post(shape.path, json={**body, "stream": False}, headers=shape.headers)
+    assert reply.status_code == 200, reply.text[:1000]
+    usage: dict[str, Any] = reply.json()["usage"]
+    if "cache_read_input_tokens" in usage:
+        cached = usage["cache_read_input_tokens"]
+        return usage["input_tokens"] + cached, cached
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    return usage.get("prompt_tokens") or usage["input_tokens"], details["cached_tokens"]

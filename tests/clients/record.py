@@ -65,6 +65,8 @@ def record(environments: Path, client: Client) -> int:
 
 def _shape(asked: Asked, neutral: Neutral) -> Shape:
     headers = {name: asked.headers[name] for name in KEPT_HEADERS if name in asked.headers}
+    # Behind the program's name and version stands the machine's system.
+    headers = {**headers, "user-agent": headers.get("user-agent", "none").partition(" ")[0]}
     return Shape(asked.path, headers, neutral.of(asked.json))
 
 

@@ -16,8 +16,9 @@ from typing import Any, Final
 import msgspec
 
 SHAPES: Final = Path(__file__).parent / "shapes"
-MAX_KEPT: Final = 24
-"""Longer texts with a space are replaced; shorter ones are names, enums and our own notes."""
+MAX_SPACED: Final = 10
+MAX_KEPT: Final = 48
+"""Longer lines are replaced, with a space and without one; shorter ones are names and enums."""
 
 _WORDS: Final = (
     "the",
@@ -80,12 +81,12 @@ class Neutral:
         return self._ids.setdefault(found, f"{begin}{len(self._ids):012d}")
 
     def _line(self, line: str) -> str:
-        if len(line) <= MAX_KEPT or any(kept in line for kept in self._kept):
+        if len(line) <= (MAX_SPACED if " " in line else MAX_KEPT):
+            return line
+        if any(kept in line for kept in self._kept):
             return line
         if line.startswith("{") and _is_json(line):
             return json.dumps(self.of(json.loads(line)))
-        if " " not in line and len(line) <= 2 * MAX_KEPT:
-            return line
         seed = hashlib.sha256(line.encode()).digest()
         words: list[str] = []
         while sum(map(len, words)) + len(words) < len(line):

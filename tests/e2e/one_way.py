@@ -248,7 +248,7 @@ class _TracedGateway:
         no part of the next request's way.
         """
         deadline = time.monotonic() + READY_S
-        while _state_of(self._process.pid) != "S":
+        while state_of(self._process.pid) != "S":
             assert time.monotonic() < deadline
             time.sleep(0.001)
 
@@ -279,7 +279,7 @@ class _TracedGateway:
         return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-def _state_of(pid: int) -> str:
+def state_of(pid: int) -> str:
     """The state of a process's main thread: "R" while it computes or could, "S" while it waits."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 

@@ -56,7 +56,10 @@ def install(folder: Path, environment: Environment) -> str:
             )
     except subprocess.CalledProcessError as failed:
         words = (failed.stderr.strip() or failed.stdout.strip()).splitlines()
-        return f"skipped, {words[-1] if words else f'status {failed.returncode}'}"
+        said = next((word for word in words if word.startswith("ERROR:")), "") or "".join(
+            words[-1:]
+        )
+        return f"skipped, {said or f'status {failed.returncode}'}"
     except (OSError, subprocess.TimeoutExpired) as failed:
         return f"skipped, {failed}"
     (place / ".installed").write_text(environment.pins)

@@ -354,7 +354,12 @@ def dummy_names() -> list[str]:
     """The shapes of dummy models that are installed, smallest first."""
     home = Path(str(files("config") / "dummy"))
     names = [path.name for path in home.iterdir() if path.is_dir()]
-    return sorted(names, key=lambda name: float(name.rpartition("-")[2].removesuffix("b")))
+    return sorted(names, key=_billions)
+
+
+def _billions(name: str) -> float:
+    """Of weights, by a shape's name: of a mixture all of them."""
+    return next(float(part[:-1]) for part in name.split("-") if part.endswith("b"))
 
 
 def dummy_dir(model: str) -> Path:

@@ -31,6 +31,16 @@ BY_ROW = {
 }
 BY_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 MXFP4: dict[str, object] = {"quant_method": "mxfp4"}
+PACKED: dict[str, object] = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32},
+        }
+    },
+}
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
@@ -83,6 +93,24 @@ def _by_block(name: str, tensor: Tensor) -> dict[str, Tensor]:
     spread = spread[: tensor.shape[0], : tensor.shape[1]]
     values = (tensor / spread).to(FP8)
     return {name: values, f"{name}_scale_inv": scales, "numbers": values.float() * spread}
+
+
+def _packed(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """Four bits, eight columns in a word, the first in its lowest bits; a scale for 32 columns."""
+    if not _is_expert(name):
+        return {}
+    rows, depth = tensor.shape
+    values = torch.randint(0, 16, (rows, depth))
+    scales = torch.rand(rows, depth // 32) * 0.02 + 0.02
+    shifts = torch.arange(0, 32, 4)
+    words = (values.view(rows, -1, 8) << shifts).sum(-1)
+    module = name.removesuffix(".weight")
+    return {
+        f"{module}.weight_packed": words.to(torch.uint32).view(torch.int32),
+        f"{module}.weight_scale": scales,
+        f"{module}.weight_shape": torch.tensor([rows, depth]),
+        "numbers": (values - 8.0) * scales.repeat_interleave(32, 1),
+    }
 
 
 def _mxfp4(name: str, tensor: Tensor) -> dict[str, Tensor]:

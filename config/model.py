@@ -317,7 +317,7 @@ class LimitsConfig(_Table, frozen=True):
 class ConversationLimitsConfig(_Table, frozen=True):
     """`[limits.conversation]`: what one conversation of an agent may use; without a value there is
     no limit. `money` is in units of the ledger's currency, at all providers together. A key has its
-    own in `limits = { conversation = { ... } }`, which replace these one by one.
+    own in `conversation = { ... }`, which replace these one by one.
     """
 
     tokens: Annotated[int, msgspec.Meta(ge=1, le=2**50)] | None = None
@@ -332,12 +332,6 @@ class ConversationLimitsConfig(_Table, frozen=True):
 
 class AllLimitsConfig(_Table, frozen=True):
     """`[limits]`: limits that are of no provider and no key."""
-
-    conversation: ConversationLimitsConfig = ConversationLimitsConfig()
-
-
-class KeyLimitsConfig(LimitsConfig, frozen=True):
-    """`limits` of a key: as those of a provider, and what one conversation of the key may use."""
 
     conversation: ConversationLimitsConfig = ConversationLimitsConfig()
 
@@ -454,7 +448,8 @@ class KeyConfig(_Table, frozen=True):
     cache: Literal["shared", "private"] = "shared"
     store: Literal["allow", "never"] = "allow"
     cloud: Literal["allow", "never"] = "allow"
-    limits: KeyLimitsConfig = KeyLimitsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    conversation: ConversationLimitsConfig = ConversationLimitsConfig()
     rate_limit: RateLimitConfig | None = None
     admin: bool = False
 

@@ -69,7 +69,7 @@ class Conversing:
         """Apply `config` from now on."""
         own, keys = config.limits.conversation, config.keys
         self._limit = own if own.any else None
-        self._limits = {key.name: _merged(own, key.limits.conversation) for key in keys}
+        self._limits = {key.name: _merged(own, key.conversation) for key in keys}
         self._repairs = [Repair(table) for table in config.repairs if table.on]
         self._loops = config.loops
         self._first = config.loops.first

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import trio
 
-from config import AllLimitsConfig, ConversationLimitsConfig, KeyConfig, KeyLimitsConfig
+from config import AllLimitsConfig, ConversationLimitsConfig, KeyConfig
 from gateway.spending.conversation_limits import limit_error
 from gateway.store import Hold, HoldEnd, LedgerStore, Most, OfConversations, Reached, read_report
 from tests.fakes.whole_gateway import WholeGateway, whole_gateway
@@ -163,8 +163,8 @@ async def test_tokens_hold_under_64_requests(tmp_path: Path) -> None:
 
 
 async def test_a_key_has_its_own_limits(tmp_path: Path) -> None:
-    of_key = KeyLimitsConfig(conversation=ConversationLimitsConfig(turns=2))
-    keys = (KeyConfig(name="", hash="sha256:" + "0" * 64, limits=of_key),)
+    of_key = ConversationLimitsConfig(turns=2)
+    keys = (KeyConfig(name="", hash="sha256:" + "0" * 64, conversation=of_key),)
     async with whole_gateway(ledger=tmp_path / "ledger.sqlite") as whole:
         configure(whole, limits=limits(turns=50), keys=keys)
         found = [await ask_all(whole, 1) for _ in range(3)]

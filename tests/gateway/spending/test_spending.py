@@ -13,7 +13,15 @@ import msgspec
 import pytest
 import trio
 
-from config import KeyConfig, LimitsConfig, PriceConfig, ProviderConfig, hash_api_key
+from config import (
+    AllLimitsConfig,
+    ConversationLimitsConfig,
+    KeyConfig,
+    LimitsConfig,
+    PriceConfig,
+    ProviderConfig,
+    hash_api_key,
+)
 from gateway.api.errors import ApiError
 from gateway.api.events import Usage
 from gateway.spending.limits import Account, day_of
@@ -119,6 +127,32 @@ async def test_the_ledger_holds_what_the_provider_counted(tmp_path: Path, stream
         figures = shop.gateway.services.spending.figures()
         assert figures.spent == {"p0": COST}
         assert figures.reserved == {"p0": 0}
+
+
+async def test_a_conversation_spends_no_more_than_its_limit(tmp_path: Path) -> None:
+    """Of 16 requests that come together, and of those that follow; own conversations go on."""
+    async with open_shop(tmp_path, FakeProvider(usage=COUNTED)) as shop:
+        services = shop.gateway.services
+        most = ConversationLimitsConfig(money=units(COST) * 20)
+        limits = AllLimitsConfig(conversation=most)
+        services.conversing.reconfigure(msgspec.structs.replace(services.config, limits=limits))
+        codes: list[str] = []
+
+        async def ask_one(name: str = "talk") -> None:
+            asked = await shop.ask(
+                Caller(key="alice", session=name), session_id=name, max_tokens=10
+            )
+            codes.append("ok" if asked.error is None else asked.error.code or "")
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(16):
+                nursery.start_soon(ask_one)
+        while codes[-1] != "conversation_limit_reached" and len(codes) < 100:
+            await ask_one()
+        assert codes[-1] == "conversation_limit_reached"
+        assert 1 <= codes.count("ok") <= 20
+        await ask_one("other")
+        assert codes[-1] == "ok"
 
 
 async def test_without_a_price_the_cost_is_unknown(tmp_path: Path) -> None:

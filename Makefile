@@ -241,8 +241,7 @@ test-peers: $(DEV)
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target $(SERVING_PATH) $(SERVING)
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target $(GGUF_PATH) gguf==$(GGUF_PY)
 	@$(BIN)/python -c 'import transformers; print(f"transformers=={transformers.__version__} serve: installed")'
-	$(BIN)/python -m pytest -q -rps -m 'slow or not slow' -o faulthandler_timeout=0 tests/peers \
-		tests/engines/test_transformers_serve.py $(ARGS)
+	$(BIN)/python -m pytest -q -rps -m 'slow or not slow' -o faulthandler_timeout=0 tests/peers $(ARGS)
 
 # Requests made out of /openapi.json, valid and invalid ones, by a program that knows nothing else.
 test-api: export SCHEMATHESIS_PROGRAM := $(abspath $(CLIENTS_DIR))/schemathesis/bin/schemathesis

@@ -37,7 +37,7 @@ from kernels.attention.shares import SHARE_NUMBERS, row_cost, row_parts
 from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
 
-_LOG2_E: tl.constexpr = 1.4426950408889634
+_LOG2_E = 1.4426950408889634
 _MERGED_NUMBERS = 4096
 """What a program merges at once without running out of registers."""
 
@@ -219,7 +219,7 @@ def _row(
     mixed = tl.where(is_own, own_value[None, :], 0.0)
     if SINKS:  # a score of no key, which belongs to the part that begins at position 0
         sink = tl.load(sinks_ptr + kv * (H // KV) + group, mask=group < H // KV, other=0.0)
-        sink = tl.where(begin == 0, sink * _LOG2_E, -float("inf"))
+        sink = tl.where(begin == 0, sink * 1.4426950408889634, -float("inf"))  # in powers of two
         above = tl.maximum(top, sink)
         ground = tl.where(above == -float("inf"), 0.0, above)
         fade = tl.exp2(top - ground)[:, None]

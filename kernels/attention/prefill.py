@@ -21,7 +21,7 @@ from kernels.attention.work import HostWork
 from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
 
-_LOG2_E: tl.constexpr = 1.4426950408889634
+_LOG2_E = 1.4426950408889634
 
 _MERGED_PARTS = 16
 """Parts of one head that a warp merges at once: 64 registers of each of its lanes, for D = 128. A
@@ -109,7 +109,7 @@ def _prefill_kernel(
     total = tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, BLOCK_D], tl.float32)
     if SINKS:  # a score of no key, which belongs to the piece that begins at position 0
-        sink = tl.load(sinks_ptr + head) * _LOG2_E
+        sink = tl.load(sinks_ptr + head) * 1.4426950408889634  # in powers of two
         top = tl.where(begin == 0, sink, top)
         total = tl.where(begin == 0, 1.0, total)
     # Without UNMASKED all are computed by one code, for results that are equal to the bit.

@@ -26,6 +26,7 @@ CASES = [
     *((arch, "dummy:qwen3-8b", IN_8_BITS if arch >= 89 else ()) for arch in SHARED_KIB),
     *((arch, "dummy:qwen3-8b", ("quantization=int4",)) for arch in (80, 86, 120)),
     (86, "dummy:qwen3-30b-a3b", ()),
+    (120, "dummy:gpt-oss-20b", ()),
     (86, "dummy:qwen3.6-27b", ("quantization=int4", "head=int4", "embedding=host")),
     (120, "dummy:qwen3.6-27b", ("quantization=int4", "head=fp8", "speculation=auto")),
 ]

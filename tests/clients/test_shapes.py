@@ -24,6 +24,11 @@ MIN_REQUESTS: Final = 20
 MIN_CACHED: Final = 0.95
 """Of the prompt before, which the client sends again."""
 
+BLOCK_TOKENS: Final = 32
+"""The cache keeps whole blocks of tokens, and the prompt's end differs from the text before a
+call by the marks of an answer: more than 5 % of a prompt of 241 tokens.
+"""
+
 FILES: Final = sorted(SHAPES.glob("*.json.xz"))
 
 
@@ -41,7 +46,8 @@ def test_a_client_s_requests_are_taken_and_cached(path: Path, herma: HermaProces
     with httpx.Client(base_url=herma.root_url, timeout=120) as client:
         counts = [_counts(client, shape) for shape in shapes]
     for (before, _), (now, cached) in pairwise(counts):
-        assert cached >= MIN_CACHED * min(before, now), counts
+        sent_again = min(before, now)
+        assert cached >= min(MIN_CACHED * sent_again, sent_again - BLOCK_TOKENS), counts
 
 
 def _counts(client: httpx.Client, shape: Shape) -> tuple[int, int]:

@@ -152,7 +152,7 @@ def tools_of(tools: Sequence[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
 def first_difference(one: bytes, other: bytes) -> int:
     """How many tokens two packed prompts share at their beginning, by bisection."""
     low, high = 0, min(len(one), len(other)) // TOKEN_BYTES
-    if one[: high * TOKEN_BYTES] == other[: high * TOKEN_BYTES]:
+    if other.startswith(one) or one.startswith(other):  # the usual case, without a copy
         return high
     while low < high - 1:
         middle = (low + high) // 2
@@ -244,13 +244,14 @@ def _shift(before: "array[int]", after: "array[int]") -> int | None:
 
 def _strand_of(strands: Sequence[Prompt], prompt: Prompt) -> Prompt | None:
     """The prompt that this one follows."""
+    for one in strands:
+        num_own = len(one.ids) // TOKEN_BYTES - TAIL_TOKENS
+        is_longer = num_own > 0 and len(prompt.hashes) >= len(one.hashes) > 0
+        if is_longer and first_difference(one.ids, prompt.ids) >= num_own:
+            return one
     best, most = None, 0.0
     said = set(prompt.hashes[prompt.num_system :])
     for one in strands:
-        if prompt.ids.startswith(one.ids[: -TAIL_TOKENS * TOKEN_BYTES]) and len(one.hashes) > 0:
-            is_longer = len(prompt.hashes) >= len(one.hashes)
-            if is_longer and len(one.ids) > TAIL_TOKENS * TOKEN_BYTES:
-                return one
         own = one.hashes[one.num_system :]
         share = sum(each in said for each in own) / max(1, len(own))
         if share > most and share >= SHARE and _follows(one, prompt):

@@ -62,9 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = _config(arguments)
     reread = None if arguments.config is None else functools.partial(_config, arguments)
 
+    file = "" if arguments.config is None else str(arguments.config.absolute())
+
     async def serve() -> None:
         enable_inline_reads()
-        await run_gateway(config, os.environ, _announce, gateway_index, reread, start)
+        await run_gateway(config, os.environ, _announce, gateway_index, reread, start, file)
 
     _raise_config_error(lambda: trio.run(serve))
     return 0

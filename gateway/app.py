@@ -316,12 +316,14 @@ async def run_gateway(
     gateway_index: GatewayIndex = ALONE,
     reread: Callable[[], Config] | None = None,
     start: ProcessStart = FIRST,
+    file: str = "",
 ) -> None:
     """Serve until SIGTERM or SIGINT, then wait for the open answers; a second signal ends the wait.
 
     `gateway_index` is the place of this process among several that share the port. `reread` reads
     the configuration file again, for a reload; it is None without a file. `start` is what the
-    parent of several gateway processes reports about earlier processes of this index.
+    parent of several gateway processes reports about earlier processes of this index. `file` is the
+    absolute path of the configuration file.
 
     `announce` gets "ready URL" once a model has a ready worker, or at once if the configuration has
     no workers and its models are answered by providers. Raises `ConfigError` when an address is
@@ -341,7 +343,7 @@ async def run_gateway(
     edge = edge_of(services, gateway_index.name)
     read = functools.partial(_read_again, reread, gateway_index)
     reload = Reload(services, edge.settings, read, environ)
-    process = _Process(services, edge, gateway_index, start, manager, alerting, reload)
+    process = _Process(services, edge, gateway_index, start, manager, alerting, reload, file)
     _report_replacement(services, start)
     with graceful_stop(drain, lambda _number: root.cancel()):
         async with running(services) as address:
@@ -360,6 +362,7 @@ class _Process:
     manager: ServiceManager
     alerting: Alerting
     reload: Reload
+    file: str
 
 
 def _report_replacement(services: Services, start: ProcessStart) -> None:
@@ -408,7 +411,14 @@ def _status(process: _Process, url: str) -> GatewayStatus:
     )
     name, start = process.index.name or "", process.start
     return GatewayStatus(
-        os.getpid(), url, VERSION, name, tuple(models), replaced=start.num_replaced, why=start.why
+        os.getpid(),
+        url,
+        VERSION,
+        name,
+        tuple(models),
+        replaced=start.num_replaced,
+        why=start.why,
+        config=process.file,
     )
 
 

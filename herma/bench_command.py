@@ -5,6 +5,7 @@ installed package.
 """
 
 import argparse
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,10 +27,11 @@ def run(arguments: argparse.Namespace) -> int:
         return gateway_command.run_command(arguments)
     if arguments.action == "http":
         from benchmarks.http import command as http_command
+        from config import found_config
         from herma.processes import gateway_url
 
         if arguments.url is None:
-            arguments.url = [f"{gateway_url(None)}/v1"]
+            arguments.url = [f"{gateway_url(None, found_config(Path.cwd(), os.environ))}/v1"]
         return http_command.run_command(arguments)
     if arguments.action == "quality":
         from benchmarks.quality import command as quality_command

@@ -21,6 +21,7 @@ from herma.options import (
     Commands,
     HelpFormat,
     add_command,
+    add_gateway_of_file,
     add_vocabulary,
     port,
     process_count,
@@ -103,14 +104,22 @@ def _take_found_config(arguments: argparse.Namespace) -> None:
     given none. A child of another command gets its file by name.
     """
     takes_file = "config" in arguments and arguments.config is None
-    sets_model = getattr(arguments, "model", None) or getattr(arguments, "attach", None)
-    if not takes_file or sets_model or arguments.parent is not None:
+    if not takes_file or _needs_no_file(arguments) or arguments.parent is not None:
         return
     from config import found_config
 
     if (path := found_config(Path.cwd(), os.environ)) is not None:
         print(f"herma: reading {path}", file=sys.stderr)
         arguments.config = path
+
+
+def _needs_no_file(arguments: argparse.Namespace) -> bool:
+    """Whether other options say what a file would: the model, the gateway or the processes."""
+    if arguments.command == "doctor":
+        return False
+    if arguments.command in CLIENTS:  # their --model is a served one
+        return arguments.url is not None
+    return any(getattr(arguments, name, None) for name in ("model", "attach", "url", "all"))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -164,7 +173,12 @@ def _add_servers(commands: Commands) -> None:
         commands, "worker", "run one worker of the file; show or restart those that run"
     )
     for role in (up, gateway, worker):
-        role.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
+        role.add_argument(
+            "--config",
+            type=Path,
+            metavar="FILE",
+            help="default: herma.toml, as found, else the built-in model",
+        )
     _add_log(up, gateway, worker)
     for role in (up, gateway):
         role.add_argument(
@@ -204,7 +218,17 @@ def _add_servers(commands: Commands) -> None:
         "--gateway", action="append", metavar="ADDR", help="instead of the worker's gateways"
     )
     reload = add_command(commands, "reload", "take what has changed in the file, without a restart")
-    reload.add_argument(
+    whose = reload.add_mutually_exclusive_group()
+    whose.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the processes of this file; default: herma.toml, as found, else all",
+    )
+    whose.add_argument(
+        "--all", action="store_true", help="all processes of this user, whatever file they run"
+    )
+    whose.add_argument(
         "--pid", type=int, help="only this process of Herma, by SIGHUP, as systemd's units do it"
     )
     _add_engine(worker)
@@ -253,6 +277,17 @@ def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
     actions = worker.add_subparsers(dest="action", metavar="[status | restart]")
     status = add_command(actions, "status", "show the state of this host's workers")
     status.add_argument("worker", nargs="?", metavar="NAME", help="default: all of them")
+    whose = status.add_mutually_exclusive_group()
+    whose.add_argument(
+        "--config",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="the workers of this file; default: herma.toml, as found, else all",
+    )
+    whose.add_argument(
+        "--all", action="store_true", help="all workers of this user, whatever file they run"
+    )
     restart = add_command(actions, "restart", "restart a worker's engine")
     restart.add_argument("worker", metavar="NAME")
     restart.add_argument(
@@ -327,7 +362,12 @@ def _add_boot(commands: Commands) -> None:
     container = add_command(commands, "container", "write a Containerfile and a compose file")
     drill = add_command(commands, "drill", "prove without a reboot that a boot works")
     drill.epilog = "It stops what runs of these units, and what was started by hand on their ports."
-    systemd.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
+    systemd.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="default: herma.toml, as found, else the built-in model",
+    )
     container.add_argument(
         "--config", type=Path, metavar="FILE", help="the configuration that it serves; needed"
     )
@@ -373,7 +413,7 @@ def _add_boot(commands: Commands) -> None:
 
 def _add_top(commands: Commands) -> None:
     top = add_command(commands, "top", "show the dashboard of a running gateway in this terminal")
-    top.add_argument("--url", help="of the gateway; default: the one on this host")
+    add_gateway_of_file(top)
     top.add_argument(
         "--key-env",
         metavar="NAME",
@@ -392,7 +432,7 @@ def _add_sessions(commands: Commands) -> None:
     sessions.add_argument(
         "name", nargs="?", metavar="NAME", help="all that is known of one, and of those it began"
     )
-    sessions.add_argument("--url", help="of the gateway; default: the one on this host")
+    add_gateway_of_file(sessions)
     sessions.add_argument(
         "--key-env",
         metavar="NAME",
@@ -504,7 +544,10 @@ def _add_keys(commands: Commands) -> None:
 def _add_usage(commands: Commands) -> None:
     usage = add_command(commands, "usage", "show tokens and cost by key, model, provider and day")
     usage.add_argument(
-        "--config", type=Path, metavar="FILE", help="default: the built-in configuration"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="default: herma.toml, as found, else the built-in configuration",
     )
     usage.add_argument(
         "--by",

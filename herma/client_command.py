@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     `HermaError` if no gateway answers, the model is not served, or the file cannot be merged.
     """
     title = CLIENTS[arguments.command]
-    served = ask_gateway(arguments.url, arguments.model, arguments.key_env, title)
+    served = ask_gateway(arguments.url, arguments.model, arguments.key_env, title, arguments.config)
     module = import_module(f"herma.clients.{arguments.command.replace('-', '_')}")
     setup: Setup = module.setup(served, os.environ, Path.home())
     for warning in setup.warnings:

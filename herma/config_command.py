@@ -14,6 +14,7 @@ from config import (
     EXTERNAL_ENGINES,
     FILE_NAME,
     INDEX_DRAFTERS,
+    TEXT_ENGINE,
     Config,
     LimitsConfig,
     PriceConfig,
@@ -65,6 +66,7 @@ def _check(path: Path, config: Config, *, has_secrets: bool) -> int:
     check_aliases(config)
     # These are no mistakes: workers may run on other hosts, or be set up elsewhere.
     notes = [*look_at_files(config, os.environ), *unserved_models(config), *_unbounded(config)]
+    notes += _unknown_windows(config)
     print(_summary(path, config))
     for note in notes:
         print(f"  note      {note}")
@@ -146,4 +148,14 @@ def _unbounded(config: Config) -> Iterator[str]:
             yield (
                 f"a limit applies to provider {name}, which has no max_output_tokens: requests "
                 "without max_tokens are refused, except for models with a bound of their own"
+            )
+
+
+def _unknown_windows(config: Config) -> Iterator[str]:
+    """Lines for workers whose start needs a server that says its window."""
+    for worker in config.workers:
+        if worker.engine == TEXT_ENGINE and worker.context_length is None:
+            yield (
+                f"worker `{worker.name}` has no context_length: it starts only if the server at "
+                f"{worker.url} says how long its window is"
             )

@@ -16,7 +16,7 @@ import msgspec
 
 from config import Config, LedgerConfig, load_config, secret_of
 from herma.doctor import OF_CONFIG, OF_HOST, Finding, Fix, examine, this_host, worst
-from herma.processes import gateways
+from herma.processes import gateways, supervisors
 from protocol.errors import ConfigError
 
 EXIT_ERRORS: Final = 1
@@ -31,7 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         return show_prefixes(arguments)
     config = load_config(arguments.config) if arguments.config is not None else Config()
-    host = dataclasses.replace(this_host(), gateways=gateways, ask_shared_limits=ask_shared_limits)
+    host = dataclasses.replace(
+        this_host(), gateways=gateways, ask_shared_limits=ask_shared_limits, workers=supervisors
+    )
     findings = examine(host, config)
     if arguments.json:
         sys.stdout.write(msgspec.json.encode(findings, enc_hook=str).decode() + "\n")

@@ -16,7 +16,15 @@ from config import Config, GatewayConfig, WorkerConfig, load_config
 from herma.child_processes import GRACE_S, Child, Children, herma_argv
 from herma.preflight import check_host
 from protocol.audit import Act
-from protocol.control_messages import UP_SOCKET, Answer, Ask, AskReload, Reloaded
+from protocol.control_messages import (
+    UP_SOCKET,
+    Answer,
+    Ask,
+    AskReload,
+    AskStatus,
+    Reloaded,
+    UpStatus,
+)
 from protocol.errors import ConfigError
 from protocol.service_manager import say
 from protocol.signals import hangups
@@ -72,6 +80,8 @@ class FleetReload:
         async def answer(ask: Ask) -> Answer:
             if isinstance(ask, AskReload):
                 return await self.take(children)
+            if isinstance(ask, AskStatus):
+                return UpStatus(os.getpid(), str(self._path.absolute()))
             raise ConfigError("this is `herma up`, neither a gateway nor a worker")
 
         try:

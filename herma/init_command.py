@@ -68,6 +68,8 @@ def _ask(arguments: argparse.Namespace) -> None:
 def _own_engine(arguments: argparse.Namespace) -> str:
     if arguments.attach:
         raise ConfigError("--model is Herma's own engine: leave --attach out, or --model")
+    if arguments.context_length:
+        raise ConfigError("--context-length is for --attach; a worker's table has context_length")
     model, name = known_model(arguments.model)
     text = _HEAD
     text += f"\n[[models]]\nname = {json.dumps(name)}\n"

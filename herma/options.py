@@ -4,6 +4,7 @@ Must not know any command.
 """
 
 import argparse
+from pathlib import Path
 from typing import Final, TypeAlias
 
 MAX_PORT = 65_535
@@ -34,6 +35,19 @@ def add_command(commands: Commands, name: str, does: str) -> argparse.ArgumentPa
     """Add a command whose help begins with the same text as the list of commands."""
     text = f"{does[:1].upper()}{does[1:]}."
     return commands.add_parser(name, help=does, description=text, formatter_class=HelpFormat)
+
+
+def add_gateway_of_file(command: argparse.ArgumentParser) -> None:
+    """Add the options that name a running gateway: by its URL, or by its file."""
+    command.add_argument(
+        "--url", help="of the gateway; default: that of the file, else the one on this host"
+    )
+    command.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the file of the gateway; default: herma.toml, as found",
+    )
 
 
 def token_count(text: str) -> int:

@@ -37,7 +37,8 @@ _REMEDIES: Final = {
 
 def show_prefixes(arguments: argparse.Namespace) -> int:
     """Print the findings of the gateway. Raises `HermaError` if it does not answer."""
-    page = GatewayPage(gateway_url(arguments.url), admin_key(arguments.key_env, os.environ))
+    url = gateway_url(arguments.url, arguments.config)
+    page = GatewayPage(url, admin_key(arguments.key_env, os.environ))
     try:
         with closing(page):
             found, body = trio.run(page.prefixes)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from config import load_config
 from protocol.control_messages import (
     GATEWAY_SOCKET,
     MAX_LINE_BYTES,
@@ -18,12 +19,14 @@ from protocol.control_messages import (
     Ask,
     AskStatus,
     GatewayStatus,
+    UpStatus,
     WorkerStatus,
     decode_answer,
     encode_line,
 )
 from protocol.errors import ConfigError, HermaError
 from protocol.leftovers import owner_of, runtime_dir, sweep
+from protocol.service_manager import say
 
 _ANSWER_S: Final = 3.0
 _USUAL_URL: Final = "http://127.0.0.1:8080"
@@ -47,6 +50,15 @@ class Gateway:
     status: GatewayStatus | None
 
 
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """A `herma up` of this host. `status` is None if it does not answer."""
+
+    path: Path
+    pid: int
+    status: UpStatus | None
+
+
 def supervisors() -> Iterator[Supervisor]:
     """Every supervisor of this user on this host. Removes the sockets of dead ones."""
     for path, pid in _sockets(WORKER_SOCKET):
@@ -61,21 +73,63 @@ def gateways() -> Iterator[Gateway]:
         yield Gateway(path, pid, answer if isinstance(answer, GatewayStatus) else None)
 
 
-def parents() -> Iterator[tuple[Path, int]]:
-    """The control socket and the pid of every `herma up` of this user on this host."""
-    yield from _sockets(UP_SOCKET)
+def parents() -> Iterator[Parent]:
+    """Every `herma up` of this user on this host that has a file."""
+    for path, pid in _sockets(UP_SOCKET):
+        answer = _status(path)
+        yield Parent(path, pid, answer if isinstance(answer, UpStatus) else None)
 
 
-def gateway_url(given: str | None) -> str:
-    """The URL of the gateway on this host, without /v1, unless one is given. Raises `ConfigError`
-    for several.
+def runs(file: Path, status: WorkerStatus | GatewayStatus | UpStatus | None) -> bool | None:
+    """Whether the process of that status runs the configuration file; None if it does not say."""
+    if status is None or status.config is None:
+        return None
+    return bool(status.config) and Path(status.config).resolve() == file.resolve()
+
+
+def unsaid(what: str, pid: int) -> str:
+    """A line about a process that does not say which file it runs."""
+    return f"{what} (pid {pid}) does not say which file it runs: it hangs or is of another version"
+
+
+def gateway_url(given: str | None, file: Path | None = None) -> str:
+    """The URL of the gateway of `file`, else of the one on this host, without /v1, unless one is
+    given. Says on stderr if other gateways run here, and that of the file does not. Raises
+    `ConfigError` for several.
     """
     if given is not None:
         return given
-    found = {one.status.url for one in gateways() if one.status is not None}
+    running = [one.status for one in gateways() if one.status is not None]
+    found = {_reachable(status.url) for status in running}
+    if file is not None:
+        if own := {_reachable(status.url) for status in running if runs(file, status)}:
+            found = own
+        elif (url := _url_of(file)) is not None:
+            if found and url not in found:
+                others = ", ".join(sorted(found))
+                say(f"herma: no gateway of {file} runs here; name another with --url: {others}")
+            return url
     if len(found) > 1:
-        raise ConfigError(f"several gateways run here, name one with --url: {', '.join(found)}")
-    url = found.pop() if found else _USUAL_URL
+        names = ", ".join(sorted(found))
+        raise ConfigError(
+            f"several gateways run here, name one with --url, or its file with --config: {names}"
+        )
+    return found.pop() if found else _USUAL_URL
+
+
+def _url_of(file: Path) -> str | None:
+    """Where the gateway of the file listens; None if any free port will do. Raises `ConfigError`
+    for a file with a mistake.
+    """
+    gateway = load_config(file).gateway
+    if gateway.port == 0:
+        return None
+    scheme = "http" if gateway.tls_certificate_file is None else "https"
+    host = gateway.host.strip("[]")
+    return _reachable(f"{scheme}://{f'[{host}]' if ':' in host else host}:{gateway.port}")
+
+
+def _reachable(url: str) -> str:
     for everywhere in ("0.0.0.0", "[::]"):  # noqa: S104 - where it listens, not where we do
         url = url.replace(f"//{everywhere}:", "//127.0.0.1:")
     return url

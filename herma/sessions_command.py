@@ -30,7 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the conversations, or the facts of one. Raises `HermaError` if the gateway does not
     answer, refuses the key, or does not know the name.
     """
-    page = GatewayPage(gateway_url(arguments.url), admin_key(arguments.key_env, os.environ))
+    url = gateway_url(arguments.url, arguments.config)
+    page = GatewayPage(url, admin_key(arguments.key_env, os.environ))
     try:
         with closing(page):
             found, body = trio.run(page.conversations, arguments.name or "")

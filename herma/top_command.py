@@ -24,7 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the gateway until q, or once. Raises `HermaError` if it does not answer or refuses the
     key.
     """
-    page = GatewayPage(gateway_url(arguments.url), admin_key(arguments.key_env, os.environ))
+    url = gateway_url(arguments.url, arguments.config)
+    page = GatewayPage(url, admin_key(arguments.key_env, os.environ))
     try:
         with closing(page):
             trio.run(_show, page, arguments)

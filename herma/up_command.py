@@ -33,6 +33,8 @@ def run(arguments: Namespace) -> int:
         return _attach(arguments)
     if arguments.cloud is not None:
         raise ConfigError("--cloud URL belongs to --attach URL; a file has [providers.NAME]")
+    if arguments.context_length is not None:
+        raise ConfigError("--context-length N belongs to --attach URL; a file has context_length")
     return _serve(arguments)
 
 

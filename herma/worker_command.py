@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from herma.processes import ask, supervisors
+from herma.processes import ask, runs, supervisors, unsaid
 from protocol.control_messages import AskRestart, AskStatus, Done, Refused, WorkerStatus
 from protocol.errors import ConfigError
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         case "restart":
             return _restart(arguments.worker, arguments.pid, force=arguments.force)
         case "status":
-            return _status(arguments.worker)
+            return _status(arguments.worker, None if arguments.all else arguments.config)
         case _:
             return _run_worker(arguments)
 
@@ -53,9 +53,18 @@ def _run_worker(arguments: argparse.Namespace) -> int:
     return main(argv)
 
 
-def _status(name: str | None) -> int:
-    """Print the table. Returns 1 if a worker is stopped or does not answer, else 0."""
-    found = list(supervisors())
+def _status(name: str | None, file: Path | None) -> int:
+    """Print the table, of the workers of `file` if there is one. Returns 1 if a worker is stopped
+    or does not answer, else 0.
+    """
+    everywhere = list(supervisors())
+    found = [each for each in everywhere if file is None or runs(file, each.status) is not False]
+    if everywhere and not found:
+        raise ConfigError(f"no worker of {file} runs here; --all shows those of other files")
+    if file is not None:
+        for each in found:
+            if runs(file, each.status) is None:
+                print(f"herma: {unsaid('worker', each.pid)}", file=sys.stderr)
     if name is not None:
         found = [each for each in found if each.status is not None and each.status.name == name]
         if not found:

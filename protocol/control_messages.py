@@ -164,6 +164,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     `is_held`: no gateway can use it; `probe` is its last probe.
 
     Its process: `entry` is the program, of the version `build`. `rank` is its rank in `group`.
+    `config` is the absolute path of its file, "" without one, None from a version that does not
+    say it.
     """
 
     name: str
@@ -194,6 +196,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     build: str = ""
     group: str = ""
     rank: int = 0
+    config: str | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -221,7 +224,7 @@ class ModelCover(msgspec.Struct, frozen=True):
 
 class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
     """One gateway process. `process` is its index if several share the port, else "". `replaced`
-    processes had its index before; `why` is how the last one ended.
+    processes had its index before; `why` is how the last one ended. `config` is as a worker's.
     """
 
     pid: int
@@ -232,6 +235,14 @@ class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
     entry: tuple[str, ...] = ()
     replaced: int = 0
     why: str = ""
+    config: str | None = None
+
+
+class UpStatus(msgspec.Struct, frozen=True, tag="up"):
+    """One `herma up` with a file, `config`."""
+
+    pid: int
+    config: str | None = None
 
 
 class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
@@ -257,7 +268,7 @@ class Shown(msgspec.Struct, frozen=True, tag="shown"):
     json: msgspec.Raw
 
 
-Answer = WorkerStatus | GatewayStatus | Refused | Done | Reloaded | Shown
+Answer = WorkerStatus | GatewayStatus | UpStatus | Refused | Done | Reloaded | Shown
 
 _encoder = msgspec.json.Encoder()
 _asks: msgspec.json.Decoder[Ask] = msgspec.json.Decoder(Ask)

@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         beside_gateway=arguments.beside_gateway,
         engine_command=engine_command(os.environ),
         arguments=sys.argv[1:] if argv is None else argv,
+        file=str(arguments.config.absolute()) if arguments.config else "",
     )
 
 

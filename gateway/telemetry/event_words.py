@@ -80,7 +80,6 @@ _WORDS: Final[dict[type[msgspec.Struct], tuple[Level, str]]] = {
     LoopFound: ("warning", "conversation {name} repeats {tools} without news, {repeats} times"),
     ConversationRefused: ("warning", "the {what} of conversation {name} are used up"),
     SpendingThreshold: ("warning", "{percent} % of the {period} limit of {scope} {name} are spent"),
-    ConfigReloaded: ("info", "the configuration was reloaded: {taken}; a restart takes: {kept}"),
     ProcessReplaced: ("warning", "this process replaces one that ended: {why}"),
     AdminAct: ("info", "{act} by {who}: {result}"),
     RequestDetached: ("info", "a client of {model} left before the first token"),
@@ -96,12 +95,22 @@ def words_of(event: FleetEvent) -> tuple[Level, str]:
         case BreakerOpen(scope, name, open_s, reason, cooling):
             what = "is left alone" if cooling else "is asked last"
             return "warning", f"{scope} {name} {what} for {open_s:.0f} s: {reason}"
+        case ConfigReloaded(taken, kept):
+            return "info", _reloaded(taken, kept)
         case _:
             fields = {key: _shown(value) for key, value in msgspec.structs.asdict(event).items()}
             if type(event) not in _WORDS:
                 return "info", ", ".join([kind_of(event), *(f"{k} {v}" for k, v in fields.items())])
             level, words = _WORDS[type(event)]
             return level, words.format_map(fields)
+
+
+def _reloaded(taken: tuple[str, ...], kept: tuple[str, ...]) -> str:
+    """What only a restart takes comes first: it is what someone has to do."""
+    if not taken and not kept:
+        return "the configuration was read again: nothing in it is new to this gateway"
+    waits = f"a restart takes: {', '.join(kept)}; " * bool(kept)
+    return f"the configuration was reloaded: {waits}taken: {', '.join(taken) or 'nothing'}"
 
 
 def _engine_fault(event: EngineFault) -> tuple[Level, str]:

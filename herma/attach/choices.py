@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from herma.attach.asking import ask_server, root_of
-from herma.attach.file_text import Attached, CloudChoice, file_text
+from herma.attach.file_text import Attached, CloudChoice, file_text, window_of
 from herma.attach.tokenizers import tokenizer_of
 from protocol.errors import ConfigError
 
@@ -20,6 +20,8 @@ def text_of(
     Raises `ConfigError`.
     """
     cloud = _cloud(arguments)
+    if arguments.context_length is not None and not arguments.attach:
+        raise ConfigError("--context-length N belongs to --attach URL")
     key = None
     if (name := arguments.attach_key_env) is not None and (key := os.environ.get(name)) is None:
         raise ConfigError(f"--attach-key-env {name}: the environment has no variable {name}")
@@ -41,7 +43,18 @@ def _attached(url: str, arguments: argparse.Namespace, key: str | None) -> Attac
             tokenizers.append(tokenizer_of(arguments.tokenizer or model.source))
     if arguments.tokenizer is not None and all(found is None for found, _ in tokenizers):
         raise ConfigError(f"--tokenizer {arguments.tokenizer}: {tokenizers[0][1]}")
-    return Attached(root, server, tokenizers, arguments.attach_key_env)
+    window = arguments.context_length
+    for model in server.models:
+        if (
+            window is not None
+            and model.context_length is not None
+            and window > model.context_length
+        ):
+            raise ConfigError(
+                f"--context-length {window} is more than the window of {model.name} at {root}, "
+                f"{model.context_length}"
+            )
+    return Attached(root, server, tokenizers, arguments.attach_key_env, window)
 
 
 def _cloud(arguments: argparse.Namespace) -> CloudChoice | None:
@@ -55,6 +68,14 @@ def _cloud(arguments: argparse.Namespace) -> CloudChoice | None:
 
 def _words(one: Attached) -> Iterator[str]:
     for model, (directory, why) in zip(one.server.models, one.tokenizers, strict=True):
-        window = "" if model.context_length is None else f", window {model.context_length}"
+        tokens, is_assumed = window_of(one, model, directory)
+        shown = tokens or model.context_length
+        window = "" if shown is None or is_assumed else f", window {shown}"
         how = "in token ids" if directory is not None else f"in text ({why})"
         yield f"{one.root}: {one.server.product}, model {model.name}{window}, spoken to {how}"
+        if is_assumed:
+            yield (
+                f"warning: {one.root} does not say how long the window of {model.name} is: "
+                f"context_length = {tokens} is assumed; give what it has with --context-length N, "
+                "or set it in [[workers]] of the file"
+            )

@@ -11,6 +11,11 @@ from typing import Final
 
 from herma.attach.recognition import ServedModel, Server
 
+ASSUMED_WINDOW: Final = 32_768
+"""Tokens of a server in text that does not say its window: what most models for agents have. A
+server with a smaller window refuses longer prompts itself.
+"""
+
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._:/@-]+")
 
 
@@ -26,13 +31,32 @@ class CloudChoice:
 @dataclass(frozen=True, slots=True)
 class Attached:
     """A server at `root`. `tokenizers` has for each model the `model` key of a token-level worker,
-    or None, and why.
+    or None, and why. `context_length` is the window of its models that a person gave.
     """
 
     root: str
     server: Server
     tokenizers: Sequence[tuple[str | None, str]]
     key_env: str | None = None
+    context_length: int | None = None
+
+
+def is_text(server: Server, directory: str | None) -> bool:
+    """Whether a worker speaks to it in text. `directory` has its tokenizer, if any."""
+    return directory is None or server.engine == "openai"
+
+
+def window_of(one: Attached, model: ServedModel, directory: str | None) -> tuple[int | None, bool]:
+    """The `context_length` to write, and whether it is only assumed; None where the worker learns
+    it from its engine.
+    """
+    if one.context_length is not None:
+        return one.context_length, False
+    if not is_text(one.server, directory):
+        return None, False
+    if model.context_length is not None:
+        return model.context_length, False
+    return ASSUMED_WINDOW, True
 
 
 def file_text(
@@ -78,10 +102,10 @@ def _worker(
     name: str, serves: str, one: Attached, model: ServedModel, tokenizer: tuple[str | None, str]
 ) -> Iterator[str]:
     directory, why = tokenizer
-    is_text = directory is None or one.server.engine == "openai"
+    in_text = is_text(one.server, directory)
     yield f"[[workers]]                # {one.server.product}"
     yield f"name = {json.dumps(name)}"
-    if is_text:
+    if in_text:
         if one.server.engine != "openai":
             yield f"# Spoken to in text: {why}."
         yield 'engine = "openai"'
@@ -93,8 +117,10 @@ def _worker(
     yield f"url = {json.dumps(one.root)}"
     if one.key_env is not None:
         yield f"api_key_env = {json.dumps(one.key_env)}"
-    if model.context_length is not None and is_text:
-        yield f"context_length = {model.context_length}"
+    window, is_assumed = window_of(one, model, directory)
+    if window is not None:
+        hint = "  # set this: the server does not say how long its window is" if is_assumed else ""
+        yield f"context_length = {window}{hint}"
 
 
 def _provider(cloud: CloudChoice) -> Iterator[str]:

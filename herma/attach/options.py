@@ -2,6 +2,8 @@
 
 import argparse
 
+from herma.options import token_count
+
 
 def add_attach_options(command: argparse.ArgumentParser) -> None:
     """Add the options that `text_of` reads."""
@@ -19,6 +21,12 @@ def add_attach_options(command: argparse.ArgumentParser) -> None:
         "--tokenizer",
         metavar="DIR",
         help="a directory or hub id with its tokenizer, where the server does not name it",
+    )
+    command.add_argument(
+        "--context-length",
+        type=token_count,
+        metavar="N",
+        help="the window of those servers in tokens, where they do not say it, or a smaller one",
     )
     command.add_argument(
         "--cloud", metavar="URL", help="the base URL of a provider to fall back to"

@@ -4,7 +4,7 @@ command's help needs this module.
 
 from typing import Final
 
-from herma.options import Commands, add_command
+from herma.options import Commands, add_command, add_gateway_of_file
 
 CLIENTS: Final = {
     "codex": "codex",
@@ -22,7 +22,7 @@ def add_clients(commands: Commands) -> None:
         command = add_command(
             commands, name, f"print {title}'s configuration for this gateway, or run it"
         )
-        command.add_argument("--url", help="of the gateway; default: the one on this host")
+        add_gateway_of_file(command)
         command.add_argument(
             "--model", metavar="ID", help=f"{title}'s default; else the first one listed"
         )

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
+from pathlib import Path
 from typing import Final, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
@@ -70,11 +71,18 @@ class _NotFound(HermaError):
 _Reply = TypeVar("_Reply", Model, _Models)
 
 
-def ask_gateway(url: str | None, model: str | None, key_env: str | None, client: str) -> Served:
-    """What the gateway at `url`, or the one on this host, serves. Raises `HermaError` if none
-    answers, it serves no `model`, or it asks for a key that `client` has to send too.
+def ask_gateway(
+    url: str | None,
+    model: str | None,
+    key_env: str | None,
+    client: str,
+    file: Path | None = None,
+) -> Served:
+    """What the gateway at `url`, or that of `file`, or the one on this host, serves. Raises
+    `HermaError` if none answers, it serves no `model`, or it asks for a key that `client` has to
+    send too.
     """
-    gateway = _Gateway(_base_url(gateway_url(url)), key_env, client)
+    gateway = _Gateway(_base_url(gateway_url(url, file)), key_env, client)
     models = gateway.models()
     default = models[0] if model is None else gateway.model(model)
     return Served(gateway.url, tuple(models), default, key_env)

@@ -27,6 +27,7 @@ from herma.doctor.settings import check_settings
 from herma.doctor.shared_limits import check_shared_limits
 from herma.doctor.starts import check_starts
 from herma.doctor.units import check_units
+from herma.doctor.workers import check_workers
 
 OF_HOST: Final[tuple[Callable[[Host], Iterator[Finding]], ...]] = (
     check_units,
@@ -41,6 +42,7 @@ OF_HOST: Final[tuple[Callable[[Host], Iterator[Finding]], ...]] = (
     check_proxies,
     check_python,
     check_gateways,
+    check_workers,
 )
 
 OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from config import LedgerConfig
-from herma.processes import Gateway
+from herma.processes import Gateway, Supervisor
 
 _QUERY_S: Final = 5.0
 """nvidia-smi answers in 0.1 to 3 s, or never."""
@@ -40,7 +40,7 @@ def _not_asked(_ledger: LedgerConfig) -> None:
 @dataclass(frozen=True, slots=True)
 class Host:
     """A machine. Paths are absolute on it; `root` is the place of its file system here. `packages`
-    is the folder of the installed Python packages. `gateways` asks the running gateway processes.
+    is the folder of the installed Python packages. `gateways` and `workers` ask those that run.
     `ask_shared_limits` asks the server of the shared limits, and returns its trouble or None.
     """
 
@@ -50,6 +50,7 @@ class Host:
     packages: Path
     gateways: Callable[[], Iterable[Gateway]] = tuple
     ask_shared_limits: Callable[[LedgerConfig], str | None] = _not_asked
+    workers: Callable[[], Iterable[Supervisor]] = tuple
     _answers: dict[tuple[str, ...], Output | None] = field(default_factory=dict)
 
     def path(self, name: str | Path) -> Path:

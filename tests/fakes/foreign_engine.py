@@ -43,9 +43,11 @@ class Settings:
     every third token. `enforced`: what any grammar lets through. `slow_upload`: it takes its time
     with bodies. `no_done`: no `[DONE]` ends its streams. `start_s` passes before it is healthy,
     with a line each 0.1 s. `hold_after`: a stream stops behind so many events until this is None.
+    `tells_window`: its list of models has their window.
     """
 
     kind: str = "vllm"
+    tells_window: bool = True
     key: str | None = None
     token_ms: float = 1.0
     answer: list[int] = field(default_factory=list)
@@ -140,7 +142,9 @@ class Handler(BaseHTTPRequestHandler):
     def _facts(self) -> None:
         kind, answers = self.settings.kind, {"/health": {"status": "ok"}}
         version = {"version": self.settings.version}
-        model = {"id": "there", "object": "model", "max_model_len": WINDOW}
+        model = {"id": "there", "object": "model"}
+        if self.settings.tells_window:
+            model["max_model_len"] = WINDOW
         if kind == "vllm":
             model |= {"owned_by": "vllm", "root": str(_DIR)}
             answers |= {"/v1/models": {"data": [model]}, "/version": version}

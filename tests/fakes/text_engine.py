@@ -35,7 +35,9 @@ class TextHandler(Handler):
     """One connection."""
 
     def _facts(self) -> None:
-        model = {"id": MODEL, "object": "model", "max_model_len": WINDOW, "owned_by": "x"}
+        model = {"id": MODEL, "object": "model", "owned_by": "x"}
+        if self.settings.tells_window:
+            model["max_model_len"] = WINDOW
         if self.path == "/v1/models":
             self._json(200, {"object": "list", "data": [model]})
         else:

@@ -33,7 +33,7 @@ TINY = builtin_dir("builtin:herma-tiny")
 
 NO_OPTIONS = Namespace(
     attach=None, attach_key_env=None, tokenizer=None, cloud=None, cloud_key_env=None,
-    cloud_model=None, model=None, force=False,
+    cloud_model=None, context_length=None, model=None, force=False,
 )  # fmt: skip
 
 
@@ -177,6 +177,25 @@ def test_without_a_tokenizer_the_file_speaks_in_text() -> None:
     assert config.workers[0].context_length == 2048
     assert "in text" in said[0]
     assert parse_config(by_hand, "f").workers[0].engine == "llama-cpp"
+
+
+def test_a_server_that_does_not_say_its_window_gets_one_that_starts(tmp_path: Path) -> None:
+    """Said in a line and in the file; `--context-length` says it instead, up to what is told."""
+    said: list[str] = []
+    with running(kind="openai", tells_window=False) as url:
+        text = text_of(options(attach=[url]), said.append)
+        given = text_of(options(attach=[url], context_length=4096), said.append)
+    assert "context_length = 32768  # set this: the server does not say" in text
+    assert parse_config(text, "f").workers[0].context_length == 32768
+    assert "context_length = 32768 is assumed" in said[1]
+    assert parse_config(given, "f").workers[0].context_length == 4096
+    assert len(said) == 3
+    assert "window 4096" in said[2]
+    with running(kind="vllm") as url:
+        smaller = text_of(options(attach=[url], context_length=1024), said.append)
+        assert parse_config(smaller, "f").workers[0].context_length == 1024
+        with pytest.raises(ConfigError, match="--context-length 4096 is more than"):
+            text_of(options(attach=[url], context_length=4096), said.append)
 
 
 def test_servers_of_one_model_are_its_workers_and_the_cloud_stands_behind() -> None:

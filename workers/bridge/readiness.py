@@ -253,8 +253,9 @@ def facts_of(
     if window is None:
         if limits.context_length is None:
             raise ConfigError(
-                f"the engine at {config.url} does not say how long its window is: set "
-                "context_length"
+                f"the engine at {config.url} does not say how long its window is: write "
+                "`context_length = 32768`, or what it has, into the table [[workers]] with "
+                f'`name = "{config.name}"` of the configuration file (herma.toml)'
             )
         window = min(known)
     elif limits.context_length is not None and window > limits.context_length:

@@ -65,7 +65,7 @@ _GC_THRESHOLDS: Final = (10_000, 10, 20)
 @final
 class Worker:
     """One supervisor. `run` returns when a drain is over. `reread` reads the configuration file
-    again; it blocks, and raises `ConfigError`.
+    again; it blocks, and raises `ConfigError`. `file` is the absolute path of that file.
     """
 
     def __init__(
@@ -75,8 +75,10 @@ class Worker:
         engine_command: Sequence[str],
         reread: Callable[[], WorkerConfig],
         arguments: Sequence[str] = (),
+        file: str = "",
     ) -> None:
         """Raises `ConfigError` for bad keys."""
+        self._file = file
         self._config = config
         self._reread = reread
         self._manager = ServiceManager.take(os.environ)
@@ -176,7 +178,9 @@ class Worker:
                     if link.number is None and link.trouble
                 )
                 status = self._engine.status((self._num_welcomed, len(self._links)), troubles)
-                return msgspec.structs.replace(status, entry=_entry(), build=VERSION)
+                return msgspec.structs.replace(
+                    status, entry=_entry(), build=VERSION, config=self._file
+                )
             case AskRestart():
                 return await self._restart(ask)
             case AskReload():
@@ -356,6 +360,7 @@ async def run_worker(
     engine_command: Sequence[str],
     reread: Callable[[], WorkerConfig],
     arguments: Sequence[str] = (),
+    file: str = "",
 ) -> int | Successor:
     """Serve until SIGTERM or SIGINT and the drain after it; a second signal ends the worker at
     once.
@@ -371,7 +376,7 @@ async def run_worker(
         status = 128 + number
         served.cancel()
 
-    worker = Worker(config, log, engine_command, reread, arguments)
+    worker = Worker(config, log, engine_command, reread, arguments, file)
     worker.dial()
     with (
         graceful_stop(lambda: worker.drain(config.drain_s, "SIGTERM or SIGINT"), leave_now),
@@ -387,12 +392,13 @@ def serve(
     beside_gateway: bool = False,
     engine_command: Sequence[str] = NATIVE_ENGINE,
     arguments: Sequence[str] = (),
+    file: str = "",
 ) -> int:
     """Run the worker on trio; return the exit status. Raises `ConfigError`.
 
     `read` reads the configuration, now and at each restart by hand. `beside_gateway`: the gateway
     writes to the same terminal. `engine_command` starts an engine. `arguments` are the words of the
-    command line, for the record of starts.
+    command line, for the record of starts. `file` is the absolute path of the configuration file.
     """
     config = read()
     setproctitle(f"herma worker {config.name}")
@@ -403,7 +409,7 @@ def serve(
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
-        ended = trio.run(run_worker, config, log, engine_command, read, arguments)
+        ended = trio.run(run_worker, config, log, engine_command, read, arguments, file)
     finally:
         log.close()
     return ended if isinstance(ended, int) else ended.become()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from config import LedgerConfig
 from herma.doctor import Host, Output
-from herma.processes import Gateway
+from herma.processes import Gateway, Supervisor
 
 SITE = Path("/opt/venv/lib/python3.12/site-packages")
 NVIDIA = "/proc/driver/nvidia/version"
@@ -21,6 +21,7 @@ class Machine:
         self.environ: dict[str, str] = {}
         self.answers: dict[str, Output] = {}
         self.gateways: list[Gateway] = []
+        self.workers: list[Supervisor] = []
         self.shared_limits: str | None = None
 
     def write(self, name: str, content: str | bytes = "", mode: int = 0o644) -> Path:
@@ -49,7 +50,15 @@ class Machine:
 
     @property
     def host(self) -> Host:
-        return Host(self.root, self.environ, self._query, SITE, self._gateways, self._limits)
+        return Host(
+            self.root,
+            self.environ,
+            self._query,
+            SITE,
+            self._gateways,
+            self._limits,
+            lambda: self.workers,
+        )
 
     def _limits(self, _ledger: LedgerConfig) -> str | None:
         return self.shared_limits

@@ -3,11 +3,12 @@
 import hashlib
 
 import pytest
+from msgspec.structs import replace
 
 from config import Config
 from herma.doctor import Finding, examine
-from herma.processes import Gateway
-from protocol.control_messages import GatewayStatus
+from herma.processes import Gateway, Supervisor
+from protocol.control_messages import GatewayStatus, LastFault, WorkerStatus
 from tests.herma.doctor.machine import APPS, NVIDIA, SITE, Machine
 
 GIB = 2**20  # KiB, as /proc/meminfo counts
@@ -203,3 +204,23 @@ def test_gateways_that_hang_and_that_replaced_others(machine: Machine) -> None:
     replaced = only(machine)
     assert replaced.level == "warning"
     assert replaced.what.endswith(f"was replaced 2 times; the last one ended so: {why}")
+
+
+def test_workers_that_gave_up_and_that_are_not_ready(machine: Machine) -> None:
+    """One that is ready and has a gateway is no finding."""
+    path = machine.root / "herma-1-7-1-worker"
+    well = WorkerStatus("w", 7, "m", "m", "ready", 1, 0, gateways=(1, 1))
+    machine.workers.append(Supervisor(path, 7, well))
+    assert examine(machine.host, Config()) == []
+    fault = LastFault(1, "config", "the engine does not say its window", 2, 1.0)
+    machine.workers[:] = [Supervisor(path, 7, replace(well, state="stopped", fault=fault))]
+    gone = only(machine)
+    assert gone.level == "error"
+    assert "the worker w has given up: the engine does not say its window" in gone.what
+    assert "herma worker restart w" in gone.remedy
+    machine.workers[:] = [Supervisor(path, 7, replace(well, state="starting", phase="weights"))]
+    assert (only(machine).level, "not ready: starting" in only(machine).what) == ("warning", True)
+    machine.workers[:] = [Supervisor(path, 7, replace(well, gateways=(0, 2)))]
+    assert "reaches none of its 2 gateways" in only(machine).what
+    machine.workers[:] = [Supervisor(path, 7, None)]
+    assert (only(machine).level, "does not answer" in only(machine).what) == ("error", True)

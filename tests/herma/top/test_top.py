@@ -169,6 +169,26 @@ def test_the_gateway_of_this_host_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert processes.gateway_url("http://box:9") == "http://box:9"
 
 
+def test_the_gateway_of_a_file_is_found_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the file that it says it runs, else by the address in the file; a stranger is named."""
+    file = tmp_path / "herma.toml"
+    file.write_text('[gateway]\nhost = "127.0.0.1"\nport = 8181\n')
+    other = Gateway(Path("x"), 1, GatewayStatus(1, "http://127.0.0.1:81", "1", config="/x.toml"))
+    monkeypatch.setattr(processes, "gateways", lambda: [other])
+    assert processes.gateway_url(None, file) == "http://127.0.0.1:8181"
+    assert "name another with --url: http://127.0.0.1:81" in capsys.readouterr().err
+    status = GatewayStatus(2, "http://0.0.0.0:8282", "1", config=str(file))
+    own = Gateway(Path("y"), 2, status)
+    monkeypatch.setattr(processes, "gateways", lambda: [other, own])
+    assert processes.gateway_url(None, file) == "http://127.0.0.1:8282"
+    assert capsys.readouterr().err == ""
+    file.write_text("[gateway]\nport = 0\n")
+    monkeypatch.setattr(processes, "gateways", lambda: [other])
+    assert processes.gateway_url(None, file) == "http://127.0.0.1:81"
+
+
 async def test_a_pipe_is_told_what_to_do_and_a_weak_key_is_refused() -> None:
     async with shown(ShownFleet().past(60), keys=KEYS) as url:
         page, weak = GatewayPage(url, "herma-sk-boss"), GatewayPage(url, "herma-sk-agent")

@@ -217,6 +217,14 @@ def _add_servers(commands: Commands) -> None:
     worker.add_argument(
         "--gateway", action="append", metavar="ADDR", help="instead of the worker's gateways"
     )
+    _add_reload(commands)
+    _add_engine(worker)
+    # Set by `herma up`, whose gateway prints the same events on the same terminal.
+    worker.add_argument("--beside-gateway", action="store_true", help=argparse.SUPPRESS)
+    _add_worker_actions(worker)
+
+
+def _add_reload(commands: Commands) -> None:
     reload = add_command(commands, "reload", "take what has changed in the file, without a restart")
     whose = reload.add_mutually_exclusive_group()
     whose.add_argument(
@@ -231,10 +239,6 @@ def _add_servers(commands: Commands) -> None:
     whose.add_argument(
         "--pid", type=int, help="only this process of Herma, by SIGHUP, as systemd's units do it"
     )
-    _add_engine(worker)
-    # Set by `herma up`, whose gateway prints the same events on the same terminal.
-    worker.add_argument("--beside-gateway", action="store_true", help=argparse.SUPPRESS)
-    _add_worker_actions(worker)
 
 
 def _add_log(*roles: argparse.ArgumentParser) -> None:

@@ -254,6 +254,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         gauges=functools.partial(_gauges, services),
         draining=services.draining.is_set,
         spending=services.spending.figures,
+        is_refused=lambda model: services.spending.refuses_all(model.fallback),
         process=process,
         text_of=functools.partial(known_text, services),
         preview=functools.partial(preview_route, services),
@@ -339,6 +340,7 @@ async def run_gateway(
         if not services.draining.is_set():
             services.audit.note(Act("drain", "SIGTERM or SIGINT", "begun"))
         services.draining.set()
+        services.dispatcher.stop()
 
     edge = edge_of(services, gateway_index.name)
     read = functools.partial(_read_again, reread, gateway_index)
@@ -538,8 +540,11 @@ async def _cut_open_turns(services: Services) -> None:
     Clients retry after an error, but take a stream that merely ends for a complete answer.
     """
     await services.draining.wait()
-    await trio.sleep(CUT_AT * services.config.gateway.drain_s)
-    await services.open_turns.cut()
+    drain_s = CUT_AT * services.config.gateway.drain_s
+    await trio.sleep(drain_s)
+    if num_cut := await services.open_turns.cut():
+        what = "1 answer that was" if num_cut == 1 else f"{num_cut} answers that were"
+        _log.warning("stopping: cut %s not over after %g s", what, drain_s)
 
 
 def _gauges(services: Services) -> FleetGauges:

@@ -36,6 +36,7 @@ from gateway.api.errors import (
     poisoned_request,
     request_too_costly,
     spending_limit_reached,
+    stopping,
     unavailable,
 )
 from gateway.api.events import (
@@ -263,6 +264,7 @@ __all__ = [
     "since_compaction",
     "spending_limit_reached",
     "stopped",
+    "stopping",
     "typed_body",
     "unavailable",
     "with_continuous_usage",

@@ -35,6 +35,8 @@ MAX_RETRY_AFTER_S: Final = 60
 """The bound on Retry-After. What is longer puts anthropic for Python and codex to sleep in silence,
 for hours if the header says so; Claude Code and openai for Node take it for an error.
 """
+RESTART_S: Final = 5
+"""Retry-After while the gateway is stopping: about the time of a restart."""
 _PASSING: Final = frozenset({408, 409, 425, 429})
 _LIMITS: Final = frozenset({"spending_limit_reached", "rate_limit_exceeded"})
 
@@ -164,6 +166,15 @@ def poisoned_request(deaths: int) -> ApiError:
 def unavailable(message: str, retry_after_s: int) -> ApiError:
     """503: nothing can serve now; retry after `retry_after_s`."""
     return ApiError(503, message, code="unavailable", retry_after_s=retry_after_s)
+
+
+def stopping(*, has_begun: bool = False) -> ApiError:
+    """503: the gateway stops; another one, or the next, may serve. `has_begun`: the answer is cut,
+    in the words on which clients retry.
+    """
+    if has_begun:
+        return connection_lost("the gateway is stopping")
+    return unavailable("The gateway is stopping.", RESTART_S)
 
 
 def busy(message: str, retry_after_s: int) -> ApiError:

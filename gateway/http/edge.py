@@ -140,7 +140,8 @@ class Edge:
     """The gateway as HTTP sees it.
 
     `run_turn` answers a chat, `pass_through` any other request. `draining` returns True once the
-    gateway stops and takes no new turns. `process` is the index of one of several processes.
+    gateway stops and takes no new turns. `is_refused` tells whether limits of money keep every
+    provider from answering for a model. `process` is the index of one of several processes.
     `text_of` gives the tokenizer of a model by name or alias; `preview` says which worker a request
     would go to, `room_of` how long a prompt may be, where that is known. `listen` subscribes to
     events, `traces` holds recent requests, `audit` records acts of operators. `conversations` gives
@@ -157,6 +158,7 @@ class Edge:
     gauges: Callable[[], FleetGauges]
     draining: Callable[[], bool]
     spending: Callable[[], SpendingFigures] = SpendingFigures
+    is_refused: Callable[[ModelView], bool] = lambda _: False
     process: str | None = None
     text_of: TextOf = no_text
     preview: Preview = no_preview

@@ -28,7 +28,7 @@ from gateway.api import (
     parse_completions,
     parse_embeddings,
     passed_on,
-    unavailable,
+    stopping,
     with_continuous_usage,
 )
 from gateway.http.auth import Gatekeeper
@@ -44,9 +44,6 @@ from gateway.prompt import checked_ids, decode_raw
 from gateway.routing import ModelView
 from gateway.spending import RateLimits
 from gateway.turn import Caller
-
-RESTART_S: Final = 5
-"""Retry-After while the gateway is stopping: about the time of a restart."""
 
 PER_TURN: Final = 16
 """Requests that start in one turn of the event loop. A short one takes 0.25 ms. Starting many
@@ -163,7 +160,7 @@ class Generation:
         """
         caller = self._gate.identify(scope)
         if self._edge.draining():
-            raise unavailable("The gateway is stopping.", RESTART_S)
+            raise stopping()
         max_bytes = self._edge.config.max_body_bytes
         body = scope["extensions"][EXTENSION].whole_body(max_bytes)
         if body is None:

@@ -305,7 +305,8 @@ async def _health(
 def health_of(edge: Edge) -> Health:
     """What is served, and the state of each model."""
     models: dict[str, ModelState] = {
-        model.name: "cloud" if model.is_away else model.state for model in edge.models()
+        model.name: "cloud" if model.is_away and not edge.is_refused(model) else model.state
+        for model in edge.models()
     }
     states = set(models.values())
     if edge.draining():

@@ -95,9 +95,9 @@ class Dispatch:
         rejoin_s: float = 0.0,
         recovery_probes: int = RECOVERY_PROBES,
     ) -> None:
-        """For `rejoin_s` requests wait for a worker that has vanished without a `Bye`, and after
-        `start` for workers that have yet to dial in. A model that only workers have named is kept
-        for as long without a worker. `recovery_probes` successes in a row end a fallback.
+        """For `rejoin_s` requests wait for a worker that has vanished without a `Bye` or whose
+        attached engine is away, and after `start` for workers that have yet to dial in. A model
+        that only workers have named is kept for as long without a worker. `recovery_probes` successes in a row end a fallback.
         """
         self._models = Models(models, recovery_probes)
         self.fleet = Fleet(self._models)
@@ -120,6 +120,10 @@ class Dispatch:
         """The gateway starts. If it was restarted, its workers dial in within a second."""
         for model in self._models:
             model.awaited_until = now + self._rejoin_s
+
+    def stop(self) -> None:
+        """The gateway stops: a request that nobody can serve any more is told so."""
+        self.tickets.is_stopping = True
 
     def refusal_of(self, configs: Iterable[ModelConfig]) -> str | None:
         """Why the fleet cannot take these configurations of models; None if it can."""
@@ -183,7 +187,7 @@ class Dispatch:
             case Fault():
                 return self._fault(worker, message, now)
             case Progress():
-                return self._progress(worker, message)
+                return self._progress(worker, message, now)
             case Bye(reason=reason) if reason in BACK_SOON:
                 return self.lost(worker_id, now, reason)
             case Bye():
@@ -259,6 +263,8 @@ class Dispatch:
         for worker in self.fleet:
             if worker.full_since is not None and now - worker.full_since >= FULL_AT_MOST_S:
                 worker.full_since = None
+            if worker.engine is None:
+                self.fleet.note_absence(worker, now, self._rejoin_s)
         effects = self.tickets.tick(now)
         for worker in self.fleet:
             if worker.trust.state != "trusted":
@@ -365,9 +371,10 @@ class Dispatch:
             return ()
         return (Notice(SpeedLost(worker.name, loss.figures, loss.num_changes)),)
 
-    def _progress(self, worker: Worker, progress: Progress) -> Effects:
+    def _progress(self, worker: Worker, progress: Progress, now: float) -> Effects:
         if progress.epoch == worker.epoch and worker.engine is None:
             worker.progress = progress
+            self.fleet.note_absence(worker, now, self._rejoin_s)
         else:
             self._num_stale += 1
         return ()

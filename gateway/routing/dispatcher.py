@@ -118,6 +118,10 @@ class Dispatcher:
                 await trio.sleep_forever()
             self._perform(self._core.tick(trio.current_time()))
 
+    def stop(self) -> None:
+        """The gateway stops: see `Dispatch.stop`."""
+        self._core.stop()
+
     # Reading the state.
 
     def model(self, name: str) -> ModelView | None:

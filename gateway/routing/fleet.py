@@ -19,7 +19,7 @@ from gateway.routing.fair_shares import FairShares
 from gateway.routing.fallback import Fallback
 from gateway.routing.trust import Trust
 from gateway.routing.wait_forecast import WaitForecast
-from gateway.routing.worker_view import ATTACHING, Worker
+from gateway.routing.worker_view import Worker
 from protocol.grammars import GrammarForm, forms_of
 from protocol.ids import WorkerId
 from protocol.messages import PROTOCOL_VERSION, SCORES_PROMPTS, Fault, Register
@@ -286,6 +286,13 @@ class Fleet:
         """The trust in a worker has changed: look anew which ones are ready."""
         self._changed()
 
+    def note_absence(self, worker: Worker, now: float, patience_s: float) -> None:
+        """See `Worker.note_absence`."""
+        was_absent = worker.is_absent
+        worker.note_absence(now, patience_s)
+        if worker.is_absent != was_absent:
+            self._changed()
+
     def drain(self, worker: Worker) -> None:
         worker.draining = True
         self._changed()
@@ -348,17 +355,18 @@ class Fleet:
         return [worker for worker in self.serving(model) if worker.state == "starting"]
 
     def is_coming(self, model: Model) -> bool:
-        """Whether a worker of the model is starting, unproven or draining: most draining workers
-        come back with another engine, and the others leave within seconds.
+        """Whether a worker of the model is starting, unproven or draining, and not absent:
+        most draining workers come back with another engine, and the others leave within seconds.
         """
         return any(
-            worker.state in ("starting", "unproven", "draining") for worker in self.serving(model)
+            worker.state in ("starting", "unproven", "draining") and not worker.is_absent
+            for worker in self.serving(model)
         )
 
     def is_absent(self, model: Model) -> bool:
-        """Whether the model's only workers wait for attached engines that were never there."""
+        """Whether the model's only workers wait for attached engines that are away."""
         here = self.serving(model)
-        return bool(here) and all(map(_waits_for_engine, here))
+        return bool(here) and all(worker.is_absent for worker in here)
 
     def has_given_up(self, model: Model, now: float, patience_s: float) -> bool:
         """Whether all workers of the model have reported that they stop restarting, and none that
@@ -490,12 +498,5 @@ class Fleet:
     def _state(self, model: Model, ready: Sequence[Worker]) -> ModelState:
         if ready:
             return "ready"
-        return "starting" if self.starting(model) else "down"
-
-
-def _waits_for_engine(worker: Worker) -> bool:
-    """Whether the worker has not found its attached engine since it started."""
-    progress = worker.progress
-    if worker.state != "starting" or progress is None:
-        return False
-    return progress.phase == ATTACHING and progress.epoch <= 1
+        is_starting = any(not worker.is_absent for worker in self.starting(model))
+        return "starting" if is_starting else "down"

@@ -64,6 +64,7 @@ class PlacementQueue:
         self._model_of: dict[int, Model] = {}
         self._placed: dict[int, Reservation] = {}
         self._num_arrivals = 0
+        self.is_stopping = False
         self.decisions: Counter[str] = Counter()
 
     def set_limits(self, max_queue: int | None, resume_wait_s: float) -> None:
@@ -459,6 +460,8 @@ class PlacementQueue:
 
     def _refuse_unserved(self, model: Model, ticket: int, now: float) -> Refuse:
         request = self._dequeue(model, ticket).request
+        if self.is_stopping:
+            return Refuse(ticket, errors.stopping(has_begun=request.resumed))
         starting = self._fleet.starting(model)
         return Refuse(ticket, _unserved_error(model.name, starting, now, resumed=request.resumed))
 

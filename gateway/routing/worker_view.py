@@ -228,6 +228,7 @@ class Worker:
     `num_running` counts the sequences on it: this gateway's and, as of its last `Load`, those of
     other gateways. `breaker` and `trust` outlive this object: the fleet keeps them by the worker's
     name, `trust` as long as its engine.
+    `is_absent`: it waits for an attached engine that is not there, see `note_absence`.
     `pass_tokens` is how many tokens of an answer a step makes, more than one if drafts are
     accepted. `full_since`: the worker has refused a sequence then and not reported free places
     since; `may_try`: it gets one more sequence all the same. `chains` are the prompts that run
@@ -248,6 +249,7 @@ class Worker:
         self.fault = ""
         self.fault_kind: FaultKind | None = None
         self.gave_up = False
+        self.is_absent = False
         self.draining = False
         self.full_since: float | None = None
         self.may_try = False
@@ -460,10 +462,20 @@ class Worker:
     def fail(self, fault: Fault, now: float) -> None:
         """The engine is gone. The caller has dropped its tickets."""
         self.fault, self.fault_kind = fault.cause, fault.kind
-        self.gave_up = fault.is_final
+        self.gave_up, self.is_absent = fault.is_final, False
         self.engine = self.load = self.progress = self.full_since = None
         self.since, self.prefill_rate, self.pass_tokens = now, PrefillRateEstimator(), 1.0
         self.num_running = len(self.reservations)
+
+    def note_absence(self, now: float, patience_s: float) -> None:
+        """Note whether its attached engine is away: at once if it was never found, else after
+        `patience_s`, because it may be a restart.
+        """
+        progress = self.progress
+        if progress is None or self.state != "starting" or progress.phase != ATTACHING:
+            self.is_absent = False
+        else:
+            self.is_absent = progress.epoch <= 1 or now - self.since >= patience_s
 
     def view(self, cached_blocks: int) -> WorkerView:
         return WorkerView(

@@ -174,12 +174,12 @@ class Books:
 
     def __init__(self, limits: Mapping[Account, Limits]) -> None:
         self._limits: dict[Account, Limits] = {}
+        self._reported: set[tuple[Account, str]] = set()
         self.set_limits(limits)
         self._next_id = 1
         self._spent: Counter[Place] = Counter()
         self._reserved: Counter[Place] = Counter()
         self._elsewhere: dict[Place, Balance] = {}
-        self._reported: set[tuple[Account, str]] = set()
         self._day = ""
         self._spent_by_provider: Counter[str] = Counter()
         self._reserved_by_provider: Counter[str] = Counter()
@@ -191,6 +191,8 @@ class Books:
         began before may still run there.
         """
         merged = {**self._limits, **limits}
+        changed = {one for one, held in merged.items() if held != self._limits.get(one)}
+        self._reported = {one for one in self._reported if one[0] not in changed}
         self._limits = {one: held for one, held in merged.items() if held != Limits()}
 
     def see(self, elsewhere: Balances) -> None:
@@ -240,6 +242,20 @@ class Books:
             refusals=dict(self._refusals),
             windows=tuple(self._windows(self._limits, day_of(now))),
             unpriced=dict(self._unpriced),
+        )
+
+    def exhausted(self, now: float) -> frozenset[str]:
+        """The providers of which a limit is reached: all of it is spent, or so much that a request
+        was refused for it.
+        """
+        day = day_of(now)
+        return frozenset(
+            window.account.name
+            for window in self._windows(self._limits, day)
+            if window.account.kind == "provider"
+            and (
+                window.is_spent or (window.account, window_of(window.period, day)) in self._reported
+            )
         )
 
     def _windows(self, accounts: Iterable[Account], day: str) -> Iterator[Window]:

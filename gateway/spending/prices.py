@@ -103,6 +103,12 @@ class Tariff(msgspec.Struct, frozen=True):
     listed: Price | None = None
 
     @property
+    def is_free(self) -> bool:
+        """Whether tokens cost nothing."""
+        price = self.price
+        return price is not None and not (price.input or price.cached_input or price.output)
+
+    @property
     def known(self) -> Price | None:
         """The price by which costs are shown."""
         return self.listed if self.price is None else self.price

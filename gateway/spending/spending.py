@@ -6,7 +6,7 @@ Owns the books and the order of the steps: reserve in memory, reserve on the dis
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final
 
@@ -362,6 +362,13 @@ class Spending:
         now = self._now()
         figures = self._books.figures(self._config.ledger.currency, now)
         return msgspec.structs.replace(figures, savings=self._local.savings(day_of(now)))
+
+    def refuses_all(self, chain: Iterable[FallbackConfig]) -> bool:
+        """Whether a limit that is reached keeps each of these providers from what costs money."""
+        spent = self._books.exhausted(self._now())
+        return all(
+            target.provider in spent and not self._tariff(target).is_free for target in chain
+        )
 
     def _report(self, refusal: Refusal) -> None:
         if isinstance(refusal, Unbounded):

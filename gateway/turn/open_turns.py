@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from gateway.api import Failed, Started, TurnEvent, connection_lost
+from gateway.api import Failed, Started, TurnEvent, stopping
 from gateway.output import EventSink
 from gateway.runtime import break_off
 from gateway.telemetry import (
@@ -131,7 +131,7 @@ class StreamedTurn:
         """The turn is over; if it was cut, a client that is still connected gets an error."""
         self.state = TurnState.ENDED
         if is_cut and self._emit is not None:
-            self._emit(Failed(connection_lost()))
+            self._emit(Failed(stopping(has_begun=True)))
         # A bound method in the sink would be a reference cycle.
         self.sink.emit = _ignore
         self.ended.set()
@@ -155,7 +155,7 @@ class StreamedTurn:
 
 class Interruptible:
     """A block that a shutdown can end: its cancel scope is in `scopes` while the block runs. Raises
-    `connection_lost` if it was cancelled.
+    `stopping` if it was cancelled.
     """
 
     __slots__ = ("_scope", "_scopes")
@@ -177,7 +177,7 @@ class Interruptible:
         self._scopes.remove(self._scope)
         is_handled = self._scope.__exit__(kind, error, trace)
         if self._scope.cancelled_caught:
-            raise connection_lost()
+            raise stopping(has_begun=True)
         return is_handled
 
 
@@ -253,14 +253,18 @@ class OpenTurns:
         """
         return Interruptible(self._scopes)
 
-    async def cut(self) -> None:
-        """End all open turns with `connection_lost`; return once they have ended."""
+    async def cut(self) -> int:
+        """End all open turns with the error `stopping`; return once they have ended how many there
+        were.
+        """
+        num_cut = len(self._tasks)
         while self._tasks:
             for scope in self._scopes:
                 scope.cancel()
             for task in self._tasks:
-                break_off(task, connection_lost())
+                break_off(task, stopping(has_begun=True))
             await trio.sleep(CUT_AGAIN_S)
+        return num_cut
 
     async def _run_streamed(self, turn: StreamedTurn, work: Work) -> None:
         """The task of a turn. Its failure is kept for the client's task to raise; a turn that ends

@@ -6,6 +6,7 @@ the nursery of a request with several choices. Must not know HTTP or frames.
 
 from collections.abc import Awaitable, Sequence
 from functools import partial
+from typing import Final
 
 import msgspec
 import trio
@@ -40,6 +41,8 @@ from gateway.turn.relayed_chat import answer_by_relay
 from gateway.turn.resumption import Resumption
 from gateway.turn.sequence_run import SequenceRun
 from gateway.turn.services import Services
+
+_LIMITED: Final = 429
 
 
 def answer_request(
@@ -164,8 +167,15 @@ class Turn:
         view = self._services.dispatcher.model(view.name) or view
         is_gone = view.state == "down" and not self._services.dispatcher.is_missed(view.name)
         is_final = self._is_unsupported or is_gone
-        if is_final or await self._try_locally(cloud=False) is not None:
-            raise error
+        try:
+            if is_final or await self._try_locally(cloud=False) is not None:
+                raise error
+        except ApiError as unserved:
+            # Nobody has come: what the providers said is what keeps the client waiting.
+            is_limit = error.status == _LIMITED and unserved.code == "unavailable"
+            if is_limit and not self._services.draining.is_set():
+                raise error from unserved
+            raise
 
     def _resumed(self) -> Resumption:
         """What is kept of an answer of text, which several upstreams may give."""

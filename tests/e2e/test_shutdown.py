@@ -55,7 +55,7 @@ def test_a_stream_that_cannot_end_in_time_says_so(tmp_path: Path) -> None:
             family = descendants(herma.process.pid)
             herma.process.send_signal(signal.SIGTERM)
             events = [line for line in lines if line.startswith("data: ")]
-        assert "upstream connection lost" in events[-1]
+        assert "upstream connection lost: the gateway is stopping" in events[-1]
         assert "data: [DONE]" not in events
         assert herma.stop() == 0
         assert len(family) >= 3

@@ -148,10 +148,11 @@ def dispatch(
     fallback: tuple[FallbackConfig, ...] = (),
     max_queue: int | None = 8,
     resume_wait_s: float = 120.0,
+    rejoin_s: float = 0.0,
 ) -> Dispatch:
     """A dispatch for the model `m` with these ready workers, called w1, w2, ..."""
     config = ModelConfig(name="m", aliases=("alias",), fallback=fallback)
-    fleet = Dispatch((config,), max_queue=max_queue, resume_wait_s=resume_wait_s)
+    fleet = Dispatch((config,), max_queue=max_queue, resume_wait_s=resume_wait_s, rejoin_s=rejoin_s)
     for number, (worker_id, engine) in enumerate(workers, start=1):
         fleet.register(worker_id, hello(f"w{number}", engine), 0.0)
         fleet.heard(worker_id, BlocksSnapshot(seq=0, digests=b""), 0.0)

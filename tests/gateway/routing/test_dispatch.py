@@ -5,7 +5,7 @@ import pytest
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Moved, Notice, Probe, Refuse, UseProvider
 from gateway.telemetry.fleet_events import FallbackOff, FallbackOn
-from protocol.messages import Progress
+from protocol.messages import Bye, Fault, Progress
 from tests.fakes.fleet import (
     CLOUD,
     W1,
@@ -318,3 +318,62 @@ def test_measured_outputs_shape_reservations_and_retry_after() -> None:
     assert view.kv_reserved_tokens < 300
     error = only(fleet.tickets.ask(request(31), 30.0), Refuse).error
     assert error.retry_after_s == 1
+
+
+def away(*, epoch: int = 2, rejoin_s: float = 15.0) -> Dispatch:
+    """A fleet whose only engine, an attached one, answers no more since 100.0."""
+    fleet = dispatch((W1, facts()), rejoin_s=rejoin_s)
+    fleet.heard(W1, Fault("w1", 1, "the connection was refused", None), 100.0)
+    fleet.register(W1, hello("w1", epoch=epoch), 100.0)
+    fleet.heard(W1, Progress(epoch=epoch, phase="attach", fraction=0.0), 100.0)
+    return fleet
+
+
+def test_an_attached_engine_that_has_gone_is_waited_for_as_for_a_lost_link() -> None:
+    """It may be a restart; an engine that is away without end is no start to wait for."""
+    fleet = away()
+    assert fleet.tickets.ask(request(1), 101.0) == ()
+    fleet.tickets.ask(request(2, resumed=True), 101.0)
+    assert fleet.tick(114.9) == ()
+    assert fleet.models()[0].state == "starting"
+    refused = only(fleet.tick(115.0), Refuse)
+    assert (refused.ticket, refused.error.status) == (1, 503)
+    assert "No engine answers at the address of w1" in refused.error.message
+    assert fleet.models()[0].state == "down"
+    assert only(fleet.tickets.ask(request(3), 190.0), Refuse).error.status == 503
+
+
+def test_an_attached_engine_that_is_back_is_a_start_again() -> None:
+    """From its first sign of life, and a later absence counts anew."""
+    fleet = away()
+    fleet.tick(190.0)
+    assert fleet.models()[0].state == "down"
+    fleet.heard(W1, Progress(epoch=2, phase="health probe", fraction=0.0), 191.0)
+    assert fleet.models()[0].state == "starting"
+    assert fleet.tickets.ask(request(1), 191.0) == ()
+    assert placed(fleet.register(W1, hello("w1", facts(), epoch=2), 192.0)) == {1: W1}
+
+
+def test_of_two_workers_the_one_that_starts_is_waited_for() -> None:
+    """The other's attached engine is away; if the first gives up, nobody is coming."""
+    fleet = away()
+    fleet.register(W2, hello("w2"), 150.0)
+    fleet.tick(190.0)
+    assert fleet.models()[0].state == "starting"
+    assert fleet.tickets.ask(request(1), 190.0) == ()
+    gives_up = Fault("w2", 1, "stopped after 5 starts", 1, is_final=True)
+    assert only(fleet.heard(W2, gives_up, 191.0), Refuse).error.status == 503
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_gateway_that_stops_says_so_to_those_that_wait(is_away: bool) -> None:
+    """Its workers leave with it: that none is starting would be true, and no help."""
+    fleet = away() if is_away else dispatch((W1, facts()))
+    fleet.register(W1, hello("w1"), 102.0)
+    fleet.tickets.ask(request(1), 102.0)
+    fleet.tickets.ask(request(2, resumed=True), 102.0)
+    fleet.stop()
+    effects = fleet.heard(W1, Bye("stopping"), 103.0)
+    errors = {one.ticket: one.error for one in effects if isinstance(one, Refuse)}
+    assert errors[1].status == 503
+    assert errors[1].message == "The gateway is stopping."

@@ -24,11 +24,14 @@ from config import (
 )
 from gateway.api.errors import ApiError
 from gateway.api.events import Usage
+from gateway.app import edge_of
+from gateway.http.routes import health_of
 from gateway.spending.limits import Account, day_of
 from gateway.spending.prices import Price
 from gateway.store import Claim, Entry, LedgerStore, Row, Settlement, read_report
 from gateway.turn.caller import Caller
 from protocol.errors import ConfigError
+from protocol.messages import Progress
 from tests.fakes.provider import FakeProvider
 from tests.fakes.running_gateway import Asked, RunningGateway, chain_of, open_gateway, wait_until
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
@@ -82,6 +85,7 @@ async def open_shop(
     key_limits: LimitsConfig | None = None,
     own: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     list_prices: str = "builtin",
+    rejoin_wait_s: float = 0.01,
     **tariff: Any,
 ) -> AsyncIterator[Shop]:
     """`limits` are those of every provider, `key_limits` those of the key `alice`; `own` are fields
@@ -104,7 +108,7 @@ async def open_shop(
             keys=[alice],
             ledger=ledger,
             list_prices=list_prices,
-            rejoin_wait_s=0.01,
+            rejoin_wait_s=rejoin_wait_s,
         ) as gateway:
             yield Shop(gateway, fakes, ledger)
         nursery.cancel_scope.cancel()
@@ -256,6 +260,47 @@ async def test_over_the_limit_the_client_is_told_and_nothing_is_sent(tmp_path: P
         assert not await shop.rows()
         refusals = shop.gateway.services.spending.figures().refusals
         assert refusals == {(Account("provider", "p0"), "daily"): 1}
+
+
+@pytest.mark.parametrize("rejoin_wait_s", [0.01, 0.5])
+async def test_the_limit_is_told_while_an_attached_engine_is_away(
+    tmp_path: Path, rejoin_wait_s: float
+) -> None:
+    """Its worker is not starting without end: after the time of a short outage nobody is awaited,
+    and then `/health` promises no provider that the limit forbids.
+    """
+    fake, worker = FakeProvider(usage=COUNTED), FakeWorker()
+    limits = LimitsConfig(daily=0.0)
+    async with (
+        open_shop(tmp_path, fake, limits=limits, rejoin_wait_s=rejoin_wait_s) as shop,
+        open_worker(shop.gateway.address, worker),
+    ):
+        await shop.gateway.wait_state("ready")
+        worker.fail_engine()
+        worker.say(Progress(worker.epoch, "attach", 0.0, "no engine there"))
+        await shop.gateway.wait_state("starting" if rejoin_wait_s > 0.1 else "down")
+        for stream in (True, False):
+            asked = await shop.ask(stream=stream)
+            assert asked.error is not None
+            assert (asked.error.status, asked.error.code) == (429, "spending_limit_reached")
+        await shop.gateway.wait_state("down")
+        health = health_of(edge_of(shop.gateway.services))
+        assert (health.status, health.models) == ("down", {"alpha": "down"})
+        worker.register()
+        await shop.gateway.wait_state("ready")
+        assert health_of(edge_of(shop.gateway.services)).models == {"alpha": "ready"}
+
+
+@pytest.mark.parametrize("price", [PRICE, PriceConfig(input=0.0, output=0.0)])
+async def test_health_names_the_cloud_as_long_as_it_may_answer(
+    tmp_path: Path, price: PriceConfig
+) -> None:
+    """With money left; and what is free has no limit that could be reached."""
+    daily = 0.0 if price.input == 0 else 1.0
+    limits = LimitsConfig(daily=daily)
+    async with open_shop(tmp_path, FakeProvider(), limits=limits, price=price) as shop:
+        assert health_of(edge_of(shop.gateway.services)).models == {"alpha": "cloud"}
+        assert (await shop.ask()).error is None
 
 
 async def test_what_another_gateway_holds_is_not_left(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ async def _cut(gateway: RunningGateway, *turns: Asked) -> None:
     open_turns = gateway.services.open_turns
     assert open_turns.count >= len(turns)
     with trio.fail_after(PATIENCE_S):
-        await open_turns.cut()
+        assert await open_turns.cut() == len(turns)
         for turn in turns:
             await turn.over.wait()
             assert turn.error is not None
-            assert "upstream connection lost" in turn.error.message
+            assert turn.error.message == "upstream connection lost: the gateway is stopping"
+            assert turn.error.code == "upstream_connection_lost"
     assert open_turns.count == 0
 
 

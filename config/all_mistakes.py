@@ -135,7 +135,7 @@ def _remove(raw: dict[str, Any], place: Place) -> None:
 
 def _needed(mistake: Mistake) -> Place:
     """The place of the key that a table lacks, if the mistake is that."""
-    return (*mistake.place, mistake.text.rpartition(" needs `")[2].removesuffix("`"))
+    return (*mistake.place, mistake.text.rpartition(" needs `")[2].partition("`")[0])
 
 
 def _is_whole_worker(value: object) -> bool:

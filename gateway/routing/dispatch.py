@@ -97,7 +97,8 @@ class Dispatch:
     ) -> None:
         """For `rejoin_s` requests wait for a worker that has vanished without a `Bye` or whose
         attached engine is away, and after `start` for workers that have yet to dial in. A model
-        that only workers have named is kept for as long without a worker. `recovery_probes` successes in a row end a fallback.
+        that only workers have named is kept for as long without a worker. `recovery_probes`
+        successes in a row end a fallback.
         """
         self._models = Models(models, recovery_probes)
         self.fleet = Fleet(self._models)

@@ -90,6 +90,15 @@ def test_lines_that_are_no_toml_hide_no_others() -> None:
     assert "hash must be" in found[37]
 
 
+def test_a_key_that_is_wrong_is_not_missing_too() -> None:
+    """A table needs it, and says in words what for."""
+    worker = '[[workers]]\nname = "w"\nmodel = "m"\nengine = "openai"\nserves = "m"\n'
+    (only,) = find_mistakes(f'{worker}url = "htp:/127.0.0.1:9"\n', "f")
+    assert "url: expected http://HOST:PORT" in only
+    (only,) = find_mistakes(worker, "f")
+    assert "needs `url`, where that engine listens" in only
+
+
 def test_an_open_text_ends_what_can_be_read() -> None:
     found = _by_line('[gateway]\nprot = 1\nhost = """\nnever closed\n')
     assert "unknown key `prot`" in found[2]

@@ -257,6 +257,15 @@ _OPERATIONS: Final = {
     "/events": _Operation(
         "get", "What happens in the fleet, as it happens; admins only.", {EVENTS: None}, _READING
     ),
+    "/admin/conversations": _Operation(
+        "get", "What conversations have used; admins only.", {JSON: None}, _READING
+    ),
+    "/admin/prefixes": _Operation(
+        "get",
+        "What breaks the prefixes of prompts, by client; admins only.",
+        {JSON: None},
+        _READING,
+    ),
     "/openapi.json": _Operation("get", "This description.", {JSON: None}, (403,)),
 }
 

@@ -19,6 +19,10 @@ from gateway.conversations.names import WEAK_SOURCES, Named
 MAX_CONVERSATIONS: Final = 4096
 EXPIRE_S: Final = 6 * 3600.0
 """A conversation that was idle for so long is forgotten; its usage stays in the ledger."""
+MAX_MESSAGES: Final = 2048
+"""Messages from the beginning of a prompt that are compared. The largest body that is admitted has
+9,000, whose hashes and chains take 20 ms of the event loop.
+"""
 _UNSURE: Final = frozenset({"prompt", *WEAK_SOURCES})
 UNNAMED: Final = "~"
 """The first character of names that come from a prompt and not from the client."""
@@ -26,7 +30,7 @@ UNNAMED: Final = "~"
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """A request in its conversation. `hashes` has one for each message. `request` is kept while the
+    """A request in its conversation. `hashes` has one for each message that is compared. `request` is kept while the
     request runs.
     """
 
@@ -56,7 +60,7 @@ class ConversationBook:
         if not name and not messages:
             return None
         # `hashes_of`, inlined: this is on the way of every request.
-        hashes = array("q", map(hash, map(said, messages)))
+        hashes = array("q", map(hash, map(said, messages[:MAX_MESSAGES])))
         scope, chain = 0, None
         conversation = self._table.get((key, name)) if name else None
         if conversation is None and (not name or named.is_weak):

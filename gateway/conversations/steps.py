@@ -15,6 +15,10 @@ from gateway.api import Message
 MAX_RESULT_CHARS: Final = 16_384
 """Of a longer result its two ends are compared, and its length."""
 MAX_KNOWN: Final = 8192
+MAX_LOOKED_AT: Final = 1024
+"""Messages from the end of a prompt, and calls of one message, that are read: an admitted body may
+have 50,000 of each.
+"""
 
 _ID_KEYS: Final = re.compile(
     r"(?i)(request|call|trace|span|correlation|idempotency|message|msg|session|run|client|event|tx|"
@@ -110,7 +114,7 @@ class StepReader:
         groups: list[list[Step]] = []
         results: dict[str, str] = {}
         num = 0
-        for message in reversed(messages):
+        for message in reversed(messages[-MAX_LOOKED_AT:]):
             if message.role == "tool":
                 results[message.tool_call_id or ""] = message.content or ""
             elif message.tool_calls:
@@ -126,7 +130,7 @@ class StepReader:
         """As `latest`, for a conversation without tools: what was said, and what came back."""
         steps: list[Step] = []
         back = ""
-        for message in reversed(messages):
+        for message in reversed(messages[-MAX_LOOKED_AT:]):
             if message.role == "user":
                 back = message.content or ""
             elif message.role == "assistant":
@@ -139,7 +143,7 @@ class StepReader:
         return steps
 
     def _of_message(self, message: Message, results: dict[str, str]) -> Iterator[Step]:
-        for call in message.tool_calls:
+        for call in message.tool_calls[-MAX_LOOKED_AT:]:
             text = results.get(call.id)
             if text is None:
                 continue

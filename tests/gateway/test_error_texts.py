@@ -71,7 +71,8 @@ def _words_outside(sources: tuple[Path, ...]) -> list[str]:
         f"{path.name}:{line} {words} in {text!r}"
         for path in sources
         for line, text in _strings(path)
-        if text not in MEANT and not text.startswith("_") and (words := words_in(text))
+        # Names of attributes, and patterns, are no texts.
+        if text not in MEANT and not text.startswith(("_", "(?i")) and (words := words_in(text))
     ]
 
 

@@ -30,8 +30,8 @@ UNNAMED: Final = "~"
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """A request in its conversation. `hashes` has one for each message that is compared. `request` is kept while the
-    request runs.
+    """A request in its conversation. `hashes` has one for each message that is compared. `request`
+    is kept while the request runs.
     """
 
     conversation: Conversation

@@ -43,6 +43,8 @@ MEANT = {
     "the context length is ",
     # For the log: the ledger's own bound.
     "too many requests wait for the ledger",
+    # A kind of finding: the line of a prompt that changes with each request.
+    "billing line",
 }
 ARGUMENTS: dict[str, Any] = {
     "param": "n",

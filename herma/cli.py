@@ -117,6 +117,8 @@ def _needs_no_file(arguments: argparse.Namespace) -> bool:
     """Whether other options say what a file would: the model, the gateway or the processes."""
     if arguments.command == "doctor":
         return False
+    if arguments.command == "usage":  # it takes that of the running gateway first
+        return True
     if arguments.command in CLIENTS:  # their --model is a served one
         return arguments.url is not None
     return any(getattr(arguments, name, None) for name in ("model", "attach", "url", "all"))
@@ -551,7 +553,7 @@ def _add_usage(commands: Commands) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="default: herma.toml, as found, else the built-in configuration",
+        help="default: that of the running gateway, else herma.toml, as found",
     )
     usage.add_argument(
         "--by",

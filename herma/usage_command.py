@@ -8,13 +8,15 @@ import argparse
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from config import Config, LimitsConfig, builtin_config, ledger_path, load_config
+from config import Config, LimitsConfig, builtin_config, found_config, ledger_path, load_config
 from gateway.spending import Period, day_of, show_amount, to_micro, window_of
 from gateway.store import Column, Report, Row, read_report
+from herma.processes import gateways
 from protocol.errors import ConfigError
 
 _DEFAULT_BY: tuple[Column, ...] = ("provider", "model")
@@ -24,8 +26,14 @@ _NONE = "-"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the usage since a day. Raises `ConfigError` if the ledger cannot be read."""
-    config = builtin_config() if arguments.config is None else load_config(arguments.config)
+    """Print the usage since a day. Raises `ConfigError` if the ledger cannot be read, or for
+    several gateways.
+    """
+    file = _file() if arguments.config is None else arguments.config
+    if file is None:
+        text = "herma: no file is read, so limits are not shown; name one with --config"
+        print(text, file=sys.stderr)
+    config = builtin_config() if file is None else load_config(file)
     path = ledger_path(config.ledger, os.environ)
     now = datetime.now(UTC).timestamp()
     since = _since(arguments.since, now)
@@ -37,6 +45,25 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(_as_text(report, by, since, limits, path)))
     return 0
+
+
+def _file() -> Path | None:
+    """The file of the gateway that runs on this host, else the one that is found here. Says which.
+    Raises `ConfigError` if several gateways run, none of them with the found one.
+    """
+    statuses = [one.status for one in gateways()]
+    files = {Path(one.config).resolve() for one in statuses if one is not None and one.config}
+    found = found_config(Path.cwd(), os.environ)
+    if not files or (found is not None and found.resolve() in files):
+        if found is not None:
+            print(f"herma: reading {found}", file=sys.stderr)
+        return found
+    if len(files) > 1:
+        names = ", ".join(sorted(map(str, files)))
+        raise ConfigError(f"several gateways run here, name the file of one with --config: {names}")
+    (file,) = files
+    print(f"herma: reading {file}, the file of the gateway that runs here", file=sys.stderr)
+    return file
 
 
 class Limit:

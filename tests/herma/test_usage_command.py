@@ -9,6 +9,8 @@ import pytest
 
 from gateway.store import Claim, Entry, LedgerStore
 from herma.cli import main
+from herma.processes import Gateway
+from protocol.control_messages import GatewayStatus
 
 CONFIG = """
 [ledger]
@@ -124,6 +126,81 @@ def test_limits_are_shown_with_what_stands_against_them(
     assert main(["usage", "--config", str(config), "--since", last_year]) == 0
     last_line = capsys.readouterr().out.splitlines()[-1]
     assert last_line.split() == ["provider", "cloud", "monthly", "1.2546", "50.0000"]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a file of its own, where the command is given."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "herma.toml").write_text(f'[ledger]\npath = "{folder}/other.sqlite"\n')
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return folder
+
+
+def running(monkeypatch: pytest.MonkeyPatch, *files: Path | str | None) -> None:
+    """Gateways run with these files: "" is none, None a gateway that does not say."""
+    found = [
+        Gateway(
+            Path("x"), 1, GatewayStatus(1, "http://127.0.0.1:1", "1", config=file and str(file))
+        )
+        for file in files
+    ]
+    silent = Gateway(Path("y"), 2, None)
+    monkeypatch.setattr("herma.usage_command.gateways", lambda: [*found, silent])
+
+
+def test_the_file_of_the_gateway_that_runs_is_read(
+    config: Path,
+    ledger: LedgerStore,
+    elsewhere: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its ledger and its limits are meant, in whatever folder the command is given."""
+    ledger.close()
+    running(monkeypatch, config, config, None)
+    assert main(["usage"]) == 0
+    told = capsys.readouterr()
+    assert str(config) in told.err
+    assert str(elsewhere) not in told.err
+    assert told.out.splitlines()[-1].split() == ["provider", "cloud", "monthly", "-", "50.0000"]
+
+
+@pytest.mark.parametrize("kind", ["none runs", "its own runs too", "without a file"])
+def test_else_the_file_that_is_found_is_read(
+    config: Path,
+    elsewhere: Path,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of several gateways that of the file in this folder is meant."""
+    own = elsewhere / "herma.toml"
+    files = {"none runs": (), "its own runs too": (config, own), "without a file": ("",)}
+    running(monkeypatch, *files[kind])
+    assert main(["usage"]) == 0
+    told = capsys.readouterr()
+    assert str(own) in told.err
+    assert "other.sqlite" in told.out
+
+
+def test_without_a_file_it_says_that_limits_are_not_shown(
+    config: Path,
+    elsewhere: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No table of limits would read as if there were none. Of two gateways none is guessed."""
+    (elsewhere / "herma.toml").unlink()
+    running(monkeypatch)
+    assert main(["usage"]) == 0
+    assert "limits are not shown" in capsys.readouterr().err
+    running(monkeypatch, config, elsewhere / "b.toml")
+    assert main(["usage"]) == 2
+    assert "--config" in capsys.readouterr().err
 
 
 def test_a_limit_of_nothing_is_a_limit(

@@ -533,6 +533,10 @@ def _add_init(commands: Commands) -> None:
     )
     init.add_argument("--force", action="store_true", help="overwrite the file")
     init.add_argument("--model", metavar="DIR", help="a model for Herma's own engine, or a hub id")
+    init.add_argument("--port", type=port, metavar="N", help="of the gateway; default: 8080")
+    init.add_argument(
+        "--key", metavar="NAME", help="add a key of this name, and print its secret once"
+    )
     add_attach_options(init)
 
 

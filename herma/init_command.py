@@ -12,6 +12,8 @@ from typing import Final
 
 from config import parse_config
 from herma.attach.choices import text_of
+from herma.attach.file_text import LIMIT_LINES, PORT
+from herma.keys_command import new_api_key
 from herma.preflight import known_model
 from protocol.errors import ConfigError
 from protocol.service_manager import say
@@ -20,7 +22,7 @@ _HEAD: Final = """# Written by `herma`. `herma config show` prints every key wit
 
 [gateway]
 host = "127.0.0.1"
-port = 8080
+port = {port}
 """
 
 
@@ -37,11 +39,17 @@ def run(arguments: argparse.Namespace) -> int:
             )
         _ask(arguments)
     text = _own_engine(arguments) if arguments.model else text_of(arguments, say)
+    secret = None
+    if arguments.key is not None:
+        secret, table = new_api_key(arguments.key)
+        text += f"\n{table}\n"
     parse_config(text, str(path))  # what is written can be read
     # A file that names variables with keys is for its owner.
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
         file.write(text)
     print(f"{path} is written; `herma config check {path}` checks it, `herma up` serves it")
+    if secret is not None:
+        print(f"key of {arguments.key} (shown once), without which nothing is served: {secret}")
     return 0
 
 
@@ -71,7 +79,7 @@ def _own_engine(arguments: argparse.Namespace) -> str:
     if arguments.context_length:
         raise ConfigError("--context-length is for --attach; a worker's table has context_length")
     model, name = known_model(arguments.model)
-    text = _HEAD
+    text = _HEAD.format(port=PORT if arguments.port is None else arguments.port)
     text += f"\n[[models]]\nname = {json.dumps(name)}\n"
     if arguments.cloud:
         theirs = json.dumps(arguments.cloud_model or name)
@@ -83,4 +91,5 @@ def _own_engine(arguments: argparse.Namespace) -> str:
         text += f"\n[providers.cloud]\nbase_url = {json.dumps(arguments.cloud)}\n"
         if arguments.cloud_key_env:
             text += f"api_key_env = {json.dumps(arguments.cloud_key_env)}\n"
+        text += "".join(f"{line}\n" for line in LIMIT_LINES)
     return text

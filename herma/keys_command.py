@@ -21,7 +21,8 @@ _PUBLIC = (
 def run(arguments: argparse.Namespace) -> int:
     """Make a secret and print the lines for the configuration."""
     if arguments.action == "new":
-        print(_new_api_key(arguments.name))
+        secret, table = new_api_key(arguments.name)
+        print(f"key (shown once): {secret}\n\n{table}\n\n{_NEXT}")
         return 0
     from protocol.transport import write_curve_pair
 
@@ -32,7 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _new_api_key(name: str) -> str:
+def new_api_key(name: str) -> tuple[str, str]:
+    """A new secret, and its table for the configuration. Raises `ConfigError` for a bad name."""
     try:
         msgspec.convert(name, Name)
     except msgspec.ValidationError as error:
@@ -40,5 +42,4 @@ def _new_api_key(name: str) -> str:
             f"{name!r} cannot name a key: take 1 to 128 letters, digits or . _ : / @ -"
         ) from error
     secret = f"sk-herma-{secrets.token_urlsafe(_KEY_BYTES)}"
-    table = f'[[keys]]\nname = "{name}"\nhash = "{hash_api_key(secret)}"'
-    return f"key (shown once): {secret}\n\n{table}\n\n{_NEXT}"
+    return secret, f'[[keys]]\nname = "{name}"\nhash = "{hash_api_key(secret)}"'

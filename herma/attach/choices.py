@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from herma.attach.asking import ask_server, root_of
-from herma.attach.file_text import Attached, CloudChoice, file_text, window_of
+from herma.attach.file_text import PORT, Attached, CloudChoice, file_text, window_of
 from herma.attach.tokenizers import tokenizer_of
 from protocol.errors import ConfigError
 
@@ -29,7 +29,8 @@ def text_of(
     for one in attached:
         for line in _words(one):
             say(line)
-    return file_text(attached, cloud, worker_bind)
+    port = PORT if arguments.port is None else arguments.port
+    return file_text(attached, cloud, worker_bind, port)
 
 
 def _attached(url: str, arguments: argparse.Namespace, key: str | None) -> Attached:

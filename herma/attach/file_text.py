@@ -19,6 +19,15 @@ server with a smaller window refuses longer prompts itself.
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._:/@-]+")
 
 
+LIMIT_LINES: Final = (
+    "# A limit needs the price, per million tokens, and the longest answer; docs/spending.md:",
+    "# price = { input = 0.5, output = 2.0 }",
+    "# max_output_tokens = 8192",
+    "# limits = { daily = 5.0 }",
+)
+"""Comments at the end of a provider's table, in which they hold once the marks are removed."""
+
+
 @dataclass(frozen=True, slots=True)
 class CloudChoice:
     """A provider to fall back to. `model` is its name of the model; None: the local one."""
@@ -59,12 +68,18 @@ def window_of(one: Attached, model: ServedModel, directory: str | None) -> tuple
     return ASSUMED_WINDOW, True
 
 
+PORT: Final = 8080
+
+
 def file_text(
-    attached: Sequence[Attached], cloud: CloudChoice | None, worker_bind: str | None = None
+    attached: Sequence[Attached],
+    cloud: CloudChoice | None,
+    worker_bind: str | None = None,
+    port: int = PORT,
 ) -> str:
     """TOML. Servers with a model of one name are workers of one model."""
     lines = ["# Written by `herma`. `herma config show` prints every key with its value."]
-    lines += ["", "[gateway]", 'host = "127.0.0.1"', "port = 8080"]
+    lines += ["", "[gateway]", 'host = "127.0.0.1"', f"port = {port}"]
     if worker_bind is not None:
         lines.append(f"worker_bind = {json.dumps(worker_bind)}")
     names: list[str] = []
@@ -128,4 +143,4 @@ def _provider(cloud: CloudChoice) -> Iterator[str]:
     yield f"base_url = {json.dumps(cloud.base_url)}"
     if cloud.key_env is not None:
         yield f"api_key_env = {json.dumps(cloud.key_env)}"
-    yield "# limits = { daily = 5.0 }  # needs the provider's price; docs/spending.md"
+    yield from LIMIT_LINES

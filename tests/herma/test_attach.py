@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from config import find_mistakes, parse_config
+from config import find_mistakes, hash_api_key, parse_config
 from herma.attach.asking import ask_server, root_of
 from herma.attach.choices import text_of
 from herma.attach.recognition import Answered, recognise
@@ -32,6 +32,7 @@ BOUND_S = 120.0
 TINY = builtin_dir("builtin:herma-tiny")
 
 NO_OPTIONS = Namespace(
+    port=None, key=None,
     attach=None, attach_key_env=None, tokenizer=None, cloud=None, cloud_key_env=None,
     cloud_model=None, context_length=None, model=None, force=False,
 )  # fmt: skip
@@ -247,6 +248,30 @@ def test_init_writes_a_private_file_once(
     assert path.stat().st_mode & 0o777 == 0o600
     assert find_mistakes(path.read_text(), "f") == []
     assert "herma up" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_init_writes_the_port_a_key_and_a_limit_to_uncomment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], own: bool
+) -> None:
+    """The secret is shown once, and the file has its hash; the comments are right as they are."""
+    path = tmp_path / "herma.toml"
+    with running(kind="vllm") as url:
+        kind = {"model": "herma-tiny"} if own else {"attach": [url]}
+        cloud = {"cloud": "https://c.example/v1"}
+        assert init(options(**kind, **cloud, output=path, port=8123, key="laptop")) == 0
+    text = path.read_text()
+    config = parse_config(text, "f")
+    assert config.gateway.port == 8123
+    secret = capsys.readouterr().out.split()[-1]
+    assert [(key.name, key.hash) for key in config.keys] == [("laptop", hash_api_key(secret))]
+    assert secret not in text
+    for name in ("price", "max_output_tokens", "limits"):
+        text = text.replace(f"# {name} = ", f"{name} = ")
+    assert find_mistakes(text, "f") == []
+    cloud_table = parse_config(text, "f").providers["cloud"]
+    assert cloud_table.limits.daily == 5.0
+    assert cloud_table.max_output_tokens is not None
 
 
 def test_init_says_what_it_needs_where_nobody_can_be_asked(

@@ -327,8 +327,9 @@ async def run_gateway(
     absolute path of the configuration file.
 
     `announce` gets "ready URL" once a model has a ready worker, or at once if the configuration has
-    no workers and its models are answered by providers. Raises `ConfigError` when an address is
-    taken or not allowed.
+    no workers and its models are answered by providers. If all workers give up before, and
+    providers answer, it gets that line with these words behind it. Raises `ConfigError` when an
+    address is taken or not allowed.
     """
     services = build_services(config, environ, gateway_index=gateway_index)
     alerting = Alerting(config, environ, services.feed, services.spending.figures)
@@ -398,12 +399,19 @@ async def _serve(
             await nursery.start(process.alerting.run)
         process.manager.ready(f"serving {url}")
         _log.info("serving %s, workers dial %s", url, address)
+
+        def say_ready(how: str = "") -> None:
+            announce(f"ready {url}/v1{how}")
+            if process.edge.dashboard is not None and process.index.index == 0:
+                announce(f"dashboard {url}/")
+
         if not _is_cloud_only(services.config):
-            await _first_ready(services)
+            has_providers = _has_providers(services.config)
+            if has_providers:
+                _log.info("%s/v1 answers by providers until a worker is ready", url)
+            await _first_ready(services, say_ready if has_providers else None)
         await _warm_up(services)
-        announce(f"ready {url}/v1")
-        if process.edge.dashboard is not None and process.index.index == 0:
-            announce(f"dashboard {url}/")
+        say_ready()
 
 
 def _status(process: _Process, url: str) -> GatewayStatus:
@@ -464,18 +472,25 @@ def _shown(dashboard: Dashboard | None, ask: AskOverview | AskRequest) -> Answer
 
 def _is_cloud_only(config: Config) -> bool:
     """Whether only providers can answer."""
-    return not config.workers and any(m.fallback and m.cloud == "allow" for m in config.models)
+    return not config.workers and _has_providers(config)
 
 
-async def _first_ready(services: Services) -> None:
-    """Return once a model has a ready worker."""
+def _has_providers(config: Config) -> bool:
+    """Whether providers can answer for a model whose workers are not ready."""
+    return any(m.fallback and m.cloud == "allow" for m in config.models)
+
+
+async def _first_ready(services: Services, say_ready: Callable[[str], None] | None) -> None:
+    """Return once a model has a ready worker. `say_ready` is called if providers answer and all
+    workers that are here have given up.
+    """
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_log_what_is_awaited, services)
+        nursery.start_soon(_log_what_is_awaited, services, say_ready)
         await services.dispatcher.has_ready.wait()
         nursery.cancel_scope.cancel()
 
 
-async def _log_what_is_awaited(services: Services) -> None:
+async def _log_what_is_awaited(services: Services, say_ready: Callable[[str], None] | None) -> None:
     """Log one line once all registered workers have given up; other workers may still register."""
     with services.feed.listen() as listener:
         while not (given_up := _given_up(services)):
@@ -486,6 +501,8 @@ async def _log_what_is_awaited(services: Services) -> None:
         "not ready, and no worker is starting: %s; waiting for one that is restarted or dials in",
         "; ".join(causes),
     )
+    if say_ready is not None:
+        say_ready(" (providers answer; no worker is ready yet)")
 
 
 def _given_up(services: Services) -> tuple[WorkerView, ...]:

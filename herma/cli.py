@@ -158,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_plan(commands)
     _add_diff(commands)
     _add_boot(commands)
+    _add_status(commands)
     _add_top(commands)
     _add_sessions(commands)
     _add_upgrade(commands)
@@ -430,6 +431,21 @@ def _add_top(commands: Commands) -> None:
     form.add_argument("--once", action="store_true", help="one frame of plain text")
     form.add_argument(
         "--json", action="store_true", help="print everything once as JSON, for programs"
+    )
+
+
+def _add_status(commands: Commands) -> None:
+    status = add_command(commands, "status", "show this host's gateways and workers, once")
+    status.epilog = "`herma top --once` shows more of one gateway."
+    whose = status.add_mutually_exclusive_group()
+    whose.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the processes of this file; default: herma.toml, as found, else all",
+    )
+    whose.add_argument(
+        "--all", action="store_true", help="all processes of this user, whatever file they run"
     )
 
 

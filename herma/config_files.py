@@ -18,6 +18,7 @@ from config import (
     ledger_path,
     responses_path,
     signing_key_path,
+    state_dir,
 )
 from herma.preflight import (
     check_model_texts,
@@ -36,7 +37,7 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
 
     Raises `ConfigError` for a missing file of the gateway and for any invalid file.
     """
-    yield from _socket_folder(config)
+    yield from _socket_folder(config, environ)
     yield from _gateway_keys(config)
     _check_certificate(config)
     _check_signing_key(config, environ)
@@ -53,13 +54,24 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     yield from _worker_files(config)
 
 
-def _socket_folder(config: Config) -> Iterator[str]:
-    """A note for a missing folder of sockets, which a unit's RuntimeDirectory may make."""
+def _socket_folder(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    """A note for a missing folder of sockets, which a unit's RuntimeDirectory may make. The gateway
+    makes the state directory itself.
+    """
     path = config.gateway.worker_bind.removeprefix(IPC_PREFIX)
     if path == config.gateway.worker_bind or path.startswith("@"):
         return
-    if not (folder := Path(path).parent).is_dir():
+    if (folder := Path(path).parent) == _made_folder(environ):
+        return
+    if not folder.is_dir():
         yield f"[gateway] worker_bind: there is no directory {folder} on this host"
+
+
+def _made_folder(environ: Mapping[str, str]) -> Path | None:
+    try:
+        return state_dir(environ).absolute()
+    except ConfigError:
+        return None
 
 
 def _gateway_keys(config: Config) -> Iterator[str]:

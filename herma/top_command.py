@@ -49,7 +49,13 @@ async def _show(page: GatewayPage, arguments: argparse.Namespace) -> None:
     shown = Shown.of(state)
     assert shown.overview is not None
     lines = draw(shown.overview, list(shown.samples), list(shown.events), view)
-    sys.stdout.write(as_plain(lines))
+    text = as_plain(lines)
+    sys.stdout.write(text)
+    if not sys.stdout.isatty():
+        # A frame cuts what is wider than it; a file or a program has room for whole causes.
+        for worker in shown.overview.workers:
+            if worker.fault and worker.fault not in text:
+                print(f"{worker.name}: {worker.fault}")
 
 
 def _columns() -> int:

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         case "restart":
             return _restart(arguments.worker, arguments.pid, force=arguments.force)
         case "status":
-            return _status(arguments.worker, None if arguments.all else arguments.config)
+            return show_workers(arguments.worker, None if arguments.all else arguments.config)
         case _:
             return _run_worker(arguments)
 
@@ -53,7 +53,7 @@ def _run_worker(arguments: argparse.Namespace) -> int:
     return main(argv)
 
 
-def _status(name: str | None, file: Path | None) -> int:
+def show_workers(name: str | None, file: Path | None) -> int:
     """Print the table, of the workers of `file` if there is one. Returns 1 if a worker is stopped
     or does not answer, else 0.
     """

@@ -108,6 +108,31 @@ async def test_what_it_waits_for_is_said_once(config: Path) -> None:
     assert b"not ready" not in said
 
 
+async def test_that_providers_answer_is_said_when_all_workers_gave_up(config: Path) -> None:
+    """With the dashboard's address; `ready` without more words comes with the first worker."""
+    cloud = 'fallback = [{ provider = "p", model = "m" }]'
+    provider = '[providers.p]\nbase_url = "http://127.0.0.1:9/v1"'
+    worker = '[[workers]]\nname = "one"\nmodel = "builtin:herma-tiny"\nserves = "alpha"'
+    path = trio.Path(config)
+    await path.write_text(f"{await path.read_text()}{cloud}\n{provider}\n{worker}\n")
+    fake = FakeWorker("one")
+    process = await trio.lowlevel.open_process(gateway_argv(config), stdout=PIPE)
+    assert process.stdout is not None
+    address = f"ipc://{config.parent}/workers"
+    with trio.fail_after(3 * PATIENCE_S):
+        async with process.stdout, open_worker(address, fake, ready=False):
+            await fake.wait(Welcome)
+            fake.say(Fault("one", 1, "no such model", 1, is_final=True))
+            word, url, words = (await read_line(process.stdout)).split(maxsplit=2)
+            assert (word, words) == ("ready", "(providers answer; no worker is ready yet)")
+            root = url.removesuffix("/v1")
+            assert await read_line(process.stdout) == f"dashboard {root}/"
+            async with open_worker(address, FakeWorker("two")):
+                assert await read_line(process.stdout) == f"ready {url}"
+                process.terminate()
+                assert await process.wait() == 0
+
+
 async def wait_refused(url: str) -> None:
     """Return once nobody listens at `url`."""
     try:

@@ -1,0 +1,40 @@
+"""`herma status`: the gateways of this host, a line each, and the table of its workers.
+
+Owns the lines of gateways. Must not know how processes are asked.
+"""
+
+import argparse
+from pathlib import Path
+
+from herma.processes import gateways, runs, supervisors
+from herma.worker_command import show_workers
+from protocol.control_messages import GatewayStatus, ModelCover
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print both. Returns 1 if a process does not answer, or a worker is stopped, else 0. Raises
+    `ConfigError` if nothing runs.
+    """
+    file: Path | None = None if arguments.all else arguments.config
+    found = [one for one in gateways() if file is None or runs(file, one.status) is not False]
+    for one in found:
+        print(gateway_line(one.pid, one.status))
+    is_well = all(one.status is not None for one in found)
+    workers = (one for one in supervisors() if file is None or runs(file, one.status) is not False)
+    if found and not any(workers):
+        print("no worker runs here")
+        return 0 if is_well else 1
+    return max(0 if is_well else 1, show_workers(None, file))
+
+
+def gateway_line(pid: int, status: GatewayStatus | None) -> str:
+    if status is None:
+        return f"gateway (pid {pid}) does not answer: it is stopped (kill -CONT) or hangs"
+    models = ", ".join(map(_cover, status.models)) or "no model"
+    process = f" {status.process}" * bool(status.process)
+    return f"gateway{process} {status.url}/v1 (pid {pid}): {models}"
+
+
+def _cover(model: ModelCover) -> str:
+    ready = f"{model.ready_workers} ready worker{'s' * (model.ready_workers != 1)}"
+    return f"{model.name} by {ready}{' and providers' * model.has_providers}"

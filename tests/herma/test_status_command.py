@@ -1,0 +1,46 @@
+"""`herma status`: the lines of gateways."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from herma import status_command, worker_command
+from herma.processes import Gateway, Supervisor
+from herma.status_command import gateway_line, run
+from protocol.control_messages import GatewayStatus, ModelCover, WorkerStatus
+from protocol.errors import ConfigError
+
+STATUS = GatewayStatus(
+    1, "http://127.0.0.1:8080", "1", models=(ModelCover("m", 1, has_providers=True),), config="/f"
+)
+
+
+def test_a_gateway_is_one_line() -> None:
+    line = "gateway http://127.0.0.1:8080/v1 (pid 1): m by 1 ready worker and providers"
+    assert gateway_line(1, STATUS) == line
+    assert "does not answer" in gateway_line(1, None)
+
+
+def test_the_gateway_stands_before_the_workers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker that has given up is status 1; a gateway alone says that no worker is here."""
+    worker = WorkerStatus("w", 2, "m", "m", "stopped", 1, 0, config="/f")
+    workers = [Supervisor(Path("w"), 2, worker)]
+    gateways = [Gateway(Path("g"), 1, STATUS)]
+    monkeypatch.setattr(status_command, "gateways", lambda: gateways)
+    for module in (status_command, worker_command):
+        monkeypatch.setattr(module, "supervisors", lambda: workers)
+    arguments = Namespace(config=Path("/f"), all=False)
+    assert run(arguments) == 1
+    first, head, row = capsys.readouterr().out.splitlines()
+    assert first.startswith("gateway http")
+    assert head.startswith("NAME")
+    assert row.startswith("w ")
+    workers.clear()
+    assert run(arguments) == 0
+    assert capsys.readouterr().out.endswith("no worker runs here\n")
+    gateways.clear()
+    with pytest.raises(ConfigError, match="no worker runs"):
+        run(arguments)

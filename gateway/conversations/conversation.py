@@ -11,6 +11,7 @@ import msgspec
 from gateway.api import Usage
 
 OK: Final = 200
+NOT_FOUND: Final = 404
 CLIENT_LEFT: Final = 499
 
 
@@ -80,6 +81,8 @@ class Conversation(msgspec.Struct, eq=False):
         self.busy_s += busy_s
         self.cloud_turns += is_cloud
         self.cost += cost
+        if status == NOT_FOUND:
+            self.model = ""  # whatever the client wrote there, it is no model's name
         if status not in {OK, CLIENT_LEFT}:
             self.errors += 1
             self.last_error = error or str(status)

@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from gateway.api import busy
-from gateway.telemetry.fleet_events import EVENT_KINDS, FleetEvent, kind_of
+from gateway.telemetry.fleet_events import EVENT_KINDS, EngineFault, FleetEvent, kind_of
 
 LOGGER: Final = "herma.events"
 MAX_WAITING: Final = 256
@@ -68,6 +68,11 @@ class Listener:
         return lost, events
 
 
+def _without_cause(event: FleetEvent) -> FleetEvent:
+    """As the log has it, where the link tells a fault's cause in a line of its own."""
+    return msgspec.structs.replace(event, cause="") if isinstance(event, EngineFault) else event
+
+
 class EventFeed:
     """`publish` never waits. `unix_time` gives seconds since 1970. `process` names this process in
     each event where several share a port. `recent` holds the last events, for reading.
@@ -93,8 +98,9 @@ class EventFeed:
         self.counts[kind] += 1
         self._number += 1
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
-        line = _encode(event)[:-1] + self._process_field + b',"time":"' + at.encode() + b'"}'
-        _log.info("%s", line.decode())
+        end = self._process_field + b',"time":"' + at.encode() + b'"}'
+        line = _encode(event)[:-1] + end
+        _log.info("%s", (_encode(_without_cause(event))[:-1] + end).decode())
         published = PublishedEvent(self._number, kind, line)
         self.recent.append(published)
         for listener in self._listeners:

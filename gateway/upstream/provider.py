@@ -39,7 +39,7 @@ from gateway.upstream.checked_completions import BoundedBody, CheckedStream, Who
 from gateway.upstream.error_words import OVERFLOW, error_of, has_form, quoted
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.kept_calls import CallsMade
-from gateway.upstream.redaction import Redaction
+from gateway.upstream.redaction import Redaction, without_inner_words
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.retry_after import retry_after_s
 from gateway.upstream.sse import EventSplitter, EventTooLarge
@@ -428,7 +428,7 @@ class Provider:
         """Put the words of a 5xx into `failed`: those of others would be about our account."""
         body = await self._first_bytes(response) if response.status >= 500 else b""
         if (error := error_of(response.status, body)) is not None:
-            failed.words = self._redaction.of(quoted(error.message).encode()).decode()
+            failed.words = self._shown(quoted(error.message))
         return error
 
     async def _first_bytes(self, response: HttpResponse) -> bytes:
@@ -486,8 +486,12 @@ class Provider:
         return ProviderFailed(
             self._redaction.of(f"{self.name} {error}".encode()).decode(),
             status=status,
-            words=self._redaction.of(words.encode()).decode(),
+            words=self._shown(words),
         )
+
+    def _shown(self, words: str) -> str:
+        """A server's own words, as clients may read them."""
+        return without_inner_words(self._redaction.of(words.encode()).decode())
 
     def _forwarded(self, response: HttpResponse) -> tuple[Header, ...]:
         return tuple(forwarded_to_client(response.headers, self._redaction))
@@ -507,7 +511,7 @@ class Provider:
                 text = f"{name} was silent for too long"
             case BadStream():
                 text = self._redaction.of(f"{name} {error}".encode()).decode()
-                words = self._redaction.of(error.words.encode()).decode()
+                words = self._shown(error.words)
                 filtered = error.filtered
             case KeptConnectionClosed():
                 text, was_kept = f"{name} ended the connection", True

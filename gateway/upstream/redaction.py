@@ -11,6 +11,13 @@ from typing import Final, final
 ALONE_CHARS: Final = 12
 """A secret of fewer bytes counts only where no letter, digit, `_` or `-` is beside it."""
 
+_INNER: Final = re.compile(
+    r"(?i)\b[a-z][a-z0-9+.-]*://\S+"
+    r"|(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\d.])"
+    r"|\b(?:sk|pk|rk|key|token|bearer|secret)[-_ :=]+[A-Za-z0-9._-]{8,}"
+)
+"""Addresses, and what looks like a key."""
+
 _ALONE: Final = rb"(?<![A-Za-z0-9_-])%b(?![A-Za-z0-9_-])"
 
 
@@ -32,3 +39,10 @@ class Redaction:
     def of(self, data: bytes) -> bytes:
         """`data` with each secret replaced."""
         return data if self._pattern is None else self._pattern.sub(b"[redacted]", data)
+
+
+def without_inner_words(text: str) -> str:
+    """`text`, by which a server says why it failed, without the addresses and keys of its own house
+    that such texts often quote.
+    """
+    return _INNER.sub("[redacted]", text)

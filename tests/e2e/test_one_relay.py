@@ -6,7 +6,7 @@ MAX_OF_A_WORD = 32
 MAX_OF_ARGUMENTS = 34
 MAX_OF_A_CALL = 69
 MAX_OF_THE_END = 77
-MAX_TO_REQUEST = 194
+MAX_TO_REQUEST = 201
 
 
 def test_a_relayed_answer_takes_the_short_way() -> None:

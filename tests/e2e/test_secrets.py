@@ -24,6 +24,8 @@ from protocol.transport import write_curve_pair
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
 from tests.fakes.ports import free_ports
 
+SESSION = "session-of-an-agent"
+"""The name of a conversation: for the dashboard, `/admin` and the ledger, not for logs."""
 SECRET = "planted"
 """In every secret below, and in every prompt and answer; in nothing else."""
 CLIENT = f"sk-client-{SECRET}"
@@ -159,7 +161,7 @@ def _ask(client: httpx.Client, model: str, headers: dict[str, str], **fields: An
 
 def _ask_all(client: httpx.Client) -> None:
     """Answers, refusals, and bytes that are none."""
-    known = {"authorization": f"Bearer {CLIENT}", "x-session-id": f"session-{SECRET}"}
+    known = {"authorization": f"Bearer {CLIENT}", "x-session-id": SESSION}
     unknown = {"x-api-key": f"sk-other-{SECRET}"}
     assert _ask(client, "m", known) == 200
     assert _ask(client, "m", known, stream=True) == 200
@@ -231,6 +233,9 @@ def test_what_is_secret_is_nowhere(tmp_path: Path) -> None:
         if (at := text.find(secret)) >= 0
     }
     assert not found
+    shown = {place for place, text in seen.items() if SESSION in text}
+    assert not shown & {"output", "/metrics"}, shown
+    assert "/dashboard/state" in shown
 
 
 def _curve_secrets(folder: Path) -> list[str]:

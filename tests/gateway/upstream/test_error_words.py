@@ -10,7 +10,7 @@ import pytest
 from gateway.api import Failed, UpstreamBody, message_error
 from gateway.upstream import ChatEvents
 from gateway.upstream.error_words import OVERFLOW, error_of, has_form
-from gateway.upstream.redaction import Redaction
+from gateway.upstream.redaction import Redaction, without_inner_words
 
 WINDOW, TOKENS = 4096, 5000
 
@@ -248,3 +248,19 @@ def test_a_short_key_is_no_part_of_a_word() -> None:
     )
     assert not redaction.is_in(b"a task")
     assert redaction.is_in(b"Bearer EMPTY")
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("upstream http://10.1.2.3:8000/in refused", "upstream [redacted] refused"),
+        ("node 10.1.2.3:80 is down", "node [redacted] is down"),
+        ("bad key sk-of-another-house", "bad [redacted]"),
+        ("Authorization: Bearer abcdef0123456789", "Authorization: [redacted]"),
+        ("CUDA 12.8.1 out of memory, 3 of 8 tokens", "CUDA 12.8.1 out of memory, 3 of 8 tokens"),
+        ("the model is over capacity", "the model is over capacity"),
+    ],
+)
+def test_the_words_of_a_failure_show_no_other_house(told: str, shown: str) -> None:
+    """Its addresses and keys; what says why is kept."""
+    assert without_inner_words(told) == shown

@@ -307,7 +307,10 @@ def is_quickly_rendered(request: ChatRequest) -> bool:
         isinstance(value, bool | int | float | None) or (isinstance(value, str) and len(value) < 64)
         for value in request.template_kwargs.values()
     )
-    num_chars = _num_chars(request) + RENDER_MESSAGE_CHARS * len(request.messages)
+    num_chars = RENDER_MESSAGE_CHARS * len(request.messages)
+    if num_chars > RENDER_CHARS:
+        return False
+    num_chars += _num_chars(request)
     for tool in request.tools:
         if type(tool) is not ToolSchema:
             return False

@@ -68,6 +68,8 @@ async def test_they_read_a_gateway() -> None:
 def test_a_gateway_that_is_not_there_is_named() -> None:
     from herma.sessions_command import run
 
-    given = argparse.Namespace(url="http://127.0.0.1:9", key_env=None, name=None, json=False)
+    given = argparse.Namespace(
+        url="http://127.0.0.1:9", config=None, key_env=None, name=None, json=False
+    )
     with pytest.raises(HermaError, match="no gateway answers"):
         run(given)

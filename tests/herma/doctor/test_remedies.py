@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 import herma.doctor
 from config import Config, parse_config
 from herma.doctor import Finding, examine
-from herma.processes import Gateway
-from protocol.control_messages import GatewayStatus
+from herma.processes import Gateway, Supervisor
+from protocol.control_messages import GatewayStatus, WorkerStatus
 from tests.herma.doctor.machine import APPS, NVIDIA, SITE, Machine
 from tests.herma.doctor.test_config_checks import ENGINE, HEAD, LISTEN, plant_model
 from tests.herma.doctor.test_units import EXEC, UNIT
@@ -68,6 +69,17 @@ def _next_kernel(machine: Machine) -> None:
 def _gateway(status: GatewayStatus | None) -> Callable[[Machine], None]:
     def plant(machine: Machine) -> None:
         machine.gateways.append(Gateway(machine.root / "socket", 7, status))
+
+    return plant
+
+
+def _worker(**changes: Any) -> Callable[[Machine], None]:
+    """A worker that is ready and has a gateway, but for `changes`; none answers for `gone`."""
+
+    def plant(machine: Machine) -> None:
+        status = WorkerStatus("w", 7, "m", "m", "ready", 1, 0, gateways=(1, 1))
+        shown = None if changes.get("gone") else replace(status, **changes)
+        machine.workers.append(Supervisor(machine.root / "socket", 7, shown))
 
     return plant
 
@@ -256,6 +268,10 @@ CASES = {
     ),
     "clear password": Case("rediss://...", _silent_server, SHARED),
     "silent server": Case("start the server", _silent_server, SHARED),
+    "worker that does not answer": Case("kill -CONT 7", _worker(gone=True)),
+    "worker that has given up": Case("herma worker restart w", _worker(state="stopped")),
+    "worker that is not ready": Case("how far it is", _worker(state="waiting")),
+    "worker without a gateway": Case("correct `gateways`", _worker(gateways=(0, 2))),
 }
 
 Site = tuple[str, int]

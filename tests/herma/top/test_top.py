@@ -170,7 +170,7 @@ def test_the_gateway_of_this_host_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_gateway_of_a_file_is_found_beside_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """By the file that it says it runs, else by the address in the file; a stranger is named."""
     file = tmp_path / "herma.toml"
@@ -178,12 +178,12 @@ def test_the_gateway_of_a_file_is_found_beside_others(
     other = Gateway(Path("x"), 1, GatewayStatus(1, "http://127.0.0.1:81", "1", config="/x.toml"))
     monkeypatch.setattr(processes, "gateways", lambda: [other])
     assert processes.gateway_url(None, file) == "http://127.0.0.1:8181"
-    assert "name another with --url: http://127.0.0.1:81" in capsys.readouterr().err
+    assert "name another with --url: http://127.0.0.1:81" in capfd.readouterr().err
     status = GatewayStatus(2, "http://0.0.0.0:8282", "1", config=str(file))
     own = Gateway(Path("y"), 2, status)
     monkeypatch.setattr(processes, "gateways", lambda: [other, own])
     assert processes.gateway_url(None, file) == "http://127.0.0.1:8282"
-    assert capsys.readouterr().err == ""
+    assert capfd.readouterr().err == ""
     file.write_text("[gateway]\nport = 0\n")
     monkeypatch.setattr(processes, "gateways", lambda: [other])
     assert processes.gateway_url(None, file) == "http://127.0.0.1:81"

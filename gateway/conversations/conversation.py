@@ -4,7 +4,7 @@ Owns the counts and the row that operators see. It holds names, numbers and kind
 prompt or an answer. Must not know how conversations are recognised.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -136,33 +136,9 @@ class ConversationList(msgspec.Struct, frozen=True):
 
 
 def row_of(one: Conversation) -> ConversationRow:
-    """The row of `one` now."""
-    return ConversationRow(
-        name=one.name,
-        key=one.key,
-        client=one.client,
-        model=one.model,
-        source=one.source,
-        parent=one.parent,
-        children=one.children,
-        is_open=one.num_open > 0,
-        began_at=round(one.began_at, 3),
-        seen_at=round(one.seen_at, 3),
-        turns=one.turns,
-        cloud_turns=one.cloud_turns,
-        prompt_tokens=one.prompt_tokens,
-        cached_tokens=one.cached_tokens,
-        completion_tokens=one.completion_tokens,
-        cost=one.cost,
-        tool_calls=one.tool_calls,
-        errors=one.errors,
-        last_error=one.last_error,
-        busy_s=round(one.busy_s, 3),
-        paused_s=round(one.paused_s, 3),
-        longest_pause_s=round(one.longest_pause_s, 3),
-        loop=one.loop,
-        loops=one.loops,
-        breaks=one.breaks,
-        lost_tokens=one.lost_tokens,
-        lost_s=round(one.lost_s, 3),
-    )
+    """The row of `one` now; numbers with a fraction have three digits of it."""
+    fields: dict[str, Any] = {}
+    for name in ConversationRow.__struct_fields__:
+        value = one.num_open > 0 if name == "is_open" else getattr(one, name)
+        fields[name] = round(value, 3) if isinstance(value, float) else value
+    return ConversationRow(**fields)

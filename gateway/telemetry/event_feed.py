@@ -68,11 +68,6 @@ class Listener:
         return lost, events
 
 
-def _without_cause(event: FleetEvent) -> FleetEvent:
-    """As the log has it, where the link tells a fault's cause in a line of its own."""
-    return msgspec.structs.replace(event, cause="") if isinstance(event, EngineFault) else event
-
-
 class EventFeed:
     """`publish` never waits. `unix_time` gives seconds since 1970. `process` names this process in
     each event where several share a port. `recent` holds the last events, for reading.
@@ -100,7 +95,10 @@ class EventFeed:
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
         end = self._process_field + b',"time":"' + at.encode() + b'"}'
         line = _encode(event)[:-1] + end
-        _log.info("%s", (_encode(_without_cause(event))[:-1] + end).decode())
+        told = line
+        if isinstance(event, EngineFault):  # the link tells its cause in a line of its own
+            told = _encode(msgspec.structs.replace(event, cause=""))[:-1] + end
+        _log.info("%s", told.decode())
         published = PublishedEvent(self._number, kind, line)
         self.recent.append(published)
         for listener in self._listeners:

@@ -43,7 +43,15 @@ from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gpu_memory import GpuMemory
 from workers.supervisor.group import Group, Run
 from workers.supervisor.hold import Hold
-from workers.supervisor.lifecycle import SERVING, SHOWN, Event, Lifecycle, State
+from workers.supervisor.lifecycle import (
+    DRAINS,
+    OVER,
+    SERVING,
+    SHOWN,
+    Event,
+    Lifecycle,
+    State,
+)
 from workers.supervisor.log import Log
 from workers.supervisor.port_holder import port_holder
 from workers.supervisor.prepare import prepare
@@ -55,8 +63,6 @@ from workers.versions import resolved
 _NOT_FOUND: Final = 127
 _NOT_STARTED: Final = 126
 _SLOW_DEATH_S: Final = 10.0
-_DRAINS: Final = (State.YIELDING, State.DRAINING)
-_OVER: Final = (State.ENDING, State.LINGERING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +219,13 @@ class EngineSupervisor:
         assert self._relay is not None
         before = self.lifecycle.state
         # A trial of another version waits for the drain that its hold has begun.
-        is_forced = force and not (self.lifecycle.hold.is_on and before in _DRAINS)
+        is_forced = force and not (self.lifecycle.hold.is_on and before in DRAINS)
         state = self.lifecycle.on(Event.RESTART_NOW if is_forced else Event.RESTART)
         self._next_config = config
         self.lifecycle.policy.reset()
         if before is State.STOPPED:
             self._start_again(self._relay)
-        elif before is State.WAITING or state in _OVER:
+        elif before is State.WAITING or state in OVER:
             self._wake.set()
         elif before is not State.REPLACING:
             assert self._nursery is not None
@@ -230,7 +236,7 @@ class EngineSupervisor:
                 self._finishing.cancel()
                 self._replace(self._life)
         # The epoch of the next start has begun, unless the engine of this one is not gone yet.
-        return self._relay.epoch + (state is State.DRAINING or state in _OVER)
+        return self._relay.epoch + (state is State.DRAINING or state in OVER)
 
     def retune(self, config: WorkerConfig) -> None:
         """Take `config`, which differs only in keys that no engine reads."""

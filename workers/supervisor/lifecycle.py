@@ -63,7 +63,10 @@ class Event(Enum):
 
 
 _UNPROVEN: Final = (State.STARTING, State.PROBING)
-_OVER: Final = (State.ENDING, State.LINGERING)
+OVER: Final = (State.ENDING, State.LINGERING)
+"""The process is dead by itself, and the verdict on its death is due."""
+DRAINS: Final = (State.YIELDING, State.DRAINING)
+"""The engine finishes its sequences and takes no others."""
 SERVING: Final = frozenset((State.READY, State.YIELDING, State.HELD, State.DRAINING))
 """The engine has generated the health probe's tokens, and lives."""
 
@@ -95,7 +98,7 @@ def _table() -> dict[tuple[State, Event], State]:
             (state, e.EXITED): s.ENDING,
             (state, e.LINGERS): s.LINGERING,
         }
-    for state in _OVER:
+    for state in OVER:
         moves |= {(state, e.RETRY): s.WAITING, (state, e.GIVE_UP): s.STOPPED}
     stays = {
         s.WAITING: (e.HOLD, e.UNHOLD, e.RESTART, e.RESTART_NOW),

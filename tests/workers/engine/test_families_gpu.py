@@ -43,16 +43,33 @@ def _prompts() -> list[list[int]]:
     return [[rng.randrange(151) for _ in range(length)] for length in LENGTHS]
 
 
+def _logits(model_dir: Path, device: str, dtype: str) -> list[torch.Tensor]:
+    runner = fresh_runner(_load(model_dir, device, dtype=dtype))
+    return [logits.cpu() for logits in engine_logits(runner, _prompts())]
+
+
+def _errors(found: list[torch.Tensor], exact: list[torch.Tensor]) -> list[float]:
+    """Per prompt: the length of the error, relative to that of the exact logits."""
+    pairs = zip(found, exact, strict=True)
+    return [float((ours - right).norm() / right.norm()) for ours, right in pairs]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str) -> None:
-    """In float32 both devices agree to rounding; in bfloat16 to its rounding."""
+    """In float32 both devices agree to rounding; in bfloat16 the card is as far off as the CPU.
+
+    Where two experts are nearly equal, rounding to 16 bits picks the other one: the CPU's own
+    logits of tiny mixtures are 0.13 to 0.38 away from those in float32, and the card's likewise.
+    """
     write_family(tmp_path, family)
-    exact = engine_logits(fresh_runner(_load(tmp_path, "cpu")), _prompts())
-    for dtype, bound in (("float32", 1e-5), ("bfloat16", 0.1)):
-        found = engine_logits(fresh_runner(_load(tmp_path, "cuda", dtype=dtype)), _prompts())
-        for ours, expected in zip(found, exact, strict=True):
-            error = (ours.cpu() - expected).norm() / expected.norm()
-            assert error < bound, (dtype, float(error))
+    exact = _logits(tmp_path, "cpu", "float32")
+    for error in _errors(_logits(tmp_path, "cuda", "float32"), exact):
+        assert error < 1e-5
+    rounded = _errors(_logits(tmp_path, "cpu", "bfloat16"), exact)
+    for error, bound in zip(
+        _errors(_logits(tmp_path, "cuda", "bfloat16"), exact), rounded, strict=True
+    ):
+        assert error < max(0.1, 1.5 * bound)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

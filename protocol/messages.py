@@ -22,6 +22,9 @@ SCORES_PROMPTS: Final = "prompt_logprobs"
 MAX_SCORED: Final = 512
 """Tokens of one `Scored`; with 20 alternatives each they take 150 KB."""
 
+RETAINS: Final = "retention"
+"""The capability of an engine that takes `Retain`; gateways send it to no other."""
+
 INVARIANT: Final = "invariant"
 """The capability of an engine whose tokens do not depend on the other sequences of a batch."""
 
@@ -215,6 +218,20 @@ class Score(_Message, frozen=True, tag=14):
     salt: bytes = b""
 
 
+class Retain(_Message, frozen=True, tag=15):
+    """What the gateway expects of the conversation whose request has ended: with probability
+    `chance` it sends another one, and half of those that come have come within `within_s`. The
+    engine evicts prefixes by it. An earlier expectation of the same `conversation` is over. It may
+    come shortly before or after `Finished`; one about an unknown request is ignored.
+    """
+
+    request_id: Id16
+    attempt: Count
+    conversation: Annotated[bytes, msgspec.Meta(max_length=32)]
+    chance: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    within_s: Amount
+
+
 class RelayCredit(_Message, frozen=True, tag=11):
     """The gateway has passed on `num_taken` bytes of the response. The worker may send up to
     `RELAY_WINDOW_BYTES` beyond these.
@@ -240,6 +257,7 @@ ToWorker = (
     | Embed
     | Score
     | Distrust
+    | Retain
 )
 
 

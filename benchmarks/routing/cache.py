@@ -1,26 +1,27 @@
 """The prefix cache of a simulated worker.
 
 Makes the same decisions as the engine's block manager (a test compares them), over names of blocks
-instead of token ids: blocks without content are reused first, then the least recently released; a
-chain is released tail first. Must not know time or sequences.
+instead of token ids: blocks without content are reused first, then the engine's own order of
+retention decides. Must not know sequences.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 from protocol.ids import BlockDigest
 from protocol.messages import BlockEvent
 from workers.scheduler.block_events import BlockEvents
+from workers.scheduler.retention import Expectation, KeptChains
 from workers.scheduler.saving import PrefixStates
 
 
 class Cache(Protocol):
     """The interface of a worker's blocks. A sequence holds named blocks and private ones. `states`
-    are the saved states of prefixes, if the model has any.
+    are the saved states of prefixes, if the model has any. The worker sets `now`.
     """
 
     states: PrefixStates | None
+    now: float
 
     @property
     def num_free(self) -> int:
@@ -35,11 +36,18 @@ class Cache(Protocol):
     def allocate(self, num_blocks: int) -> None:
         """Give private blocks to a sequence; that many are free."""
 
-    def store(self, digest: BlockDigest) -> None:
-        """A private block of a sequence is full: its content can be found from now on."""
+    def store(self, digest: BlockDigest, parent: BlockDigest | None = None) -> None:
+        """A private block of a sequence is full: its content can be found from now on, behind its
+        `parent`.
+        """
 
-    def release(self, digests: Sequence[BlockDigest], num_private: int) -> None:
-        """Release all blocks of a sequence, the named ones in order."""
+    def release(
+        self, digests: Sequence[BlockDigest], num_private: int, name: object = None
+    ) -> None:
+        """Release all blocks of a sequence, the named ones in order. `name` is for `retain`."""
+
+    def retain(self, name: object, conversation: object, expected: Expectation) -> None:
+        """Set what is expected of the prefix that was released under `name`."""
 
     def take_events(self) -> tuple[BlockEvent, ...]:
         """The changes since the last call."""
@@ -48,11 +56,17 @@ class Cache(Protocol):
 class BlockCache:
     """`num_blocks` blocks with eviction; the states behind them are forgotten with them."""
 
-    def __init__(self, num_blocks: int, states: PrefixStates | None = None) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        states: PrefixStates | None = None,
+        kept: KeptChains | None = None,
+    ) -> None:
         self.states = states
+        self.now = 0.0
         self._blank = num_blocks
         self._held: dict[BlockDigest, int] = {}
-        self._idle: OrderedDict[BlockDigest, None] = OrderedDict()
+        self._idle = KeptChains() if kept is None else kept
         self._events: Final = BlockEvents()
         if states is not None:
             states.pool.events = self._events
@@ -75,37 +89,47 @@ class BlockCache:
         for digest in digests:
             holders = self._held.get(digest, 0)
             if not holders:
-                del self._idle[digest]
+                self._idle.take((digest,))
             self._held[digest] = holders + 1
 
     def allocate(self, num_blocks: int) -> None:
         num_blank = min(num_blocks, self._blank)
         self._blank -= num_blank
         for _ in range(num_blocks - num_blank):
-            digest = self._idle.popitem(last=False)[0]
+            digest = self._idle.pop(self.now)
             self._events.dropped(digest)
             if self.states is not None:
                 self.states.pool.forget(digest)
 
-    def store(self, digest: BlockDigest) -> None:
+    def store(self, digest: BlockDigest, parent: BlockDigest | None = None) -> None:
         """A private block of a sequence is full. If it equals a cached one it becomes blank."""
         if digest in self._held or digest in self._idle:
             self.hold((digest,))
             self._blank += 1
         else:
             self._held[digest] = 1
+            if parent is not None:
+                self._idle.stored_behind(parent)
             self._events.stored(digest)
 
-    def release(self, digests: Sequence[BlockDigest], num_private: int) -> None:
-        """Release all blocks of a sequence, tail first."""
+    def release(
+        self, digests: Sequence[BlockDigest], num_private: int, name: object = None
+    ) -> None:
+        """Release all blocks of a sequence."""
         self._blank += num_private
-        for digest in reversed(digests):
+        free = []
+        for digest in digests:
             holders = self._held[digest] - 1
             if holders:
                 self._held[digest] = holders
             else:
                 del self._held[digest]
-                self._idle[digest] = None
+                free.append(digest)
+        self._idle.keep(digests, free, name, self.now)
+
+    def retain(self, name: object, conversation: object, expected: Expectation) -> None:
+        """Set what is expected of the prefix that was released under `name`."""
+        self._idle.retain(name, conversation, expected)
 
     def take_events(self) -> tuple[BlockEvent, ...]:
         return self._events.take()
@@ -118,6 +142,7 @@ class EndlessCache:
 
     def __init__(self, num_blocks: int, known: set[BlockDigest]) -> None:
         self.states: PrefixStates | None = None
+        self.now = 0.0
         self._known = known
         self._held: dict[BlockDigest, int] = {}
         self._num_free = num_blocks
@@ -144,12 +169,17 @@ class EndlessCache:
     def allocate(self, num_blocks: int) -> None:
         self._num_free -= num_blocks
 
-    def store(self, digest: BlockDigest) -> None:
+    def store(self, digest: BlockDigest, parent: BlockDigest | None = None) -> None:  # noqa: ARG002
         self._known.add(digest)
         self._num_free += 1
         self.hold((digest,))
 
-    def release(self, digests: Sequence[BlockDigest], num_private: int) -> None:
+    def release(
+        self,
+        digests: Sequence[BlockDigest],
+        num_private: int,
+        name: object = None,  # noqa: ARG002
+    ) -> None:
         self._num_free += num_private
         for digest in digests:
             holders = self._held[digest] - 1
@@ -158,6 +188,9 @@ class EndlessCache:
             else:
                 del self._held[digest]
                 self._num_free += 1
+
+    def retain(self, name: object, conversation: object, expected: Expectation) -> None:
+        """Nothing is ever forgotten."""
 
     def take_events(self) -> tuple[BlockEvent, ...]:
         return ()

@@ -104,6 +104,7 @@ def figures(trace: Trace, outcomes: list[Outcome], workers: list[SimWorker]) -> 
         "ttft_p50_ms": percentile(ttfts_ms, 0.5),
         "ttft_p90_ms": percentile(ttfts_ms, 0.9),
         "ttft_p99_ms": percentile(ttfts_ms, 0.99),
+        "ttft_max_ms": ttfts_ms[-1],
         "hit_rate": sum(one.cached_tokens for one in outcomes) / num_prompt,
         "throughput_tok_s": sum(turn.output_tokens for turn in trace.turns) / span_s,
         "imbalance": max(worker.busy_s for worker in workers) / mean_busy_s,

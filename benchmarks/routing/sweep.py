@@ -16,17 +16,22 @@ from typing import Final
 
 from benchmarks.routing.fanouts import FANOUT_KINDS, fanout_trace
 from benchmarks.routing.fleet import KINDS, fleet_trace
-from benchmarks.routing.long_prompts import LONG_KINDS, long_trace
+from benchmarks.routing.long_prompts import LONG_KINDS, OVERLOAD_KINDS, long_trace
 from benchmarks.routing.run import Case, Row, busy_time_s, simulate
 from benchmarks.routing.trace import Trace, TraceError, read_trace
 from benchmarks.routing.worker import WorkerSpec
 
-GENERATED: Final = {"fleet": KINDS, "long": LONG_KINDS, "fanout": FANOUT_KINDS}
+GENERATED: Final = {
+    "fleet": KINDS,
+    "long": LONG_KINDS,
+    "overload": OVERLOAD_KINDS,
+    "fanout": FANOUT_KINDS,
+}
 """Kinds of generated traces, with sessions per worker, by the name of their group."""
 
 _MAKERS: Final = {
     **dict.fromkeys(KINDS, fleet_trace),
-    **dict.fromkeys(LONG_KINDS, long_trace),
+    **dict.fromkeys((*LONG_KINDS, *OVERLOAD_KINDS), long_trace),
     **dict.fromkeys(FANOUT_KINDS, fanout_trace),
 }
 

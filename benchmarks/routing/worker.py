@@ -187,6 +187,7 @@ class SimWorker:
 
     def submit(self, turn: Turn, now: float) -> None:
         """Add a turn, which joins at the end of the current step."""
+        self.cache.now = now
         self.waiting.append(Running(turn, self._num_arrivals))
         self._num_arrivals += 1
         if self.next_at is None:
@@ -196,6 +197,7 @@ class SimWorker:
 
     def step(self, now: float) -> Report:
         """End the step or stretch: return its report and begin the next one."""
+        self.cache.now = now
         duration_s = now - self._began_at
         self.busy_s += duration_s
         self._measure(duration_s, now)
@@ -494,7 +496,7 @@ class SimWorker:
     def _store(self, sequence: Running, num_computed: int) -> None:
         for index in range(len(sequence.stored), num_computed // self.block_size):
             digest = sequence.digest(index)
-            self.cache.store(digest)
+            self.cache.store(digest, sequence.stored[-1] if sequence.stored else None)
             self.planned.pop(digest, None)
             sequence.stored.append(digest)
 
@@ -507,17 +509,17 @@ class SimWorker:
         places = {sequence.turn.number: place for place, (sequence, _) in others}
         self._ended.sort(key=lambda one: (places.get(one.turn.number, 0), one.arrival))
         for sequence in self._ended:
-            self._release(sequence)
+            self._release(sequence, sequence.turn.number)
             self._finished.append(sequence.turn.number)
         self._ended.clear()
 
-    def _release(self, sequence: Running) -> None:
+    def _release(self, sequence: Running, label: object = None) -> None:
         for name in sequence.turn.digests[len(sequence.stored) :]:
             if self.planned.get(name) is sequence:
                 del self.planned[name]
         sequence.num_awaited = 0
         sequence.table.awaited_states.clear()
-        self.cache.release(sequence.stored, sequence.num_blocks - len(sequence.stored))
+        self.cache.release(sequence.stored, sequence.num_blocks - len(sequence.stored), label)
         sequence.stored = []
         sequence.num_blocks = 0
 

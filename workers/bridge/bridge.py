@@ -32,6 +32,7 @@ from protocol.messages import (
     Relay,
     RelayChunk,
     RelayCredit,
+    Retain,
     Score,
     Snapshot,
     Submit,
@@ -172,7 +173,7 @@ class Bridge:
                     self._outbox.put(BROADCAST, change)
                 self._outbox.put(link, self._holdings.snapshot())
                 self._outbox.put(link, self._load())
-            case Embed() | Score():
+            case Embed() | Score() | Retain():
                 raise WireError(f"{type(message).__name__} is for native engines")
             case Welcome() | Drain() | Ping() | GetFiles() | Dismiss() | Distrust():
                 raise WireError(f"{type(message).__name__} is not for an engine")

@@ -13,7 +13,7 @@ from kernels.choose import has_fp8, is_card
 from kernels.fp8 import FP8
 from kernels.int4 import GROUPS
 from protocol.errors import ConfigError
-from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, SCORES_PROMPTS, EngineFacts
+from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, RETAINS, SCORES_PROMPTS, EngineFacts
 from workers.engine.load.quantize import Stored
 from workers.engine.memory.state_size import (
     HostDivision,
@@ -161,6 +161,7 @@ def engine_facts(
         capabilities=(
             ENFORCES_GRAMMARS,
             SCORES_PROMPTS,
+            RETAINS,
             *([INVARIANT] if config.invariant else ()),
         ),
         embedding_size=model.config.hidden_size if model.config.embeds else 0,

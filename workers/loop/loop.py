@@ -38,6 +38,7 @@ from protocol.messages import (
     Relay,
     RelayChunk,
     RelayCredit,
+    Retain,
     Score,
     Snapshot,
     Submit,
@@ -266,6 +267,8 @@ class EngineLoop(Generic[InFlight]):
                 self._queue(self._scheduler.take_events())
                 self._queue([Outgoing(link, self._scheduler.snapshot())])
                 self._queue([Outgoing(link, self._load())])
+            case Retain():
+                self._scheduler.retain(link, message, self._clock())
             case Relay() | RelayChunk() | RelayCredit():
                 raise WireError(f"{type(message).__name__} is for engines that take text")
             case Welcome() | Drain() | Ping() | GetFiles() | Dismiss() | Distrust():

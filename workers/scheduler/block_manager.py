@@ -1,20 +1,20 @@
 """The holders of each block of the key-value cache, and the blocks that can be found by content.
 
-Owns reference counts, the prefix cache, its eviction and the order in which free blocks are reused.
-Must not know sequences, scheduling or tensors: a block is a number.
+Owns reference counts, the prefix cache and the blocks without content, which are reused first. Must
+not know sequences, scheduling or tensors: a block is a number. `retention.py` ranks what is cached.
 
 Paged blocks and an automatic prefix cache over full blocks, after vLLM (Kwon et al. 2023). Three
 rules keep cached prefixes free of holes, so that a router may trust every digest that it received:
 a sequence whose new block equals a cached one takes the cached one in its place (so a cached
-block's parents are held by every holder of the block); a sequence is freed tail first; and the
-least recently freed block is evicted first.
+block's parents are held by every holder of the block); a block is evicted after those behind it;
+and of two chains the one of less expected value goes first, by default the least recently used one.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from itertools import repeat
 from operator import ne
 from typing import Final, NamedTuple, TypeAlias, final
@@ -27,52 +27,9 @@ from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
 from workers.scheduler.planned_blocks import PlannedBlocks
+from workers.scheduler.retention import Expectation, KeptChains
 from workers.scheduler.saving import PrefixStates
 from workers.scheduler.swapping import SwapSpace
-
-
-@final
-class FreeList:
-    """An ordered set of block ids; all `num_blocks` ids are free at first, lowest id first."""
-
-    __slots__ = ("_order",)
-
-    def __init__(self, num_blocks: int) -> None:
-        self._order: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __iter__(self) -> Iterator[int]:
-        """The ids in the order of their reuse."""
-        return iter(self._order)
-
-    def __contains__(self, block_id: int) -> bool:
-        return block_id in self._order
-
-    def pop(self) -> int:
-        """Take the block that is reused next. Raises `KeyError` if none is free."""
-        return self._order.popitem(last=False)[0]
-
-    def remove(self, block_ids: Iterable[int]) -> None:
-        """Take particular blocks. Raises `KeyError` for one that is not free."""
-        order = self._order
-        for block_id in block_ids:
-            del order[block_id]
-
-    def append(self, block_ids: Iterable[int]) -> None:
-        """Release blocks whose content is worth keeping: they are reused last, in this order."""
-        order = self._order
-        for block_id in block_ids:
-            order[block_id] = None
-
-    def prepend(self, block_ids: Iterable[int]) -> None:
-        """Release blocks without content: they are reused first, the last of them before all."""
-        order = self._order
-        for block_id in block_ids:
-            order[block_id] = None
-            order.move_to_end(block_id, last=False)
-
 
 _NOT_CACHED: Final = -1
 
@@ -101,6 +58,8 @@ class BlockManager:
 
     A long prompt has a thousand blocks, whose handling delays its first token and the next step. So
     methods take many blocks and loop over them without a call for each.
+
+    `now` is the time of the last message, in seconds; the caller sets it. Evictions depend on it.
     """
 
     def __init__(
@@ -119,7 +78,9 @@ class BlockManager:
         self._num_holders = [0] * num_blocks
         self._cached: list[CachedBlock | None] = [None] * num_blocks
         self._by_digest: dict[BlockDigest, int] = {}
-        self._free = FreeList(num_blocks)
+        self._blank = deque(range(num_blocks))
+        self._kept = KeptChains(block_size)
+        self.now = 0.0
         self._events = BlockEvents()
         self._growth = 0
         self._growth_each = 0
@@ -139,7 +100,7 @@ class BlockManager:
     @property
     def num_free(self) -> int:
         """Blocks that no sequence holds, cached ones included."""
-        return len(self._free)
+        return len(self._blank) + len(self._kept)
 
     @property
     def num_cached(self) -> int:
@@ -175,7 +136,7 @@ class BlockManager:
         """Whether a table of `num_tokens` tokens fits and leaves `reserve` blocks free, or as many
         as `expect` has named if that is more. While no table holds blocks, one may take them all.
         """
-        num_free = len(self._free)
+        num_free = self.num_free
         if num_free < self.num_blocks:
             reserve = max(reserve, self._growth)
         num_new = self.num_needed(num_tokens) - len(hit.block_ids)
@@ -197,7 +158,7 @@ class BlockManager:
         """Let an empty `table` hold the blocks of `hit`, from a `match` just made, and new ones up
         to `num_tokens` tokens. Announces the new full blocks as planned. Ask `can_admit` first.
         """
-        self._hold(hit.block_ids)
+        self._hold(hit.block_ids, table.digests)
         num_new = self.num_needed(num_tokens) - len(hit.block_ids)
         table.extend([*hit.block_ids, *self._allocate(num_new)])
         table.num_stored = len(hit.block_ids)
@@ -213,7 +174,7 @@ class BlockManager:
         free.
         """
         num_new = self.num_needed(num_tokens) - len(table.block_ids)
-        if num_new > len(self._free):
+        if num_new > self.num_free:
             return False
         if num_new > 0:
             table.extend(self._allocate(num_new))
@@ -246,12 +207,25 @@ class BlockManager:
             table, split_blocks(pack_tokens(token_ids[first * size : end * size]), size)
         )
 
-    def release(self, table: BlockTable) -> None:
-        """Take back all blocks of `table`, tail first. Cached ones can be found until they are
-        reused.
+    def release(self, table: BlockTable, name: object = None) -> None:
+        """Take back all blocks of `table`. Cached ones can be found until they are reused; `name`
+        is that of their chain, for `retain`.
         """
         self.planned.withdraw(table)
-        self._let_go(table.clear()[::-1])
+        chain = table.digests[: table.num_stored]
+        num_stored, block_ids = table.num_stored, table.clear()
+        num_holders = self._num_holders
+        free: list[BlockDigest] = []
+        for block_id, digest in zip(block_ids, chain, strict=False):
+            num_holders[block_id] = num_left = num_holders[block_id] - 1
+            if num_left == 0:
+                free.append(digest)
+        self._kept.keep(chain, free, name, self.now)
+        self._let_go_blank(block_ids[num_stored:][::-1])
+
+    def retain(self, name: object, conversation: object, expected: Expectation) -> bool:
+        """Set what is expected of the prefix that was released under `name`; see `KeptChains`."""
+        return self._kept.retain(name, conversation, expected)
 
     def take_events(self) -> tuple[BlockEvent, ...]:
         """What changed in the prefix cache since the last call, oldest first."""
@@ -266,7 +240,9 @@ class BlockManager:
 
     def check_integrity(self, tables: Collection[BlockTable]) -> None:
         """Raise `IntegrityError` unless `tables` are exactly what is held. O(blocks)."""
-        check_blocks(self._num_holders, self._cached, self._by_digest, list(self._free), tables)
+        free = [*self._blank, *(self._by_digest[digest] for digest in self._kept)]
+        check_blocks(self._num_holders, self._cached, self._by_digest, free, tables)
+        self._kept.check_integrity(self._parents())
         self.planned.check_integrity(tables, self._found_at_once)
         if self.states is not None:
             self.states.pool.check_integrity(self._by_digest)
@@ -289,10 +265,12 @@ class BlockManager:
             block_id = table.block_ids[index]
             self._cached[block_id] = CachedBlock(digest, block, parent)
             self._by_digest[digest] = block_id
+            if index:
+                self._kept.stored_behind(table.digests[index - 1])
             self._events.stored(digest)
         elif self._holds(twin, block, parent):
-            self._hold((twin,))
-            self._let_go((table.replace(index, twin),))
+            self._hold((twin,), (digest,))
+            self._let_go_blank((table.replace(index, twin),))
         else:
             return False
         return True
@@ -312,19 +290,36 @@ class BlockManager:
         cached = self._cached[block_id]
         return cached is not None and cached.packed_ids == block and cached.parent == parent
 
-    def _hold(self, block_ids: Sequence[int]) -> None:
+    def _hold(self, block_ids: Sequence[int], digests: Sequence[BlockDigest]) -> None:
+        """Count one more holder of the cached `block_ids`, the first of which have `digests`."""
         num_holders = self._num_holders
         taken = []
-        for block_id in block_ids:
+        for block_id, digest in zip(block_ids, digests, strict=False):
             num_held = num_holders[block_id]
             if num_held == 0:
-                taken.append(block_id)
+                taken.append(digest)
             num_holders[block_id] = num_held + 1
-        self._free.remove(taken)
+        self._kept.take(taken)
 
     def _allocate(self, count: int) -> list[int]:
         """Take `count` free blocks, each held once, and evict what they cached."""
-        block_ids = [self._free.pop() for _ in range(count)]
+        blank, num_holders = self._blank, self._num_holders
+        block_ids = [blank.popleft() for _ in range(min(count, len(blank)))]
+        if len(block_ids) < count:
+            block_ids += self._victims(count - len(block_ids))
+        for block_id in block_ids:
+            num_holders[block_id] = 1
+        return block_ids
+
+    def _victims(self, count: int) -> list[int]:
+        """Evict the cached blocks of least value; they are free for the caller."""
+        kept, by_digest = self._kept, self._by_digest
+        block_ids = [by_digest[kept.pop(self.now)] for _ in range(count)]
+        self._evict(block_ids)
+        return block_ids
+
+    def _evict(self, block_ids: Sequence[int]) -> None:
+        """Forget what these blocks cached."""
         for block_id in block_ids:
             evicted = self._cached[block_id]
             if evicted is not None:
@@ -333,19 +328,24 @@ class BlockManager:
                 self._events.dropped(evicted.digest)
                 if self.states is not None:
                     self.states.pool.forget(evicted.digest)
-            self._num_holders[block_id] = 1
-        return block_ids
 
-    def _let_go(self, block_ids: Sequence[int]) -> None:
-        num_holders, cached_at = self._num_holders, self._cached
-        kept: list[int] = []
-        bare: list[int] = []
+    def _let_go_blank(self, block_ids: Sequence[int]) -> None:
+        """Take back blocks without content: they are reused first, the last of them before all."""
+        num_holders = self._num_holders
         for block_id in block_ids:
             num_holders[block_id] = num_left = num_holders[block_id] - 1
             if num_left == 0:
-                (bare if cached_at[block_id] is None else kept).append(block_id)
-        self._free.append(kept)
-        self._free.prepend(bare)
+                self._blank.appendleft(block_id)
+
+    def _parents(self) -> dict[BlockDigest, BlockDigest | None]:
+        """The digest of the block before each cached block, None before a first one."""
+        return {
+            block.digest: before.digest
+            if isinstance(block.parent, int) and (before := self._cached[block.parent])
+            else None
+            for block in self._cached
+            if block is not None
+        }
 
 
 def _num_equal(these: tuple[object, ...], those: tuple[object, ...]) -> int:

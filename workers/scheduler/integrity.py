@@ -66,12 +66,10 @@ def _check_cache(
 ) -> None:
     found = {block.digest: block_id for block_id, block in enumerate(cached) if block is not None}
     require(found == by_digest, "the index of digests differs from the blocks' contents")
-    reused_at = {block_id: index for index, block_id in enumerate(free)}
+    unheld = set(free)
     for block_id, block in enumerate(cached):
         if block is None or not isinstance(block.parent, int):
             continue
         require(cached[block.parent] is not None, f"prefix has a hole before block {block_id}")
-        # A held block is never reused, as if it stood behind the whole free list.
-        own = reused_at.get(block_id, len(free))
-        before = reused_at.get(block.parent, len(free))
-        require(own <= before, f"block {block_id} would outlive its parent {block.parent}")
+        outlives = block_id not in unheld and block.parent in unheld
+        require(not outlives, f"block {block_id} would outlive its parent {block.parent}")

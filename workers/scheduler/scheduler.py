@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import final
 
-from protocol.messages import Alive, BlocksSnapshot, Embed, Load, Rejected, Score, Submit
+from protocol.messages import Alive, BlocksSnapshot, Embed, Load, Rejected, Retain, Score, Submit
 from workers.ipc import BROADCAST, SUPERVISOR
 from workers.scheduler.admission import Refusal, SchedulerLimits, SubmissionReader, largest_id
 from workers.scheduler.block_manager import BlockManager
@@ -28,6 +28,7 @@ from workers.scheduler.plan import NO_MOVES, StepPlan, StepResult
 from workers.scheduler.planning import StepChoice, choose
 from workers.scheduler.prompt_budget import LEAST_TOKENS
 from workers.scheduler.queues import Queues
+from workers.scheduler.retention import Expectation
 from workers.scheduler.sequence import Ending, Key, Sequence
 from workers.scheduler.step_cost import StepCost
 
@@ -104,6 +105,7 @@ class Scheduler:
         self, link: int, message: Submit | Embed | Score, now: float
     ) -> tuple[Outgoing, ...]:
         """Take a sequence. Answers only if it is refused, or if earlier attempts completed it."""
+        self._blocks.now = now
         try:
             sequence = self._take(link, message, now)
         except Refusal as refusal:
@@ -140,6 +142,17 @@ class Scheduler:
         sequence = self._find((link, request_id, attempt))
         return () if sequence is None else (self._end(sequence, Ending("abort")),)
 
+    def retain(self, link: int, message: Retain, now: float) -> None:
+        """Take what is expected of a conversation. It counts from the end of its sequence."""
+        self._blocks.now = now
+        key = link, message.request_id, message.attempt
+        expected = Expectation(message.chance, message.within_s)
+        sequence = self._find(key)
+        if sequence is not None:
+            sequence.expected = message.conversation, expected
+        else:
+            self._blocks.retain(key, message.conversation, expected)
+
     def drop_link(self, link: int) -> None:
         """End all sequences of a link that is gone, without messages."""
         # Those in the intake queue end first, or they would be admitted to the others' places.
@@ -151,6 +164,7 @@ class Scheduler:
 
     def expire(self, now: float) -> tuple[Outgoing, ...]:
         """End the sequences whose deadline has come."""
+        self._blocks.now = now
         messages: list[Outgoing] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline_at, key = heappop(self._deadlines)
@@ -382,7 +396,9 @@ class Scheduler:
             return
         if self._compiling.pop(sequence.key, None) is None:
             self._queues.remove(sequence)
-            self._blocks.release(sequence.table)
+            self._blocks.release(sequence.table, sequence.key)
+            if sequence.expected is not None:
+                self._blocks.retain(sequence.key, *sequence.expected)
             if self._blocks.swap is not None:
                 self._blocks.swap.forget(sequence)
             if sequence.is_started:

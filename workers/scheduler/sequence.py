@@ -19,6 +19,7 @@ from protocol.messages import Embed, Finished, FinishReason, Score, Submit
 from protocol.sampling import SamplingParams
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import NO_SLOT, SequenceStart
+from workers.scheduler.retention import Expectation
 
 NEVER: Final = sys.maxsize
 """In place of a position: none is as large, so none is ever reached."""
@@ -88,6 +89,7 @@ class Sequence:
     - `is_private`: no other sequence may draft from its text.
     - `grammar` belongs to the runner. It is None while the sequence `is_compiling`.
     - `reads_tokens`: its draws depend on the tokens sampled before (penalties, a grammar).
+    - `expected`: its conversation, and what is expected of it after this sequence, once known.
     - `swapped`: where the host keeps it, if it was preempted and swapped out.
     - `state`: where its recurrent state is saved and restored, in models that have one.
     """
@@ -98,6 +100,7 @@ class Sequence:
         "deadline_at",
         "dimensions",
         "embeds",
+        "expected",
         "grammar",
         "is_accepted",
         "is_compiling",
@@ -174,6 +177,7 @@ class Sequence:
         self.state = RecurrentState()
         self.awaits: BlockDigest | None = None
         self.swapped: Swapped | None = None
+        self.expected: tuple[bytes, Expectation] | None = None
 
     def __repr__(self) -> str:
         return (

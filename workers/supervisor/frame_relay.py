@@ -33,6 +33,7 @@ from protocol.messages import (
     Relay,
     RelayChunk,
     RelayCredit,
+    Retain,
     Score,
     Snapshot,
     SpeedLoss,
@@ -69,7 +70,7 @@ class Engine(Protocol):
 
 _WORK: Final = frozenset(wire.tag_of(kind) for kind in (Submit, Relay, Embed, Score))
 _TO_ENGINE: Final = frozenset(
-    wire.tag_of(kind) for kind in (Abort, Snapshot, RelayChunk, RelayCredit)
+    wire.tag_of(kind) for kind in (Abort, Snapshot, RelayChunk, RelayCredit, Retain)
 )
 
 

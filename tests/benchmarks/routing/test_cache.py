@@ -15,6 +15,7 @@ from protocol.ids import BlockDigest
 from protocol.tokens import pack_tokens
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.block_table import BlockTable
+from workers.scheduler.retention import Expectation
 
 SIZE = 2
 ROOT = root_digest("tiny")
@@ -39,6 +40,7 @@ class CacheAgainstManager(RuleBasedStateMachine):
         self.manager = BlockManager(NUM_BLOCKS, SIZE)
         self.cache = BlockCache(NUM_BLOCKS)
         self.held: list[Held] = []
+        self.num_gone = 0
 
     @rule(ids=st.lists(st.integers(0, 1), min_size=1, max_size=9))
     def comes(self, ids: list[int]) -> None:
@@ -65,7 +67,7 @@ class CacheAgainstManager(RuleBasedStateMachine):
         self.manager.store(one.table, one.ids, num_computed)
         digests = block_digests(ROOT, pack_tokens(one.ids), SIZE)
         for digest in digests[len(one.named) : num_computed // SIZE]:
-            self.cache.store(digest)
+            self.cache.store(digest, one.named[-1] if one.named else None)
             one.named.append(digest)
 
     @precondition(lambda self: self.held)
@@ -83,18 +85,31 @@ class CacheAgainstManager(RuleBasedStateMachine):
         one.num_blocks += num_new
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def goes(self, data: st.DataObject) -> None:
-        """It gives everything back."""
+    @rule(data=st.data(), seconds=st.sampled_from((0.0, 0.1, 30.0)))
+    def goes(self, data: st.DataObject, seconds: float) -> None:
+        """It gives everything back, a while later."""
         one = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        self.manager.release(one.table)
-        self.cache.release(one.named, one.num_blocks - len(one.named))
+        self.num_gone += 1
+        self.manager.now = self.cache.now = self.manager.now + seconds
+        self.manager.release(one.table, self.num_gone)
+        self.cache.release(one.named, one.num_blocks - len(one.named), self.num_gone)
+
+    @rule(
+        back=st.integers(0, 3),
+        conversation=st.sampled_from("abc"),
+        expected=st.builds(Expectation, st.floats(0, 1), st.floats(0.01, 1e3)),
+    )
+    def is_expected(self, back: int, conversation: str, expected: Expectation) -> None:
+        """The same is expected of what one of the last sequences left."""
+        for world in (self.manager, self.cache):
+            world.retain(self.num_gone - back, conversation, expected)
 
     @invariant()
     def both_tell_the_same(self) -> None:
         """The same blocks are free, and the same events are told in the same order."""
         assert self.cache.num_free == self.manager.num_free
         assert self.cache.take_events() == self.manager.take_events()
+        self.manager.check_integrity([one.table for one in self.held])
 
 
 TestCacheAgainstManager = CacheAgainstManager.TestCase

@@ -81,6 +81,9 @@ def add_bench(commands: Commands) -> None:
     engine.add_argument(
         "--kv-tokens", type=int, default=0, metavar="N", help="keys and values; default: 320,000"
     )
+    engine.add_argument(
+        "--checked", type=int, default=0, metavar="N", help="answers of each test that are checked"
+    )
     engine.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     engine.add_argument("--seconds", type=float, default=480.0, help="length of the soak")
     engine.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it")

@@ -6,12 +6,14 @@ tokens, prompt included, as a user would see it. Must not know the engine beyond
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from statistics import mean
 from typing import Final
 
 from benchmarks.engine.client import Answer, Client, Request
+from benchmarks.engine.drawing import Distinct, Drawing
 from benchmarks.engine.figure import Figure
 from benchmarks.engine.floor import Floor
 from benchmarks.engine.peer import Bar
@@ -22,9 +24,6 @@ from workers.scheduler.saving import positions_to_save
 NEW_TOKENS: Final = 32
 """New tokens of a prompt, after its cached prefix."""
 
-_CHECKED_ROWS: Final = 8
-"""Answers of a batch of decodes that the check compares; one takes 0.6 s of a 27B on an H200."""
-
 _WORKLOAD_IDS: Final = 10_000
 _WARM_RUNS: Final = 1
 _WARM_TOKENS: Final = 8
@@ -34,7 +33,8 @@ _WARM_TOKENS: Final = 8
 class Bench:
     """The common parts of the tests. `samples` collects answers for the check. `reusable` maps a
     number of cached prompt tokens to the number that the next prompt reuses: with recurrent states,
-    those up to a saved state.
+    those up to a saved state. `drawing`: the experts of timed requests are drawn, so what is
+    checked is asked again without.
     """
 
     client: Client
@@ -43,6 +43,7 @@ class Bench:
     vocab_size: int
     bar: Callable[[str], Bar]
     reusable: Callable[[int], int]
+    drawing: Drawing | None = None
     samples: list[Answer] = field(default_factory=list)
     _salts: Iterator[int] = field(default_factory=count)
 
@@ -61,15 +62,26 @@ class Bench:
 
     def sample(self, answers: Sequence[Answer]) -> None:
         """Keep some answers for the check."""
+        answers = self._checkable(answers)
         rng = random.Random(len(self.samples))
         self.samples += rng.sample(answers, min(self.scale.checked, len(answers)))
 
     def sample_rows(self, answers: Sequence[Answer]) -> None:
-        """Keep answers of all places in the batch, up to `_CHECKED_ROWS`, the first and the last
-        among them: a kernel may be wrong in one row of a tile.
+        """Keep answers of all places in the batch, up to `Scale.checked_rows`, the first and the
+        last among them: a kernel may be wrong in one row of a tile.
         """
-        last, most = len(answers) - 1, min(_CHECKED_ROWS, len(answers))
+        answers = self._checkable(answers)
+        last, most = len(answers) - 1, min(self.scale.checked_rows, len(answers))
         self.samples += [answers[place * last // max(1, most - 1)] for place in range(most)]
+
+    def _checkable(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+        """The answers, or if their experts were drawn other answers to the same requests."""
+        if self.drawing is None:
+            return answers
+        salt = self.salt()
+        with self.drawing.paused():
+            again, _ = self.client.call([replace(answer.request, salt=salt) for answer in answers])
+        return again
 
 
 Case = Callable[[Bench], Iterator[Figure]]
@@ -81,22 +93,30 @@ def decode(bench: Bench) -> Iterator[Figure]:
     length, outputs = scale.decode_prompt, scale.decode_outputs
     for batch in scale.batches:
         prompts = bench.prompts(f"decode {batch}", batch, length)
-        values = []
+        values, chosen = [], []
         for _ in range(_WARM_RUNS + scale.runs):
             salt = bench.salt()
             answers, seconds = bench.client.call(
                 [Request(prompt, outputs, salt=salt) for prompt in prompts]
             )
             values.append(1e3 * seconds / outputs)
+            chosen.append(None if bench.drawing is None else bench.drawing.distinct(batch))
         bench.sample_rows(answers)
-        floor = bench.at_least(partial(_decode_floor, batch=batch, scale=scale))
+        experts = _mean_of([each for each in chosen[_WARM_RUNS:] if each is not None])
+        floor = bench.at_least(partial(_decode_floor, batch=batch, scale=scale, experts=experts))
         name = f"decode, {length} in + {outputs} out, batch {batch}"
-        yield _figure(bench, f"decode-{batch}", name, "ms/step", values[_WARM_RUNS:], floor)
+        timed = values[_WARM_RUNS:]
+        yield _figure(bench, f"decode-{batch}", name, "ms/step", timed, floor, experts)
 
 
-def _decode_floor(floor: Floor, batch: int, scale: Scale) -> float:
-    outputs = scale.decode_outputs
-    return 1e3 * floor.call([scale.decode_prompt] * batch, [outputs] * batch) / outputs
+def _mean_of(chosen: Sequence[Distinct]) -> Distinct | None:
+    return Distinct(*map(mean, zip(*chosen, strict=True))) if chosen else None
+
+
+def _decode_floor(floor: Floor, batch: int, scale: Scale, experts: Distinct | None) -> float:
+    outputs, found = scale.decode_outputs, None if experts is None else experts.found
+    prompts = [scale.decode_prompt] * batch
+    return 1e3 * floor.call(prompts, [outputs] * batch, experts=found) / outputs
 
 
 def workload(bench: Bench) -> Iterator[Figure]:
@@ -271,6 +291,12 @@ CASES: Final[dict[str, Case]] = {
 
 
 def _figure(
-    bench: Bench, key: str, name: str, unit: str, values: Sequence[float], floor: float | None
+    bench: Bench,
+    key: str,
+    name: str,
+    unit: str,
+    values: Sequence[float],
+    floor: float | None,
+    experts: Distinct | None = None,
 ) -> Figure:
-    return Figure(key, name, unit, tuple(values), floor, bench.bar(key))
+    return Figure(key, name, unit, tuple(values), floor, bench.bar(key), experts)

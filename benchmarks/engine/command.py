@@ -37,6 +37,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         runs=arguments.runs,
         requests=arguments.requests,
         kv_tokens=arguments.kv_tokens,
+        checked=arguments.checked,
     )
     if "smoke" in options.tests:
         tests = (*ALL, "soak")

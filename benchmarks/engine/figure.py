@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.engine.drawing import MOST_OFF, Distinct
 from benchmarks.engine.peer import NO_BAR, Bar
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One figure. `values` are the single runs; their median counts. `floor` has the same unit;
-    None on an unknown card. Rates are better when larger, times when smaller.
+    None without a card. Rates are better when larger, times when smaller. `experts` are those that
+    a step of a mixture read.
     """
 
     key: str
@@ -23,6 +25,7 @@ class Figure:
     values: tuple[float, ...]
     floor: float | None = None
     bar: Bar = NO_BAR
+    experts: Distinct | None = None
 
     @property
     def value(self) -> float:
@@ -32,6 +35,11 @@ class Figure:
     def is_rate(self) -> bool:
         """Whether larger is better."""
         return self.unit.endswith("/s")
+
+    @property
+    def counts(self) -> bool:
+        """Whether the work was that of real requests."""
+        return self.experts is None or self.experts.counts
 
     @property
     def share(self) -> float | None:
@@ -52,6 +60,7 @@ class Figure:
             **{name: value for name, value in asdict(self).items() if name != "bar"},
             "value": self.value,
             "share_of_floor": self.share,
+            "counts": self.counts,
             **self.bar._asdict(),
             "must_is_met": self.reaches(self.bar.must),
             "goal_is_met": self.reaches(self.bar.goal),
@@ -60,22 +69,32 @@ class Figure:
 
 def table(figures: Sequence[Figure]) -> str:
     """The figures as a markdown table."""
-    lines = [
-        "| test | ours | unit | floor | share | vLLM 0.26 | must | goal | met |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    has_experts = any(figure.experts for figure in figures)
+    heads = ["test", "ours", "unit", "floor", "share", "vLLM 0.26", "must", "goal", "met"]
+    heads += ["experts", "uniform"] * has_experts
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for figure in figures:
         share = "" if figure.share is None else f"{100 * figure.share:.0f} %"
-        cells = (
+        cells = [
             *(figure.name, _number(figure.value), figure.unit, _number(figure.floor), share),
             *(_number(figure.bar.peer), _number(figure.bar.must), _number(figure.bar.goal)),
             _met(figure),
-        )
+        ]
+        if has_experts:
+            cells += map(_number, figure.experts or (None, None))
         lines.append(f"| {' | '.join(cells)} |")
+    if has_experts:
+        lines.append(
+            "\nexperts: distinct ones of a layer, in the last step of each run; uniform: as many "
+            f"as independent uniform choices have. Off by more than {100 * MOST_OFF:.0f} %, a row "
+            "does not count."
+        )
     return "\n".join(lines)
 
 
 def _met(figure: Figure) -> str:
+    if not figure.counts:
+        return "does not count"
     if figure.reaches(figure.bar.goal):
         return "goal"
     if figure.bar.must is not None:

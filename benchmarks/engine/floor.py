@@ -1,14 +1,16 @@
 """The least time that a card needs, from the shape of the model alone.
 
 Owns bytes and operations: every weight and every cached key and value of a step is read once, and
-every multiplication done once. Measures nothing; a faster result would have skipped work.
+every multiplication done once. Of a mixture only the experts count that the rows of a step chose.
+Measures nothing; a faster result would have skipped work.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from workers.engine.models.description import Attention, ModelConfig
+from workers.engine.load.quantize import Stored
+from workers.engine.models.description import Attention, Experts, ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,18 @@ class Ceiling:
     fp8_flops: float
 
 
-CEILINGS: Final = {"NVIDIA H200": Ceiling(4.26e12, 790e12, 1_401e12)}
-"""Measured with torch 2.11 (cu130) on random data. Other cards have no floor."""
-
-
 _INT4_BYTES: Final = 0.5 + 3 / 128
 """Bytes per weight, with its share of a group's scale and zero point."""
+
+
+_MXFP4_BYTES: Final = 0.5 + 1 / 32
+
+
+def distinct_experts(num_experts: int, num_active: int, rows: int) -> float:
+    """How many experts `rows` rows choose together, on average, if each chooses `num_active` of
+    them independently and uniformly.
+    """
+    return num_experts * (1 - (1 - num_active / num_experts) ** rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +64,15 @@ class Floor:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights that a step reads."""
-        each = _INT4_BYTES if self.int4 else 1 if self.fp8 else 2
-        head = {"fp8": 1, "int4": _INT4_BYTES}.get(self.head, 2)
-        return int(self.layer_weights * each + head * self.head_weights)
+        """Bytes of all weights, the embedding left out."""
+        mixtures = self.config.mixtures
+        return int(self._moved(mixtures[0].num_experts if mixtures else 0))
 
-    def step(self, batch: int, context_tokens: int) -> float:
-        """One decode step over `context_tokens` cached tokens of all sequences."""
-        moved = self.weight_bytes + self._cached_bytes(batch, context_tokens)
+    def step(self, batch: int, context_tokens: int, experts: float | None = None) -> float:
+        """One decode step over `context_tokens` cached tokens of all sequences. `experts`: how many
+        of each mixture its rows chose, on average; None: as many as uniform choices have.
+        """
+        moved = self._weights_for(batch, experts) + self._cached_bytes(batch, context_tokens)
         moved += 2 * batch * self.config.state_bytes(2)  # read and written
         return max(moved / self.card.bandwidth, self._compute(batch, batch, self.fp8))
 
@@ -72,16 +81,45 @@ class Floor:
         attention = sum(self._attended(each, lengths, cached) for each in self.config.attentions)
         is_fp8 = self.fp8 or self.fp8_prompts
         compute = self._compute(sum(lengths), len(lengths), is_fp8) + attention / self.card.flops
-        moved = self.weight_bytes + self._cached_bytes(len(lengths), len(lengths) * cached)
+        moved = self._weights_for(sum(lengths))
+        moved += self._cached_bytes(len(lengths), len(lengths) * cached)
         return max(moved / self.card.bandwidth, compute)
 
-    def call(self, prompts: Sequence[int], outputs: Sequence[int], cached: int = 0) -> float:
-        """All prompts at once, then decode steps until the last sequence ends."""
+    def call(
+        self,
+        prompts: Sequence[int],
+        outputs: Sequence[int],
+        cached: int = 0,
+        experts: float | None = None,
+    ) -> float:
+        """All prompts at once, then decode steps until the last sequence ends; `experts` as in
+        `step`.
+        """
         total = self.prefill([length - cached for length in prompts], cached)
         for step in range(1, max(outputs)):
             live = [prompt for prompt, num in zip(prompts, outputs, strict=True) if num > step]
-            total += self.step(len(live), sum(live) + step * len(live))
+            total += self.step(len(live), sum(live) + step * len(live), experts)
         return total
+
+    def _weights_for(self, rows: int, experts: float | None = None) -> float:
+        """Bytes of weights that a step of `rows` rows reads."""
+        if experts is None and self.config.mixtures:
+            routing = self.config.mixtures[0].routing
+            experts = distinct_experts(routing.num_experts, routing.num_active, rows)
+        return self._moved(experts or 0.0)
+
+    def _moved(self, experts: float) -> float:
+        """Bytes of all weights with so many of each mixture's experts."""
+        each = _INT4_BYTES if self.int4 else 1 if self.fp8 else 2
+        by_expert = _MXFP4_BYTES if self.config.stored is Stored.MXFP4 else each
+        head = {"fp8": 1, "int4": _INT4_BYTES}.get(self.head, 2)
+        sizes = [self._expert_weights(mlp) for mlp in self.config.mixtures]
+        stacks = sum(mlp.num_experts * self._expert_weights(mlp) for mlp in self.config.mixtures)
+        moved = (self.layer_weights - stacks) * each + head * self.head_weights
+        return moved + experts * sum(sizes) * by_expert
+
+    def _expert_weights(self, mlp: Experts) -> int:
+        return 3 * mlp.width * self.config.hidden_size
 
     def _cached_bytes(self, batch: int, tokens: int) -> int:
         """Bytes of the keys and values that `batch` sequences read of `tokens` cached tokens; a
@@ -102,6 +140,6 @@ class Floor:
     def _compute(self, rows: int, head_rows: int, is_fp8: bool) -> float:
         layers = self.card.fp8_flops if is_fp8 else self.card.flops
         return (
-            2 * self.layer_weights * rows / layers
+            2 * self.config.active_weights * rows / layers
             + 2 * self.head_weights * head_rows / self.card.flops
         )

@@ -14,11 +14,14 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.delta_rule import reference as delta_rule
+from kernels.experts import reference as mixtures
+from kernels.experts.stack import Stack, expert_of
 from kernels.fp8 import BLOCK, DualWeight, Fp8Weight
 from kernels.int4 import Int4Weight, in_order
 from kernels.linear import Op, Weight, rounds_rows
+from kernels.mxfp4 import Mxfp4Weight, dequantise
 from workers.engine.models.angles import cos_sin
-from workers.engine.models.description import Attention, DeltaRule, Gate, ModelConfig
+from workers.engine.models.description import Attention, DeltaRule, Experts, Gate, ModelConfig
 from workers.engine.models.weights import LayerWeights, ModelWeights
 
 _HEAD_ROWS = 16_384
@@ -133,7 +136,10 @@ def reference_logits(
             mixed = _attention(mixer, eps, layer, hidden, turns, all_rows)
         out = behind.product(_adds(layer.mixer_out_norm), mixed, layer.out, layer.out_bias)
         hidden = hidden + _branch(out, layer.mixer_out_norm, eps)
-        hidden = hidden + _mlp(described.mlp.gate, eps, layer, hidden, behind)
+        if isinstance(described.mlp, Experts):
+            hidden = hidden + _mixture(described.mlp, eps, layer, hidden, behind)
+        else:
+            hidden = hidden + _mlp(described.mlp.gate, eps, layer, hidden, behind)
     hidden = _norm(hidden[rows], weights.norm, eps)
     starts = range(0, config.vocab_size, _HEAD_ROWS)
     head = weights.head
@@ -176,8 +182,8 @@ def _attention(
         for part in (query_key[:, :heads], query_key[:, heads:], qkv[:, heads + keys :])
     )
     key, value = (part.repeat_interleave(heads // keys, dim=0) for part in (key, value))
-    if hidden.dtype == torch.float32 or mixer.window:
-        mixed = _attend(mixer, query, key, value)
+    if hidden.dtype == torch.float32 or mixer.window or layer.sinks is not None:
+        mixed = _attend(mixer, query, key, value, layer.sinks)
     else:
         query, key, value = (part.unsqueeze(0) for part in (query, key, value))
         mixed = F.scaled_dot_product_attention(
@@ -217,9 +223,11 @@ def _recurrent(
     return gated.flatten(1)
 
 
-def _attend(mixer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _attend(
+    mixer: Attention, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
+) -> Tensor:
     """Causal attention [heads, T, D] by its definition. torch's own allocates heads x T x T float32
-    numbers on some devices.
+    numbers on some devices. `sinks` [heads] are scores that no value answers.
     """
     heads, length, _ = query.shape
     step = max(1, _MAX_SCORES // (heads * length))
@@ -231,7 +239,10 @@ def _attend(mixer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tens
         before = ranks[start:end, None] - ranks[:end]
         hidden = (before < 0) | (before >= (mixer.window or length))
         scores.masked_fill_(hidden, float("-inf"))
-        parts.append(torch.softmax(scores, dim=-1) @ value[:, :end])
+        if sinks is not None:
+            beside = sinks.to(scores.dtype).view(-1, 1, 1).expand(heads, end - start, 1)
+            scores = torch.cat((scores, beside), dim=-1)
+        parts.append(torch.softmax(scores, dim=-1)[..., :end] @ value[:, :end])
     return torch.cat(parts, dim=1)
 
 
@@ -248,12 +259,61 @@ def _mlp(gate_kind: Gate, eps: float, layer: LayerWeights, hidden: Tensor, steps
     return _branch(torch.cat(found), layer.mlp_out_norm, eps)
 
 
-def _linear(
-    x: Tensor, weight: Tensor | Fp8Weight | Int4Weight, bias: Tensor | None = None
-) -> Tensor:
+def _mixture(mlp: Experts, eps: float, layer: LayerWeights, hidden: Tensor, steps: Rows) -> Tensor:
+    """What the experts of each row make of it, and the shared one."""
+    found = []
+    for start in range(0, len(hidden), _MLP_ROWS):
+        rows, own = hidden[start : start + _MLP_ROWS], steps.between(start, start + _MLP_ROWS)
+        found.append(_mixed(mlp, layer, _norm(rows, layer.mlp_norm, eps), own))
+    return torch.cat(found)
+
+
+def _mixed(mlp: Experts, layer: LayerWeights, normed: Tensor, steps: Rows) -> Tensor:
+    experts, dtype = layer.experts, normed.dtype
+    assert experts is not None
+    bias = experts.router_bias
+    chosen_by = experts._replace(
+        router=experts.router.to(dtype),
+        router_bias=None if bias is None else bias.to(dtype),
+        drawn=None,
+    )
+    routed = mixtures.route(normed, chosen_by, mlp.routing)
+    summed = torch.zeros(normed.shape, dtype=torch.float32, device=normed.device)
+    count = mlp.num_experts
+    for index in routed.experts.unique().tolist():
+        rows, places = (routed.experts == index).nonzero(as_tuple=True)
+        out = _expert(mlp, layer, normed[rows], index, count)
+        summed.index_add_(0, rows, out.float() * routed.weights[rows, places].unsqueeze(1))
+    if experts.shared_gate_up is None or experts.shared_down is None:
+        return summed.to(dtype)
+    gate_up = steps.product(Op.NORM_SWIGLU, normed, experts.shared_gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    gated = F.silu(gate) * up
+    if routed.shared is not None:
+        gated = gated * routed.shared.unsqueeze(1).to(dtype)
+    return summed.to(dtype) + steps.product(Op.LINEAR_ADD, gated, experts.shared_down)
+
+
+def _expert(mlp: Experts, layer: LayerWeights, x: Tensor, index: int, count: int) -> Tensor:
+    """One expert's output; rows of stacks are never rounded."""
+    experts = layer.experts
+    assert experts is not None
+    assert not isinstance(layer.gate_up, DualWeight)
+    assert not isinstance(layer.down, DualWeight)
+    biases = [
+        None if bias is None else bias[index] for bias in (experts.gate_up_bias, experts.down_bias)
+    ]
+    gate_up = _linear(x, expert_of(layer.gate_up, index, count), biases[0])
+    gated = mixtures.activate(gate_up, mlp.activation)
+    return _linear(gated, expert_of(layer.down, index, count), biases[1])
+
+
+def _linear(x: Tensor, weight: Stack, bias: Tensor | None = None) -> Tensor:
     wide_bias = None if bias is None else bias.to(x.dtype)
     if isinstance(weight, Int4Weight):
         return F.linear(x, in_order(weight, x.dtype), wide_bias)
+    if isinstance(weight, Mxfp4Weight):
+        return F.linear(x, dequantise(weight, x.dtype), wide_bias)
     wide = weight if isinstance(weight, Tensor) else _widened(weight)
     return F.linear(x, wide.to(x.dtype), wide_bias)
 

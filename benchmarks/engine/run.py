@@ -15,11 +15,13 @@ from typing import Any, Final, Literal, final
 import torch
 
 from benchmarks.engine.cases import CASES, Bench, reusable_tokens
+from benchmarks.engine.ceiling import measured_ceiling
 from benchmarks.engine.check import check_answers
 from benchmarks.engine.client import MODEL, Client
+from benchmarks.engine.drawing import Drawing
 from benchmarks.engine.engine import Engine
 from benchmarks.engine.figure import Figure, table
-from benchmarks.engine.floor import CEILINGS, Floor
+from benchmarks.engine.floor import Ceiling, Floor
 from benchmarks.engine.grammar import grammar
 from benchmarks.engine.peer import NO_BAR, Bar, bar
 from benchmarks.engine.scale import CARD, SMOKE, Scale
@@ -32,6 +34,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.progress import Progress
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
+from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
 from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.models.description import ModelConfig
@@ -73,8 +76,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. `batches`, `lengths`, `runs` and `kv_tokens` replace those of the scale,
-    for a model that needs the memory or a card that is available for minutes only.
+    """The command line. `batches`, `lengths`, `runs`, `kv_tokens` and `checked` replace those of
+    the scale, for a model that needs the memory or a card that is available for minutes only.
     """
 
     model: str
@@ -94,6 +97,7 @@ class Options:
     runs: int = 0
     requests: int = 0
     kv_tokens: int = 0
+    checked: int = 0
 
     @property
     def scale(self) -> Scale:
@@ -108,6 +112,8 @@ class Options:
             workload_runs=self.runs or scale.workload_runs,
             kv_tokens=self.kv_tokens or scale.kv_tokens,
             workload_requests=self.requests or scale.workload_requests,
+            checked=self.checked or scale.checked,
+            checked_rows=self.checked or scale.checked_rows,
         )
 
     @property
@@ -136,14 +142,19 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> Verdict
         report.note(starts=starts, figures=[one.as_json() for one in figures])
         progress.end()
     progress.begin("loading the model")
-    runner = load_runner(config, lambda _phase, _fraction, _detail: None)
+    # While kernels compile ahead, as in an engine process.
+    ahead = start_compiling(config)
+    ceiling = measured_ceiling(_device(options.device))
+    runner = load_runner(config, lambda _phase, _fraction, _detail: None, ahead)
     progress.end()
     report.note(machine=_machine(runner), engine=_facts(runner))
+    report.note(ceiling=None if ceiling is None else asdict(ceiling))
     gc.freeze()  # as in an engine process
     compiler = _compiler(runner) if "grammar" in options.tests else None
     engine = Engine(runner, max_waiting=2 * options.scale.max_seqs, trace=trace, compiler=compiler)
     wrong: list[str] = []
-    bench = _tests(options, engine, figures, progress, report, trace)
+    floor = None if ceiling is None else floor_of(options, runner.model.config, ceiling)
+    bench = _tests(options, engine, floor, figures, progress, report, trace)
     samples = list(bench.samples) if bench else []
     if "soak" in options.tests:
         result = _soak(options, engine, progress, report)
@@ -189,18 +200,23 @@ def worker_config(options: Options) -> WorkerConfig:
     )
 
 
-def floor_of(
-    shape: ModelConfig,
-    device: str,
-    *,
-    fp8: bool,
-    fp8_prompts: bool = False,
-    int4: bool = False,
-    head: str = "auto",
-) -> Floor | None:
-    """The floor of a shape on a known card. `fp8_prompts`: only prompts are in 8 bits."""
-    ceiling = CEILINGS.get(device)
-    return None if ceiling is None else Floor(shape, ceiling, fp8, fp8_prompts, int4, head)
+def floor_of(options: Options, shape: ModelConfig, ceiling: Ceiling) -> Floor:
+    """The floor of a shape on a card."""
+    return Floor(
+        shape,
+        ceiling,
+        fp8=options.fp8,
+        fp8_prompts=options.prefill_fp8,
+        int4=options.int4,
+        head=options.head,
+    )
+
+
+def _device(name: str) -> torch.device:
+    """The one that a worker with `device = name` takes."""
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda:0" if name in {"auto", "cuda"} else name)
 
 
 def _starts(
@@ -224,6 +240,7 @@ def _starts(
 def _tests(
     options: Options,
     engine: Engine,
+    floor: Floor | None,
     figures: list[Figure],
     progress: Progress,
     report: Report,
@@ -239,30 +256,37 @@ def _tests(
         return NO_BAR if options.int4 else bar(options.name, fp8=options.fp8, key=key)
 
     def act(client: Client) -> None:
-        floor = floor_of(
-            runner.model.config,
-            _device_name(runner),
-            fp8=options.fp8,
-            fp8_prompts=options.prefill_fp8,
-            int4=options.int4,
-            head=options.head,
-        )
         vocab_size = runner.model.config.vocab_size
-        bench = Bench(client, options.scale, floor, vocab_size, bars, _reusable(runner))
+        drawing = Drawing.of(runner.model)
+        bench = Bench(client, options.scale, floor, vocab_size, bars, _reusable(runner), drawing)
         made.append(bench)
+        if drawing is not None:
+            drawing.turn(on=True)
         for name in names:
             progress.begin(name)
             for figure in _CASES[name](bench):
                 figures.append(figure)
                 report.note(figures=[one.as_json() for one in figures])
-                progress.say(f"{figure.name}: {figure.value:.4g} {figure.unit}")
+                progress.say(f"{figure.name}: {figure.value:.4g} {figure.unit}{_beside(figure)}")
                 if trace is not None and trace.has_steps:
                     progress.say(trace.end(figure.key))
             progress.end()
 
     engine.serve(act)
     engine.books.check_idle()
+    if made[0].drawing is not None:
+        made[0].drawing.turn(on=False)
     return made[0]
+
+
+def _beside(figure: Figure) -> str:
+    """The floor and the experts of a figure, as a run that is cut off leaves them."""
+    floor = "" if figure.floor is None else f", floor {figure.floor:.4g}"
+    if figure.experts is None:
+        return floor
+    found, expected = figure.experts
+    said = "" if figure.counts else ": does not count"
+    return f"{floor}, {found:.1f} experts of {expected:.1f}{said}"
 
 
 def _reusable(runner: Runner) -> Callable[[int], int]:

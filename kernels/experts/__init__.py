@@ -15,7 +15,9 @@ from torch import Tensor
 from kernels.choose import uses_triton
 from kernels.experts import reference
 from kernels.experts.shapes import (
+    DRAWN_TILES,
     Activation,
+    Drawn,
     ExpertWeights,
     Routed,
     Routing,
@@ -27,7 +29,16 @@ from kernels.fp8 import Weight
 _PAIRS_OF_EXPERT: Final = 4
 """A list is built where pairs share experts: of more pairs than a fourth of the experts."""
 
-__all__ = ["Activation", "ExpertWeights", "Routed", "Routing", "mix", "route"]
+__all__ = [
+    "DRAWN_TILES",
+    "Activation",
+    "Drawn",
+    "ExpertWeights",
+    "Routed",
+    "Routing",
+    "mix",
+    "route",
+]
 
 
 def route(

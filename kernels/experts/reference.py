@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-from kernels.experts.shapes import Activation, ExpertWeights, Routed, Routing
+from kernels.experts.shapes import Activation, Drawn, ExpertWeights, Routed, Routing
 from kernels.experts.stack import expert_of
 from kernels.fp8 import DualWeight, Weight
 from kernels.linear import reference as products
@@ -23,7 +23,7 @@ def route(
     count = routing.num_experts
     logits = products.linear(x, weights.router, None, invariant)
     shared = torch.sigmoid(logits[:, count].float()) if logits.shape[1] > count else None
-    logits = logits[:, :count]
+    logits = _drawn_or(logits[:, :count], weights.drawn)
     if weights.router_bias is not None:
         logits = logits + weights.router_bias
     wide = logits.float()
@@ -33,7 +33,21 @@ def route(
     chosen = scores.gather(1, experts)
     if routing.renormalises:
         chosen = chosen / chosen.sum(-1, keepdim=True)
+    if weights.drawn is not None:
+        kept = weights.drawn.kept[: x.shape[0]]
+        kept.copy_(experts[: kept.shape[0]])
     return Routed(experts.int(), chosen * routing.scale, shared)
+
+
+def _drawn_or(logits: Tensor, drawn: Drawn | None) -> Tensor:
+    """Numbers that are drawn, if the state says so; other ones each time."""
+    if drawn is None:
+        return logits
+    drawn.state[1] += 1
+    if not int(drawn.state[0]):
+        return logits
+    generator = torch.Generator(logits.device).manual_seed(int(drawn.state[1]))
+    return torch.rand(logits.shape, generator=generator, device=logits.device).to(logits.dtype)
 
 
 def _among_groups(scores: Tensor, routing: Routing) -> Tensor:

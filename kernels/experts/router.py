@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.experts.shapes import ExpertWeights, Routed, Routing
+from kernels.experts.shapes import DRAWN_TILES, ExpertWeights, Routed, Routing
 from kernels.experts.tiles import dot_type
 from kernels.launch import Launch, scratch
 
@@ -35,6 +35,8 @@ def _route_kernel(
     experts_ptr,  # out: int32 [num_rows, ACTIVE]
     weights_ptr,  # out: float32 [num_rows, ACTIVE]
     shared_ptr,  # out: float32 [num_rows], written if SHARED
+    state_ptr,  # int32 [1 + TILES], `Drawn.state`, read and counted up if DRAWN
+    kept_ptr,  # out: int32 [KEPT, ACTIVE], written if DRAWN
     num_rows,
     E: tl.constexpr,  # experts
     ACTIVE: tl.constexpr,  # experts of a row
@@ -47,6 +49,9 @@ def _route_kernel(
     SHARED: tl.constexpr,  # whether the router has the row of the shared expert's gate
     BIAS: tl.constexpr,
     CHOICE: tl.constexpr,
+    DRAWN: tl.constexpr,  # whether experts may be drawn
+    TILES: tl.constexpr,  # counters of draws
+    KEPT: tl.constexpr,  # rows whose experts are kept
     ROWS: tl.constexpr,  # rows of a tile
     EXPERTS: tl.constexpr,  # experts of a tile
     COLUMNS: tl.constexpr,  # columns at a time
@@ -79,19 +84,20 @@ def _route_kernel(
     if arrived == tl.num_programs(0) - 1:
         tl.store(arrived_ptr + tile, 0)
         _choose(
-            bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr, rows,
-            num_rows, E, ACTIVE, GROUPS, ACTIVE_GROUPS, SCALE, SIGMOID, RENORMALISES, SHARED, BIAS,
-            CHOICE, ROWS, E_PAD, ACTIVE_PAD,
+            bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr, state_ptr,
+            kept_ptr, rows, num_rows, E, ACTIVE, GROUPS, ACTIVE_GROUPS, SCALE, SIGMOID,
+            RENORMALISES, SHARED, BIAS, CHOICE, DRAWN, TILES, KEPT, ROWS, E_PAD, ACTIVE_PAD,
         )  # fmt: skip
 
 
 @triton.jit
 def _choose(
-    bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr, rows, num_rows,
+    bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr, state_ptr, kept_ptr,
+    rows, num_rows,
     E: tl.constexpr, ACTIVE: tl.constexpr, GROUPS: tl.constexpr, ACTIVE_GROUPS: tl.constexpr,
     SCALE: tl.constexpr, SIGMOID: tl.constexpr, RENORMALISES: tl.constexpr, SHARED: tl.constexpr,
-    BIAS: tl.constexpr, CHOICE: tl.constexpr, ROWS: tl.constexpr, E_PAD: tl.constexpr,
-    ACTIVE_PAD: tl.constexpr,
+    BIAS: tl.constexpr, CHOICE: tl.constexpr, DRAWN: tl.constexpr, TILES: tl.constexpr,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, E_PAD: tl.constexpr, ACTIVE_PAD: tl.constexpr,
 ):  # fmt: skip
     """The experts of a tile's rows, the best first, and their weights."""
     numbers = tl.arange(0, E_PAD)
@@ -104,6 +110,8 @@ def _choose(
         gate = tl.sum(tl.where((numbers == E)[None, :], products, 0.0), 1)
         gate = 1.0 / (1.0 + tl.exp(-tl.maximum(gate, -80.0)))
         tl.store(shared_ptr + rows, gate, rows < num_rows)
+    if DRAWN:
+        products = _drawn(products, state_ptr, rows, numbers, TILES, E_PAD)
     if BIAS:
         products += tl.load(bias_ptr + numbers, numbers < E, 0.0).to(tl.float32)[None, :]
     if SIGMOID:
@@ -136,6 +144,31 @@ def _choose(
     inside = (rows < num_rows)[:, None] & (places < ACTIVE)[None, :]
     tl.store(experts_ptr + out, experts, inside)
     tl.store(weights_ptr + out, weights * SCALE, inside)
+    if DRAWN:
+        tl.store(kept_ptr + out, experts, inside & (rows < KEPT)[:, None])
+
+
+@triton.jit
+def _drawn(products, state_ptr, rows, numbers, TILES: tl.constexpr, E_PAD: tl.constexpr):
+    """Numbers from 0 to 1 if the state says so, else the products. They depend on row, expert and
+    the number of draws of this tile, by a hash of 32 bits (lowbias32).
+    """
+    count_ptr = state_ptr + 1 + tl.program_id(1) % TILES
+    count = tl.load(count_ptr)
+    is_on = tl.load(state_ptr) != 0
+    tl.debug_barrier()  # every thread has read the count before one replaces it
+    tl.store(count_ptr, count + 1)
+    seed = _mixed(tl.full([1, 1], 1, tl.uint32) * count.to(tl.uint32))
+    bits = _mixed((rows[:, None] * E_PAD + numbers[None, :]).to(tl.uint32) ^ seed)
+    return tl.where(is_on, (bits >> 8).to(tl.float32) * (1.0 / (1 << 24)), products)
+
+
+@triton.jit
+def _mixed(bits):
+    """A hash of each of some uint32."""
+    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    return bits ^ (bits >> 16)
 
 
 @triton.jit
@@ -175,9 +208,10 @@ def route(x: Tensor, weights: ExpertWeights, routing: Routing) -> Routed:
     num_rows, hidden = x.shape
     router = weights.router
     has_gate = router.shape[0] > routing.num_experts
+    drawn = weights.drawn
     ready = _ready(
         x.device, routing, hidden, has_gate, weights.router_bias is not None,
-        weights.choice_bias is not None, dot_type(x),
+        weights.choice_bias is not None, 0 if drawn is None else drawn.kept.shape[0], dot_type(x),
     )  # fmt: skip
     tiles = triton.cdiv(num_rows, _ROWS)
     if tiles > _COUNTERS:
@@ -193,6 +227,7 @@ def route(x: Tensor, weights: ExpertWeights, routing: Routing) -> Routed:
             (
                 x, router, *[x if bias is None else bias for bias in biases], products,
                 _counters(x.device), experts, chosen, chosen if shared is None else shared,
+                *((experts, experts) if drawn is None else drawn),
             ),
             (num_rows,),
         )  # fmt: skip
@@ -212,6 +247,7 @@ def _ready(
     has_gate: bool,
     has_bias: bool,
     has_choice: bool,
+    kept: int,
     dot: tl.dtype,
 ) -> _Ready:
     padded = max(_EXPERTS, triton.next_power_of_2(routing.num_experts + has_gate))
@@ -220,7 +256,8 @@ def _ready(
         "GROUPS": routing.num_groups, "ACTIVE_GROUPS": routing.num_active_groups,
         "SCALE": routing.scale, "SIGMOID": routing.is_sigmoid,
         "RENORMALISES": routing.renormalises, "SHARED": has_gate, "BIAS": has_bias,
-        "CHOICE": has_choice, "ROWS": _ROWS, "EXPERTS": _EXPERTS, "COLUMNS": _COLUMNS,
+        "CHOICE": has_choice, "DRAWN": kept > 0, "TILES": DRAWN_TILES, "KEPT": kept,
+        "ROWS": _ROWS, "EXPERTS": _EXPERTS, "COLUMNS": _COLUMNS,
         "E_PAD": padded, "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot,
     }  # fmt: skip
     return _Ready(Launch(_route_kernel, constants, num_warps=4, num_stages=3), padded)

@@ -4,7 +4,7 @@ Owns the shapes and the check that they fit together. Must not know how the laye
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,24 @@ class Activation(NamedTuple):
     limit: float = 0.0
 
 
+class Drawn(NamedTuple):
+    """What lets a router draw its experts instead of reading them off its products: uniform, and
+    independent between rows, layers and steps. Only drawn weights have it, to measure speed:
+    their rows choose alike, and so too few experts.
+
+    `state` int32 [1 + TILES]: whether it draws now, which no graph has to be captured anew for,
+    and how often each tile of rows has drawn; all layers share it. `kept` int32 [rows, K] are the
+    experts that the last launches chose, those of later rows left out.
+    """
+
+    state: Tensor
+    kept: Tensor
+
+
+DRAWN_TILES: Final = 4096
+"""Of `Drawn.state`. Later tiles begin again."""
+
+
 class ExpertWeights(NamedTuple):
     """A mixture's weights beside the experts' two stacks; E experts, I gates each.
 
@@ -48,7 +66,7 @@ class ExpertWeights(NamedTuple):
     `router_bias` [E], which is added to the products, are in the rows' dtype; `choice_bias` float32
     [E] is added to scores only to choose. `gate_up_bias` [E, 2 I] and `down_bias` [E, hidden].
     `shared_gate_up` [2 S, hidden] and `shared_down` [hidden, S] are an expert of S gates that every
-    row goes through.
+    row goes through. With `drawn` a router can draw.
     """
 
     router: Tensor
@@ -58,10 +76,11 @@ class ExpertWeights(NamedTuple):
     down_bias: Tensor | None = None
     shared_gate_up: Weight | None = None
     shared_down: Weight | None = None
+    drawn: Drawn | None = None
 
     def tensors(self) -> Iterator[Weight]:
-        """Those that there are."""
-        return (each for each in self if each is not None)
+        """The weights that there are."""
+        return (each for each in self if each is not None and not isinstance(each, Drawn))
 
 
 class Routed(NamedTuple):

@@ -13,10 +13,11 @@ from benchmarks.engine import loading
 from benchmarks.engine.cases import reusable_tokens
 from benchmarks.engine.check import check_answers
 from benchmarks.engine.client import Answer, Client, Request
+from benchmarks.engine.drawing import Distinct
 from benchmarks.engine.engine import Engine
 from benchmarks.engine.figure import Figure, table
 from benchmarks.engine.files import write_checkpoint
-from benchmarks.engine.floor import CEILINGS, Floor
+from benchmarks.engine.floor import Ceiling, Floor, distinct_experts
 from benchmarks.engine.loading import measure_starts
 from benchmarks.engine.peer import Bar, bar
 from benchmarks.engine.plot import plot_decode
@@ -36,7 +37,8 @@ from workers.engine.start import load_runner
 from workers.model_dir import dummy_dir
 from workers.scheduler import SavePolicy
 
-H200 = CEILINGS["NVIDIA H200"]
+H200 = Ceiling(4.26e12, 790e12, 1_401e12)
+"""Measured with torch 2.11 (cu130) on random data."""
 
 
 def _floor(name: str, *, fp8: bool = False) -> Floor:
@@ -323,3 +325,57 @@ def test_a_window_bounds_what_a_step_reads() -> None:
     floor = _floor("gemma-3-12b")
     read = (floor.step(1, 100_000) - floor.step(1, 0)) * H200.bandwidth
     assert read == pytest.approx(8192 * (8 * 100_000 + 40 * 1024))
+
+
+def test_the_floor_of_a_mixture_counts_the_experts_that_were_chosen() -> None:
+    """Decode steps in ms: of one row its own experts, of more as many as uniform choices have, or
+    as many as the run chose.
+    """
+    mixture = _floor("qwen3-30b-a3b")
+    assert 1e3 * mixture.step(1, 0) == pytest.approx(1.43, rel=0.01)
+    assert 1e3 * _floor("qwen3-30b-a3b", fp8=True).step(1, 0) == pytest.approx(0.78, rel=0.01)
+    # Weights 1.383, and the states of 30 layers, read and written.
+    assert 1e3 * _floor("qwen3.6-35b-a3b").step(1, 0) == pytest.approx(1.413, rel=0.002)
+    assert 1e3 * _floor("gpt-oss-20b").step(1, 0) == pytest.approx(0.87, rel=0.02)
+    assert distinct_experts(128, 8, 8) == pytest.approx(51.6, rel=0.001)
+    assert mixture.step(8, 0) == pytest.approx(mixture.step(8, 0, distinct_experts(128, 8, 8)))
+    each = 48 * 3 * 768 * 2048 * 2 / H200.bandwidth
+    assert mixture.step(8, 0, 60) - mixture.step(8, 0, 50) == pytest.approx(10 * each)
+    assert mixture.weight_bytes == pytest.approx(60.4e9, rel=0.01)
+    # 8,192 rows read all experts, and each is multiplied by 3.0 billion weights.
+    assert 1e3 * mixture.prefill([8192]) == pytest.approx(90, rel=0.1)
+
+
+def test_a_row_whose_experts_are_too_few_does_not_count() -> None:
+    """Drawn weights route all rows alike; a twentieth off is the bound."""
+    alike, drawn = Distinct(12.0, 51.6), Distinct(50.0, 51.6)
+    wrong = Figure("d", "a step", "ms/step", (2.0,), 2.0, Bar(must=9.0), alike)
+    right = Figure("e", "a step", "ms/step", (2.0,), 2.0, Bar(must=9.0), drawn)
+    lines = table([wrong, right, Figure("f", "another", "ms", (1.0,))]).splitlines()
+    assert lines[2].endswith("| does not count | 12 | 51.6 |")
+    assert lines[3].endswith("| must | 50 | 51.6 |")
+    assert lines[4].endswith("|  |  |  |")
+    assert not wrong.as_json()["counts"]
+    assert right.as_json()["experts"] == drawn
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "qwen3_5_moe", "gpt_oss"])
+def test_a_mixture_is_timed_with_drawn_experts_and_checked_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
+) -> None:
+    """Its table says how many a step read; answers that are checked are those of its weights."""
+    shape, result = write_family(tmp_path / "model", family), tmp_path / "mixture.json"
+    options = Options(
+        str(shape), dummy=True, tests=("decode", "first-token"), device="cpu", is_smoke=True,
+        batches=(1, 4), lengths=(384,), runs=2, checked=1,
+    )  # fmt: skip
+    assert run(options, Report(result)) is Verdict.RIGHT, capsys.readouterr().out
+    printed = capsys.readouterr().out
+    report = json.loads(result.read_text())
+    routing = read_model_config(shape).mixtures[0].routing
+    alone, four, *_ = report["figures"]
+    assert alone["experts"] == pytest.approx([routing.num_active] * 2)
+    expected = distinct_experts(routing.num_experts, routing.num_active, 4)
+    assert four["experts"] == [pytest.approx(expected, rel=0.35), pytest.approx(expected)]
+    assert "| experts | uniform |" in printed
+    assert len(report["checks"]) == 3

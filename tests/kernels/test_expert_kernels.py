@@ -1,10 +1,23 @@
 """The experts' kernels agree with the plain torch definition, whatever their rows choose."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.experts import Activation, ExpertWeights, Routed, Routing, few, many, reference, router
+from kernels.experts import (
+    DRAWN_TILES,
+    Activation,
+    Drawn,
+    ExpertWeights,
+    Routed,
+    Routing,
+    few,
+    many,
+    reference,
+    router,
+)
 from kernels.fp8 import Fp8Weight, Weight, quantize_weight
 from kernels.int4 import quantize
 from kernels.mxfp4 import Mxfp4Weight
@@ -203,3 +216,29 @@ def test_few_rows_are_the_same_beside_any_others(device: torch.device) -> None:
     whole = mixed(x)
     for row in (0, 7, 19):
         assert torch.equal(mixed(x[row : row + 1].contiguous())[0], whole[row])
+
+
+@pytest.mark.parametrize("is_reference", [True, False])
+def test_a_router_draws_when_it_is_told(device: torch.device, *, is_reference: bool) -> None:
+    """Equal rows choose alike without, and independently with a draw, anew at each launch; as many
+    distinct experts as uniform choices have: of 32 four, by 20 rows 29.8 on average.
+    """
+    count, active, num_rows = 32, 4, 20
+    state = torch.zeros(1 + DRAWN_TILES, dtype=torch.int32, device=device)
+    kept = torch.zeros(18, active, dtype=torch.int32, device=device)
+    weights = ExpertWeights(_drawn(count, 40, seed=1).to(device), drawn=Drawn(state, kept))
+    x, routing = _drawn(1, 40).expand(num_rows, 40).contiguous().to(device), Routing(count, active)
+    route = reference.route if is_reference else router.route
+    assert len(route(x, weights, routing).experts.unique()) == active
+    state[0] = 1
+    found = [route(x, weights, routing).experts.cpu() for _ in range(8)]
+    assert torch.equal(kept.cpu(), found[-1][:18])
+    assert all(len(set(row)) == active for each in found for row in each.tolist())
+    assert not any(torch.equal(one, other) for one, other in pairwise(found))
+    distinct = sum(len(each.unique()) for each in found) / len(found)
+    assert abs(distinct - count * (1 - (1 - active / count) ** num_rows)) < 1
+    hits = torch.cat(found).flatten().bincount(minlength=count)
+    assert int(hits.min()) > 5
+    assert int(hits.max()) < 40
+    state[0] = 0
+    assert len(route(x, weights, routing).experts.unique()) == active

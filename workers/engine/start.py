@@ -121,7 +121,9 @@ def _load(
     change, vocabulary = layer_change(config, shape, dtype, device), vocabulary_form(config, shape)
     with _phase(report, "load", config.model):
         if config.model.startswith(DUMMY_PREFIX):
-            weights = draw_weights(shape, device, dtype, change=change, vocabulary=vocabulary)
+            weights = draw_weights(
+                shape, device, dtype, change=change, vocabulary=vocabulary, draws_experts=True
+            )
         else:
             weights = load_weights(
                 model_dir, shape, device, dtype, report, change=change, vocabulary=vocabulary

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import torch
 
-from config import INDEX_DRAFTERS, WorkerConfig
+from config import DUMMY_PREFIX, INDEX_DRAFTERS, WorkerConfig
 from kernels.choose import has_fp8
 from kernels.fp8 import BLOCK, FP8, Fp8Weight
 from kernels.linear import Weight, check_int4
@@ -189,8 +189,10 @@ def _runner(
 def _weights(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> ModelWeights:
     by_block = shape.stored.is_by_block
     change = None if by_block else layer_change(config, shape, dtype, _NOWHERE)
-    form = vocabulary_form(config, shape)
-    weights = draw_weights(shape, _NOWHERE, dtype, change=change, vocabulary=form)
+    weights = draw_weights(
+        shape, _NOWHERE, dtype, change=change, vocabulary=vocabulary_form(config, shape),
+        draws_experts=config.model.startswith(DUMMY_PREFIX),
+    )  # fmt: skip
     if not by_block:
         return weights
     # As `weights.py` reads them from a checkpoint of this kind.

@@ -4,6 +4,7 @@ Owns the draw. A shape has no tokenizer, so the configuration of a served worker
 (`config/checks.py`). Must not know the measurement.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,7 +12,9 @@ import torch
 from torch import Tensor
 
 from kernels.delta_rule import DeltaWeights
-from kernels.experts import ExpertWeights
+from kernels.experts import DRAWN_TILES, Drawn, ExpertWeights
+from kernels.mxfp4 import GROUP, Mxfp4Weight
+from workers.engine.load.quantize import Stored
 from workers.engine.models.description import Attention, DeltaRule, Dense, Layer, ModelConfig
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
 from workers.engine.models.weights import LayerWeights, ModelWeights
@@ -22,6 +25,12 @@ _BRANCH_GAIN: Final = 2.0
 _KEY_NORM: Final = 2.0**0.5
 """Gain of queries and keys: scores spread by 2, so attention goes to few keys, not to all."""
 
+
+_E2M1_SPREAD: Final = 2.93
+"""Standard deviation of numbers of four random bits."""
+
+_KEPT_ROWS: Final = 256
+"""Of a step, whose experts are kept where they are drawn."""
 
 _DECAYS: Final = (-4.0, 2.0)
 """Logarithms of how fast the heads of a delta rule forget, the first and the last."""
@@ -35,6 +44,7 @@ def draw_weights(
     *,
     change: Callable[[LayerWeights], LayerWeights] | None = None,
     vocabulary: VocabularyForm = AS_STORED,
+    draws_experts: bool = False,
 ) -> ModelWeights:
     """Seeded normal weights, made where they stay. Milliseconds on a card.
 
@@ -44,9 +54,10 @@ def draw_weights(
     rounding of bfloat16; these make 2.5 %, and one layer without its MLP a tenth.
 
     `change` is applied to each layer: `weights.quantised` has its products in 8 bits. `vocabulary`
-    says how embedding and head are kept.
+    says how embedding and head are kept. With `draws_experts` routers can draw what they choose
+    (`kernels.experts.Drawn`), but do not until they are told.
     """
-    draw = _Draw(config, device, dtype, seed)
+    draw = _Draw(config, device, dtype, seed, draws_experts=draws_experts)
     layers = []
     for index in range(config.num_layers):
         layer = draw.layer(index)
@@ -62,9 +73,18 @@ class _Draw:
     """Tensors one after the other. On a pretended device (`kernels.recorder`) nothing is drawn."""
 
     def __init__(
-        self, config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int
+        self,
+        config: ModelConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        seed: int,
+        *,
+        draws_experts: bool,
     ) -> None:
         self._config = config
+        self._drawn = None
+        if draws_experts and config.mixtures:
+            self._drawn = torch.zeros(1 + DRAWN_TILES, dtype=torch.int32, device=device)
         self._device = device
         self._dtype = dtype
         is_meta = device.type == "meta"
@@ -105,6 +125,7 @@ class _Draw:
         gate_up, down = matrices[:2]
         if isinstance(mlp, Dense):
             return {"gate_up": self.normal(*gate_up), "down": self.normal(*down, gain=gain)}
+        stack = self._mxfp4 if self._config.stored is Stored.MXFP4 else self.normal
         *_, shared_gate_up, shared_down, router = matrices
         count, hidden, kept = mlp.num_experts, self._config.hidden_size, self._dtype
         experts = ExpertWeights(router=self.normal(*router))
@@ -123,13 +144,26 @@ class _Draw:
                 shared_gate_up=self.normal(*shared_gate_up),
                 shared_down=self.normal(*shared_down, gain=gain),
             )
+        if self._drawn is not None:
+            size = _KEPT_ROWS, mlp.routing.num_active
+            chosen = torch.zeros(size, dtype=torch.int32, device=self._device)
+            experts = experts._replace(drawn=Drawn(self._drawn, chosen))
         # Weights of K experts that add up to 1 make of their sum the K-th part of a square.
         whole = gain * mlp.routing.num_active**0.5
         return {
-            "gate_up": self.normal(*gate_up),
-            "down": self.normal(*down, gain=whole),
+            "gate_up": stack(*gate_up),
+            "down": stack(*down, gain=whole),
             "experts": experts,
         }
+
+    def _mxfp4(self, num_rows: int, depth: int, *, gain: float = 1.0) -> Mxfp4Weight:
+        """Random bits, with powers by which they are spread about as `normal` spreads numbers."""
+        shape, group = (num_rows, depth // 2), (num_rows, depth // GROUP)
+        pairs = torch.empty(shape, dtype=torch.uint8, device=self._device)
+        if self._generator is not None:
+            pairs.random_(0, 256, generator=self._generator)
+        power = 127 + round(math.log2(gain * depth**-0.5 / _E2M1_SPREAD))
+        return Mxfp4Weight(pairs, torch.full(group, power, dtype=torch.uint8, device=self._device))
 
     def _attention(self, described: Layer, mixer: Attention, gain: float) -> dict[str, Any]:
         merged, out, gate = self._config.mixer_matrices(described)

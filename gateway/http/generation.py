@@ -71,7 +71,9 @@ class Generation:
         """Answer a chat."""
         caller, body = await self.take(scope, receive)
         if len(body) <= SMALL_BYTES:
-            request = parse_any_chat(body, self._edge.signer, self._edge.rewrite)
+            # `Edge.rewrite`, inlined: every chat comes this way.
+            rewrite = self._edge.by_alias if self._edge.settings.alias_params else None
+            request = parse_any_chat(body, self._edge.signer, rewrite)
         else:
             request = await self._edge.read(caller, body, self._parse_chat, "messages")
         del body
@@ -161,7 +163,7 @@ class Generation:
         caller = self._gate.identify(scope)
         if self._edge.draining():
             raise stopping()
-        max_bytes = self._edge.config.max_body_bytes
+        max_bytes = self._edge.settings.config.max_body_bytes
         body = scope["extensions"][EXTENSION].whole_body(max_bytes)
         if body is None:
             body = await read_body(receive, scope["headers"], max_bytes)

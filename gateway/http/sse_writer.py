@@ -192,7 +192,7 @@ class StreamedAnswer(Answer):
         self._formatter = self._api.streamed(self._head)
         self._work = trio.CancelScope()
         self._writer.watch(
-            self._break_silence, self.trace.received_at + self._edge.config.head_hold_s
+            self._break_silence, self.trace.received_at + self._edge.settings.config.head_hold_s
         )
         try:
             with self._work:

@@ -8,7 +8,8 @@ before another starts.
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol, assert_never
 
 import msgspec
@@ -88,7 +89,7 @@ class _Waiter(msgspec.Struct):
 
 
 class Dispatcher:
-    """Finds places for sequences and keeps the fleet state."""
+    """Finds places for sequences and keeps the fleet state. `next_ticket()` is a new number."""
 
     def __init__(self, core: Dispatch, feed: EventFeed) -> None:
         self._core = core
@@ -102,7 +103,7 @@ class Dispatcher:
         self._until_tick = trio.CancelScope()
         self._probes, self.probes = trio.open_memory_channel[Probe](MAX_PROBES)
         self.has_ready = trio.Event()
-        self._ticket_numbers = itertools.count(1)
+        self.next_ticket: Callable[[], int] = partial(next, itertools.count(1))
 
     def attach(self, port: FleetPort) -> None:
         """Use `port` to reach the workers."""
@@ -177,10 +178,6 @@ class Dispatcher:
         return quarantine.poison_deaths(request, trio.current_time()) if quarantine.records else 0
 
     # What turns ask and report.
-
-    def next_ticket(self) -> int:
-        """A new ticket number."""
-        return next(self._ticket_numbers)
 
     async def route(self, request: RouteRequest) -> Answer:
         """Wait for a place on a worker, or for the providers to ask. Raises `ApiError` if refused.

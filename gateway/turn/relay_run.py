@@ -9,7 +9,7 @@ asked.
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal
+from typing import Final
 
 import trio
 
@@ -17,19 +17,15 @@ from config import FallbackConfig, GatewayConfig, ParamsConfig, ProviderConfig
 from gateway.api import ApiError, Usage, busy, connection_lost, invalid
 from gateway.link import Overdue, RelayClient, Silence
 from gateway.routing import Lease, RouteRequest, UseProvider
-from gateway.telemetry import AttemptTrace
 from gateway.turn.relay_job import RelayJob
 from gateway.turn.resumption import Resumption
-from gateway.turn.retry_policy import RetryPolicy, loss_reason
 from gateway.turn.services import Services
+from gateway.turn.tries import TABLE, Event, State
+from gateway.turn.try_loop import NO_WORKERS, TryLoop
 from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderFailed
-from protocol.ids import ID_BYTES, RequestId, WorkerId
-from protocol.messages import Rejected, RejectReason, RelayFacts
+from protocol.ids import WorkerId
+from protocol.messages import Rejected, RelayFacts
 
-_Failure = RejectReason | Literal["lost", "failed", "absent", "cut"]
-"""`failed`: the engine lives, and has failed on the request. `cut`: the answer has begun, and needs
-an engine that goes on with it.
-"""
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _LOADED: Final = frozenset({429, 503})
 """An engine that answers with one of these has no room now; it is alive."""
@@ -46,7 +42,7 @@ Exchange = Callable[[Provider, FallbackConfig, Lease], Awaitable[None]]
 """
 
 
-class RelayRun:
+class RelayRun(TryLoop):
     """One request. `exchange` is called once per attempt. `what` is the path in error texts.
     `streamed`: the answer comes in parts.
     """
@@ -61,78 +57,47 @@ class RelayRun:
         streamed: bool = False,
         resumption: Resumption | None = None,
     ) -> None:
-        self._services = services
+        super().__init__(services, job.caller, job.model, job.fingerprint)
         self._job = job
         self._what = what
         self._exchange = exchange
         self._streamed = streamed
         self._resumption = resumption
-        self._cut = frozenset[WorkerId]()
-        self._client: RelayClient | None = None
-        self._request_id = RequestId(services.draw(ID_BYTES))
         if resumption is not None:
-            resumption.name = self._request_id.hex()[:8]
-        self._trace = job.caller.trace.turn
-        self._step: AttemptTrace | None = None
-        self._num_attempts = 0
-        self._ticket: int | None = None
-        self._is_complete = False
-        self._retry_policy: RetryPolicy | None = None
-        self._absent = self._full = frozenset[WorkerId]()
+            resumption.name = self.name
+        self._client: RelayClient | None = None
+        self._absent = self._cut = self._full = NO_WORKERS
         self._full_until: float | None = None
         self._retry_after_s = _RETRY_AFTER_S
-        self.has_begun = False
-        self.has_begun_here = False
         self.usage: Usage | None = None
 
-    async def run(self, *, cloud: bool) -> UseProvider | None:
-        """Answer by a worker, or return the providers to ask instead. Raises `ApiError`."""
-        dispatcher = self._services.dispatcher
-        excluded, has_failed = frozenset[WorkerId](), False
+    def _enter_trace(self) -> None:
         self._trace.model = self._job.model
         self._trace.prompt_tokens += self._job.prompt_tokens
         self._trace.names += (self._request_id,)
-        try:
-            answer = await dispatcher.route(self._ask(excluded, cloud=cloud))
-            while not isinstance(answer, UseProvider):
-                failure = await self._try(answer)
-                if failure is None:
-                    return None
-                if failure == "cut":
-                    answer = await self._go_on(answer, cloud=cloud)
-                    continue
-                if failure == "absent":
-                    answer = await self._elsewhere(answer, cloud=cloud)
-                    continue
-                has_failed = has_failed or failure == "failed"
-                if failure == "lost" or failure == "failed" or answer.is_lost:  # noqa: PLR1714
-                    excluded = frozenset({answer.worker_id})
-                    self._release()
-                    ask = self._ask(excluded, cloud=cloud, has_failed=has_failed)
-                    answer = await dispatcher.route(ask)
-                    continue
-                self._services.counters.busy_requeued += 1
-                self._note_loss("busy")
-                self._trace.ticket = answer.ticket
-                answer = await self._again(answer, failure, cloud=cloud)
-            return answer
-        finally:
-            self._release()
 
-    async def _elsewhere(self, lease: Lease, *, cloud: bool) -> Lease | UseProvider:
+    async def _ask_again(self, tried: State, lease: Lease) -> Lease | UseProvider:
+        match tried:
+            case State.ABSENT:
+                return await self._elsewhere(lease)
+            case State.CUT:
+                return await self._go_on(lease)
+            case _:
+                return await super()._ask_again(tried, lease)
+
+    async def _elsewhere(self, lease: Lease) -> Lease | UseProvider:
         """Another place: the engine of `lease` does not have the path, or the model. Raises
         `ApiError` 404 once all ready ones were asked.
         """
-        self._note_loss("not served there")
+        self._note_end("not served there")
         self._absent |= {lease.worker_id}
         self._release()
-        ask = self._ask(self._absent, cloud=cloud, has_failed=True)
-        answer = await self._services.dispatcher.route(ask)
+        answer = await self._services.dispatcher.route(self._ask(self._absent, has_failed=True))
         if isinstance(answer, Lease) and answer.worker_id in self._absent:
             raise no_such_path(self._job.model, self._what)
         return answer
 
-    async def _go_on(self, lease: Lease, *, cloud: bool) -> Lease | UseProvider:
+    async def _go_on(self, lease: Lease) -> Lease | UseProvider:
         """A place, or the providers, for the rest of an answer that was cut at `lease`. Raises
         `ApiError` if nobody goes on with it.
         """
@@ -145,42 +110,41 @@ class RelayRun:
         if others:
             unfit = frozenset(forms) - others
             with trio.move_on_after(self._services.config.gateway.resume_wait_s):
-                ask = self._ask(unfit | self._cut, cloud=cloud, has_failed=True)
+                ask = self._ask(unfit | self._cut, has_failed=True)
                 answer = await dispatcher.route(ask)
                 if isinstance(answer, UseProvider) or answer.worker_id in others:
                     return answer
             self._release()
         view = dispatcher.model(model)
-        if view is not None and view.cloud and cloud and self._job.caller.cloud and view.fallback:
+        if view is not None and view.cloud and self._may_use_providers and view.fallback:
             reason = f"a stream of {model} was cut"
             return UseProvider(dispatcher.next_ticket(), view.fallback, reason)
         raise self._resumption.lost()
 
-    async def _again(
-        self, lease: Lease, failure: RejectReason, *, cloud: bool
-    ) -> Lease | UseProvider:
+    async def _after_busy(self, lease: Lease) -> Lease | UseProvider:
         """Another place: the worker of `lease` has no room. Of several workers another one is
         asked. Engines that refuse for `resume_wait_s` are not waited for any longer: a provider
         answers, or the client is told when to ask again. Raises `ApiError` 429.
         """
+        self._trace.ticket = lease.ticket
         dispatcher, now = self._services.dispatcher, trio.current_time()
         if self._full_until is None:
             self._full_until = now + self._services.config.gateway.resume_wait_s
         self._full |= {lease.worker_id}
         with trio.move_on_at(self._full_until):
-            answer = await dispatcher.route_again(lease, failure)
+            answer = await dispatcher.route_again(lease, self._why_busy)
             if isinstance(answer, UseProvider):
                 return answer
             view = dispatcher.model(self._job.model)
             num_ready = 0 if view is None else view.ready_workers
             if answer.worker_id in self._full and num_ready > len(self._full):
                 self._release()
-                answer = await dispatcher.route(self._ask(self._full, cloud=cloud))
+                answer = await dispatcher.route(self._ask(self._full))
             if trio.current_time() < self._full_until:
                 return answer
         self._release()
         view = dispatcher.model(self._job.model)
-        if view is not None and view.cloud and cloud and self._job.caller.cloud and view.fallback:
+        if view is not None and view.cloud and self._may_use_providers and view.fallback:
             reason = f"the workers of {view.name} take no requests"
             return UseProvider(dispatcher.next_ticket(), view.fallback, reason)
         text = f"The engines of {self._job.model} are full and took no request for long."
@@ -192,43 +156,41 @@ class RelayRun:
 
     def begin(self, lease: Lease) -> None:
         """The first part of the answer has arrived."""
-        self.has_begun = self.has_begun_here = True
+        self.state = TABLE[self.state, Event.PART]
+        self.has_begun = True
         if self._client is not None:
             self._client.attempt.begin()
         first_at = self._services.dispatcher.started(lease.ticket)
         if self._step is not None:
             self._step.first_at = first_at
 
-    def _note_loss(self, reason: str) -> None:
-        if self._step is not None:
-            self._step.fail(trio.current_time(), reason)
+    def _request(self) -> RouteRequest:
+        return self._ask(self._excluded, has_failed=self._has_failed)
 
-    def _ask(
-        self, excluded: frozenset[WorkerId], *, cloud: bool, has_failed: bool = False
-    ) -> RouteRequest:
-        self._ticket = self._services.dispatcher.next_ticket()
-        self._trace.ticket = self._ticket
+    def _ask(self, excluded: frozenset[WorkerId], *, has_failed: bool = False) -> RouteRequest:
         return self._job.route_request(
-            self._ticket, cloud=cloud, excluded=excluded, has_failed=has_failed
+            self._next_ticket(), cloud=self._cloud, excluded=excluded, has_failed=has_failed
         )
 
-    async def _try(self, lease: Lease) -> _Failure | None:
-        """Ask the engine of this worker. Returns None if it has answered, else why the place is
-        lost. Raises `ApiError` if the request cannot be tried again.
-        """
+    @property
+    def _may_use_providers(self) -> bool:
+        return self._cloud and self._caller.cloud
+
+    def _num_tokens(self) -> int:
+        return 0  # a text-level engine counts no tokens before its answer ends
+
+    def _tokens_at_release(self) -> int | None:
+        return self.usage.completion_tokens if self.usage is not None else None
+
+    async def _try(self, lease: Lease) -> None:
         dispatcher = self._services.dispatcher
         facts = dispatcher.relay_facts(lease.worker_id)
         if facts is None:
-            if lease.is_lost:
-                return "not_ready"
-            raise no_such_path(self._job.model, self._what)
-        self._num_attempts += 1
-        self.has_begun_here = False
-        name = self._services.link.worker_name(lease.worker_id)
-        self._step = AttemptTrace(
-            name, lease.asked_at, lease.placed_at, lease.reason, lease.decision
-        )
-        self._trace.begin(self._step)
+            if not lease.is_lost:
+                raise no_such_path(self._job.model, self._what)
+            self.state = TABLE[self.state, Event.LOSE]
+            return
+        name = self._begin_attempt(lease)
         bounds = self._services.config.gateway
         client = self._client = RelayClient(
             self._services.link,
@@ -242,60 +204,60 @@ class RelayRun:
         target = FallbackConfig(
             provider=name, model=facts.model, params=ParamsConfig(drop=facts.refused_fields)
         )
+        self.state = TABLE[self.state, Event.SUBMIT]
         try:
             await self._exchange(engine_behind(name, client, facts, bounds.stall_s), target, lease)
         except ProviderFailed as error:
             if self._resumption is not None and self._resumption.is_cut:
-                self._note_loss("it did not go on with the answer")
+                self._note_end("it did not go on with the answer")
                 _log.warning("worker %s does not go on with an answer: %s", name, error)
-                return "cut"
-            return self._judge(error, client, lease, name)
+                self.state = TABLE[self.state, Event.BREAK]
+            else:
+                event = self._judge(error, client, lease, name)
+                self.state = TABLE[self.state, event]
+            return
         except ProviderCut as error:
             _log.warning("an answer of worker %s was cut: %s", name, error.__cause__ or error)
             if not lease.is_lost:
                 dispatcher.failed(lease.ticket, "it broke an answer off")
             if self._resumption is None or not self._resumption.note_cut(name, error):
                 raise connection_lost(error.words) from error
-            self._note_loss("it broke the answer off")
-            return "cut"
+            self._note_end("it broke the answer off")
+            self.state = TABLE[self.state, Event.BREAK]
+            return
         except AnswerFiltered as error:
             dispatcher.failed(lease.ticket, str(error))
-        self._is_complete = True
-        return None
+        self.state = TABLE[self.state, Event.LAST]
 
-    def _judge(
-        self, error: ProviderFailed, client: RelayClient, lease: Lease, name: str
-    ) -> _Failure:
-        """Why a failure before the answer loses the place. Raises `ApiError` if the request cannot
-        be tried again.
+    def _judge(self, error: ProviderFailed, client: RelayClient, lease: Lease, name: str) -> Event:
+        """What a failure before the answer is. Raises `ApiError` if the request cannot be tried
+        again.
         """
         dispatcher, outcome = self._services.dispatcher, client.attempt.outcome
-        has_failed = False
         if isinstance(outcome, Rejected):
             if outcome.reason not in _BUSY:
                 raise invalid(None, f"The worker cannot run this request: {outcome.detail}")
-            return outcome.reason
+            self._why_busy = outcome.reason
+            return Event.LOSE if lease.is_lost else Event.REJECT
         if not lease.is_lost:
             if error.status in _LOADED:
                 self._retry_after_s = error.retry_after_s or _RETRY_AFTER_S
-                return "busy"
+                self._why_busy = "busy"
+                return Event.REJECT
             if error.status == _ABSENT:
-                return "absent"
+                return Event.LACK
             if error.status in _REFUSED:
                 text = error.words or f"The engine of {self._job.model} refuses this request."
                 raise ApiError(error.status or _ABSENT, text)
-            has_failed = True
+            self._has_failed = True
             if isinstance(outcome, Overdue):
                 dispatcher.failed(lease.ticket, "it was silent about a request")
                 self._policy().note_silence(has_begun=False)
             else:
                 dispatcher.failed(lease.ticket, "its engine failed on a request")
                 self._policy().note_error(str(error))
-        self._services.counters.sequences_resumed += 1
-        lost = outcome or Overdue()
-        self._note_loss(loss_reason(lease, lost))
-        self._policy().note_loss(lease, lost, name, is_proven=False, output_tokens=0)
-        return "failed" if has_failed else "lost"
+        self._note_loss(lease, outcome or Overdue(), name)
+        return Event.LOSE
 
     def _silence(self, bounds: GatewayConfig) -> Silence:
         """The bounds until the answer begins. An answer in one piece begins at its end."""
@@ -305,25 +267,6 @@ class RelayRun:
         if self._retry_policy is None:
             return Silence(first_s, math.inf, now)
         return self._retry_policy.silence(first_s, math.inf, now, 0)
-
-    def _policy(self) -> RetryPolicy:
-        if self._retry_policy is None:
-            services, job = self._services, self._job
-            self._retry_policy = RetryPolicy(
-                services.dispatcher,
-                services.feed,
-                services.retries,
-                self._request_id.hex()[:8],
-                job.model,
-                (job.caller.key, job.fingerprint),
-            )
-        return self._retry_policy
-
-    def _release(self) -> None:
-        if (ticket := self._ticket) is not None:
-            self._ticket = None
-            tokens = self.usage.completion_tokens if self.usage is not None else None
-            self._services.dispatcher.release(ticket, tokens, is_proven=self._is_complete)
 
 
 def engine_behind(

@@ -21,7 +21,7 @@ from gateway.api import (
     invalid,
     unavailable,
 )
-from gateway.link import Attempt, Crashed, Lost, Outcome, Overdue, Silence, Stopped
+from gateway.link import Attempt, Crashed, Lost, Overdue, Silence, Stopped
 from gateway.output import (
     NO_STOPS,
     OutputPipeline,
@@ -31,13 +31,14 @@ from gateway.output import (
     spelled_logprob,
 )
 from gateway.output.tools import ARGUMENTS, ToolParser
-from gateway.routing import PROOF_TOKENS, Lease, RouteRequest, UseProvider
-from gateway.telemetry import AttemptTrace
+from gateway.routing import PROOF_TOKENS, Lease, RouteRequest
 from gateway.turn.preparation import Job
-from gateway.turn.retry_policy import RetryPolicy, failed_there, loss_reason
+from gateway.turn.retry_policy import failed_there
 from gateway.turn.services import Services
+from gateway.turn.tries import TABLE, Event, State
+from gateway.turn.try_loop import TryLoop
 from protocol.errors import WireError
-from protocol.ids import ID_BYTES, RequestId, WorkerId
+from protocol.ids import WorkerId
 from protocol.messages import (
     Accepted,
     Embed,
@@ -52,42 +53,34 @@ from protocol.messages import (
 from protocol.tokens import unpack_tokens
 
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
-_NO_WORKERS: Final[frozenset[WorkerId]] = frozenset()
+_Loss = Lost | Overdue | Crashed | Rejected | Finished
+"""The outcomes of an attempt that leave the choice without a worker."""
 
 _log = logging.getLogger(__name__)
 
 
-class SequenceRun:
+class SequenceRun(TryLoop):
     """The choice `index` of `job`; events go to `emit` as tokens arrive.
 
-    `has_begun` is set at the first token, when the prompt's blocks are in the worker's cache, or at
-    the end of a choice without tokens. `output` is the output so far. `on_end` is called after the
-    last event; if a frame ends the choice, within the link's frame callback.
+    It has begun at the first token, when the prompt's blocks are in the worker's cache, or at the
+    end of a choice without tokens. `output` is the output so far. `on_end` is called after the last
+    event; if a frame ends the choice, within the link's frame callback.
     """
 
     __slots__ = (
         "_attempt",
         "_beginning",
         "_emit",
-        "_has_emitted_end",
         "_index",
-        "_is_complete",
-        "_is_prefilling",
+        "_is_text_sent",
         "_job",
         "_num_at_start",
-        "_num_attempts",
-        "_request_id",
-        "_retry_policy",
+        "_prefer",
         "_scores",
-        "_services",
-        "_step",
-        "_ticket",
-        "_trace",
         "_worker_name",
         "accepted_tokens",
         "cached_tokens",
         "drafted_tokens",
-        "has_begun",
         "on_end",
         "output",
         "worker_id",
@@ -96,82 +89,38 @@ class SequenceRun:
     def __init__(
         self, services: Services, job: Job, index: int, emit: Callable[[TurnEvent], None]
     ) -> None:
-        self._services = services
+        super().__init__(services, job.caller, job.model, job.request.fingerprint)
         self._job = job
         self._index = index
         self._emit = emit
-        self._request_id = RequestId(services.draw(ID_BYTES))
-        self._retry_policy: RetryPolicy | None = None
         self.output = SequenceOutput(
             _pipeline(services, job, index),
             emit,
             max_tokens=job.sampling.max_tokens,
             end_ids=job.end_ids,
         )
-        self._trace = job.caller.trace.turn
-        self._step: AttemptTrace | None = None
         self._attempt: Attempt | None = None
-        self._num_attempts = 0
-        self._is_prefilling = True
         self._scores: list[TokenLogprobs] = []
         self._num_at_start = 0
-        self._is_complete = False
-        self._has_emitted_end = False
+        self._prefer: WorkerId | None = None
+        self._is_text_sent = False
         self._worker_name = ""
-        self._ticket: int | None = None
         self._beginning: trio.Event | None = None
-        self.has_begun = False
         self.on_end: Callable[[SequenceRun], object] | None = None
         self.cached_tokens: int | None = None
         self.drafted_tokens = 0
         self.accepted_tokens = 0
         self.worker_id: WorkerId | None = None
 
-    async def run(
-        self, *, prefer: WorkerId | None = None, resumed: bool = False, cloud: bool = True
-    ) -> UseProvider | None:
-        """Generate the whole choice, or return the providers to ask instead.
-
-        `prefer` is the worker to start on even if others have more room. `resumed`: text of other
-        choices has been sent already. Raises `ApiError` when the choice cannot be finished.
+    def follow(self, first: "SequenceRun") -> None:
+        """Begin where `first` runs, another choice of the same answer, whose text has been sent.
+        That worker holds the prompt's blocks.
         """
-        excluded, has_failed = _NO_WORKERS, False
-        if prefer is not None:
-            # `prefer` only breaks ties; excluding the others makes that worker, which holds the
-            # prompt's blocks, the first choice.
-            excluded = self._services.link.others(prefer)
-        dispatcher = self._services.dispatcher
-        self._enter_trace()
-        try:
-            ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
-            answer = await dispatcher.route(ask)
-            while not isinstance(answer, UseProvider):
-                attempt = self._attempt_at(answer)
-                # `Attempt.wait`, inlined: one nested call less on resuming.
-                while (outcome := attempt.outcome) is None:
-                    await attempt.ended.wait()
-                self._drop_attempt()
-                if isinstance(outcome, Rejected) and outcome.reason in _BUSY and not answer.is_lost:
-                    # A busy worker has not failed: no loss is counted.
-                    self._services.counters.busy_requeued += 1
-                    self._note_loss("busy")
-                    answer = await dispatcher.route_again(answer, outcome.reason)
-                    continue
-                end = self._end_of(outcome, answer.ticket) or self.output.complete_already()
-                if end is not None:
-                    if not self._has_emitted_end:
-                        self._emit_end(end)
-                    return None
-                excluded = self._record_loss(attempt, outcome)
-                has_failed = has_failed or failed_there(outcome)
-                self._release()
-                ask = self._request_of(
-                    prefer, excluded, resumed=resumed, cloud=cloud, has_failed=has_failed
-                )
-                answer = await dispatcher.route(ask)
-            return answer
-        finally:
-            self._release()
+        self._is_text_sent = True
+        if (prefer := first.worker_id) is not None:
+            # `prefer` only breaks ties; excluding the others makes that worker the first choice.
+            self._prefer = prefer
+            self._excluded = self._services.link.others(prefer)
 
     async def until_begun(self) -> None:
         """Return once `has_begun` is set."""
@@ -181,7 +130,6 @@ class SequenceRun:
             await self._beginning.wait()
 
     def _emit_end(self, end: Reason) -> None:
-        self._has_emitted_end = True
         if not self.has_begun:
             self._begin()
         self.output.finish(end)
@@ -202,41 +150,50 @@ class SequenceRun:
             trace.prompt_tokens += job.prompt_tokens
             trace.prompt, trace.text = job.prompt, job.text
 
-    def _note_loss(self, reason: str) -> None:
-        assert self._step is not None
-        self._step.fail(trio.current_time(), reason, self.output.num_tokens)
+    async def _try(self, lease: Lease) -> None:
+        attempt = self._attempt_at(lease)
+        # `Attempt.wait`, inlined: one nested call less on resuming.
+        while (outcome := attempt.outcome) is None:
+            await attempt.ended.wait()
+        self._drop_attempt()
+        match outcome:
+            case Rejected(reason=reason) if reason in _BUSY and not lease.is_lost:
+                # A busy worker has not failed: no loss is counted.
+                self._why_busy = reason
+                self.state = TABLE[self.state, Event.REJECT]
+            case Finished(reason="stop" | "length"):
+                assert self.state is State.COMPLETE  # by `_on_complete`
+            case Stopped():
+                self._emit_end("stop")
+                self.state = TABLE[self.state, Event.LAST]
+            case _:
+                self._lose(attempt, outcome)
 
-    def _record_loss(self, attempt: Attempt, outcome: Outcome) -> frozenset[WorkerId]:
-        """Record a lost lease. Returns the workers to avoid for the next one. Raises `ApiError` if
-        the sequence has lost too many.
+    def _lose(self, attempt: Attempt, outcome: _Loss) -> None:
+        """The lease is lost, perhaps behind the last token. Raises `ApiError` if the choice cannot
+        continue.
         """
-        self._services.counters.sequences_resumed += 1
-        self._note_loss(loss_reason(attempt.lease, outcome))
-        self._policy().note_loss(
-            attempt.lease,
-            outcome,
-            self._worker_name,
-            is_proven=attempt.is_proven,
-            output_tokens=self.output.num_tokens,
-        )
-        return frozenset({self.worker_id} if self.worker_id is not None else ())
+        was_proven = self.state is State.PROVEN
+        self._judge(outcome, attempt.lease.ticket)
+        self.state = TABLE[self.state, Event.LOSE]
+        if (end := self.output.complete_already()) is not None:
+            self._emit_end(end)
+            self.state = TABLE[self.state, Event.SUFFICE]
+            return
+        self._note_loss(attempt.lease, outcome, self._worker_name, is_proven=was_proven)
+        self._has_failed = self._has_failed or failed_there(outcome)
 
-    def _request_of(
-        self,
-        prefer: WorkerId | None,
-        excluded: frozenset[WorkerId],
-        *,
-        resumed: bool,
-        cloud: bool,
-        has_failed: bool = False,
-    ) -> RouteRequest:
-        """The request for the next lease. `has_failed`: the excluded worker failed on it."""
-        job, caller, output = self._job, self._job.caller, self.output
-        self._ticket = self._services.dispatcher.next_ticket()
-        self._trace.ticket = self._ticket
+    def _num_tokens(self) -> int:
+        return self.output.num_tokens
+
+    def _tokens_at_release(self) -> int | None:
+        return self.output.num_tokens or None
+
+    def _request(self) -> RouteRequest:
+        job, caller, output = self._job, self._caller, self.output
         num_tokens = output.num_tokens
         return RouteRequest(
-            ticket=self._ticket,
+            ticket=self._next_ticket(),
             model=job.model,
             key=caller.key,
             weight=caller.weight,
@@ -245,12 +202,12 @@ class SequenceRun:
             prompt_tokens=job.prompt_tokens + num_tokens,
             max_tokens=max(1, job.sampling.max_tokens - num_tokens),
             auxiliary=job.auxiliary,
-            cloud=cloud and caller.cloud,
-            excluded=excluded,
-            has_failed=has_failed,
+            cloud=self._cloud and caller.cloud,
+            excluded=self._excluded,
+            has_failed=self._has_failed,
             # Once this choice has begun, text of its siblings may have been sent.
-            resumed=resumed or output.has_text or (self.has_begun and job.request.n > 1),
-            prefer=prefer,
+            resumed=self._is_text_sent or output.has_text or (self.has_begun and job.request.n > 1),
+            prefer=self._prefer,
             fingerprint=job.request.fingerprint,
             # The first choice asks for all choices: the others start once it has begun.
             num_sequences=1 if self.has_begun or self._index else job.request.n,
@@ -264,21 +221,14 @@ class SequenceRun:
             return connection_lost()
         return unavailable("The model was replaced while this request waited for it.", 1)
 
-    def _end_of(self, outcome: Outcome, ticket: int) -> Reason | None:
-        """The reason for which the choice ends; None if only the lease is lost. Reports a failure
-        of the worker to the dispatcher. Raises if the choice cannot continue.
+    def _judge(self, outcome: _Loss, ticket: int) -> None:
+        """Report a failure of the worker to the dispatcher. Raises `ApiError` if the choice cannot
+        continue.
         """
         failed = self._services.dispatcher.failed
         match outcome:
-            case Finished(reason="stop" | "length" as reason):
-                self._is_complete = True
-                return reason
-            case Stopped():
-                self._is_complete = True
-                return "stop"
             case Lost() | Finished(reason="abort"):
-                # The abort is not ours: the worker had lost its link to this gateway.
-                return None
+                pass  # The abort is not ours: the worker had lost its link to this gateway.
             case Finished(reason="grammar"):
                 raise self._grammar_refused(outcome.detail)
             case Finished():
@@ -290,12 +240,11 @@ class SequenceRun:
             case Crashed(error=error):
                 raise self._error_of(error, ticket)
             case Rejected(reason=reason) if reason in _BUSY:
-                return None  # the lease was lost as well, so `route_again` cannot be used
+                pass  # the lease was lost as well, so `route_again` cannot be used
             case Rejected():
                 self._raise_rejected(outcome)
             case _:
                 assert_never(outcome)
-        return None
 
     def _attempt_at(self, lease: Lease) -> Attempt:
         """Start an attempt on the worker of the lease."""
@@ -303,20 +252,9 @@ class SequenceRun:
         if lease.files_digest != job.files_digest:
             raise self._replaced()
         num_tokens = self.output.num_tokens
-        self._num_attempts += 1
-        self._is_prefilling = True
         self._num_at_start = num_tokens
         self.worker_id = lease.worker_id
-        self._worker_name = self._services.link.worker_name(lease.worker_id)
-        self._step = AttemptTrace(
-            self._worker_name,
-            lease.asked_at,
-            lease.placed_at,
-            lease.reason,
-            lease.decision,
-            choice=self._index,
-        )
-        self._trace.begin(self._step)
+        self._worker_name = self._begin_attempt(lease, self._index)
         attempt = self._attempt = Attempt(
             lease,
             self._request_id,
@@ -335,6 +273,7 @@ class SequenceRun:
                 attempt.on_embedding = self._on_embedding
             elif job.request.num_top is not None:
                 attempt.on_scored = self._on_scored
+            self.state = TABLE[self.state, Event.SUBMIT]
             self._services.link.submit(attempt, self._message(job))
         return attempt
 
@@ -402,7 +341,7 @@ class SequenceRun:
         """Take tokens until the lease is proven; after that the link calls `output.take_item`."""
         attempt, output = self._attempt, self.output
         assert attempt is not None
-        if self._is_prefilling:
+        if self.state is State.PREFILLING:
             self._end_prefill(attempt)
         is_stopped = output.take_item(item)
         if output.num_tokens - self._num_at_start >= PROOF_TOKENS:
@@ -412,8 +351,9 @@ class SequenceRun:
     def _on_embedding(self, values: bytes) -> None:
         attempt = self._attempt
         assert attempt is not None
-        self._end_prefill(attempt)
-        self._prove(attempt)
+        if self.state is State.PREFILLING:
+            self._end_prefill(attempt)
+            self._prove(attempt)
         self._emit(Embedded(self._index, values))
 
     def _on_scored(self, message: Scored) -> None:
@@ -423,7 +363,7 @@ class SequenceRun:
         scores = self._scores = self._scores if message.offset > 1 else []
         if message.offset != len(scores) + 1:
             raise WireError(f"scores at {message.offset} came where {len(scores) + 1} was due")
-        if self._is_prefilling:
+        if self.state is State.PREFILLING:
             self._end_prefill(attempt)
             self._prove(attempt)
         scores += message.logprobs
@@ -442,13 +382,14 @@ class SequenceRun:
         self._emit(PromptScored(self._index, first, tuple(rest)))
 
     def _end_prefill(self, attempt: Attempt) -> None:
-        self._is_prefilling = False
+        self.state = TABLE[self.state, Event.PART]
         first_at = self._services.dispatcher.started(attempt.lease.ticket)
         if self._step is not None:
             self._step.first_at = first_at
         self._begin()
 
     def _prove(self, attempt: Attempt) -> None:
+        self.state = TABLE[self.state, Event.PROOF]
         attempt.is_proven = True
         if self._retry_policy is not None:
             self._retry_policy.proven()
@@ -467,8 +408,9 @@ class SequenceRun:
                 if self._job.request.num_top is not None:
                     self._emit_scores()
                 self._emit_end(reason)
+                self.state = TABLE[self.state, Event.LAST]
             case "abort" | "error" | "grammar":
-                pass  # `_end_of` decides whether another worker continues or the choice fails
+                pass  # `_judge` decides whether another worker continues or the choice fails
 
     def _error_of(self, error: Exception, ticket: int) -> Exception:
         """The error to raise after processing tokens failed: `connection_lost` if the worker broke
@@ -510,28 +452,10 @@ class SequenceRun:
             return invalid(field, text, code="invalid_grammar")
         return invalid(field, f"'{field}' cannot be enforced: {reason}", code="invalid_grammar")
 
-    def _policy(self) -> RetryPolicy:
-        """The retry policy, created when it is needed: few sequences lose a worker."""
-        if self._retry_policy is None:
-            services, job = self._services, self._job
-            self._retry_policy = RetryPolicy(
-                services.dispatcher,
-                services.feed,
-                services.retries,
-                self._request_id.hex()[:8],
-                job.model,
-                (job.caller.key, job.request.fingerprint),
-            )
-        return self._retry_policy
-
     def _release(self) -> None:
         if self._attempt is not None:
             self._drop_attempt()
-        if (ticket := self._ticket) is not None:
-            self._ticket = None
-            self._services.dispatcher.release(
-                ticket, self.output.num_tokens or None, is_proven=self._is_complete
-            )
+        super()._release()
 
 
 def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:

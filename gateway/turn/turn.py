@@ -307,7 +307,8 @@ class Turn:
     ) -> None:
         await first.until_begun()
         try:
-            await choice.run(prefer=first.worker_id, resumed=True)
+            choice.follow(first)
+            await choice.run()
         except ApiError as error:
             self._fail(error, scope)
 

@@ -1,0 +1,122 @@
+"""The life of a request at workers: its states, and what leads from one to another.
+
+Owns the table of states, which sequence runs and relay runs follow (`try_loop.py`). Must not know
+workers, messages or clocks. `diagram` prints the table for docs/architecture.md.
+"""
+
+from enum import Enum, auto
+from typing import Final, NoReturn
+
+
+class State(Enum):
+    """Where a request is in its life."""
+
+    ASKING = auto()
+    """No worker has the request. The dispatcher is asked for a place."""
+    PLACED = auto()
+    """It has a place, and the worker has not been told yet."""
+    PREFILLING = auto()
+    """A worker has it, and nothing of the answer has come from there."""
+    BEGUN = auto()
+    """A part of the answer has come from the worker."""
+    PROVEN = auto()
+    """Enough has come to clear the request and the worker."""
+    BUSY = auto()
+    """The worker had no room, which is no failure. The ticket asks for another place."""
+    LOST = auto()
+    """The place is lost. Another worker continues behind the tokens that have come."""
+    ABSENT = auto()
+    """The engine has not what is asked for: the path, or the model."""
+    CUT = auto()
+    """The engine broke an answer of text off. Only one that can go on with it is asked."""
+    COMPLETE = auto()
+    """The whole answer has come, and its place is still held."""
+    ENDED = auto()
+    """No worker has the request, and none is asked any more."""
+
+
+class Event(Enum):
+    """What happens to a request."""
+
+    PLACE = "a place is found"
+    SUBMIT = "the worker is told"
+    PART = "a first part comes"
+    PROOF = "enough has come"
+    LAST = "the answer is whole"
+    REJECT = "it has no room"
+    LOSE = "the place is lost"
+    LACK = "the engine has nothing there"
+    BREAK = "the answer breaks off"
+    ASK = "another place is asked for"
+    SUFFICE = "nothing is missing"
+    HAND_OVER = "providers answer"
+    END = "an error, a client that leaves, or its own end"
+
+
+WORKING: Final = (State.PREFILLING, State.BEGUN, State.PROVEN)
+"""A worker has the request."""
+UNPLACED: Final = (State.BUSY, State.LOST, State.ABSENT, State.CUT)
+"""A place was tried in vain, and another one is due."""
+OVER: Final = (State.COMPLETE, State.ENDED)
+"""Nothing more is asked of any worker."""
+
+
+class ImpossibleEventError(Exception):
+    """An event that cannot happen in a state: a fault of the gateway."""
+
+
+class _Table(dict[tuple[State, Event], State]):
+    """The next state of each pair that can be. Reading any other one raises
+    `ImpossibleEventError`, so that a transition is a mere look-up: it costs no call on the way of a
+    request.
+    """
+
+    def __missing__(self, pair: tuple[State, Event]) -> NoReturn:
+        state, event = pair
+        raise ImpossibleEventError(f"{event.name} in {state.name}")
+
+
+def _table() -> _Table:
+    s, e = State, Event
+    table = _Table(
+        {
+            (s.ASKING, e.PLACE): s.PLACED,
+            (s.ASKING, e.HAND_OVER): s.ENDED,
+            (s.PLACED, e.SUBMIT): s.PREFILLING,
+            (s.PLACED, e.LOSE): s.LOST,  # between the dispatcher's decision and this one
+            (s.PREFILLING, e.PART): s.BEGUN,
+            (s.BEGUN, e.PROOF): s.PROVEN,
+            (s.LOST, e.SUFFICE): s.ENDED,
+        }
+    )
+    # A worker's own order of messages is not trusted: it may reject what it has begun.
+    for state in WORKING:
+        table |= {
+            (state, e.LAST): s.COMPLETE,
+            (state, e.REJECT): s.BUSY,
+            (state, e.LOSE): s.LOST,
+            (state, e.LACK): s.ABSENT,
+            (state, e.BREAK): s.CUT,
+        }
+    table |= {(state, e.ASK): s.ASKING for state in UNPLACED}
+    table |= {(state, e.END): s.ENDED for state in State}
+    return table
+
+
+TABLE: Final = _table()
+
+
+def diagram() -> str:
+    """The table as a state diagram of mermaid, without `END`, which leads from every state to
+    `ENDED`.
+    """
+    lines = ["stateDiagram-v2", f"    [*] --> {State.ASKING.name.title()}"]
+    for state in State:
+        arrows: dict[State, list[str]] = {}
+        for event in Event:
+            if event is not Event.END and (state, event) in TABLE:
+                arrows.setdefault(TABLE[state, event], []).append(event.value)
+        for to, why in arrows.items():
+            lines.append(f"    {state.name.title()} --> {to.name.title()}: {', or '.join(why)}")
+    lines += [f"    {state.name.title()} --> [*]" for state in OVER]
+    return "\n".join(lines)

@@ -306,6 +306,25 @@ async def test_a_request_that_kills_engines_is_given_up() -> None:
         assert other.text == TEXT
 
 
+@pytest.mark.parametrize("num_tokens", [PROOF_TOKENS - 1, PROOF_TOKENS])
+async def test_the_death_of_a_proven_engine_is_no_strike(num_tokens: int) -> None:
+    """What the request got there clears it; with one token less, it is suspected."""
+    fake = paused("w1", num_tokens)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await fake.wait(Submit)
+        fake.fail_engine()
+        fake.register()
+        await fake.wait(Submit, count=2)
+        records = gateway.services.dispatcher._core.quarantine.records
+        assert bool(records) == (num_tokens < PROOF_TOKENS)
+        fake.resume()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+
+
 async def test_an_engine_that_fails_at_a_request_again_and_again_is_one_clear_error() -> None:
     """Twice it is asked again; then the client is told, and the engine's words stay in the log."""
     fake = paused("w1", 0)

@@ -15,7 +15,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev fast test test-gateway test-pythons check-next-python check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-peers test-page
+.PHONY: up install dev fast test long test-gateway test-pythons check-next-python check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-peers test-page
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -75,6 +75,13 @@ fast: $(DEV)
 # two cores three at a time: many wait for such a process.
 test: $(DEV)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 3 --dist loadfile -m 'not gpu and not slow' $(ARGS)
+
+# What has the mark `slow` and needs no program of others: whole grids of parameters of which `make test`
+# has each value or each pair, long walks, whole benchmarks.
+LONG := $(addprefix tests/,benchmarks chaos e2e gateway herma kernels training workers)
+
+long: $(DEV)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 3 --dist loadfile -m 'slow and not gpu' $(LONG) $(ARGS)
 
 # The gateway's own dependencies are enough for it: no torch in this environment. The processes of
 # its tests run the engine's tests nowhere.

@@ -36,7 +36,7 @@ settings.register_profile(
     "test",
     deadline=None,
     derandomize=True,
-    max_examples=25,
+    max_examples=15,
     phases=_PHASES,
     print_blob=True,
     suppress_health_check=_SLOW_IS_FINE,
@@ -55,6 +55,8 @@ if _profile == "test":
 
 _SEED = os.environ.get("HERMA_TEST_SEED", "")
 """Anything: other numbers for every test."""
+
+pytest_plugins = ["tests.run_watch"]
 
 SECRET_NET: pytest.StashKey[Any] = pytest.StashKey()
 
@@ -81,6 +83,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     gc.disable()
     from tests.secret_net import SecretNet
+    from tests.trust_store import read_once
+
+    read_once()
 
     config.stash[SECRET_NET] = SecretNet(Path(_state.name) / "output")
     config.stash[SECRET_NET].install()

@@ -144,9 +144,14 @@ def _sums_of_too_few_bits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(network, "linear_add", wrong)
 
 
-@pytest.mark.parametrize(("quantization", "num_layers"), [("auto", LAYERS), ("fp8", LAYERS // 3)])
+@pytest.mark.parametrize(
+    ("quantization", "num_layers"),
+    [("auto", LAYERS), pytest.param("fp8", LAYERS // 3, marks=pytest.mark.slow)],
+)
 def test_a_right_engine_passes(quantization: str, num_layers: int, tmp_path: Path) -> None:
-    """And the check is sure of enough tokens to say so. A CPU is slow at products in 8 bits."""
+    """And the check is sure of enough tokens to say so. A CPU is slow at products in 8 bits: every
+    run has those of a hybrid, below.
+    """
     runner = _runner(tmp_path, num_layers=num_layers, quantization=quantization)
     checked = check_answers(runner, _answers(runner))
     assert failures(checked) == []
@@ -158,10 +163,10 @@ def test_a_right_engine_passes(quantization: str, num_layers: int, tmp_path: Pat
 @pytest.mark.parametrize(
     "fault",
     [
-        _positions_off_by_one,
+        pytest.param(_positions_off_by_one, marks=pytest.mark.slow),
         _one_head_swapped,
-        _a_norm_skipped_in_one_layer,
-        _scores_a_tenth_too_large,
+        pytest.param(_a_norm_skipped_in_one_layer, marks=pytest.mark.slow),
+        pytest.param(_scores_a_tenth_too_large, marks=pytest.mark.slow),
         _sums_of_too_few_bits,
     ],
 )
@@ -268,7 +273,9 @@ FAULTS = [_scale_of_another_row, _a_quarter_of_the_columns_lost, _gates_of_anoth
 
 
 @pytest.mark.usefixtures("_rounding")
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [FAULTS[0], *[pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS[1:]]]
+)
 def test_a_fault_in_one_row_of_the_decodes_is_found(
     fault: Wrong, hybrid: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +295,7 @@ def _dense(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     return _runner(home, num_layers=LAYERS // 3, **sizes, threads=1)
 
 
+@pytest.mark.slow
 def test_rows_rounded_at_every_batch_are_checked(
     dense: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The comparison of the built-in model with itself in 8 bits, on a case of every sixth skill."""
+"""The comparison of the built-in model with itself in 8 bits, on a case of two skills."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from training.data import SKILLS, skill_cases
 
 
 def test_weights_keys_and_values_in_8_bits_answer_as_well() -> None:
-    """Of three questions none is answered worse."""
-    skills = SKILLS[::6]
+    """Of two questions none is answered worse."""
+    skills = SKILLS[6::6]
     cases = [case for skill in skills for case in skill_cases(skill, 7, 1)]
     shares = {
         name: right_shares(runner_of(VARIANTS[name], "cpu"), cases, lambda _: None)

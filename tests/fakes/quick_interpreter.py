@@ -22,6 +22,9 @@ from triton.runtime import interpreter
 
 _builtins: dict[Any, list[str]] = {}
 _shapes: dict[tuple[int, ...], "_Shape"] = {}
+_shapes_by_id: dict[int, "_Shape"] = {}
+_constants: dict[tuple[Any, ...], Any] = {}
+_splats: dict[tuple[Any, ...], Any] = {}
 _np_dtypes: dict[str, Any] = {}
 _languages: dict[Any, list[ModuleType]] = {}
 
@@ -32,12 +35,17 @@ class _Shape:
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self.numel = core.validate_block_shape(list(sizes)) if sizes else 1
         self.of_type = core.tuple(sizes)
+        _shapes_by_id[id(self.of_type)] = self  # which lives as long as this process
         self.of_tensor = core.tuple([core.constexpr(size) for size in sizes])
         self.numel_of_tensor = core.constexpr(self.numel)
 
 
 _NO_BLOCK = _Shape(())
 _broadcast = TritonSemantic.broadcast_impl_value
+_check_operands = TritonSemantic.binary_op_type_checking_impl
+_scalar_constant = TritonSemantic.scalar_constant
+_PLAIN = frozenset({"fp32", "int32", "int64"})
+"""Types of which an operation with another block of the same type has it too."""
 _np_dtype_of = interpreter._get_np_dtype
 _patch_lang = interpreter._patch_lang
 _unpatched = {core: core.static_range, interpreter.tl: interpreter.tl.static_range}
@@ -56,6 +64,8 @@ def quicken() -> None:
     core.block_type.name = property(lambda self: f"<{self.shape}, {self.element_ty}>")
     core.tensor.__init__ = _init_tensor
     TritonSemantic.broadcast_impl_value = _broadcast_unless_equal
+    TritonSemantic.binary_op_type_checking_impl = _same_operands
+    TritonSemantic.scalar_constant = _same_constant
 
 
 def keep_sources(*packages: str) -> None:
@@ -70,6 +80,10 @@ def keep_sources(*packages: str) -> None:
 
 
 def _init_block_type(self: Any, element_ty: Any, shape: Any) -> None:
+    if (known := _shapes_by_id.get(id(shape))) is not None and shape:
+        self.element_ty, self.known = element_ty, known
+        self.shape, self.numel = known.of_type, known.numel
+        return
     sizes = tuple([core._unwrap_if_constexpr(size) for size in shape])
     if any(type(size) is not int for size in sizes):
         raise TypeError(f"{shape} is not a shape of integers")
@@ -94,9 +108,50 @@ def _init_tensor(self: Any, handle: Any, type: Any) -> None:  # noqa: A002 - the
 
 def _broadcast_unless_equal(self: Any, lhs: Any, rhs: Any) -> Any:
     one, other = lhs.type, rhs.type
-    if one.is_block() and other.is_block() and one.shape is other.shape:
-        return lhs, rhs
+    if one.is_block():
+        if not other.is_block():
+            return lhs, _splat(self, rhs, one)
+        if one.shape is other.shape:
+            return lhs, rhs
+    elif other.is_block():
+        return _splat(self, lhs, other), rhs
     return _broadcast(self, lhs, rhs)
+
+
+def _splat(self: Any, scalar: Any, block: Any) -> Any:
+    """A block of the shape of `block`; of a constant the same one each time."""
+    if not hasattr(scalar, "constant"):
+        of_type = core.block_type(scalar.dtype, block.shape)
+        handle = self.builder.create_splat(of_type.to_ir(self.builder), scalar.handle)
+        return self.tensor(handle, of_type)
+    key = (*scalar.constant, block.known)
+    if key not in _splats:
+        of_type = core.block_type(scalar.dtype, block.shape)
+        handle = self.builder.create_splat(of_type.to_ir(self.builder), scalar.handle)
+        handle.data.flags.writeable = False
+        _splats[key] = self.tensor(handle, of_type)
+    return _splats[key]
+
+
+def _same_constant(self: Any, value: Any, dtype: Any) -> Any:
+    """As the original; the same tensor for the same number. Zeros of floats have signs."""
+    if not value or value != value:  # noqa: PLR0124 - NaN
+        return _scalar_constant(self, value, dtype)
+    key = value, type(value), dtype.name
+    if key not in _constants:
+        made = _scalar_constant(self, value, dtype)
+        made.constant = key
+        _constants[key] = made
+    return _constants[key]
+
+
+def _same_operands(self: Any, lhs: Any, rhs: Any, *allowed: Any, **checks: Any) -> Any:
+    """As the original, which compares types in 20 calls; most operands have the same."""
+    if type(lhs) is core.tensor and type(rhs) is core.tensor:
+        name = lhs.dtype.name
+        if name in _PLAIN and name == rhs.dtype.name:
+            return _broadcast_unless_equal(self, lhs, rhs)
+    return _check_operands(self, lhs, rhs, *allowed, **checks)
 
 
 def _np_dtype(tt_dtype: Any) -> Any:

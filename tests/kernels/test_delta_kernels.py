@@ -32,10 +32,12 @@ from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.shapes import GateProduct, sizes_of
 from kernels.delta_rule.streamed import StreamTiles, fitting_stages
 from kernels.rms_norm import rms_norm
+from tests.fakes.pairs import each_once
 from tests.kernels.delta_cases import EPS, SIZES, Layer, drawn_rows, layer
 
 WIDE: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=40, value_dim=72)
 EVEN: Final = DeltaSizes(num_key_heads=1, num_value_heads=1, key_dim=16, value_dim=128)
+SHAPES: Final = {"small": SIZES, "wide": WIDE, "even": EVEN}
 REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
 TILES: Final = {
     "two kernels": STEP_TILES,
@@ -87,13 +89,10 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("sizes", [SIZES, WIDE, EVEN], ids=["small", "wide", "even"])
-def test_steps_are_those_of_the_reference(
-    name: str, sizes: DeltaSizes, device: torch.device
-) -> None:
+@pytest.mark.parametrize(("name", "size"), each_once([*STEPS], ["wide", "even", "small"]))
+def test_steps_are_those_of_the_reference(name: str, size: str, device: torch.device) -> None:
     """Out, matrices and tails; slots of others keep their bits."""
-    spans, begun = STEPS[name]
+    (spans, begun), sizes = STEPS[name], SHAPES[size]
     rows = drawn_rows(sum(span.length for span in spans), 5, sizes=sizes)
     wanted, found = layer(5, sizes=sizes), layer(5, sizes=sizes)
     for of in (wanted, found):
@@ -130,8 +129,8 @@ def test_keys_that_repeat_lose_no_digits(device: torch.device) -> None:
 def test_padding_changes_nothing_but_its_slot(device: torch.device) -> None:
     """A captured step has decodes below position 0, chunks without a span and spans of no rows."""
     spans = [Span(4, 1, 0), Span(0, 70, 1)]
-    rows = drawn_rows(71, 6)
-    alone, padded = layer(4), layer(4)
+    rows = drawn_rows(71, 6, sizes=WIDE)
+    alone, padded = layer(4, sizes=WIDE), layer(4, sizes=WIDE)
     for of in (alone, padded):
         drawn(of, (), spans)
     plan = plan_spans(spans, torch.device("cpu"))
@@ -152,8 +151,8 @@ def test_rows_that_are_left_out_can_follow(device: torch.device) -> None:
     """A span stops where its state is kept; its rest, among the rows of others, comes after."""
     whole = [Span(4, 1, 0), Span(0, 130, 1), Span(0, 5, 2)]
     parts = [whole[0], Span(0, 70, 1), Span(-1, 60, 3), whole[2]]
-    rows = drawn_rows(136, 8)
-    at_once, stopped = layer(4), layer(4)
+    rows = drawn_rows(136, 8, sizes=WIDE)
+    at_once, stopped = layer(4, sizes=WIDE), layer(4, sizes=WIDE)
     for of in (at_once, stopped):
         drawn(of, (), whole)
     cpu, rest = torch.device("cpu"), slice(71, 131)
@@ -193,14 +192,12 @@ def stepped(
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("tiles", TILES)
-@pytest.mark.parametrize("sizes", [SIZES, WIDE, EVEN], ids=["small", "wide", "even"])
-def test_decodes_are_those_of_the_reference(
-    tiles: str, sizes: DeltaSizes, device: torch.device
-) -> None:
+@pytest.mark.parametrize(("tiles", "size"), each_once([*TILES], ["wide", "even", "small"]))
+def test_decodes_are_those_of_the_reference(tiles: str, size: str, device: torch.device) -> None:
     """However programs are cut; again and again, as what they count begins at nothing each time.
     Sequences that begin have tails of NaN. Padding moves nothing but its own slot.
     """
+    sizes = SHAPES[size]
     wanted, found = layer(5, sizes=sizes), layer(5, sizes=sizes)
     for start in (0, 1, 2):
         spans = [Span(start, 1, 2), Span(-1, 1, 3), Span(start, 1, 0)]

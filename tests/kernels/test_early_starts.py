@@ -20,6 +20,7 @@ from kernels.launch import Launch
 from protocol.sampling import SamplingParams
 from tests.fakes.drafts import CardDrafts
 from tests.fakes.early_starts import Watch, early_starts
+from tests.fakes.pairs import each_once
 from tests.fakes.tiny_drafters import add_gated_head
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
@@ -105,8 +106,9 @@ def test_what_relies_on_too_much_is_found(
 
 
 @pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")  # of padding
-@pytest.mark.parametrize("tiles", [FEW_ROW_TILES, MANY_ROW_TILES], ids=["few", "many"])
-@pytest.mark.parametrize("name", ["padding", "beside prompts"])
+@pytest.mark.parametrize(
+    ("name", "tiles"), each_once(["padding", "beside prompts"], [FEW_ROW_TILES, MANY_ROW_TILES])
+)
 def test_verified_rows_wait(name: str, tiles: RowTiles, watch: Watch) -> None:
     """Two layers, one behind the other."""
     spans = STEPS[name]

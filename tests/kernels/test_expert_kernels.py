@@ -21,6 +21,7 @@ from kernels.experts import (
 from kernels.fp8 import Fp8Weight, Weight, quantize_weight
 from kernels.int4 import quantize
 from kernels.mxfp4 import Mxfp4Weight
+from tests.fakes.pairs import each_once
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 FEW = 3
@@ -132,16 +133,18 @@ CASES = [
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(
-    ("form", "dtype", "hidden", "width", "count", "active", "act", "biased"), CASES
+    ("case", "choices"), each_once(CASES, [("any", 1), ("same", 18), ("unchosen", 3)]), ids=str
 )
-@pytest.mark.parametrize(("kind", "num_rows"), [("any", 1), ("same", 18), ("unchosen", 3)])
 def test_experts_are_as_defined(
-    form: str, dtype: torch.dtype, hidden: int, width: int, count: int, active: int,
-    act: Activation, biased: bool, kind: str, num_rows: int, device: torch.device,
-) -> None:  # fmt: skip
+    case: tuple[str, torch.dtype, int, int, int, int, Activation, bool],
+    choices: tuple[str, int],
+    device: torch.device,
+) -> None:
     """In each format, for few rows and for many; an expert that nobody chose, and all rows on the
     same.
     """
+    form, dtype, hidden, width, count, active, act, biased = case
+    kind, num_rows = choices
     if kind == "unchosen" and count - 2 < active:
         pytest.skip("too few experts are left")
     routed, routing = _choices(kind, num_rows, count, active), Routing(count, active)

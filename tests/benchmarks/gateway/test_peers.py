@@ -35,8 +35,11 @@ def test_the_table_compares_within_each_turn() -> None:
     assert theirs == ["theirs", "10.0", "1.00"]
 
 
+@pytest.mark.slow
 def test_a_peer_is_asked_what_we_are(tmp_path: Path) -> None:
-    """Real processes on loopback, a peer from a command and a file with places to fill in."""
+    """Real processes on loopback, a peer from a command and a file with places to fill in. Every
+    run has the same load on our gateway alone, in `test_command.py`.
+    """
     config, report = tmp_path / "herma.toml", tmp_path / "report.json"
     config.write_text(CONFIG)
     command = f"{sys.executable} -m herma gateway --config {{folder}}/herma.toml --port {{port}}"

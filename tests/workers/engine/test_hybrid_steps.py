@@ -174,7 +174,7 @@ def test_a_fleet_says_what_cold_runs_say(
         host = _load(host.model_dir, device="cuda")
     rng = random.Random(5)
     prompts = [[rng.randrange(2, 150) for _ in range(50)]]
-    for _ in range(10):
+    for _ in range(7):
         parent = rng.choice(prompts)
         own = [rng.randrange(2, 150) for _ in range(rng.randrange(1, 20))]
         prompts.append([*parent[: rng.randrange(10, 51)], *own])

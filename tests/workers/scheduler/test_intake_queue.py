@@ -298,7 +298,10 @@ class DoorLife(RuleBasedStateMachine):
 def test_nobody_is_left_outside_in_random_lives() -> None:
     """Whatever gateways do."""
     seen.clear()
-    run_state_machine_as_test(DoorLife, settings=settings(stateful_step_count=NUM_STEPS))
+    num_lives = max(25, settings().max_examples)
+    run_state_machine_as_test(
+        DoorLife, settings=settings(max_examples=num_lives, stateful_step_count=NUM_STEPS)
+    )
     assert seen["refused"] > 12
     assert seen["admitted"] > 4
     assert seen["passed"] > 0

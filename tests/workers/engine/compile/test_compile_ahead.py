@@ -52,6 +52,12 @@ def test_a_start_launches_what_its_dry_run_launched(tmp_path: Path) -> None:
     _checked(tmp_path, "check_dry_run")
 
 
+@pytest.mark.slow
+def test_starts_of_all_kinds_launch_what_their_dry_runs_launched(tmp_path: Path) -> None:
+    """Every run has three of ten kinds."""
+    _checked(tmp_path, "check_dry_run_of_others")
+
+
 def test_the_dry_run_knows_steps_of_all_sizes(tmp_path: Path) -> None:
     """Wide products are compiled for each 16 rows, of which graphs hold some only; segments are one
     kernel in CUDA C++ and a merge of pieces, and a large budget leaves long ones to the library.

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from kernels.int4 import Int4Weight
 from protocol.errors import ConfigError
 from tests.fakes.int4_files import FORMATS, GPTQ, SHAPE, WEIGHTS, drawn, greedy, stored, twins
+from tests.fakes.pairs import each_once
 from tests.fakes.tiny_drafters import add_gated_head
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
@@ -99,8 +100,10 @@ MIXTURES: dict[str, Bits] = {
 }
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq symmetric", "gptq", "packed symmetric", "packed"])
-@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize(
+    ("name", "mixture"),
+    each_once(["awq", "gptq symmetric", "gptq", "packed symmetric", "packed"], [*MIXTURES]),
+)
 def test_mixtures_answer_as_their_numbers(
     tmp_path: Path, plain: Path, name: str, mixture: str
 ) -> None:

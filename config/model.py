@@ -551,6 +551,7 @@ class SpeculationConfig(_Table, frozen=True):
 _NATIVE_KEYS: Final = {
     "invariant": False, "prefill": "auto", "speculation": "off", "quantization": "auto",
     "kv_dtype": "auto", "head": "auto", "embedding": "auto", "snapshots": None, "host_bytes": 0,
+    "tensor_parallel": 1, "devices": (),
 }  # fmt: skip
 
 AlertForm = Literal["json", "ntfy", "slack"]
@@ -627,6 +628,9 @@ class WorkerConfig(_Table, frozen=True):
     "auto" drafts where that pays, by the MTP head in the checkpoint or of a built-in model, else
     from earlier text; it does not change the sampling.
 
+    Cards. With `tensor_parallel` that many cards of this host compute one model together, each with
+    a share of its heads and widths: those of `devices`, by default the first ones.
+
     Starts. A start without progress for `stall_s` has failed. `prepare` lists what is cleared
     before each start: the page cache, and segments in /dev/shm that no process uses. With
     `owns_gpu` a process that still holds memory of `device` between two starts is ended.
@@ -660,6 +664,8 @@ class WorkerConfig(_Table, frozen=True):
     max_gap_ms: Gap | None = None
     engine: EngineKind = "native"
     device: Annotated[str, msgspec.Meta(pattern=_DEVICE)] = "auto"
+    tensor_parallel: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
+    devices: tuple[Annotated[str, msgspec.Meta(pattern=_DEVICE)], ...] = ()
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["auto", "fp8", "int4"] = "auto"
     kv_dtype: Literal["auto", "fp8"] = "auto"
@@ -706,6 +712,7 @@ class WorkerConfig(_Table, frozen=True):
             raise ValueError('engine = "scripted" and `script` belong together')
         self._check_modes()
         self._check_group()
+        self._check_parallel()
         if self.engine in EXTERNAL_ENGINES and self.url is None and not self.rank:
             raise ValueError(f'engine = "{self.engine}" needs `url`, where that engine listens')
         if self.engine not in EXTERNAL_ENGINES:
@@ -744,6 +751,18 @@ class WorkerConfig(_Table, frozen=True):
         if self.speculation == "off":
             return None
         return SpeculationConfig(_SHIPPED_DRAFTERS.get(self.model, INDEX_DRAFTERS[-1]))
+
+    def _check_parallel(self) -> None:
+        if self.devices and len(self.devices) != self.tensor_parallel:
+            raise ValueError(
+                f"`devices` names {len(self.devices)} devices for tensor_parallel = "
+                f"{self.tensor_parallel}: name one for each rank"
+            )
+        if self.tensor_parallel == 1:
+            return
+        for key in ("speculation", "embedding"):
+            if getattr(self, key) != _NATIVE_KEYS[key]:
+                raise ValueError(f"`{key}` is for one card: remove it, or `tensor_parallel`")
 
     def _check_group(self) -> None:
         if self.group is None:

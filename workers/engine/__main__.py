@@ -16,7 +16,7 @@ import traceback
 from array import array
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 import msgspec
 from setproctitle import setproctitle
@@ -156,6 +156,8 @@ def _load(
         case "native":
             check_text_files(config)
             report("import", 0.0, "torch")
+            if config.tensor_parallel > 1:
+                return _load_ranks(config, report, channel)
             ahead = start_compiling(config)
             from workers.engine import runner
             from workers.engine.start import load_runner
@@ -166,6 +168,27 @@ def _load(
             raise AssertionError("the bridge serves these")
         case _:
             assert_never(config.engine)
+
+
+def _load_ranks(
+    config: WorkerConfig, report: Reporter, channel: EngineChannel
+) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, SwapRoom | None]:
+    """As `_load`, for the first of several ranks, which starts the others."""
+    from workers.engine import runner
+    from workers.engine.parallel.leader import Followers, LeadingRunner
+    from workers.engine.parallel.start import config_of_rank, rank_of
+    from workers.engine.start import load_runner
+
+    def part(cause: str) -> NoReturn:
+        _say_failed(channel, EngineFailed(cause))
+        os._exit(1)
+
+    followers = Followers(config, part)
+    ranks = rank_of(config, 0, followers.folder)
+    followers.all_met()
+    native = load_runner(config_of_rank(config, 0), report, ranks=ranks)
+    leading = LeadingRunner(native, followers, part)
+    return leading, channel, runner.largest_id, native.device_use, native.swap_room
 
 
 def _speculation(

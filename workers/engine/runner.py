@@ -324,8 +324,8 @@ class Runner:
             try:
                 return compute(chunks), ""
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
+                if not is_out_of_memory(error) or self.model.ranks is not None:
+                    raise  # other ranks have gone on, and none can repeat a step alone
                 is_torch = isinstance(error, torch.OutOfMemoryError)
                 lacking = "memory of the host" if is_of_host(error) else "memory"
             # Outside the handler, where the exception's frames hold no tensors of the failed step.

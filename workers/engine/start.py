@@ -33,6 +33,8 @@ from workers.engine.models.model_config import read_model_config
 from workers.engine.models.network import Network
 from workers.engine.models.weight_reader import load_weights
 from workers.engine.models.weights import ModelWeights
+from workers.engine.parallel.ranks import Ranks
+from workers.engine.parallel.shares import LayerCut, config_of, cut_and_then, model_of
 from workers.engine.peak_probe import PeakMeter, room, run_largest_steps, shallow
 from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.settings import (
@@ -56,11 +58,17 @@ threads gain nothing, and spinning threads of several workers cost each most of 
 """
 
 
-def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None = None) -> Runner:
+def load_runner(
+    config: WorkerConfig,
+    report: Report,
+    ahead: CompileAhead | None = None,
+    ranks: Ranks | None = None,
+) -> Runner:
     """Find the model, load its weights, take memory for keys and values, warm up.
 
-    `ahead` compiles kernels for the start. Raises `ConfigError`, one line that says what is wrong
-    and what to do.
+    `ahead` compiles kernels for the start. With `ranks` this process loads its share of the model,
+    and all ranks load at the same time, because the first steps are theirs together. Raises
+    `ConfigError`, one line that says what is wrong and what to do.
     """
     with _phase(report, "device", config.device):
         if config.device != "cpu" and torch.cuda.is_available():
@@ -79,10 +87,13 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     dtype = compute_dtype(config, shape, device)
     torch.set_num_threads(config.threads or num_processors())
     try:
-        weights = _load(config, model_dir, shape, device, dtype, report)
+        weights = _load(config, model_dir, shape, device, dtype, report, ranks)
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
-        model = Network(shape, weights, window(config, shape), invariant=config.invariant)
+        own = shape if ranks is None else config_of(shape, ranks.share)
+        model = Network(
+            own, weights, window(config, shape), invariant=config.invariant, ranks=ranks
+        )
         drafter, kept, sizes = _divide(
             config, model, model_dir, _drafter(config, model, model_dir, report), report
         )
@@ -114,11 +125,15 @@ def _load(
     device: torch.device,
     dtype: torch.dtype,
     report: Report,
+    ranks: Ranks | None,
 ) -> ModelWeights:
-    """Load the weights to their device. If they are in 4 bits, check the kernel that multiplies
-    them there, because that must happen outside captures. Raises `ConfigError`.
+    """Load the weights, or a rank's share of them, to their device. If they are in 4 bits, check
+    the kernel that multiplies them there, because that must happen outside captures. Raises
+    `ConfigError`.
     """
     change, vocabulary = layer_change(config, shape, dtype, device), vocabulary_form(config, shape)
+    if ranks is not None:
+        change = cut_and_then(LayerCut(shape, ranks.share), change)
     with _phase(report, "load", config.model):
         if config.model.startswith(DUMMY_PREFIX):
             weights = draw_weights(
@@ -128,6 +143,8 @@ def _load(
             weights = load_weights(
                 model_dir, shape, device, dtype, report, change=change, vocabulary=vocabulary
             )
+        if ranks is not None:
+            weights = model_of(weights, shape, ranks.share)
     if device.type == "cuda" and weights.has_int4:
         report("check", 0.0, "4-bit products")
         print(check_int4(device, dtype).text, file=sys.stderr)
@@ -204,7 +221,7 @@ def _divide(
     device, dtype = model.device, model.weights.embedding.dtype
     while True:
         with _phase(report, "memory", "measuring room for keys and values"):
-            found = room(device)
+            found = _shared_room(model)
             kept = states(config, model.config, dtype, device, found.num_bytes)
             try:
                 return drafter, kept, _num_blocks(config, model, model_dir, found, kept, drafter)
@@ -213,6 +230,14 @@ def _divide(
                     raise
                 _leave_out(f"beside it {error}")
         drafter = None  # its weights have no other owner: the next reading finds their memory free
+
+
+def _shared_room(model: Network) -> MemoryRoom:
+    """The room of this device, or of the fullest of all ranks', which must divide alike."""
+    found = room(model.device)
+    if model.ranks is None:
+        return found
+    return found._replace(num_bytes=model.ranks.least(found.num_bytes))
 
 
 def _num_blocks(
@@ -254,6 +279,8 @@ def _num_blocks(
         state_bytes=0 if kept is None else kept.num_bytes,
     )
     num_blocks = choose_blocks(before, demand, is_card=device.type == "cuda")
+    if model.ranks is not None:
+        num_blocks = model.ranks.least(num_blocks)
     return num_blocks, meter.passing_bytes, step_bytes
 
 

@@ -97,6 +97,7 @@ class SequenceGrammar:
     def __init__(self, matcher: LLMatcher, grammar: Grammar, vocabulary: Vocabulary) -> None:
         self.error = ""
         self.matcher = matcher
+        self.source = grammar
         self._vocabulary = vocabulary
         self._closing_id = grammar.closing_id
         self._opening_id = grammar.opening_id

@@ -12,7 +12,7 @@ no more graphs are captured.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TypeAlias, final
 
 import torch
@@ -31,14 +31,26 @@ Hold: TypeAlias = Callable[[int], AbstractContextManager[None]]
 """Holds that many bytes during a `with`. Raises `torch.OutOfMemoryError`."""
 
 
-def sparing(capture: Capture, num_bytes: int, hold: Hold) -> Capture:
+def sparing(
+    capture: Capture, num_bytes: int, hold: Hold, agreed: Callable[[bool], bool] = bool
+) -> Capture:
     """A `capture` that leaves `num_bytes` to steps that are launched kernel by kernel. It also
     replays the step once, because the driver takes memory for a graph at its first run. If memory
     ran out at a later first run, repeating the step with fewer chunks would not help.
+
+    `agreed` turns whether the memory is there into whether all ranks of the engine have it: graphs
+    of one rank alone would pad its rows otherwise than those of the others.
     """
 
     def capture_beside(step: Callable[[], Tensor]) -> Replay:
-        with hold(num_bytes):
+        with ExitStack() as held:
+            lacking = None
+            try:
+                held.enter_context(hold(num_bytes))
+            except torch.OutOfMemoryError as error:
+                lacking = error
+            if not agreed(lacking is None):
+                raise lacking or torch.OutOfMemoryError("another rank lacks memory for graphs")
             replay = capture(step)
             replay()
             return replay

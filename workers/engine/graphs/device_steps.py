@@ -137,7 +137,7 @@ class DeviceSteps:
             CaptureOrder(0 if model.invariant else max_rows, held, shares=costs is not None),
             self._decode_step,
             self._mixed_step,
-            capture or _capture_on(self._device, spare_bytes),
+            capture or _capture_on(model, spare_bytes),
             _capturing(drafter),
         )
 
@@ -544,15 +544,17 @@ def _fetched(picked: Picked) -> Launched:
         raise TokensLost(f"the tokens of a step cannot be read: {shortage(error)}") from error
 
 
-def _capture_on(device: torch.device, spare_bytes: int) -> Capture | None:
+def _capture_on(model: Network, spare_bytes: int) -> Capture | None:
     """The device's own capture. None where plain torch computes: it reads back from the device,
     which a graph cannot.
     """
+    device, ranks = model.device, model.ranks
     if not uses_triton(torch.empty(0, device=device)):
         return None
     if device.type != "cuda":
         return run_again
-    return sparing(CudaCapture(), spare_bytes, held_on_card)
+    agreed = bool if ranks is None else ranks.agreed
+    return sparing(CudaCapture(), spare_bytes, held_on_card, agreed)
 
 
 def _can_share(model: Network) -> bool:

@@ -25,6 +25,7 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.state_slots import StateStep
 from workers.engine.models.vocabulary import logits
 from workers.engine.models.weights import LayerWeights, ModelWeights
+from workers.engine.parallel.ranks import Ranks
 
 
 class Taps(NamedTuple):
@@ -58,7 +59,8 @@ class Network:
     it under `torch.inference_mode`.
 
     With `invariant`, and plans that are invariant too, a row's result is bit for bit the same
-    whatever is computed beside it.
+    whatever is computed beside it. With `ranks`, `config` and `weights` are one rank's share
+    (`parallel.shares`), and all ranks call this network alike.
     """
 
     def __init__(
@@ -68,9 +70,11 @@ class Network:
         window: int | None = None,
         *,
         invariant: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         self.config = config
         self.invariant = invariant
+        self.ranks = ranks
         self.weights = weights
         self.device = weights.embedding.device
         longest = window or config.max_position_embeddings
@@ -171,23 +175,28 @@ class Network:
         eps, invariant, experts = self.config.rms_norm_eps, self.invariant, layer.experts
         assert experts is not None
         normed = rms_norm(hidden, layer.mlp_norm, eps)
+        before, hidden = hidden, self._once(hidden)
         routed = route(normed, experts, mlp.routing, invariant=invariant)
         if experts.shared_gate_up is not None and experts.shared_down is not None:
             gated = norm_swiglu(
-                hidden, layer.mlp_norm, eps, experts.shared_gate_up, invariant=invariant
+                before, layer.mlp_norm, eps, experts.shared_gate_up, invariant=invariant
             )
             if routed.shared is not None:
                 gated = gated * routed.shared.unsqueeze(1).to(gated.dtype)
             hidden = linear_add(gated, experts.shared_down, hidden, invariant=invariant)
-        return mix_experts(
+        mixed = mix_experts(
             normed, layer.gate_up, layer.down, experts, routed, mlp.routing, mlp.activation, hidden,
             invariant=invariant,
         )  # fmt: skip
+        return self._summed(mixed)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocab] of last hidden states [rows, hidden], in their dtype."""
         weights, eps = self.weights, self.config.rms_norm_eps
-        return logits(hidden, weights.norm, eps, weights.head, invariant=self.invariant)
+        found = logits(hidden, weights.norm, eps, weights.head, invariant=self.invariant)
+        if self.ranks is None or found.shape[1] == self.config.vocab_size:
+            return found
+        return self.ranks.joined(found)
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         """The final norm of last hidden states [rows, hidden], which a head or a pooling reads."""
@@ -249,6 +258,17 @@ class Network:
     ) -> Tensor:
         """`hidden` plus the product of x, which is normed first if there is a `norm`."""
         if norm is None:
-            return linear_add(x, weight, hidden, bias, invariant=self.invariant)
-        branch = linear(x, weight, bias, invariant=self.invariant)
+            residual = self._once(hidden)
+            return self._summed(linear_add(x, weight, residual, bias, invariant=self.invariant))
+        branch = self._summed(linear(x, weight, bias, invariant=self.invariant))
         return norm_add(branch, norm, self.config.rms_norm_eps, hidden)
+
+    def _once(self, residual: Tensor) -> Tensor:
+        """What this rank adds its part of a product to: the residual at the first rank, else 0."""
+        if self.ranks is None or self.ranks.share.is_first:
+            return residual
+        return torch.zeros_like(residual)
+
+    def _summed(self, part: Tensor) -> Tensor:
+        """The sum of all ranks' parts."""
+        return part if self.ranks is None else self.ranks.add(part)

@@ -1,0 +1,128 @@
+"""`python -m tests.workers.engine.parallel.answers DIR RANKS`: what an engine answers, as JSON.
+
+Run as a process of its own, because ranks meet once in the life of a process. Prints the tokens of
+requests that are batched, chunked, cached and preempted, and log-probabilities of first tokens.
+"""
+
+import json
+import random
+import sys
+from array import array
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from benchmarks.drive import Drive
+from config import WorkerConfig
+from protocol.messages import Grammar
+from protocol.sampling import SamplingParams
+from workers.engine.grammar.compiler import LlGuidanceCompiler
+from workers.engine.parallel.leader import Followers, LeadingRunner
+from workers.engine.parallel.start import config_of_rank, rank_of
+from workers.engine.runner import Runner
+from workers.engine.start import load_runner
+from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
+from workers.scheduler.saving import SavePolicy
+
+NUM_OUTPUTS = 24
+LENGTHS = (1, 2, 31, 33, 100, 200)
+FEW_BLOCKS = 20
+_SAVED = SavePolicy(grain=16, every=64, least=16)
+
+
+def load(model_dir: Path, num_ranks: int, **changes: Any) -> Runner | LeadingRunner:
+    """The engine of one rank, or the first of several with all of them."""
+    given = {"device": "cpu", "max_seqs": 8, "token_budget": 256, **changes}
+    config = WorkerConfig(
+        name="tiny",
+        model=str(model_dir),
+        serves="tiny",
+        gateways=(),
+        block_size=16,
+        kv_tokens=4096,
+        context_length=1024,
+        tensor_parallel=num_ranks,
+        **given,
+    )
+    if num_ranks == 1:
+        return load_runner(config, _silent)
+    followers = Followers(config, part)
+    ranks = rank_of(config, 0, followers.folder)
+    followers.all_met()
+    return LeadingRunner(
+        load_runner(config_of_rank(config, 0), _silent, ranks=ranks), followers, part
+    )
+
+
+def part(cause: str) -> NoReturn:
+    """What a process of an engine does when its ranks have parted."""
+    sys.stderr.write(f"{cause}\n")
+    sys.stderr.flush()
+    raise SystemExit(3)
+
+
+def prompts() -> list[list[int]]:
+    """Two of them share a prefix."""
+    rng = random.Random(7)
+    drawn = [[rng.randrange(151) for _ in range(length)] for length in LENGTHS]
+    drawn[4][:70] = drawn[5][:70]
+    return drawn
+
+
+def tokens(runner: Any, sampling: SamplingParams, **limits: Any) -> list[list[int]]:
+    """The answers to all prompts, twice: the second time their blocks are cached."""
+    drive = Drive(runner, max_seqs=4, save_policy=_SAVED, **limits)
+    for _ in ("cold", "cached"):
+        for number, prompt in enumerate(prompts()):
+            drive.submit(prompt, sampling, seed=number)
+        drive.finish()
+    return [answer.outputs for answer in drive.answers.values()]
+
+
+def log_probabilities(runner: Any) -> list[list[tuple[int, float]]]:
+    """Of the best tokens behind each prompt, computed in one step."""
+    sampling = SamplingParams(max_tokens=1, temperature=0.0, logprobs=5)
+    starts, chunks = [], []
+    for seq, prompt in enumerate(prompts()):
+        ids = array("I", prompt)
+        blocks = tuple(range(seq * 16, seq * 16 + 16))
+        starts.append(SequenceStart(seq, ids, len(ids), sampling, seed=0))
+        chunks.append(Chunk(seq, 0, len(ids), blocks, samples=True))
+    result = runner.run(StepPlan(0, tuple(starts), tuple(chunks), ()))
+    runner.run(StepPlan(1, (), (), tuple(range(len(starts)))))
+    return [item.logprobs[0].top for item in result.sampled]
+
+
+def enforced(runner: Any) -> list[int]:
+    """An answer under a grammar."""
+    compiler = LlGuidanceCompiler(runner.model_dir, 4096, runner.eos_ids)
+    drive = Drive(runner, compiler=compiler)
+    schema = Grammar(kind="json_schema", text='{"type": "boolean"}')
+    number = drive.submit([5, 6, 7], SamplingParams(max_tokens=8, temperature=0.0), grammar=schema)
+    drive.finish()
+    return drive.answers[number].outputs
+
+
+def _silent(_phase: str, _share: float, _text: str) -> None:
+    """The start is of no interest here."""
+
+
+def main() -> None:
+    """Answer, and print."""
+    torch.set_num_threads(1)
+    runner = load(Path(sys.argv[1]), int(sys.argv[2]), max_seqs=8)
+    greedy = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.0, ignore_eos=True)
+    drawn = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.9, top_p=0.9, ignore_eos=True)
+    found = {
+        "logprobs": log_probabilities(runner),
+        "batched": tokens(runner, greedy),
+        "chunked": tokens(runner, greedy, token_budget=24),
+        "drawn": tokens(runner, drawn),
+        "preempted": tokens(runner, greedy, num_blocks=FEW_BLOCKS),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

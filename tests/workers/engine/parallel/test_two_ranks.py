@@ -1,0 +1,45 @@
+"""Two ranks on a CPU answer as one rank does, whatever the steps."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.tiny_families import FAMILIES, write_family
+
+OFTEN = ("llama3", "qwen3_5", "gpt_oss")
+"""Dense with biases of no kind, hybrid, and a mixture with biases and sinks."""
+
+LEAST_S = 300
+
+
+def answers(model_dir: Path, num_ranks: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.workers.engine.parallel.answers"]
+    done = subprocess.run(
+        [*command, str(model_dir), str(num_ranks)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LEAST_S,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in FAMILIES],
+)
+def test_two_ranks_answer_as_one(tmp_path: Path, family: str) -> None:
+    # 152 tokens, so that each rank has half of the head.
+    write_family(tmp_path, family, vocab_size=152)
+    one, two = answers(tmp_path, 1), answers(tmp_path, 2)
+    for alone, together in zip(one.pop("logprobs"), two.pop("logprobs"), strict=True):
+        assert [token for token, _ in alone] == [token for token, _ in together]
+        for (_, expected), (_, found) in zip(alone, together, strict=True):
+            assert found == pytest.approx(expected, abs=1e-5)
+    assert two == one

@@ -1,0 +1,1 @@
+"""One network on several cards of a host: every rank computes a share of each product."""

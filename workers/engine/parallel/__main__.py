@@ -1,0 +1,152 @@
+"""`python -m workers.engine.parallel --fd N --parent PID`: one rank but the first of an engine.
+
+Owns the loop of a follower: it makes each call that the first rank tells it, in order. Its tokens
+go nowhere, but their digest goes back. It ends with the first rank.
+"""
+
+import argparse
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from array import array
+from collections import deque
+from pathlib import Path
+
+import msgspec
+from setproctitle import setproctitle
+
+from protocol.errors import HermaError
+from protocol.messages import Grammar
+from protocol.signals import die_with_parent
+from workers.engine.grammar.compiler import LlGuidanceCompiler
+from workers.engine.models.model_config import read_model_config
+from workers.engine.parallel.calls import (
+    Begin,
+    Call,
+    CallChannel,
+    Collect,
+    Launch,
+    Prepare,
+    Sampled,
+)
+from workers.engine.parallel.leader import TokenDigest
+from workers.engine.parallel.start import config_of_rank, rank_of
+from workers.engine.runner import InFlight, Runner
+from workers.engine.start import load_runner
+from workers.model_dir import TOKENIZER_NAME
+from workers.scheduler import StepPlan
+
+_MOST_CALLS = 16
+"""Calls that wait: the first rank is at most a few ahead."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Follow to the end of the first rank."""
+    parser = argparse.ArgumentParser(prog="python -m workers.engine.parallel")
+    parser.add_argument("--fd", type=int, required=True, help="socketpair of the first rank")
+    parser.add_argument("--parent", type=int, required=True, help="its process id: die with it")
+    arguments = parser.parse_args(argv)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank decides when to leave
+    die_with_parent(arguments.parent, signal.SIGKILL)
+    channel = CallChannel(socket.socket(fileno=arguments.fd))
+    begin = channel.take()
+    if not isinstance(begin, Begin):
+        return 1
+    setproctitle(f"herma engine {begin.config.name} rank {begin.rank}")
+    try:
+        follower = Follower(begin, channel)
+        for call in _Arriving(channel):
+            follower.make(call)
+    except HermaError as error:
+        print(f"rank {begin.rank}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+class _Arriving:
+    """The calls, read ahead by a thread, so that the first rank does not wait for this one."""
+
+    def __init__(self, channel: CallChannel) -> None:
+        self._channel = channel
+        self._calls: queue.Queue[Call | None] = queue.Queue(_MOST_CALLS)
+        threading.Thread(target=self._read, name="calls", daemon=True).start()
+
+    def __iter__(self) -> "_Arriving":
+        return self
+
+    def __next__(self) -> Call:
+        call = self._calls.get()
+        if call is None:
+            raise StopIteration
+        return call
+
+    def _read(self) -> None:
+        call: Call | None = self._channel.take()
+        while call is not None:
+            self._calls.put(call)
+            call = self._channel.take()
+        self._calls.put(None)
+
+
+class Follower:
+    """One rank's runner, and the steps that are in flight on it."""
+
+    def __init__(self, begin: Begin, channel: CallChannel) -> None:
+        """Loads the rank's share of the model and meets the others. Raises `ConfigError`."""
+        config = config_of_rank(begin.config, begin.rank)
+        ranks = rank_of(config, begin.rank, Path(begin.folder))
+        self._runner: Runner = load_runner(config, _silent, ranks=ranks)
+        self._channel = channel
+        self._flying: deque[InFlight] = deque()
+        self._digest = TokenDigest()
+        self._compiler: LlGuidanceCompiler | None = None
+
+    def make(self, call: Call) -> None:
+        """Make a call of the first rank's runner."""
+        match call:
+            case Launch(plan, grammars):
+                self._flying.append(self._runner.launch(self._with_grammars(plan, grammars)))
+            case Collect():
+                if self._digest.add(self._runner.collect(self._flying.popleft())):
+                    self._channel.send(Sampled(self._digest.steps, self._digest.value))
+            case Prepare(pending_only):
+                self._runner.prepare(pending_only=pending_only)
+            case _:
+                raise AssertionError(f"the first rank sent {call}")
+
+    def _with_grammars(
+        self, plan: StepPlan, grammars: dict[int, tuple[Grammar, "array[int]"]]
+    ) -> StepPlan:
+        """The plan with each sequence's grammar, compiled here as the first rank has done it."""
+        if not grammars:
+            return plan
+        compiler = self._grammar_compiler()
+        started = [
+            msgspec.structs.replace(start, grammar=compiler.compile(*grammars[start.seq]))
+            if start.seq in grammars
+            else start
+            for start in plan.started
+        ]
+        return msgspec.structs.replace(plan, started=tuple(started))
+
+    def _grammar_compiler(self) -> LlGuidanceCompiler:
+        if self._compiler is None:
+            folder = self._runner.model_dir
+            assert (folder / TOKENIZER_NAME).is_file()
+            vocab_size = read_model_config(folder).vocab_size
+            self._compiler = LlGuidanceCompiler(folder, vocab_size, self._runner.eos_ids)
+        return self._compiler
+
+
+def _silent(_phase: str, _share: float, _text: str) -> None:
+    """The first rank reports the start."""
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

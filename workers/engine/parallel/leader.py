@@ -1,0 +1,186 @@
+"""The first rank of an engine: it starts the others, and they repeat what its runner is called.
+
+Owns the follower processes and the one way in which ranks part: the engine ends with a cause. Must
+not know what a step computes.
+
+A step that fails on one rank leaves the others waiting in a sum, so no failure of a step is the
+failure of one request here, as it is for an engine of one rank: the supervisor starts all ranks
+again.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import traceback
+import zlib
+from array import array
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn, TypeVar, final
+
+import msgspec
+
+from config import WorkerConfig
+from protocol.messages import EngineFacts, Grammar
+from protocol.own_code import module_argv
+from workers.engine.grammar.sequence_grammar import SequenceGrammar
+from workers.engine.parallel.calls import Begin, CallChannel, Collect, Launch, Prepare, Sampled
+from workers.engine.runner import InFlight, Runner
+from workers.scheduler import StepPlan, StepResult, SwapRoom
+
+T = TypeVar("T")
+
+CHECKED_STEPS: Final = 100
+"""After so many steps a follower's tokens are compared with the first rank's."""
+
+
+class Followers:
+    """The processes of the other ranks. `part` ends this process with a cause, from any thread."""
+
+    def __init__(self, config: WorkerConfig, part: Callable[[str], NoReturn]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="herma-ranks-"))
+        self._part = part
+        self._digests: dict[int, int] = {}
+        self._channels: list[CallChannel] = []
+        for index in range(1, config.tensor_parallel):
+            ours, theirs = socket.socketpair()
+            command = module_argv("workers.engine.parallel")
+            arguments = ["--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
+            subprocess.Popen([*command, *arguments], pass_fds=[theirs.fileno()])
+            theirs.close()
+            channel = CallChannel(ours)
+            channel.send(Begin(config, index, str(self.folder)))
+            self._channels.append(channel)
+            threading.Thread(
+                target=self._watch, args=(index, channel), name=f"rank {index}", daemon=True
+            ).start()
+
+    def all_met(self) -> None:
+        """Remove the folder in which the ranks met."""
+        shutil.rmtree(self.folder)
+
+    def tell(self, call: Launch | Collect | Prepare) -> None:
+        """Have all followers make this call."""
+        for index, channel in enumerate(self._channels, 1):
+            try:
+                channel.send(call)
+            except OSError:
+                self._part(f"rank {index} of the engine ended")
+
+    def sampled(self, steps: int, digest: int) -> None:
+        """Note what this rank sampled, against which followers' digests are compared."""
+        self._digests[steps] = digest
+        self._digests.pop(steps - 10 * CHECKED_STEPS, None)
+
+    def _watch(self, index: int, channel: CallChannel) -> None:
+        while (call := channel.take()) is not None:
+            if not isinstance(call, Sampled):
+                continue
+            expected = self._digests.get(call.steps, call.digest)
+            if call.digest != expected:
+                self._part(
+                    f"rank {index} sampled other tokens than rank 0 within {call.steps} steps"
+                )
+        self._part(f"rank {index} of the engine ended")
+
+
+@final
+class LeadingRunner:
+    """`workers.loop.Runner` over this rank's runner and its followers."""
+
+    def __init__(
+        self, runner: Runner, followers: Followers, part: Callable[[str], NoReturn]
+    ) -> None:
+        self.facts: EngineFacts = runner.facts
+        self.eos_ids = runner.eos_ids
+        self.model_dir = runner.model_dir
+        self._runner = runner
+        self._followers = followers
+        self._part = part
+        self._digest = TokenDigest()
+        self._is_prepared = False
+
+    @property
+    def lookahead(self) -> int:
+        """See `Runner`."""
+        return self._runner.lookahead
+
+    @property
+    def swap_room(self) -> SwapRoom | None:
+        """See `Runner`. Moves are parts of plans, and each rank moves its share."""
+        return self._runner.swap_room
+
+    @property
+    def has_pending_captures(self) -> bool:
+        """See `Runner`."""
+        return self._runner.has_pending_captures
+
+    def prepare(self, *, pending_only: bool) -> bool:
+        """See `Runner`. What is left to prepare is the same on all ranks."""
+        if not self.has_pending_captures and (pending_only or self._is_prepared):
+            return False
+        self._followers.tell(Prepare(pending_only))
+        did_some = self._together(partial(self._runner.prepare, pending_only=pending_only))
+        self._is_prepared = not (did_some or pending_only)
+        return did_some
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Launch and collect."""
+        return self.collect(self.launch(plan))
+
+    def launch(self, plan: StepPlan) -> InFlight:
+        """See `Runner`."""
+        bare, grammars = without_grammars(plan)
+        self._followers.tell(Launch(bare, grammars))
+        return self._together(partial(self._runner.launch, plan))
+
+    def collect(self, step: InFlight) -> StepResult:
+        """See `Runner`."""
+        self._followers.tell(Collect())
+        result = self._together(partial(self._runner.collect, step))
+        if self._digest.add(result):
+            self._followers.sampled(self._digest.steps, self._digest.value)
+        return result
+
+    def _together(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - any: the other ranks wait for this one
+            traceback.print_exception(error)
+            self._part(f"rank 0 of the engine failed: {type(error).__name__}: {error}")
+
+
+class TokenDigest:
+    """A digest of all tokens that were sampled, for the comparison of ranks."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.value = 0
+
+    def add(self, result: StepResult) -> bool:
+        """Take in a step; returns whether its digest is to be compared."""
+        for item in result.sampled:
+            self.value = zlib.crc32(array("q", (item.seq, *item.ids)).tobytes(), self.value)
+        self.steps += 1
+        return self.steps % CHECKED_STEPS == 0
+
+
+def without_grammars(
+    plan: StepPlan,
+) -> tuple[StepPlan, dict[int, tuple[Grammar, "array[int]"]]]:
+    """The plan without compiled grammars, which belong to one process, and what they were made
+    of.
+    """
+    found = {
+        start.seq: (start.grammar.source, start.token_ids[start.num_prompt :])
+        for start in plan.started
+        if isinstance(start.grammar, SequenceGrammar)
+    }
+    if not found:
+        return plan, found
+    started = [msgspec.structs.replace(start, grammar=None) for start in plan.started]
+    return msgspec.structs.replace(plan, started=tuple(started)), found

@@ -12,6 +12,7 @@ from typing import final
 
 from benchmarks.engine.client import MODEL, Client, MemoryChannel
 from benchmarks.engine.trace import Trace
+from workers.engine.parallel.leader import LeadingRunner
 from workers.engine.runner import Runner, largest_id
 from workers.ipc.framing import SUPERVISOR
 from workers.ipc.messages import Shutdown, encode_control
@@ -26,7 +27,7 @@ class Books:
     """The parts that can be inspected while nothing runs."""
 
     scheduler: Scheduler
-    runner: Runner
+    runner: Runner | LeadingRunner
 
     def check_idle(self) -> None:
         """Raise `IntegrityError` if records contradict each other, `RuntimeError` for a leak."""
@@ -44,7 +45,7 @@ class Engine:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Runner | LeadingRunner,
         *,
         max_waiting: int,
         trace: Trace | None = None,

@@ -18,6 +18,7 @@ from benchmarks.engine.client import Client, Request
 from benchmarks.engine.engine import Engine
 from benchmarks.engine.run import Options, worker_config
 from benchmarks.machine import describe_machine
+from config import WorkerConfig
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.start import load_runner
 
@@ -71,23 +72,34 @@ def table(plain: Timed, others: dict[str, Timed]) -> str:
 
 def measure(options: Options, *, is_small: bool) -> Timed:
     """The figures of one engine, which is released afterwards."""
-    config = msgspec.structs.replace(
-        worker_config(options), max_seqs=_MAX_SEQS, kv_tokens=_KV_TOKENS, token_budget=8192,
-        context_length=None, max_context=2 * max(_PROMPTS),
-    )  # fmt: skip
+    config = bench_config(options)
     runner = load_runner(config, lambda *_: None, start_compiling(config))
-    found: Timed = {}
-    vocab_size = runner.model.config.vocab_size
-
-    def act(client: Client) -> None:
-        found.update(_figures(client, vocab_size, is_small=is_small))
-
     engine = Engine(runner, max_waiting=2 * _MAX_SEQS)
-    engine.serve(act)
+    found = act_on(engine, is_small=is_small)
     del engine, runner
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    return found
+
+
+def bench_config(options: Options) -> WorkerConfig:
+    """The worker of these comparisons."""
+    return msgspec.structs.replace(
+        worker_config(options), max_seqs=_MAX_SEQS, kv_tokens=_KV_TOKENS, token_budget=8192,
+        context_length=None, max_context=2 * max(_PROMPTS),
+    )  # fmt: skip
+
+
+def act_on(engine: Engine, *, is_small: bool) -> Timed:
+    """The figures of this engine."""
+    found: Timed = {}
+    vocab_size = engine.books.runner.model.config.vocab_size
+
+    def act(client: Client) -> None:
+        found.update(_figures(client, vocab_size, is_small=is_small))
+
+    engine.serve(act)
     return found
 
 

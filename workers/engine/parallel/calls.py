@@ -79,7 +79,10 @@ class CallChannel:
     def _read(self, num_bytes: int) -> bytes | None:
         data = bytearray()
         while len(data) < num_bytes:
-            part = self._socket.recv(num_bytes - len(data))
+            try:
+                part = self._socket.recv(num_bytes - len(data))
+            except ConnectionResetError:  # it died with calls that it had not read
+                return None
             if not part:
                 return None
             data += part

@@ -34,6 +34,9 @@ from workers.scheduler import StepPlan, StepResult, SwapRoom
 
 T = TypeVar("T")
 
+_NOTICED_S: Final = 0.5
+"""How long a rank that has lost another waits for the end of that process."""
+
 CHECKED_STEPS: Final = 100
 """After so many steps a follower's tokens are compared with the first rank's."""
 
@@ -46,11 +49,13 @@ class Followers:
         self._part = part
         self._digests: dict[int, int] = {}
         self._channels: list[CallChannel] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         for index in range(1, config.tensor_parallel):
             ours, theirs = socket.socketpair()
             command = module_argv("workers.engine.parallel")
             arguments = ["--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
-            subprocess.Popen([*command, *arguments], pass_fds=[theirs.fileno()])
+            process = subprocess.Popen([*command, *arguments], pass_fds=[theirs.fileno()])
+            self._processes.append(process)
             theirs.close()
             channel = CallChannel(ours)
             channel.send(Begin(config, index, str(self.folder)))
@@ -69,7 +74,22 @@ class Followers:
             try:
                 channel.send(call)
             except OSError:
-                self._part(f"rank {index} of the engine ended")
+                self._part(self._end_of(index))
+
+    def why(self, error: Exception) -> str:
+        """The cause of an error of this rank's: often the end of another, which is known soon."""
+        for index, process in enumerate(self._processes, 1):
+            try:
+                process.wait(_NOTICED_S)
+            except subprocess.TimeoutExpired:
+                continue
+            return self._end_of(index)
+        return f"rank 0 of the engine failed: {type(error).__name__}: {error}"
+
+    def _end_of(self, index: int) -> str:
+        status = self._processes[index - 1].wait()
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        return f"rank {index} of the engine ended {how}"
 
     def sampled(self, steps: int, digest: int) -> None:
         """Note what this rank sampled, against which followers' digests are compared."""
@@ -85,12 +105,12 @@ class Followers:
                 self._part(
                     f"rank {index} sampled other tokens than rank 0 within {call.steps} steps"
                 )
-        self._part(f"rank {index} of the engine ended")
+        self._part(self._end_of(index))
 
 
 @final
 class LeadingRunner:
-    """`workers.loop.Runner` over this rank's runner and its followers."""
+    """`workers.loop.Runner` over this rank's runner and its followers. `model` is this rank's."""
 
     def __init__(
         self, runner: Runner, followers: Followers, part: Callable[[str], NoReturn]
@@ -98,6 +118,7 @@ class LeadingRunner:
         self.facts: EngineFacts = runner.facts
         self.eos_ids = runner.eos_ids
         self.model_dir = runner.model_dir
+        self.model = runner.model
         self._runner = runner
         self._followers = followers
         self._part = part
@@ -151,7 +172,7 @@ class LeadingRunner:
             return call()
         except Exception as error:  # noqa: BLE001 - any: the other ranks wait for this one
             traceback.print_exception(error)
-            self._part(f"rank 0 of the engine failed: {type(error).__name__}: {error}")
+            self._part(self._followers.why(error))
 
 
 class TokenDigest:

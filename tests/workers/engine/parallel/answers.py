@@ -1,4 +1,4 @@
-"""`python -m tests.workers.engine.parallel.answers DIR RANKS`: what an engine answers, as JSON.
+"""`python -m tests.workers.engine.parallel.answers DIR RANKS [DEVICE]`: answers, as JSON.
 
 Run as a process of its own, because ranks meet once in the life of a process. Prints the tokens of
 requests that are batched, chunked, cached and preempted, and log-probabilities of first tokens.
@@ -15,9 +15,7 @@ import torch
 
 from benchmarks.drive import Drive
 from config import WorkerConfig
-from protocol.messages import Grammar
 from protocol.sampling import SamplingParams
-from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.parallel.leader import Followers, LeadingRunner
 from workers.engine.parallel.start import config_of_rank, rank_of
 from workers.engine.runner import Runner
@@ -25,7 +23,7 @@ from workers.engine.start import load_runner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 from workers.scheduler.saving import SavePolicy
 
-NUM_OUTPUTS = 24
+NUM_OUTPUTS = 16
 LENGTHS = (1, 2, 31, 33, 100, 200)
 FEW_BLOCKS = 20
 _SAVED = SavePolicy(grain=16, every=64, least=16)
@@ -70,10 +68,12 @@ def prompts() -> list[list[int]]:
     return drawn
 
 
-def tokens(runner: Any, sampling: SamplingParams, **limits: Any) -> list[list[int]]:
-    """The answers to all prompts, twice: the second time their blocks are cached."""
+def tokens(
+    runner: Any, sampling: SamplingParams, *, times: int = 1, **limits: Any
+) -> list[list[int]]:
+    """The answers to all prompts; from the second of `times` on their blocks are cached."""
     drive = Drive(runner, max_seqs=4, save_policy=_SAVED, **limits)
-    for _ in ("cold", "cached"):
+    for _ in range(times):
         for number, prompt in enumerate(prompts()):
             drive.submit(prompt, sampling, seed=number)
         drive.finish()
@@ -94,16 +94,6 @@ def log_probabilities(runner: Any) -> list[list[tuple[int, float]]]:
     return [item.logprobs[0].top for item in result.sampled]
 
 
-def enforced(runner: Any) -> list[int]:
-    """An answer under a grammar."""
-    compiler = LlGuidanceCompiler(runner.model_dir, 4096, runner.eos_ids)
-    drive = Drive(runner, compiler=compiler)
-    schema = Grammar(kind="json_schema", text='{"type": "boolean"}')
-    number = drive.submit([5, 6, 7], SamplingParams(max_tokens=8, temperature=0.0), grammar=schema)
-    drive.finish()
-    return drive.answers[number].outputs
-
-
 def _silent(_phase: str, _share: float, _text: str) -> None:
     """The start is of no interest here."""
 
@@ -111,12 +101,13 @@ def _silent(_phase: str, _share: float, _text: str) -> None:
 def main() -> None:
     """Answer, and print."""
     torch.set_num_threads(1)
-    runner = load(Path(sys.argv[1]), int(sys.argv[2]), max_seqs=8)
+    device = sys.argv[3] if len(sys.argv) > 3 else "cpu"
+    runner = load(Path(sys.argv[1]), int(sys.argv[2]), device=device, dtype="float32")
     greedy = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.0, ignore_eos=True)
     drawn = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.9, top_p=0.9, ignore_eos=True)
     found = {
         "logprobs": log_probabilities(runner),
-        "batched": tokens(runner, greedy),
+        "batched": tokens(runner, greedy, times=2),
         "chunked": tokens(runner, greedy, token_budget=24),
         "drawn": tokens(runner, drawn),
         "preempted": tokens(runner, greedy, num_blocks=FEW_BLOCKS),

@@ -1,0 +1,94 @@
+"""`python -m benchmarks.engine.ranks [SHAPE]`: one card beside several cards of this host.
+
+Owns the comparison: decode steps at a few batch sizes and cold prompts (those of `modes.py`), by an
+engine on one card and by one on `--ranks` of them, in turns in the same minutes. Weights are
+random. Each number of ranks has processes of its own.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from typing import Final, NoReturn
+
+import msgspec
+import torch
+
+from benchmarks.engine.engine import Engine
+from benchmarks.engine.modes import Timed, act_on, bench_config
+from benchmarks.engine.run import Options
+from benchmarks.machine import describe_machine
+from workers.engine.parallel.leader import Followers, LeadingRunner
+from workers.engine.parallel.start import config_of_rank, rank_of
+from workers.engine.runner import Runner
+from workers.engine.start import load_runner
+
+_MAX_WAITING: Final = 128
+
+
+def main() -> None:
+    """Print a table in Markdown."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine.ranks")
+    parser.add_argument("shape", nargs="?", default="qwen3-8b")
+    parser.add_argument("--ranks", default="1,2", metavar="LIST")
+    parser.add_argument("--fp8", action="store_true", help="layers in 8 bits")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="short prompts and answers, for a CPU")
+    parser.add_argument("--only", type=int, help="figures of so many ranks, as JSON")
+    arguments = parser.parse_args()
+    options = Options(arguments.shape, fp8=arguments.fp8, device=arguments.device)
+    if arguments.only is not None:
+        print(json.dumps(_measure(options, arguments.only, is_small=arguments.small)))
+        sys.stdout.flush()
+        os._exit(0)  # a library's teardown may wait for ranks that have gone
+    found: dict[str, Timed] = {}
+    for word in arguments.ranks.split(","):
+        command = [sys.executable, "-m", "benchmarks.engine.ranks", *sys.argv[1:], "--only", word]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        found[f"{word} rank{'s' * (word != '1')}"] = json.loads(done.stdout.splitlines()[-1])
+    print(_table(found))
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    name = torch.cuda.get_device_name() if cards else "CPU"
+    machine = "; ".join(describe_machine(("torch", "triton")).values())
+    print(f"\n{options.name}, {cards} x {name}; {machine}")
+
+
+def _table(found: dict[str, Timed]) -> str:
+    """A row for each test: milliseconds, and how many times as fast as with the first number."""
+    first, *others = found
+    heads = "".join(f" {name} | times |" for name in others)
+    lines = [f"| ms | {first} |{heads}", "|---|---|" + "---|---|" * len(others)]
+    for test, took in found[first].items():
+        cells = "".join(
+            f" {found[name][test]:.2f} | {took / found[name][test]:.2f} |" for name in others
+        )
+        lines.append(f"| {test} | {took:.2f} |{cells}")
+    return "\n".join(lines)
+
+
+def _measure(options: Options, num_ranks: int, *, is_small: bool) -> Timed:
+    config = msgspec.structs.replace(bench_config(options), tensor_parallel=num_ranks)
+    runner: Runner | LeadingRunner
+    if num_ranks == 1:
+        runner = load_runner(config, _silent)
+    else:
+        followers = Followers(config, _part)
+        ranks = rank_of(config, 0, followers.folder)
+        followers.all_met()
+        own = load_runner(config_of_rank(config, 0), _silent, ranks=ranks)
+        runner = LeadingRunner(own, followers, _part)
+    return act_on(Engine(runner, max_waiting=_MAX_WAITING), is_small=is_small)
+
+
+def _part(cause: str) -> NoReturn:
+    print(cause, file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _silent(_phase: str, _share: float, _text: str) -> None:
+    """The start is of no interest here."""
+
+
+if __name__ == "__main__":
+    main()

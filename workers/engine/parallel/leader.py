@@ -12,15 +12,16 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import traceback
 import zlib
 from array import array
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar, final
+from typing import Final, NoReturn, final
 
 import msgspec
 
@@ -31,8 +32,6 @@ from workers.engine.grammar.sequence_grammar import SequenceGrammar
 from workers.engine.parallel.calls import Begin, CallChannel, Collect, Launch, Prepare, Sampled
 from workers.engine.runner import InFlight, Runner
 from workers.scheduler import StepPlan, StepResult, SwapRoom
-
-T = TypeVar("T")
 
 _NOTICED_S: Final = 0.5
 """How long a rank that has lost another waits for the end of that process."""
@@ -145,7 +144,8 @@ class LeadingRunner:
         if not self.has_pending_captures and (pending_only or self._is_prepared):
             return False
         self._followers.tell(Prepare(pending_only))
-        did_some = self._together(partial(self._runner.prepare, pending_only=pending_only))
+        with self._together():
+            did_some = self._runner.prepare(pending_only=pending_only)
         self._is_prepared = not (did_some or pending_only)
         return did_some
 
@@ -157,22 +157,30 @@ class LeadingRunner:
         """See `Runner`."""
         bare, grammars = without_grammars(plan)
         self._followers.tell(Launch(bare, grammars))
-        return self._together(partial(self._runner.launch, plan))
+        with self._together():
+            return self._runner.launch(plan)
 
     def collect(self, step: InFlight) -> StepResult:
         """See `Runner`."""
         self._followers.tell(Collect())
-        result = self._together(partial(self._runner.collect, step))
+        with self._together():
+            result = self._runner.collect(step)
         if self._digest.add(result):
             self._followers.sampled(self._digest.steps, self._digest.value)
         return result
 
-    def _together(self, call: Callable[[], T]) -> T:
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Calls that the other ranks make too: they wait for one that fails in this."""
+        is_done = False
         try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - any: the other ranks wait for this one
-            traceback.print_exception(error)
-            self._part(self._followers.why(error))
+            yield
+            is_done = True
+        finally:
+            error = None if is_done else sys.exception()
+            if isinstance(error, Exception):
+                traceback.print_exception(error)
+                self._part(self._followers.why(error))
 
 
 class TokenDigest:

@@ -14,13 +14,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.choose import has_pdl
 from kernels.experts.shapes import Activation, Routed
-from kernels.experts.tiles import activated, stored, weight_tile
+from kernels.experts.tiles import activated, row_scales, stored, weight_tile
 from kernels.fp8 import Weight
 from kernels.launch import Launch
 
 _OUTPUTS: Final = 8
 _COLUMNS: Final = 256
+_FEW_OUTPUTS: Final = 4
+_WIDEST: Final = 1024
+"""Columns at a time of what is down: all of them, in most models, and fewer outputs, because a row
+alone has no more programs than tiles of outputs."""
 
 
 @triton.jit
@@ -43,8 +48,12 @@ def _gate_up_kernel(
     BIAS: tl.constexpr,
     OUTPUTS: tl.constexpr,  # gates of a program
     COLUMNS: tl.constexpr,  # columns at a time
+    PDL: tl.constexpr,
 ):
     """Program (pair, tile of gates)."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     pair = tl.program_id(0)
     expert = tl.load(experts_ptr + pair).to(tl.int64)
     gates = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -61,6 +70,8 @@ def _gate_up_kernel(
         gate += tl.sum(tile.to(tl.float32) * x, 1)
         tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM)
         up += tl.sum(tile.to(tl.float32) * x, 1)
+    gate *= row_scales(scales_ptr, rows, FORM)
+    up *= row_scales(scales_ptr, rows + WIDTH, FORM)
     if BIAS:
         gate += tl.load(bias_ptr + rows).to(tl.float32)
         up += tl.load(bias_ptr + rows + WIDTH).to(tl.float32)
@@ -87,13 +98,17 @@ def _down_kernel(
     BIAS: tl.constexpr,
     OUTPUTS: tl.constexpr,  # outputs of a program
     COLUMNS: tl.constexpr,  # columns at a time
+    PDL: tl.constexpr,
 ):
     """Program (row, tile of outputs)."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     steps = tl.arange(0, COLUMNS)
     total = tl.zeros([OUTPUTS], tl.float32)
-    for place in range(ACTIVE):
+    for place in tl.static_range(ACTIVE):  # unrolled: the next one's loads begin meanwhile
         pair = row * ACTIVE + place
         expert = tl.load(experts_ptr + pair).to(tl.int64)
         rows = expert * HIDDEN + tl.minimum(outputs, HIDDEN - 1)
@@ -103,6 +118,7 @@ def _down_kernel(
             gated = tl.load(gated_ptr + pair * WIDTH + at, at < WIDTH, 0.0).to(tl.float32)[None, :]
             tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
             product += tl.sum(tile.to(tl.float32) * gated, 1)
+        product *= row_scales(scales_ptr, rows, FORM)
         if BIAS:
             product += tl.load(bias_ptr + rows).to(tl.float32)
         total += product * tl.load(weights_ptr + pair)
@@ -145,13 +161,13 @@ def down(
     other = gated if bias is None else bias
     operands = gated, *routed[:2], values, scales, zeros, other, residual, out
     if num_rows:
-        launch((num_rows, triton.cdiv(hidden, _OUTPUTS), 1), operands)
+        launch((num_rows, triton.cdiv(hidden, _FEW_OUTPUTS), 1), operands)
     return out
 
 
 @cache
 def _gate_up_launch(
-    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    device: torch.device,
     hidden: int,
     width: int,
     active: int,
@@ -164,14 +180,15 @@ def _gate_up_launch(
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
         "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "BIAS": has_bias, "OUTPUTS": _OUTPUTS,
-        "COLUMNS": _COLUMNS,
+        "COLUMNS": _COLUMNS, "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(_gate_up_kernel, constants, num_warps=4, num_stages=3)
+    pdl = has_pdl(device)
+    return Launch(_gate_up_kernel, constants, num_warps=4, num_stages=3, launch_pdl=pdl)
 
 
 @cache
 def _down_launch(
-    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    device: torch.device,
     hidden: int,
     width: int,
     active: int,
@@ -181,6 +198,8 @@ def _down_launch(
 ) -> Launch:
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
-        "BIAS": has_bias, "OUTPUTS": _OUTPUTS, "COLUMNS": _COLUMNS,
+        "BIAS": has_bias, "OUTPUTS": _FEW_OUTPUTS,
+        "COLUMNS": min(_WIDEST, triton.next_power_of_2(width)), "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(_down_kernel, constants, num_warps=4, num_stages=3)
+    pdl = has_pdl(device)
+    return Launch(_down_kernel, constants, num_warps=4, num_stages=3, launch_pdl=pdl)

@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.choose import has_pdl
 from kernels.experts.shapes import Activation, Routed
-from kernels.experts.tiles import activated, dot_type, stored, weight_tile
+from kernels.experts.tiles import activated, dot_type, row_scales, stored, weight_tile
 from kernels.fp8 import Weight
 from kernels.launch import Launch
 
@@ -49,8 +50,12 @@ def _list_kernel(
     E_PAD: tl.constexpr,  # a power of two above the number of experts
     ROWS: tl.constexpr,  # pairs of a tile
     BLOCK: tl.constexpr,  # pairs at a time
+    PDL: tl.constexpr,
 ):
     """Program (expert): it counts all experts' pairs to know where its own begin."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     expert = tl.program_id(0)
     steps, numbers = tl.arange(0, BLOCK), tl.arange(0, E_PAD)
     counts = tl.zeros([E_PAD], tl.int32)
@@ -102,8 +107,12 @@ def _gate_up_kernel(
     OUTPUTS: tl.constexpr,  # gates of a program
     COLUMNS: tl.constexpr,  # columns at a time
     DOT: tl.constexpr,  # what products are taken in
+    PDL: tl.constexpr,
 ):
     """Program (tile of gates, tile of pairs)."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     tile = tl.program_id(1)
     if tile >= tl.load(num_tiles_ptr):
         return
@@ -123,6 +132,8 @@ def _gate_up_kernel(
         gate = tl.dot(x, tl.trans(own.to(DOT)), gate, input_precision="ieee")
         own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM)
         up = tl.dot(x, tl.trans(own.to(DOT)), up, input_precision="ieee")
+    gate *= row_scales(scales_ptr, rows[None, :], FORM)
+    up *= row_scales(scales_ptr, rows[None, :] + WIDTH, FORM)
     if BIAS:
         gate += tl.load(bias_ptr + rows).to(tl.float32)[None, :]
         up += tl.load(bias_ptr + rows + WIDTH).to(tl.float32)[None, :]
@@ -157,10 +168,14 @@ def _down_kernel(
     OUTPUTS: tl.constexpr,  # outputs of a program
     COLUMNS: tl.constexpr,  # columns at a time
     DOT: tl.constexpr,  # what products are taken in
+    PDL: tl.constexpr,
 ):
     """Program (tile of outputs, tile of pairs). That which adds the last of a row's products sums
     them, in the order of its experts: no sum depends on which came last.
     """
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     tile = tl.program_id(1)
     if tile >= tl.load(num_tiles_ptr):
         return
@@ -181,6 +196,7 @@ def _down_kernel(
         ).to(DOT)
         own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
         product = tl.dot(gated, tl.trans(own.to(DOT)), product, input_precision="ieee")
+    product *= row_scales(scales_ptr, rows[None, :], FORM)
     if BIAS:
         product += tl.load(bias_ptr + rows).to(tl.float32)[None, :]
     dtype = products_ptr.dtype.element_ty
@@ -278,14 +294,15 @@ def down(
 
 
 @cache
-def _list_launch(device: torch.device, num_experts: int, rows: int) -> Launch:  # noqa: ARG001
-    padded = triton.next_power_of_2(num_experts + 1)
-    return Launch(_list_kernel, {"E_PAD": padded, "ROWS": rows, "BLOCK": _LISTED}, num_warps=4)
+def _list_launch(device: torch.device, num_experts: int, rows: int) -> Launch:
+    padded, pdl = triton.next_power_of_2(num_experts + 1), has_pdl(device)
+    constants = {"E_PAD": padded, "ROWS": rows, "BLOCK": _LISTED, "PDL": pdl}
+    return Launch(_list_kernel, constants, num_warps=4, launch_pdl=pdl)
 
 
 @cache
 def _gate_up_launch(
-    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    device: torch.device,
     hidden: int,
     width: int,
     active: int,
@@ -300,14 +317,15 @@ def _gate_up_launch(
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
         "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "BIAS": has_bias, "ROWS": rows,
-        "OUTPUTS": _OUTPUTS, "COLUMNS": _COLUMNS, "DOT": dot,
+        "OUTPUTS": _OUTPUTS, "COLUMNS": _COLUMNS, "DOT": dot, "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(_gate_up_kernel, constants, num_warps=4, num_stages=3)
+    pdl = has_pdl(device)
+    return Launch(_gate_up_kernel, constants, num_warps=4, num_stages=3, launch_pdl=pdl)
 
 
 @cache
 def _down_launch(
-    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    device: torch.device,
     hidden: int,
     width: int,
     active: int,
@@ -320,8 +338,10 @@ def _down_launch(
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
         "BIAS": has_bias, "ROWS": rows, "OUTPUTS": _OUTPUTS, "COLUMNS": _COLUMNS, "DOT": dot,
+        "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(_down_kernel, constants, num_warps=4, num_stages=3)
+    pdl = has_pdl(device)
+    return Launch(_down_kernel, constants, num_warps=4, num_stages=3, launch_pdl=pdl)
 
 
 @cache

@@ -1,8 +1,9 @@
 """The Triton router: scores of all experts, the choice of a few and their weights, in one launch.
 
-Owns the kernel and its launch. Tiles of experts are programs of their own, because one program
-could not read a router fast enough: 0.5 MB for 128 experts of 2,048 columns. They leave products in
-scratch memory; the last program of a tile of rows to arrive chooses.
+Owns the kernel and its launch. Tiles of experts and parts of their columns are programs of their
+own, because one program could not read a router fast enough: 0.5 MB for 128 experts of 2,048
+columns. They leave products in scratch memory; the last program of a tile of rows to arrive adds
+the parts up, always in the same order, and chooses.
 """
 
 from functools import cache
@@ -13,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.choose import has_pdl
 from kernels.experts.shapes import DRAWN_TILES, ExpertWeights, Routed, Routing
 from kernels.experts.tiles import dot_type
 from kernels.launch import Launch, scratch
@@ -21,6 +23,8 @@ _ROWS: Final = 16
 """Of a tile, always: a row's products then have one order whatever stands beside it."""
 _EXPERTS: Final = 16
 _COLUMNS: Final = 128
+_PARTS: Final = 4
+"""Of the columns: few enough that all loads of a program are on their way at once."""
 _COUNTERS: Final = 2**16
 
 
@@ -30,7 +34,7 @@ def _route_kernel(
     router_ptr,  # [E, HIDDEN], or [E + 1, HIDDEN] with SHARED
     bias_ptr,  # [E], added to products, read if BIAS
     choice_ptr,  # float32 [E], added to scores to choose, read if CHOICE
-    products_ptr,  # float32 [row tiles x ROWS, E_PAD], scratch
+    products_ptr,  # float32 [PARTS, row tiles x ROWS, STRIDE], scratch
     arrived_ptr,  # int32 [row tiles], zeros, which are zeros again behind the launch
     experts_ptr,  # out: int32 [num_rows, ACTIVE]
     weights_ptr,  # out: float32 [num_rows, ACTIVE]
@@ -55,18 +59,25 @@ def _route_kernel(
     ROWS: tl.constexpr,  # rows of a tile
     EXPERTS: tl.constexpr,  # experts of a tile
     COLUMNS: tl.constexpr,  # columns at a time
-    E_PAD: tl.constexpr,  # a power of two, at least the router's rows
+    PARTS: tl.constexpr,  # of the columns
+    PART: tl.constexpr,  # columns of a part
+    STRIDE: tl.constexpr,  # of products, a multiple of EXPERTS
+    E_PAD: tl.constexpr,  # a power of two, at least E
     ACTIVE_PAD: tl.constexpr,  # a power of two, at least ACTIVE
     DOT: tl.constexpr,  # what products are taken in
+    PDL: tl.constexpr,
 ):
-    """Program (tile of experts, tile of rows)."""
-    tile = tl.program_id(1)
+    """Program (tile of experts and part of the columns, tile of rows)."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    tile, part = tl.program_id(1), tl.program_id(0) % PARTS
     rows = tile * ROWS + tl.arange(0, ROWS)
-    own = tl.program_id(0) * EXPERTS + tl.arange(0, EXPERTS)
+    own = tl.program_id(0) // PARTS * EXPERTS + tl.arange(0, EXPERTS)
     steps = tl.arange(0, COLUMNS)
     sums = tl.zeros([ROWS, EXPERTS], tl.float32)
-    for start in range(0, HIDDEN, COLUMNS):
-        at = start + steps
+    for start in range(0, PART, COLUMNS):
+        at = part * PART + start + steps
         x = tl.load(
             x_ptr + rows.to(tl.int64)[:, None] * HIDDEN + at[None, :],
             (rows < num_rows)[:, None] & (at < HIDDEN)[None, :],
@@ -78,7 +89,8 @@ def _route_kernel(
             0.0,
         ).to(DOT)
         sums = tl.dot(x, tl.trans(router), sums, input_precision="ieee")
-    tl.store(products_ptr + rows[:, None] * E_PAD + own[None, :], sums, (own < E_PAD)[None, :])
+    place = part * (tl.num_programs(1) * ROWS) + rows
+    tl.store(products_ptr + place[:, None] * STRIDE + own[None, :], sums)
     tl.debug_barrier()  # every thread's products are stored before the count shows it
     arrived = tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel", scope="gpu")
     if arrived == tl.num_programs(0) - 1:
@@ -86,7 +98,8 @@ def _route_kernel(
         _choose(
             bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr, state_ptr,
             kept_ptr, rows, num_rows, E, ACTIVE, GROUPS, ACTIVE_GROUPS, SCALE, SIGMOID,
-            RENORMALISES, SHARED, BIAS, CHOICE, DRAWN, TILES, KEPT, ROWS, E_PAD, ACTIVE_PAD,
+            RENORMALISES, SHARED, BIAS, CHOICE, DRAWN, TILES, KEPT, ROWS, PARTS, STRIDE, E_PAD,
+            ACTIVE_PAD,
         )  # fmt: skip
 
 
@@ -97,19 +110,21 @@ def _choose(
     E: tl.constexpr, ACTIVE: tl.constexpr, GROUPS: tl.constexpr, ACTIVE_GROUPS: tl.constexpr,
     SCALE: tl.constexpr, SIGMOID: tl.constexpr, RENORMALISES: tl.constexpr, SHARED: tl.constexpr,
     BIAS: tl.constexpr, CHOICE: tl.constexpr, DRAWN: tl.constexpr, TILES: tl.constexpr,
-    KEPT: tl.constexpr, ROWS: tl.constexpr, E_PAD: tl.constexpr, ACTIVE_PAD: tl.constexpr,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr,
+    E_PAD: tl.constexpr, ACTIVE_PAD: tl.constexpr,
 ):  # fmt: skip
     """The experts of a tile's rows, the best first, and their weights."""
     numbers = tl.arange(0, E_PAD)
     is_expert = (numbers < E)[None, :]
-    # By way of L2: L1 may hold what stood there before.
-    products = tl.load(
-        products_ptr + rows[:, None] * E_PAD + numbers[None, :], cache_modifier=".cg"
-    )
+    products = tl.zeros([ROWS, E_PAD], tl.float32)
+    for part in tl.static_range(PARTS):
+        place = (part * (tl.num_programs(1) * ROWS) + rows) * STRIDE
+        # By way of L2: L1 may hold what stood there before.
+        products += tl.load(
+            products_ptr + place[:, None] + numbers[None, :], is_expert, 0.0, cache_modifier=".cg"
+        )
     if SHARED:
-        gate = tl.sum(tl.where((numbers == E)[None, :], products, 0.0), 1)
-        gate = 1.0 / (1.0 + tl.exp(-tl.maximum(gate, -80.0)))
-        tl.store(shared_ptr + rows, gate, rows < num_rows)
+        _weigh_shared(products_ptr, shared_ptr, rows, num_rows, E, PARTS, ROWS, STRIDE)
     if DRAWN:
         products = _drawn(products, state_ptr, rows, numbers, TILES, E_PAD)
     if BIAS:
@@ -127,17 +142,9 @@ def _choose(
     if GROUPS > 1:
         wanted = _among_groups(wanted, numbers, E, GROUPS, ACTIVE_GROUPS, ROWS, E_PAD)
     places = tl.arange(0, ACTIVE_PAD)
-    experts = tl.zeros([ROWS, ACTIVE_PAD], tl.int32)
-    weights = tl.zeros([ROWS, ACTIVE_PAD], tl.float32)
-    for place in tl.static_range(ACTIVE):
-        best = _first_of_best(wanted, numbers, E_PAD)
-        is_best = numbers[None, :] == best[:, None]
-        score = tl.sum(tl.where(is_best, scores, 0.0), 1)
-        wanted = tl.where(is_best, -float("inf"), wanted)
-        is_place = (places == place)[None, :]
-        # Rows that are no numbers, as those that pad a step may be, choose some expert.
-        experts = tl.where(is_place, tl.minimum(best, E - 1)[:, None], experts)
-        weights = tl.where(is_place, score[:, None], weights)
+    experts, weights = _best(
+        wanted, scores, is_expert, numbers, places, ACTIVE, CHOICE, ROWS, E_PAD, ACTIVE_PAD
+    )
     if RENORMALISES:
         weights /= tl.sum(weights, 1)[:, None]
     out = rows.to(tl.int64)[:, None] * ACTIVE + places[None, :]
@@ -146,6 +153,47 @@ def _choose(
     tl.store(weights_ptr + out, weights * SCALE, inside)
     if DRAWN:
         tl.store(kept_ptr + out, experts, inside & (rows < KEPT)[:, None])
+
+
+@triton.jit
+def _weigh_shared(
+    products_ptr, shared_ptr, rows, num_rows, E: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, STRIDE: tl.constexpr,
+):  # fmt: skip
+    """The weights of the shared expert, whose gate is the product behind those of experts."""
+    gate = tl.zeros([ROWS], tl.float32)
+    for part in tl.static_range(PARTS):
+        place = (part * (tl.num_programs(1) * ROWS) + rows) * STRIDE
+        gate += tl.load(products_ptr + place + E, cache_modifier=".cg")
+    gate = 1.0 / (1.0 + tl.exp(-tl.maximum(gate, -80.0)))
+    tl.store(shared_ptr + rows, gate, rows < num_rows)
+
+
+@triton.jit
+def _best(
+    wanted, scores, is_expert, numbers, places, ACTIVE: tl.constexpr, CHOICE: tl.constexpr,
+    ROWS: tl.constexpr, E_PAD: tl.constexpr, ACTIVE_PAD: tl.constexpr,
+):  # fmt: skip
+    """The ACTIVE best experts of each row, the best first, and their scores."""
+    experts = tl.zeros([ROWS, ACTIVE_PAD], tl.int32)
+    weights = tl.zeros([ROWS, ACTIVE_PAD], tl.float32)
+    keys = (_ordered(wanted.to(tl.int32, bitcast=True)).to(tl.int64) << 32) + (E_PAD - 1 - numbers)
+    keys = tl.where(is_expert, keys, -0x7FFFFFFFFFFFFFFF)
+    for place in tl.static_range(ACTIVE):
+        # Of equal ones the lowest. Rows that are no numbers, as those that pad a step may be,
+        # choose some expert.
+        key = tl.max(keys, 1)
+        is_best = keys == key[:, None]
+        if CHOICE:
+            score = tl.sum(tl.where(is_best, scores, 0.0), 1)
+        else:
+            score = _ordered((key >> 32).to(tl.int32)).to(tl.float32, bitcast=True)
+        keys = tl.where(is_best, -0x7FFFFFFFFFFFFFFF, keys)
+        best = E_PAD - 1 - (key & 0xFFFFFFFF).to(tl.int32)
+        is_place = (places == place)[None, :]
+        experts = tl.where(is_place, best[:, None], experts)
+        weights = tl.where(is_place, score[:, None], weights)
+    return experts, weights
 
 
 @triton.jit
@@ -161,6 +209,12 @@ def _drawn(products, state_ptr, rows, numbers, TILES: tl.constexpr, E_PAD: tl.co
     seed = _mixed(tl.full([1, 1], 1, tl.uint32) * count.to(tl.uint32))
     bits = _mixed((rows[:, None] * E_PAD + numbers[None, :]).to(tl.uint32) ^ seed)
     return tl.where(is_on, (bits >> 8).to(tl.float32) * (1.0 / (1 << 24)), products)
+
+
+@triton.jit
+def _ordered(bits):
+    """The bits of some float32 as int32 that compare as these do, and the way back."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
@@ -220,10 +274,10 @@ def route(x: Tensor, weights: ExpertWeights, routing: Routing) -> Routed:
     chosen = torch.empty(num_rows, routing.num_active, dtype=torch.float32, device=x.device)
     shared = torch.empty(num_rows, dtype=torch.float32, device=x.device) if has_gate else None
     if num_rows:
-        products = scratch(x.device, tiles * _ROWS * ready.padded)
+        products = scratch(x.device, _PARTS * tiles * _ROWS * ready.stride)
         biases = weights.router_bias, weights.choice_bias
         ready.launch(
-            (triton.cdiv(router.shape[0], _EXPERTS), tiles, 1),
+            (_PARTS * ready.stride // _EXPERTS, tiles, 1),
             (
                 x, router, *[x if bias is None else bias for bias in biases], products,
                 _counters(x.device), experts, chosen, chosen if shared is None else shared,
@@ -236,12 +290,12 @@ def route(x: Tensor, weights: ExpertWeights, routing: Routing) -> Routed:
 
 class _Ready(NamedTuple):
     launch: Launch
-    padded: int
+    stride: int
 
 
 @cache
 def _ready(
-    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    device: torch.device,
     routing: Routing,
     hidden: int,
     has_gate: bool,
@@ -250,7 +304,9 @@ def _ready(
     kept: int,
     dot: tl.dtype,
 ) -> _Ready:
-    padded = max(_EXPERTS, triton.next_power_of_2(routing.num_experts + has_gate))
+    padded = triton.next_power_of_2(routing.num_experts)
+    stride = triton.cdiv(routing.num_experts + has_gate, _EXPERTS) * _EXPERTS
+    part, pdl = triton.cdiv(triton.cdiv(hidden, _COLUMNS), _PARTS) * _COLUMNS, has_pdl(device)
     constants = {
         "E": routing.num_experts, "ACTIVE": routing.num_active, "HIDDEN": hidden,
         "GROUPS": routing.num_groups, "ACTIVE_GROUPS": routing.num_active_groups,
@@ -258,9 +314,11 @@ def _ready(
         "RENORMALISES": routing.renormalises, "SHARED": has_gate, "BIAS": has_bias,
         "CHOICE": has_choice, "DRAWN": kept > 0, "TILES": DRAWN_TILES, "KEPT": kept,
         "ROWS": _ROWS, "EXPERTS": _EXPERTS, "COLUMNS": _COLUMNS,
-        "E_PAD": padded, "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot,
+        "PARTS": _PARTS, "PART": part, "STRIDE": stride, "E_PAD": padded,
+        "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot, "PDL": pdl,
     }  # fmt: skip
-    return _Ready(Launch(_route_kernel, constants, num_warps=4, num_stages=3), padded)
+    launch = Launch(_route_kernel, constants, num_warps=4, num_stages=4, launch_pdl=pdl)
+    return _Ready(launch, stride)
 
 
 @cache

@@ -62,15 +62,14 @@ def weight_tile(
     GROUP: tl.constexpr,  # columns that share a scale
     FORM: tl.constexpr,  # of `Stored.form`
 ):
-    """Weights [ROWS, COLUMNS]: as they are stored if "plain", else float32."""
+    """Weights [ROWS, COLUMNS]: as they are stored if "plain" or "rows", where `row_scales` are for
+    the sums, else float32.
+    """
     at, inside = columns[None, :], (columns < DEPTH)[None, :]
     row = rows[:, None]
-    if FORM == "plain":
+    if FORM == "plain" or FORM == "rows":  # noqa: PLR1714 - no tuples of strings in device code
         return tl.load(values_ptr + row * DEPTH + at, inside, 0.0)
-    elif FORM == "rows":  # noqa: RET505 - what follows a return is compiled all the same
-        values = tl.load(values_ptr + row * DEPTH + at, inside, 0.0).to(tl.float32)
-        return values * tl.load(scales_ptr + row)
-    elif FORM == "blocks":
+    elif FORM == "blocks":  # noqa: RET505 - what follows a return is compiled all the same
         values = tl.load(values_ptr + row * DEPTH + at, inside, 0.0).to(tl.float32)
         width: tl.constexpr = (DEPTH + GROUP - 1) // GROUP
         return values * tl.load(scales_ptr + row // GROUP * width + at // GROUP, inside, 0.0)
@@ -88,6 +87,15 @@ def weight_tile(
         if FORM == "int4":
             return (numbers - 8.0) * scales
         return (numbers - tl.load(zeros_ptr + group, inside, 0).to(tl.float32)) * scales
+
+
+@triton.jit
+def row_scales(scales_ptr, rows, FORM: tl.constexpr):
+    """What sums of a row's products are multiplied by: float32 like `rows`, or 1."""
+    if FORM == "rows":
+        return tl.load(scales_ptr + rows)
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return 1.0
 
 
 @triton.jit

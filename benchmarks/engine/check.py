@@ -78,6 +78,7 @@ def _evidence(runner: Runner, answer: Answer) -> Evidence:
         noise=share,
         leads=leads.cpu(),
         gaps=gaps.cpu(),
+        largest=(noise / noise.max()).cpu() if model.config.mixtures else None,
     )
 
 

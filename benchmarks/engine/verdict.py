@@ -17,6 +17,10 @@ Where x is rounded to 8 bits the noise is large, 15 % of the logits' spread for 
 float32 scores round as the kernels do: a difference of 2^-9 before a rounding to steps of 2^-4 is
 one of 2^-6.5 behind it, so that after a few layers any order of additions gives other numbers. Then
 half of the next tokens are within the noise, and only their exact chances tell right from wrong.
+
+In a mixture rounding also decides between two nearly equal experts, and a row that goes through the
+other one has more noise than its neighbours. Which rows do differs between ours and plain torch, so
+there `WIDEST` is in units of the answer's largest noise.
 """
 
 import math
@@ -73,7 +77,8 @@ class Verdict(StrEnum):
 class Evidence:
     """One answer with n checked tokens, in units of each token's noise. `leads` float32 [n] are the
     reference's best score minus ours, `gaps` [n, rivals] the best score minus the next ones.
-    `noise` is that unit over the spread of the logits.
+    `noise` is that unit over the spread of the logits. `largest` float32 [n]: the unit over the
+    largest that a token of this answer may have; None: its own.
     """
 
     prompt_tokens: int
@@ -81,6 +86,7 @@ class Evidence:
     noise: float
     leads: Tensor
     gaps: Tensor
+    largest: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +131,14 @@ def _bound(expected: float, variance: float) -> float:
 def judge(evidence: Evidence) -> Checked:
     """Judge one answer by its evidence."""
     expected, variance = _by_chance(evidence.gaps.double())
+    leads = evidence.leads if evidence.largest is None else evidence.leads * evidence.largest
     return Checked(
         prompt_tokens=evidence.prompt_tokens,
         num_tokens=len(evidence.leads),
         temperature=evidence.temperature,
         noise=evidence.noise,
         decided=int((evidence.gaps[:, 0] > WIDEST * _SIGMA).sum()),
-        lead=float(evidence.leads.max()),
+        lead=float(leads.max()),
         leads=float(evidence.leads.sum()),
         expected=float(expected.sum()),
         variance=float(variance.sum()),

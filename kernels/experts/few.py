@@ -16,16 +16,32 @@ from torch import Tensor
 
 from kernels.choose import has_pdl
 from kernels.experts.shapes import Activation, Routed
-from kernels.experts.tiles import activated, row_scales, stored, weight_tile
+from kernels.experts.tiles import (
+    Tiles,
+    activated,
+    column_pairs,
+    dot_type,
+    number_pairs,
+    row_scales,
+    stored,
+    weight_tile,
+)
 from kernels.fp8 import Weight
 from kernels.launch import Launch
 
-_OUTPUTS: Final = 8
-_COLUMNS: Final = 256
-_FEW_OUTPUTS: Final = 4
-_WIDEST: Final = 1024
-"""Columns at a time of what is down: all of them, in most models, and fewer outputs, because a row
-alone has no more programs than tiles of outputs."""
+_UP: Final = Tiles(outputs=8, columns=256)
+_NARROW_UP: Final = Tiles(outputs=8, columns=512)
+"""Of numbers in 8 bits or fewer: as many bytes at a time."""
+_DOWN: Final = Tiles(outputs=4, columns=1024)
+_NARROW_DOWN: Final = Tiles(outputs=8, columns=1024)
+"""All columns at once, in most models, and few outputs, because a row alone has no more programs
+than tiles of outputs."""
+
+
+@triton.jit
+def _products_of_pairs(even, odd, low, high):
+    """Products of x and rows of weights, of even and odd columns together."""
+    return low.to(tl.float32) * even.to(tl.float32) + high.to(tl.float32) * odd.to(tl.float32)
 
 
 @triton.jit
@@ -48,6 +64,8 @@ def _gate_up_kernel(
     BIAS: tl.constexpr,
     OUTPUTS: tl.constexpr,  # gates of a program
     COLUMNS: tl.constexpr,  # columns at a time
+    SUMS: tl.constexpr,  # sums of an output, COLUMNS, or half as many of pairs
+    PACKED: tl.constexpr,  # whether x is bfloat16, on a card
     PDL: tl.constexpr,
 ):
     """Program (pair, tile of gates)."""
@@ -61,21 +79,33 @@ def _gate_up_kernel(
     rows = expert * (2 * WIDTH) + tl.minimum(gates, WIDTH - 1)
     steps = tl.arange(0, COLUMNS)
     x_ptr += (pair // ACTIVE).to(tl.int64) * HIDDEN
-    gate = tl.zeros([OUTPUTS], tl.float32)
-    up = tl.zeros([OUTPUTS], tl.float32)
+    # Columns are added up at the end: that takes all threads of a program.
+    gate = tl.zeros([OUTPUTS, SUMS], tl.float32)
+    up = tl.zeros([OUTPUTS, SUMS], tl.float32)
     for start in range(0, HIDDEN, COLUMNS):
-        at = start + steps
-        x = tl.load(x_ptr + at, at < HIDDEN, 0.0).to(tl.float32)[None, :]
-        tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM)
-        gate += tl.sum(tile.to(tl.float32) * x, 1)
-        tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM)
-        up += tl.sum(tile.to(tl.float32) * x, 1)
-    gate *= row_scales(scales_ptr, rows, FORM)
-    up *= row_scales(scales_ptr, rows + WIDTH, FORM)
+        if FORM == "mxfp4":
+            even, odd = column_pairs(x_ptr, tl.zeros([1], tl.int32), start, HIDDEN, COLUMNS)
+            low, high = number_pairs(values_ptr, scales_ptr, rows, start, HIDDEN, COLUMNS, PACKED)
+            gate += _products_of_pairs(even, odd, low, high)
+            low, high = number_pairs(
+                values_ptr, scales_ptr, rows + WIDTH, start, HIDDEN, COLUMNS, PACKED
+            )
+            up += _products_of_pairs(even, odd, low, high)
+        else:
+            at = start + steps
+            x = tl.load(x_ptr + at, at < HIDDEN, 0.0).to(tl.float32)[None, :]
+            tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM)
+            gate += tile.to(tl.float32) * x
+            tile = weight_tile(
+                values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM
+            )
+            up += tile.to(tl.float32) * x
+    gates_sum = tl.sum(gate, 1) * row_scales(scales_ptr, rows, FORM, PACKED)
+    ups_sum = tl.sum(up, 1) * row_scales(scales_ptr, rows + WIDTH, FORM, PACKED)
     if BIAS:
-        gate += tl.load(bias_ptr + rows).to(tl.float32)
-        up += tl.load(bias_ptr + rows + WIDTH).to(tl.float32)
-    out = activated(gate, up, SLOPE, SHIFT, LIMIT).to(out_ptr.dtype.element_ty)
+        gates_sum += tl.load(bias_ptr + rows).to(tl.float32)
+        ups_sum += tl.load(bias_ptr + rows + WIDTH).to(tl.float32)
+    out = activated(gates_sum, ups_sum, SLOPE, SHIFT, LIMIT).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + pair.to(tl.int64) * WIDTH + gates, out, gates < WIDTH)
 
 
@@ -98,6 +128,8 @@ def _down_kernel(
     BIAS: tl.constexpr,
     OUTPUTS: tl.constexpr,  # outputs of a program
     COLUMNS: tl.constexpr,  # columns at a time
+    SUMS: tl.constexpr,  # sums of an output, COLUMNS, or half as many of pairs
+    PACKED: tl.constexpr,  # whether x is bfloat16, on a card
     PDL: tl.constexpr,
 ):
     """Program (row, tile of outputs)."""
@@ -107,21 +139,36 @@ def _down_kernel(
     row = tl.program_id(0).to(tl.int64)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     steps = tl.arange(0, COLUMNS)
+    # Columns are added up at the end: that takes all threads of a program.
+    sums = tl.zeros([OUTPUTS, SUMS], tl.float32)
     total = tl.zeros([OUTPUTS], tl.float32)
     for place in tl.static_range(ACTIVE):  # unrolled: the next one's loads begin meanwhile
         pair = row * ACTIVE + place
         expert = tl.load(experts_ptr + pair).to(tl.int64)
         rows = expert * HIDDEN + tl.minimum(outputs, HIDDEN - 1)
-        product = tl.zeros([OUTPUTS], tl.float32)
+        product = tl.zeros([OUTPUTS, SUMS], tl.float32)
         for start in range(0, WIDTH, COLUMNS):
-            at = start + steps
-            gated = tl.load(gated_ptr + pair * WIDTH + at, at < WIDTH, 0.0).to(tl.float32)[None, :]
-            tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
-            product += tl.sum(tile.to(tl.float32) * gated, 1)
-        product *= row_scales(scales_ptr, rows, FORM)
+            if FORM == "mxfp4":
+                own_ptr = gated_ptr + pair * WIDTH
+                even, odd = column_pairs(own_ptr, tl.zeros([1], tl.int32), start, WIDTH, COLUMNS)
+                low, high = number_pairs(
+                    values_ptr, scales_ptr, rows, start, WIDTH, COLUMNS, PACKED
+                )
+                product += _products_of_pairs(even, odd, low, high)
+            else:
+                at = start + steps
+                gated = tl.load(gated_ptr + pair * WIDTH + at, at < WIDTH, 0.0)
+                tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
+                product += tile.to(tl.float32) * gated.to(tl.float32)[None, :]
+        weight = tl.load(weights_ptr + pair)
+        factors = weight * row_scales(scales_ptr, rows, FORM, PACKED)
+        if FORM == "rows":
+            sums += product * factors[:, None]
+        else:
+            sums += product * factors
         if BIAS:
-            product += tl.load(bias_ptr + rows).to(tl.float32)
-        total += product * tl.load(weights_ptr + pair)
+            total += tl.load(bias_ptr + rows).to(tl.float32) * weight
+    total += tl.sum(sums, 1)
     place = row * HIDDEN + outputs
     total += tl.load(residual_ptr + place, outputs < HIDDEN, 0.0).to(tl.float32)
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), outputs < HIDDEN)
@@ -134,35 +181,53 @@ def gate_up(
     routed: Routed,
     width: int,
     activation: Activation,
+    tiles: Tiles | None = None,
 ) -> Tensor:
     """Gates times ups of each pair, [T K, width]."""
     active, (values, scales, zeros, form, group) = routed.experts.shape[1], stored(stack)
-    num_pairs = routed.experts.numel()
+    num_pairs, tiles = routed.experts.numel(), tiles or (_NARROW_UP if _is_narrow(form) else _UP)
     out = x.new_empty(num_pairs, width)
     launch = _gate_up_launch(
-        x.device, x.shape[1], width, active, form, group, activation, bias is not None
-    )
+        x.device, x.shape[1], width, active, form, group, activation, bias is not None,
+        dot_type(x) == tl.bfloat16, tiles,
+    )  # fmt: skip
     operands = x, routed.experts, values, scales, zeros, x if bias is None else bias, out
     if num_pairs:
-        launch((num_pairs, triton.cdiv(width, _OUTPUTS), 1), operands)
+        launch((num_pairs, triton.cdiv(width, tiles.outputs), 1), operands)
     return out
 
 
 def down(
-    gated: Tensor, stack: Weight, bias: Tensor | None, routed: Routed, residual: Tensor
+    gated: Tensor,
+    stack: Weight,
+    bias: Tensor | None,
+    routed: Routed,
+    residual: Tensor,
+    tiles: Tiles | None = None,
 ) -> Tensor:
     """`residual` plus the weighed sums of pairs, [T, hidden]."""
     num_rows, hidden = residual.shape
     active, (values, scales, zeros, form, group) = routed.experts.shape[1], stored(stack)
     out = torch.empty_like(residual)
+    tiles = tiles or (_NARROW_DOWN if _is_narrow(form) else _DOWN)
+    tiles = tiles._replace(columns=min(tiles.columns, triton.next_power_of_2(gated.shape[1])))
     launch = _down_launch(
-        gated.device, hidden, gated.shape[1], active, form, group, bias is not None
-    )
+        gated.device, hidden, gated.shape[1], active, form, group, bias is not None,
+        dot_type(gated) == tl.bfloat16, tiles,
+    )  # fmt: skip
     other = gated if bias is None else bias
     operands = gated, *routed[:2], values, scales, zeros, other, residual, out
     if num_rows:
-        launch((num_rows, triton.cdiv(hidden, _FEW_OUTPUTS), 1), operands)
+        launch((num_rows, triton.cdiv(hidden, tiles.outputs), 1), operands)
     return out
+
+
+def _sums(tiles: Tiles, form: str) -> int:
+    return tiles.columns // 2 if form == "mxfp4" else tiles.columns
+
+
+def _is_narrow(form: str) -> bool:
+    return form in {"rows", "mxfp4"}
 
 
 @cache
@@ -175,15 +240,20 @@ def _gate_up_launch(
     group: int,
     activation: Activation,
     has_bias: bool,
+    is_packed: bool,
+    tiles: Tiles,
 ) -> Launch:
     slope, shift, limit = activation
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
-        "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "BIAS": has_bias, "OUTPUTS": _OUTPUTS,
-        "COLUMNS": _COLUMNS, "PDL": has_pdl(device),
+        "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "BIAS": has_bias,
+        "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
+        "SUMS": _sums(tiles, form), "PACKED": is_packed,
+        "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)
-    return Launch(_gate_up_kernel, constants, num_warps=4, num_stages=3, launch_pdl=pdl)
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}
+    return Launch(_gate_up_kernel, constants, **options)
 
 
 @cache
@@ -195,11 +265,14 @@ def _down_launch(
     form: str,
     group: int,
     has_bias: bool,
+    is_packed: bool,
+    tiles: Tiles,
 ) -> Launch:
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
-        "BIAS": has_bias, "OUTPUTS": _FEW_OUTPUTS,
-        "COLUMNS": min(_WIDEST, triton.next_power_of_2(width)), "PDL": has_pdl(device),
+        "BIAS": has_bias, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
+        "SUMS": _sums(tiles, form), "PACKED": is_packed, "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)
-    return Launch(_down_kernel, constants, num_warps=4, num_stages=3, launch_pdl=pdl)
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}
+    return Launch(_down_kernel, constants, **options)

@@ -16,15 +16,25 @@ from torch import Tensor
 
 from kernels.choose import has_pdl
 from kernels.experts.shapes import Activation, Routed
-from kernels.experts.tiles import activated, dot_type, row_scales, stored, weight_tile
+from kernels.experts.tiles import (
+    Tiles,
+    activated,
+    column_pairs,
+    dot_type,
+    number_pairs,
+    row_scales,
+    stored,
+    weight_tile,
+)
 from kernels.fp8 import Weight
 from kernels.launch import Launch
 
 _FEW_ROWS: Final = 16
 _MANY_ROWS: Final = 64
 """Rows of a tile: the latter where an expert has more than 32 pairs on average."""
-_OUTPUTS: Final = 64
-_COLUMNS: Final = 64
+_WIDE: Final = Tiles(outputs=64, columns=64)
+_NARROW: Final = Tiles(outputs=64, columns=128)
+"""Of numbers in 8 bits or fewer: as many bytes at a time."""
 _LISTED: Final = 1024
 
 
@@ -107,6 +117,7 @@ def _gate_up_kernel(
     OUTPUTS: tl.constexpr,  # gates of a program
     COLUMNS: tl.constexpr,  # columns at a time
     DOT: tl.constexpr,  # what products are taken in
+    PACKED: tl.constexpr,  # whether that is bfloat16
     PDL: tl.constexpr,
 ):
     """Program (tile of gates, tile of pairs)."""
@@ -121,19 +132,35 @@ def _gate_up_kernel(
     gates = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     rows = expert * (2 * WIDTH) + tl.minimum(gates, WIDTH - 1)
     steps = tl.arange(0, COLUMNS)
-    x_rows = (pairs // ACTIVE).to(tl.int64)[:, None] * HIDDEN
     is_pair = (pairs < num_pairs)[:, None]
+    x_rows = (pairs // ACTIVE).to(tl.int64) * HIDDEN
     gate = tl.zeros([ROWS, OUTPUTS], tl.float32)
     up = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for start in range(0, HIDDEN, COLUMNS):
-        at = start + steps
-        x = tl.load(x_ptr + x_rows + at[None, :], is_pair & (at < HIDDEN)[None, :], 0.0).to(DOT)
-        own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM)
-        gate = tl.dot(x, tl.trans(own.to(DOT)), gate, input_precision="ieee")
-        own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM)
-        up = tl.dot(x, tl.trans(own.to(DOT)), up, input_precision="ieee")
-    gate *= row_scales(scales_ptr, rows[None, :], FORM)
-    up *= row_scales(scales_ptr, rows[None, :] + WIDTH, FORM)
+        if FORM == "mxfp4":
+            given = tl.where(pairs < num_pairs, x_rows, -1)
+            even, odd = column_pairs(x_ptr, given, start, HIDDEN, COLUMNS)
+            even, odd = even.to(DOT), odd.to(DOT)
+            low, high = number_pairs(values_ptr, scales_ptr, rows, start, HIDDEN, COLUMNS, PACKED)
+            gate = tl.dot(even, tl.trans(low.to(DOT)), gate, input_precision="ieee")
+            gate = tl.dot(odd, tl.trans(high.to(DOT)), gate, input_precision="ieee")
+            low, high = number_pairs(
+                values_ptr, scales_ptr, rows + WIDTH, start, HIDDEN, COLUMNS, PACKED
+            )
+            up = tl.dot(even, tl.trans(low.to(DOT)), up, input_precision="ieee")
+            up = tl.dot(odd, tl.trans(high.to(DOT)), up, input_precision="ieee")
+        else:
+            at = start + steps
+            shown = is_pair & (at < HIDDEN)[None, :]
+            x = tl.load(x_ptr + x_rows[:, None] + at[None, :], shown, 0.0).to(DOT)
+            own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM)
+            gate = tl.dot(x, tl.trans(own.to(DOT)), gate, input_precision="ieee")
+            own = weight_tile(
+                values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM
+            )
+            up = tl.dot(x, tl.trans(own.to(DOT)), up, input_precision="ieee")
+    gate *= row_scales(scales_ptr, rows[None, :], FORM, PACKED)
+    up *= row_scales(scales_ptr, rows[None, :] + WIDTH, FORM, PACKED)
     if BIAS:
         gate += tl.load(bias_ptr + rows).to(tl.float32)[None, :]
         up += tl.load(bias_ptr + rows + WIDTH).to(tl.float32)[None, :]
@@ -168,6 +195,7 @@ def _down_kernel(
     OUTPUTS: tl.constexpr,  # outputs of a program
     COLUMNS: tl.constexpr,  # columns at a time
     DOT: tl.constexpr,  # what products are taken in
+    PACKED: tl.constexpr,  # whether that is bfloat16
     PDL: tl.constexpr,
 ):
     """Program (tile of outputs, tile of pairs). That which adds the last of a row's products sums
@@ -188,15 +216,19 @@ def _down_kernel(
     wide_pairs = pairs.to(tl.int64)[:, None]
     product = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for start in range(0, WIDTH, COLUMNS):
-        at = start + steps
-        gated = tl.load(
-            gated_ptr + wide_pairs * WIDTH + at[None, :],
-            is_pair[:, None] & (at < WIDTH)[None, :],
-            0.0,
-        ).to(DOT)
-        own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
-        product = tl.dot(gated, tl.trans(own.to(DOT)), product, input_precision="ieee")
-    product *= row_scales(scales_ptr, rows[None, :], FORM)
+        if FORM == "mxfp4":
+            given = tl.where(is_pair, pairs.to(tl.int64) * WIDTH, -1)
+            even, odd = column_pairs(gated_ptr, given, start, WIDTH, COLUMNS)
+            low, high = number_pairs(values_ptr, scales_ptr, rows, start, WIDTH, COLUMNS, PACKED)
+            product = tl.dot(even.to(DOT), tl.trans(low.to(DOT)), product, input_precision="ieee")
+            product = tl.dot(odd.to(DOT), tl.trans(high.to(DOT)), product, input_precision="ieee")
+        else:
+            at = start + steps
+            shown = is_pair[:, None] & (at < WIDTH)[None, :]
+            gated = tl.load(gated_ptr + wide_pairs * WIDTH + at[None, :], shown, 0.0).to(DOT)
+            own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
+            product = tl.dot(gated, tl.trans(own.to(DOT)), product, input_precision="ieee")
+    product *= row_scales(scales_ptr, rows[None, :], FORM, PACKED)
     if BIAS:
         product += tl.load(bias_ptr + rows).to(tl.float32)[None, :]
     dtype = products_ptr.dtype.element_ty
@@ -225,15 +257,21 @@ def _down_kernel(
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), shown)
 
 
+def _tiles(form: str) -> Tiles:
+    return _NARROW if form in {"rows", "mxfp4"} else _WIDE
+
+
 def most_tiles(num_pairs: int, num_experts: int, rows: int) -> int:
     """Tiles that there may be: each expert's last one may be nearly empty."""
     return min(num_pairs, num_experts + num_pairs // rows)
 
 
-def pair_list(experts: Tensor, num_experts: int) -> PairList:
-    """The list of the pairs whose experts are int32 [T, K]."""
+def pair_list(experts: Tensor, num_experts: int, rows: int = 0) -> PairList:
+    """The list of the pairs whose experts are int32 [T, K], in tiles of `rows`, a power of two from
+    16 on; 0: as many as do well.
+    """
     num_pairs, device = experts.numel(), experts.device
-    rows = _MANY_ROWS if num_pairs > 32 * num_experts else _FEW_ROWS
+    rows = rows or (_MANY_ROWS if num_pairs > 32 * num_experts else _FEW_ROWS)
     tiles = most_tiles(num_pairs, num_experts, rows)
     numbers = torch.empty(tiles * rows + tiles + 1, dtype=torch.int32, device=device)
     pairs, own, count = torch.split(numbers, [tiles * rows, tiles, 1])
@@ -250,17 +288,19 @@ def gate_up(
     num_pairs: int,
     width: int,
     activation: Activation,
+    tiles: Tiles | None = None,
 ) -> Tensor:
     """Gates times ups of each pair, [T K, width]."""
     values, scales, zeros, form, group = stored(stack)
+    tiles = tiles or _tiles(form)
     out = x.new_empty(num_pairs, width)
     launch = _gate_up_launch(
         x.device, x.shape[1], width, num_pairs // x.shape[0], form, group, activation,
-        bias is not None, listed.rows, dot_type(x),
+        bias is not None, listed.rows, dot_type(x), tiles,
     )  # fmt: skip
     other = x if bias is None else bias
     operands = x, *listed[:3], values, scales, zeros, other, out
-    grid = triton.cdiv(width, _OUTPUTS), listed.experts.shape[0], 1
+    grid = triton.cdiv(width, tiles.outputs), listed.experts.shape[0], 1
     launch(grid, operands, (num_pairs,))
     return out
 
@@ -272,6 +312,7 @@ def down(
     listed: PairList,
     routed: Routed,
     residual: Tensor,
+    tiles: Tiles | None = None,
 ) -> Tensor:
     """`residual` plus the weighed sums of pairs, [T, hidden]. Launches on one device must be
     ordered, and the first of a size not inside a capture.
@@ -279,17 +320,18 @@ def down(
     (num_pairs, width), hidden = gated.shape, residual.shape[1]
     values, scales, zeros, form, group = stored(stack)
     active, out = routed.experts.shape[1], torch.empty_like(residual)
+    tiles = tiles or _tiles(form)
     launch = _down_launch(
         gated.device, hidden, width, active, form, group, bias is not None, listed.rows,
-        dot_type(gated),
+        dot_type(gated), tiles,
     )  # fmt: skip
-    tiles = triton.cdiv(hidden, _OUTPUTS)
+    across = triton.cdiv(hidden, tiles.outputs)
     operands = (
         gated, *listed[:3], routed.weights, values, scales, zeros, gated if bias is None else bias,
         residual, gated.new_empty(num_pairs, hidden),
-        _counters(gated.device, (residual.shape[0] * tiles - 1).bit_length()), out,
+        _counters(gated.device, (residual.shape[0] * across - 1).bit_length()), out,
     )  # fmt: skip
-    launch((tiles, listed.experts.shape[0], 1), operands, (num_pairs,))
+    launch((across, listed.experts.shape[0], 1), operands, (num_pairs,))
     return out
 
 
@@ -312,15 +354,18 @@ def _gate_up_launch(
     has_bias: bool,
     rows: int,
     dot: tl.dtype,
+    tiles: Tiles,
 ) -> Launch:
     slope, shift, limit = activation
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
         "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "BIAS": has_bias, "ROWS": rows,
-        "OUTPUTS": _OUTPUTS, "COLUMNS": _COLUMNS, "DOT": dot, "PDL": has_pdl(device),
+        "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns, "DOT": dot,
+        "PACKED": dot == tl.bfloat16, "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)
-    return Launch(_gate_up_kernel, constants, num_warps=4, num_stages=3, launch_pdl=pdl)
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}
+    return Launch(_gate_up_kernel, constants, **options)
 
 
 @cache
@@ -334,14 +379,16 @@ def _down_launch(
     has_bias: bool,
     rows: int,
     dot: tl.dtype,
+    tiles: Tiles,
 ) -> Launch:
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
-        "BIAS": has_bias, "ROWS": rows, "OUTPUTS": _OUTPUTS, "COLUMNS": _COLUMNS, "DOT": dot,
-        "PDL": has_pdl(device),
+        "BIAS": has_bias, "ROWS": rows, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
+        "DOT": dot, "PACKED": dot == tl.bfloat16, "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)
-    return Launch(_down_kernel, constants, num_warps=4, num_stages=3, launch_pdl=pdl)
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}
+    return Launch(_down_kernel, constants, **options)
 
 
 @cache

@@ -16,6 +16,17 @@ from kernels.int4 import Int4Weight
 from kernels.mxfp4 import GROUP
 
 
+class Tiles(NamedTuple):
+    """What a program takes at once: outputs, and columns of the product, a power of two each; its
+    warps, and how many tiles of columns are on their way.
+    """
+
+    outputs: int
+    columns: int
+    warps: int = 4
+    stages: int = 3
+
+
 class Stored(NamedTuple):
     """A stack as the kernels take it: its numbers, scales and zero points (any tensor where there
     are none), and the constants that say how they are meant.
@@ -63,7 +74,7 @@ def weight_tile(
     FORM: tl.constexpr,  # of `Stored.form`
 ):
     """Weights [ROWS, COLUMNS]: as they are stored if "plain" or "rows", where `row_scales` are for
-    the sums, else float32.
+    the sums, else float32. `number_pairs` has those of "mxfp4".
     """
     at, inside = columns[None, :], (columns < DEPTH)[None, :]
     row = rows[:, None]
@@ -73,10 +84,6 @@ def weight_tile(
         values = tl.load(values_ptr + row * DEPTH + at, inside, 0.0).to(tl.float32)
         width: tl.constexpr = (DEPTH + GROUP - 1) // GROUP
         return values * tl.load(scales_ptr + row // GROUP * width + at // GROUP, inside, 0.0)
-    elif FORM == "mxfp4":
-        pairs = tl.load(values_ptr + row * (DEPTH // 2) + at // 2, inside, 0).to(tl.int32)
-        power = tl.load(scales_ptr + row * (DEPTH // 32) + at // 32, inside, 0).to(tl.int32)
-        return e2m1((pairs >> (at % 2 * 4)) & 15) * (power << 23).to(tl.float32, bitcast=True)
     else:
         # `kernels.int4.weight` has the order of columns in words.
         word, place = at // 32 * 4 + at % 8 // 2, at % 32 // 8 + at % 2 * 4
@@ -90,12 +97,107 @@ def weight_tile(
 
 
 @triton.jit
-def row_scales(scales_ptr, rows, FORM: tl.constexpr):
-    """What sums of a row's products are multiplied by: float32 like `rows`, or 1."""
+def row_scales(scales_ptr, rows, FORM: tl.constexpr, PACKED: tl.constexpr):
+    """What sums of a row's products are multiplied by: float32 like `rows`, or one number."""
     if FORM == "rows":
         return tl.load(scales_ptr + rows)
-    else:  # noqa: RET505 - what follows a return is compiled all the same
+    elif FORM == "mxfp4" and PACKED:  # noqa: RET505 - what follows a return is compiled all the same
+        return 18446744073709551616.0  # 2^64, see `_bfloats`
+    else:
         return 1.0
+
+
+@triton.jit
+def column_pairs(x_ptr, x_rows, start, DEPTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """Even and odd columns [ROWS, COLUMNS / 2] of x from `start` on, 0 past the end. `x_rows` are
+    places of rows [ROWS], those below 0 give 0.
+    """
+    at = start + 2 * tl.arange(0, COLUMNS // 2)[:, None] + tl.arange(0, 2)[None, :]
+    inside = (x_rows >= 0)[:, None, None] & (at < DEPTH)[None, :, :]
+    return tl.split(tl.load(x_ptr + x_rows[:, None, None] + at[None, :, :], inside, 0.0))
+
+
+@triton.jit
+def number_pairs(
+    pairs_ptr,  # uint8 [N, DEPTH / 2], two columns each
+    powers_ptr,  # uint8 [N, DEPTH / 32]
+    rows,  # int64 [ROWS], rows of the stack
+    start,  # the first column
+    DEPTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PACKED: tl.constexpr,  # whether bfloat16 is wanted, as cards have it
+):
+    """Weights of MXFP4 in even and in odd columns, [ROWS, COLUMNS / 2] each. If PACKED they are
+    2^-64 times what they are meant to be.
+
+    Pairs stay apart: neighbours would have to be shuffled between threads.
+    """
+    groups = start // 32 + tl.arange(0, COLUMNS // 32)
+    inside = (groups < DEPTH // 32)[None, :]
+    place = rows[:, None] * (DEPTH // 32) + groups[None, :]
+    powers = tl.load(powers_ptr + place, inside, 0)[:, :, None]
+    bytes_ptr = pairs_ptr + (place * 16)[:, :, None] + tl.arange(0, 16)[None, None, :]
+    pairs = tl.load(bytes_ptr, inside[:, :, None], 0)
+    if PACKED:
+        low, high = _bfloats(pairs, powers)
+    else:
+        bits, scale = pairs.to(tl.int32), (powers.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+        low, high = e2m1(bits & 15) * scale, e2m1(bits >> 4) * scale
+    size: tl.constexpr = COLUMNS // 2
+    return (
+        tl.reshape(low, [rows.shape[0], size]),
+        tl.reshape(high, [rows.shape[0], size]),
+    )
+
+
+@triton.jit
+def _bfloats(pairs, powers):
+    """The numbers in the low and in the high halves of bytes, as bfloat16.
+
+    Sign and bits of a number become those of a bfloat16 whose exponent is 126 too low, which may be
+    subnormal; the product with 2^126 is exact. The scale is part of the factor, and so that it does
+    not exceed a bfloat16's exponent 2^-64 is too: 2^(126 + power - 127 - 64).
+    """
+    factor = ((powers.to(tl.int16) + 62) << 7).to(tl.bfloat16, bitcast=True)
+    return tl.inline_asm_elementwise(
+        """
+        {
+            .reg .b32 a, b, s, t, z, r0, r1, r2, r3;
+            mov.b32 z, 0x80008000;
+            prmt.b32 a, $4, 0, 0x4140;
+            prmt.b32 b, $4, 0, 0x4342;
+            shl.b32 s, a, 12;
+            shl.b32 t, a, 6;
+            and.b32 s, s, 0x80008000;
+            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
+            fma.rn.bf16x2 r0, t, $5, z;
+            shl.b32 s, b, 12;
+            shl.b32 t, b, 6;
+            and.b32 s, s, 0x80008000;
+            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
+            fma.rn.bf16x2 r1, t, $6, z;
+            shl.b32 s, a, 8;
+            shl.b32 t, a, 2;
+            and.b32 s, s, 0x80008000;
+            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
+            fma.rn.bf16x2 r2, t, $5, z;
+            shl.b32 s, b, 8;
+            shl.b32 t, b, 2;
+            and.b32 s, s, 0x80008000;
+            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
+            fma.rn.bf16x2 r3, t, $6, z;
+            mov.b32 $0, r0;
+            mov.b32 $1, r1;
+            mov.b32 $2, r2;
+            mov.b32 $3, r3;
+        }
+        """,
+        "=r,=r,=r,=r,r,r,r",
+        [pairs, factor],
+        dtype=(tl.bfloat16, tl.bfloat16),
+        is_pure=True,
+        pack=4,
+    )
 
 
 @triton.jit

@@ -182,7 +182,7 @@ class Network:
                 before, layer.mlp_norm, eps, experts.shared_gate_up, invariant=invariant
             )
             if routed.shared is not None:
-                gated = gated * routed.shared.unsqueeze(1).to(gated.dtype)
+                gated.mul_(routed.shared.unsqueeze(1))  # in one launch, rounded once
             hidden = linear_add(gated, experts.shared_down, hidden, invariant=invariant)
         mixed = mix_experts(
             normed, layer.gate_up, layer.down, experts, routed, mlp.routing, mlp.activation, hidden,

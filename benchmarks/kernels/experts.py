@@ -1,0 +1,260 @@
+"""Times the kernels of a mixture's layer, for few rows and for many, with tiles of several sizes.
+
+`python -m benchmarks.kernels experts --jobs 16 --json FILE` on a card; `--case "30b fp8"` takes
+some only. Each variant is compared with the plain torch definition first; the first of a case is
+what serves now. Experts are drawn, independent and uniform; the floor counts those that such
+choices have, and the times of gates and ups for many rows hold the list of pairs too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.engine.floor import distinct_experts
+from benchmarks.kernels.case import Case, Variant, within
+from kernels.experts import Activation, ExpertWeights, Routed, Routing, mix, route
+from kernels.experts import reference as defined
+from kernels.experts.stack import Stack
+from kernels.fp8 import quantize_weight
+from kernels.mxfp4 import GROUP, Mxfp4Weight
+from kernels.rms_norm import rms_norm
+
+ROWS: Final = (1, 8, 64)
+_FEWEST_LISTED: Final = 8
+_MOST_FEW: Final = 8
+_BYTES: Final = {"bf16": 2.0, "fp8": 1.0, "mxfp4": 0.53125}
+_TOLERANCE: Final = 3e-2
+_EPS: Final = 1e-6
+
+
+class Mixture(NamedTuple):
+    """The sizes of a layer."""
+
+    name: str
+    form: str
+    hidden: int
+    width: int
+    routing: Routing
+    activation: Activation = Activation()
+
+
+MIXTURES: Final = (
+    Mixture("30b", "bf16", 2048, 768, Routing(128, 8)),
+    Mixture("30b", "fp8", 2048, 768, Routing(128, 8)),
+    Mixture("gpt-oss", "mxfp4", 2880, 2880, Routing(32, 4), Activation(1.702, 1.0, 7.0)),
+    Mixture("35b", "bf16", 2048, 512, Routing(256, 8)),
+)
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """Router, gates and ups, what is down, and the whole layer; none without CUDA."""
+    if device.type != "cuda":
+        return
+    for mixture in MIXTURES:
+        for rows in ROWS:
+            yield from (one(mixture, rows, device) for one in (_router, _up, _down, _layer))
+
+
+@lru_cache(maxsize=1)
+def _stacks(mixture: Mixture, device: torch.device) -> tuple[Stack, Stack, Tensor]:
+    """Both stacks and the router; those of the last mixture are kept."""
+    count, hidden, width = mixture.routing.num_experts, mixture.hidden, mixture.width
+    generator = torch.Generator(device).manual_seed(0)
+    drawn = partial(_drawn, mixture.form, generator, device)
+    router = torch.randn(count, hidden, generator=generator, device=device)
+    return (
+        drawn(count * 2 * width, hidden),
+        drawn(count * hidden, width),
+        (router * hidden**-0.5).bfloat16(),
+    )
+
+
+def _drawn(
+    form: str, generator: torch.Generator, device: torch.device, num_rows: int, depth: int
+) -> Stack:
+    if form == "mxfp4":
+        pairs = torch.empty(num_rows, depth // 2, dtype=torch.uint8, device=device)
+        powers = torch.empty(num_rows, depth // GROUP, dtype=torch.uint8, device=device)
+        pairs.random_(0, 256, generator=generator)
+        powers.random_(117, 122, generator=generator)
+        return Mxfp4Weight(pairs, powers)
+    whole = torch.empty(num_rows, depth, dtype=torch.bfloat16, device=device)
+    whole.normal_(0.0, depth**-0.5, generator=generator)
+    return quantize_weight(whole) if form == "fp8" else whole
+
+
+def _inputs(mixture: Mixture, rows: int, device: torch.device) -> tuple[Any, ...]:
+    """Normed rows, their experts and weights, and what is added to."""
+    count, active = mixture.routing[:2]
+    _stacks(mixture, device)
+    x, residual = (
+        torch.randn(rows, mixture.hidden, device=device, dtype=torch.bfloat16) for _ in range(2)
+    )
+    experts = torch.rand(rows, count, device=device).topk(active, dim=1).indices.int()
+    weights = torch.rand(rows, active, device=device)
+    return x, experts, weights / weights.sum(1, keepdim=True), residual
+
+
+def _read_bytes(mixture: Mixture, rows: int, num_matrices: int) -> int:
+    """Bytes of the experts that rows choose, of gate, up and down each one matrix."""
+    chosen = distinct_experts(*mixture.routing[:2], rows)
+    return int(chosen * num_matrices * mixture.width * mixture.hidden * _BYTES[mixture.form])
+
+
+def _case(
+    kind: str,
+    mixture: Mixture,
+    rows: int,
+    make: Callable[[], tuple[Any, ...]],
+    variants: Sequence[Variant],
+    expected: Callable[..., Any],
+    moved_bytes: int,
+) -> Case:
+    name = f"{mixture.name} {mixture.form} {kind}, {rows} rows"
+    return Case(name, make, variants, expected, moved_bytes, 0, within(_TOLERANCE))
+
+
+def _router(mixture: Mixture, rows: int, device: torch.device) -> Case:
+    def run(x: Tensor, *_: Tensor) -> Tensor:
+        router = _stacks(mixture, device)[2]
+        return route(x, ExpertWeights(router), mixture.routing).weights
+
+    def expected(x: Tensor, *_: Tensor) -> Tensor:
+        router = ExpertWeights(_stacks(mixture, device)[2].float())
+        return defined.route(x.float(), router, mixture.routing).weights
+
+    moved = 2 * mixture.routing.num_experts * mixture.hidden
+    make = partial(_inputs, mixture, rows, device)
+    return _case("router", mixture, rows, make, [Variant("as it is", run)], expected, moved)
+
+
+def _layer(mixture: Mixture, rows: int, device: torch.device) -> Case:
+    norm = torch.ones(mixture.hidden, device=device, dtype=torch.bfloat16)
+    routing, activation = mixture.routing, mixture.activation
+
+    def whole(x: Tensor, experts: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
+        gate_up, down, router = _stacks(mixture, device)
+        normed = rms_norm(x, norm, _EPS)
+        given = ExpertWeights(router)
+        route(normed, given, routing)  # its time, and the experts of the case
+        routed = Routed(experts, weights)
+        return mix(normed, gate_up, down, given, routed, routing, activation, residual)
+
+    def expected(x: Tensor, experts: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
+        gate_up, down, _ = _stacks(mixture, device)
+        routed, normed = Routed(experts, weights), rms_norm(x, norm, _EPS)
+        gated = defined.gate_up(normed, gate_up, None, routed, routing, activation)
+        return defined.down(gated, down, None, routed, routing, residual)
+
+    moved = _read_bytes(mixture, rows, 3) + 2 * routing.num_experts * mixture.hidden
+    make = partial(_inputs, mixture, rows, device)
+    return _case("layer", mixture, rows, make, [Variant("as it is", whole)], expected, moved)
+
+
+def _up(mixture: Mixture, rows: int, device: torch.device) -> Case:
+    from kernels.experts import few, many  # noqa: PLC0415 -- Triton, which a CPU may lack
+    from kernels.experts.tiles import Tiles  # noqa: PLC0415
+
+    routing, width, activation = mixture.routing, mixture.width, mixture.activation
+
+    def by_few(tiles: Tiles | None, x: Tensor, experts: Tensor, weights: Tensor, *_: Any) -> Tensor:  # noqa: ANN401
+        stack, routed = _stacks(mixture, device)[0], Routed(experts, weights)
+        return few.gate_up(x, stack, None, routed, width, activation, tiles)
+
+    def by_many(tiles: Tiles | None, x: Tensor, experts: Tensor, *_: Any) -> Tensor:  # noqa: ANN401
+        stack, listed = _stacks(mixture, device)[0], many.pair_list(experts, routing.num_experts)
+        return many.gate_up(x, stack, None, listed, experts.numel(), width, activation, tiles)
+
+    def expected(x: Tensor, experts: Tensor, weights: Tensor, *_: Any) -> Tensor:  # noqa: ANN401
+        stack, routed = _stacks(mixture, device)[0], Routed(experts, weights)
+        return defined.gate_up(x, stack, None, routed, routing, activation)
+
+    few_tiles = (
+        None, Tiles(4, 512), Tiles(8, 256), Tiles(8, 512), Tiles(16, 256), Tiles(16, 512),
+        Tiles(8, 1024), Tiles(8, 512, 2), Tiles(16, 512, 8),
+    )  # fmt: skip
+    variants = _variants(rows, by_few, few_tiles, by_many, _listed_tiles())
+    make = partial(_inputs, mixture, rows, device)
+    return _case(
+        "gates and ups", mixture, rows, make, variants, expected, _read_bytes(mixture, rows, 2)
+    )
+
+
+def _down(mixture: Mixture, rows: int, device: torch.device) -> Case:
+    from kernels.experts import few, many  # noqa: PLC0415 -- Triton, which a CPU may lack
+    from kernels.experts.tiles import Tiles  # noqa: PLC0415
+
+    routing = mixture.routing
+
+    def make() -> tuple[Any, ...]:
+        _, experts, weights, residual = _inputs(mixture, rows, device)
+        shape = experts.numel(), mixture.width
+        gated = torch.randn(shape, device=device, dtype=torch.bfloat16)
+        listed = many.pair_list(experts, routing.num_experts)
+        return gated, Routed(experts, weights), residual, listed
+
+    def by_few(
+        tiles: Tiles | None,
+        gated: Tensor,
+        routed: Routed,
+        residual: Tensor,
+        _: many.PairList,
+    ) -> Tensor:
+        return few.down(gated, _stacks(mixture, device)[1], None, routed, residual, tiles)
+
+    def by_many(
+        tiles: Tiles | None,
+        gated: Tensor,
+        routed: Routed,
+        residual: Tensor,
+        listed: many.PairList,
+    ) -> Tensor:
+        stack = _stacks(mixture, device)[1]
+        return many.down(gated, stack, None, listed, routed, residual, tiles)
+
+    def expected(gated: Tensor, routed: Routed, residual: Tensor, _: many.PairList) -> Tensor:
+        stack = _stacks(mixture, device)[1]
+        return defined.down(gated, stack, None, routed, routing, residual)
+
+    few_tiles = (
+        None, Tiles(2, 1024), Tiles(4, 512), Tiles(4, 1024), Tiles(8, 512), Tiles(8, 1024),
+        Tiles(16, 512), Tiles(4, 512, 2), Tiles(16, 1024, 8),
+    )  # fmt: skip
+    variants = _variants(rows, by_few, few_tiles, by_many, _listed_tiles())
+    return _case("down", mixture, rows, make, variants, expected, _read_bytes(mixture, rows, 1))
+
+
+def _listed_tiles() -> tuple[Any, ...]:
+    from kernels.experts.tiles import Tiles  # noqa: PLC0415 -- Triton, which a CPU may lack
+
+    return (
+        None, Tiles(64, 64, 4, 4), Tiles(64, 128, 4, 2), Tiles(64, 128, 4, 4), Tiles(32, 128, 4, 4),
+        Tiles(32, 256, 4, 3), Tiles(64, 256, 4, 2), Tiles(128, 64, 8, 4), Tiles(16, 256, 4, 4),
+        Tiles(64, 128, 8, 3),
+    )  # fmt: skip
+
+
+def _variants(
+    rows: int,
+    by_few: Callable[..., Any],
+    few_tiles: Sequence[Any],
+    by_many: Callable[..., Any],
+    many_tiles: Sequence[Any],
+) -> list[Variant]:
+    """Of the kernels for few rows and for many those that may serve so many rows."""
+    found = []
+    if rows <= _MOST_FEW:
+        found += [Variant(_name("few", tiles), partial(by_few, tiles)) for tiles in few_tiles]
+    if rows >= _FEWEST_LISTED:
+        found += [Variant(_name("many", tiles), partial(by_many, tiles)) for tiles in many_tiles]
+    return found
+
+
+def _name(kind: str, tiles: Any) -> str:  # noqa: ANN401
+    if tiles is None:
+        return f"{kind} as it is"
+    outputs, columns, warps, stages = tiles
+    return f"{kind} {outputs}x{columns}, {warps} warps, {stages} stages"

@@ -80,9 +80,12 @@ class Drive:
             enforces_grammars=compiler is not None,
         )
         states = PrefixStates.of(facts.snapshots, facts.block_size, save_policy)
-        room = runner.swap_room
-        swap = None if room is None else SwapSpace(room, facts.block_size)
-        blocks = BlockManager(self.num_blocks, facts.block_size, states=states, swap=swap)
+        self.tier = None if runner.tier is None else runner.tier.host_tier()
+        swaps = runner.tier is not None and runner.tier.swaps
+        swap = SwapSpace(self.tier, facts.block_size) if self.tier is not None and swaps else None
+        blocks = BlockManager(
+            self.num_blocks, facts.block_size, states=states, swap=swap, tier=self.tier
+        )
         self._scheduler = Scheduler(
             limits,
             blocks,
@@ -137,6 +140,7 @@ class Drive:
 
     def step(self) -> StepPlan | None:
         """Run one step, or launch it and collect the one before. None if there is no work."""
+        self._take_copied()
         plan = self._scheduler.plan()
         if plan is not None:
             self.num_steps += 1
@@ -145,15 +149,31 @@ class Drive:
         if not self._looks_ahead:
             if plan is not None:
                 self._commit(plan, self._runner.run(plan), is_ahead=False)
+            self._copy()
             return plan
         done = self._in_flight
         self._in_flight = None if plan is None else (plan, self._runner.launch(plan))
+        self._copy()
         if done is not None:
             self._commit(done[0], self._runner.collect(done[1]), is_ahead=self._was_ahead)
             self._was_ahead = plan is not None
             return plan or done[0]
         self._was_ahead = False
         return plan
+
+    def _take_copied(self) -> None:
+        """Take the copies from and to the host that are over."""
+        if self._runner.tier is not None:
+            copies = self._runner.tier.copies
+            for pages in copies.take_opened():
+                self._scheduler.open_pages(pages)
+            self._scheduler.transferred(copies.take_done())
+
+    def _copy(self) -> None:
+        """Begin copies behind the step that is launched."""
+        if self._runner.tier is not None:
+            for transfer in self._scheduler.transfers():
+                self._runner.tier.copies.begin(transfer)
 
     def _commit(self, plan: StepPlan, result: StepResult, *, is_ahead: bool) -> None:
         seconds = 1.0
@@ -168,7 +188,7 @@ class Drive:
         does not end.
         """
         for _ in range(_MAX_STEPS):
-            if self.step() is None:
+            if self.step() is None and not self._scheduler.is_copying:
                 self._runner.run(StepPlan(0, (), (), tuple(self._running)))
                 self.check()
                 return

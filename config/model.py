@@ -24,6 +24,7 @@ _ZMQ_URL: Final = r"^(tcp|ipc)://.+$"
 _TARGET: Final = r"^/[!-~]*$"
 _PATH: Final = r"^(/[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*)+$"
 _ENGINE_URL: Final = r"^(https?://[^/?#]+(/v1)?/?|unix:/.+)$"
+_SIZE: Final = r"^(auto|0|[1-9]\d{0,5}(MiB|GiB|TiB))$"
 NAME_IN_WORDS: Final = "letters, digits and . _ : / @ - only"
 PATTERNS: Final = {
     _NAME: NAME_IN_WORDS,
@@ -36,6 +37,7 @@ PATTERNS: Final = {
     _ZMQ_URL: "tcp://HOST:PORT or ipc://PATH",
     _TARGET: "a path that begins with /",
     _PATH: "a path below /v1 as /videos: segments behind single slashes, none begins with a dot",
+    _SIZE: "auto, 0 for none, or a size as 64GiB",
     _ENGINE_URL: "http://HOST:PORT, https://HOST:PORT or unix:/PATH",
 }
 """The patterns of this module in words."""
@@ -514,6 +516,17 @@ class KvEventsConfig(_Table, frozen=True):
     topic: str = ""
 
 
+class CacheConfig(_Table, frozen=True):
+    """`cache = { ... }`: prefixes beyond the card. `host` is the memory of the host that keeps them
+    when the card needs their place, and beyond the engine's life. "auto" is a share of the free
+    memory beside a card with memory of its own, and none otherwise.
+    """
+
+    host: Annotated[str, msgspec.Meta(pattern=_SIZE)] = "auto"
+
+
+_SIZE_UNITS: Final = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
 TEXT_ENGINE: Final = "openai"
 """Any server with OpenAI's API: it takes and gives text."""
 
@@ -551,7 +564,7 @@ class SpeculationConfig(_Table, frozen=True):
 _NATIVE_KEYS: Final = {
     "invariant": False, "prefill": "auto", "speculation": "off", "quantization": "auto",
     "kv_dtype": "auto", "head": "auto", "embedding": "auto", "snapshots": None, "host_bytes": 0,
-    "tensor_parallel": 1, "devices": (),
+    "tensor_parallel": 1, "devices": (), "cache": CacheConfig(),
 }  # fmt: skip
 
 AlertForm = Literal["json", "ntfy", "slack"]
@@ -617,7 +630,8 @@ class WorkerConfig(_Table, frozen=True):
     memory cannot hold it. `kv_tokens` is by default what memory allows, `max_seqs` as many
     sequences as these keys and values suffice for: at most 256 on a card, 16 on a CPU. A model with
     recurrent layers keeps `snapshots` states for prefixes, by default what an eighth of the memory
-    holds. `host_bytes` of page-locked host memory hold more states, and preempted sequences.
+    holds. `cache` keeps prefixes and preempted sequences in the host's memory; `host_bytes` is the
+    older name of `cache = { host = ... }`.
 
     Numbers. `quantization` "fp8" or "int4" keeps the layers' weights in 8 or 4 bits, `head` those
     of the output head; `kv_dtype` "fp8" keeps keys and values in 8 bits; "auto" is as in the
@@ -677,6 +691,7 @@ class WorkerConfig(_Table, frozen=True):
     kv_tokens: Positive | None = None
     max_seqs: Positive | None = None
     snapshots: Annotated[int, msgspec.Meta(ge=0, le=2**20)] | None = None
+    cache: CacheConfig = CacheConfig()
     host_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 0
     context_length: Positive | None = None
     max_context: Positive | None = None
@@ -734,12 +749,22 @@ class WorkerConfig(_Table, frozen=True):
         for key, unset in _NATIVE_KEYS.items() if self.engine != "native" else ():
             if getattr(self, key) != unset:
                 raise ValueError(f'`{key}` is for engine = "native", not "{self.engine}"')
+        if self.host_bytes and self.cache.host != "auto":
+            raise ValueError("`host_bytes` is the older name of `cache.host`: remove `host_bytes`")
         if self.prefill == "fp8" and self.quantization != "auto":
             raise ValueError(
                 f'quantization = "{self.quantization}" has no 16-bit weights: remove `prefill`'
             )
         if self.prefill == "fp8" and self.invariant:
             raise ValueError('prefill = "fp8" depends on the batch, so not with `invariant`')
+
+    @property
+    def host_cache_bytes(self) -> int | None:
+        """The host's memory for prefixes; None for the default."""
+        host = self.cache.host
+        if host == "auto":
+            return self.host_bytes or None
+        return 0 if host == "0" else int(host[:-3]) * _SIZE_UNITS[host[-3:]]
 
     @property
     def drafting(self) -> SpeculationConfig | None:

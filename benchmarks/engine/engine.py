@@ -63,7 +63,8 @@ class Engine:
             largest=largest_id,
             enforces_grammars=compiler is not None,
             proposer=proposer,
-            swap=runner.swap_room,
+            tier=None if runner.tier is None else runner.tier.host_tier(),
+            swaps=runner.tier is not None and runner.tier.swaps,
         )
         self._compiler = compiler
         self.books = Books(scheduler, runner)

@@ -80,7 +80,6 @@ class TroubledRunner:
     def __init__(self, inner: Any, orders: OrderBook, channels: Sequence[Any]) -> None:
         self.facts, self.eos_ids, self.model_dir = inner.facts, inner.eos_ids, inner.model_dir
         self.lookahead, self.device_use = inner.lookahead, inner.device_use
-        self.swap_room = inner.swap_room
         self._inner = inner
         self._orders = orders
         self._channels = channels

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from protocol.ids import BlockDigest
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import NO_SLOT, Chunk, Moves, Sampled, StepPlan, StepResult
+from workers.scheduler.tier import Copy, Transfer, Transferred
 
 Sample = Callable[[int], tuple[int, ...]]
 Failing = Callable[[int], bool]
@@ -37,14 +38,16 @@ class FakeRunner:
         self._has_states = has_states
         self._states: dict[int, int] = {}
         self._kept: dict[int, int] = {}
-        self._host: dict[int, list[int | None]] = {}
+        self.host: dict[int, list[int | None]] = {}
         self.num_swapped = 0
+        self.num_loaded = 0
+        self._done: list[Transferred] = []
         self.known: set[int] = set()
         self.tokens: dict[int, list[int]] = {}
         self.seq_of: dict[int, int] = {}
         self.num_computed = 0
         self._max_tokens: dict[int, int] = {}
-        self._launched: deque[StepPlan] = deque()
+        self._launched: deque[StepPlan | Transfer] = deque()
         self._slots: dict[tuple[int, int], int] = {}
         self._broken: set[int] = set()
         self._num_accepted: dict[int, int] = {}
@@ -69,7 +72,9 @@ class FakeRunner:
         was overwritten. A sequence that failed has no tokens to go on with: its later chunks write
         rubbish, as a card would.
         """
+        self._copy_ahead()
         plan = self._launched.popleft()
+        assert isinstance(plan, StepPlan)
         self._move(plan.moves)
         self._change_state(plan)
         chunks = [self._moved(chunk) for chunk in plan.chunks]
@@ -88,6 +93,39 @@ class FakeRunner:
                 self._check_drafts(chunk)
         answers = tuple(item for item in sampled if item.seq not in failed)
         return StepResult(plan.step, answers, tuple((seq, "no memory") for seq in failed))
+
+    def begin(self, transfer: Transfer) -> None:
+        """Queue copies behind the steps that are launched."""
+        self._launched.append(transfer)
+
+    def take_done(self) -> list[Transferred]:
+        """The copies before which no step is queued."""
+        self._copy_ahead()
+        done, self._done = self._done, []
+        return done
+
+    def _copy_ahead(self) -> None:
+        while self._launched and isinstance(transfer := self._launched[0], Transfer):
+            self._launched.popleft()
+            sums = [self._copy(copy, is_load=transfer.is_load) for copy in transfer.copies]
+            self._done.append(Transferred(transfer.number, tuple(sums)))
+
+    def _copy(self, copy: Copy, *, is_load: bool) -> tuple[int, ...]:
+        (page,) = copy.pages
+        places = [(copy.place, at) for at in range(self.block_size)]
+        if is_load:
+            self.num_loaded += 1
+            held = self.host[page]
+            if copy.is_state:
+                assert held[0] is not None
+                self._kept[copy.place] = held[0]
+            else:
+                self._slots.update(zip(places, held, strict=True))  # type: ignore[arg-type]
+        elif copy.is_state:
+            self.host[page] = [self._kept[copy.place]]
+        else:
+            self.host[page] = [self._slots[place] for place in places]
+        return (hash(tuple(self.host[page])),)
 
     def check_cache(self, blocks: BlockManager) -> None:
         """Every block that can be found by its content must have it, whoever wrote there last."""
@@ -118,18 +156,22 @@ class FakeRunner:
         """Out of the card first: what comes back may have gone in the same plan."""
         offsets = range(self.block_size)
         for move in moves.out:
-            for block, host in zip(move.block_ids, move.host_ids, strict=True):
-                self._host[host] = [self._slots.get((block, at)) for at in offsets]
-            if move.slot != NO_SLOT:
-                self._kept[move.slot] = self._states[move.seq]
+            for block, page in zip(move.block_ids, move.pages, strict=True):
+                self.host[page] = [self._slots.get((block, at)) for at in offsets]
+            for page in move.state_pages:
+                self.host[page] = [self._states[move.seq]]
         for move in moves.back:
             self.num_swapped += 1
-            for block, host in zip(move.block_ids, move.host_ids, strict=True):
+            for block, page in zip(move.block_ids, move.pages, strict=True):
                 self._slots.update(
                     ((block, at), held)
-                    for at, held in zip(offsets, self._host[host], strict=True)
+                    for at, held in zip(offsets, self.host[page], strict=True)
                     if held is not None
                 )
+            for page in move.state_pages:
+                (held,) = self.host[page]
+                assert held is not None
+                self._states[move.seq] = held
 
     def _change_state(self, plan: StepPlan) -> None:
         for seq in plan.ended:

@@ -198,6 +198,7 @@ class KnownDrafter:
     name = "known"
     reads_hidden = True
     cuts_anew = False
+    cache = None
     num_bytes = 0
     token_bytes = 0
 

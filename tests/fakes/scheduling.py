@@ -27,7 +27,8 @@ from workers.scheduler.drafting import Proposer
 from workers.scheduler.plan import StepPlan
 from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
-from workers.scheduler.swapping import SwapRoom, SwapSpace
+from workers.scheduler.swapping import SwapSpace
+from workers.scheduler.tier import HostTier, TierPool, TierRoom
 
 MODEL = "tiny"
 EOS = 7
@@ -48,13 +49,14 @@ def make_scheduler(
     num_states: int | None = None,
     every: int = 12,
     along: int = 8,
-    host_blocks: int = 0,
-    host_states: int | None = None,
+    host_pages: int = 0,
+    swaps: bool = True,
     proposer: Proposer | None = None,
 ) -> Scheduler:
     """A small scheduler; 7 is the end of sequence. With `usual_outputs` 0 it keeps nothing free for
     answers that grow, so blocks run out. With `num_states` its model has states, which are kept at
-    the ends of blocks, also of every `every` tokens of a prompt and `along` of an answer.
+    the ends of blocks, also of every `every` tokens of a prompt and `along` of an answer. With
+    `host_pages` it has a host tier, to which preempted sequences go if it `swaps`.
     """
     limits = SchedulerLimits(
         max_seqs,
@@ -66,9 +68,13 @@ def make_scheduler(
     )
     policy = SavePolicy(block_size, every, block_size, along, 2 * along)
     states = None if num_states is None else PrefixStates(num_states, block_size, policy)
-    room = SwapRoom(host_blocks, host_states, num_states or 0)
-    swap = SwapSpace(room, block_size) if host_blocks else None
-    blocks = BlockManager(num_blocks, block_size, states=states, swap=swap)
+    tier = None
+    if host_pages:
+        pool = TierPool(host_pages)
+        pool.open(range(host_pages))
+        tier = HostTier(TierRoom(host_pages, int(num_states is not None), 4), pool)
+    swap = SwapSpace(tier, block_size) if tier is not None and swaps else None
+    blocks = BlockManager(num_blocks, block_size, states=states, swap=swap, tier=tier)
     eos_ids = frozenset({EOS})
     scheduler = Scheduler(
         limits,
@@ -210,8 +216,11 @@ class Engine:
         block_size: int = 4,
         num_states: int | None = None,
         proposer: Proposer | None = None,
+        copies: bool = False,
         **shape: int | None,
     ) -> None:
+        """`copies`: what is cached goes to the host tier, and comes back."""
+        self.copies = copies
         own = {"num_states": num_states, "proposer": proposer}
         self.scheduler = make_scheduler(block_size=block_size, **own, **shape)
         has_states, drafts = num_states is not None, proposer is not None
@@ -227,13 +236,21 @@ class Engine:
 
     def launch(self) -> StepPlan | None:
         """Plan a step, if there is one, and let the card begin."""
+        self.take_copied()
         plan = self.scheduler.plan()
         if plan is not None:
             self.plans.append(plan)
             self.in_flight.append(plan)
             self.runner.launch(plan)
+        for transfer in self.scheduler.transfers() if self.copies else ():
+            self.runner.begin(transfer)
         self.check()
         return plan
+
+    def take_copied(self) -> None:
+        """The copies that are over."""
+        if self.copies:
+            self.scheduler.transferred(self.runner.take_done())
 
     def collect(self, sample: Sample = lambda _: (1,), failing: Failing = lambda _: False) -> None:
         """The oldest step in flight is done."""

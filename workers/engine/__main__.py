@@ -26,6 +26,7 @@ from protocol.errors import ConfigError, WireError
 from protocol.messages import ENFORCES_GRAMMARS
 from protocol.signals import die_with_parent
 from workers.engine.compile.compile_ahead import start_compiling
+from workers.host_cache import taken_fd
 from workers.ipc import (
     SUPERVISOR,
     EngineFailed,
@@ -49,10 +50,11 @@ from workers.loop import (
     start_table,
 )
 from workers.model_dir import TOKENIZER_NAME, check_text_files, read_vocab_size
-from workers.scheduler import Proposer, SwapRoom, largest_id
+from workers.scheduler import Proposer, largest_id
 
 if TYPE_CHECKING:
     from workers.engine.draft_record import DraftRecord
+    from workers.engine.tier.engine_tier import EngineTier
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -96,7 +98,7 @@ def _serve(channel: EngineChannel) -> None:
             return
         serve_external(config, channel, status, report, epoch=start.epoch)
         return
-    runner, inbox, largest, use, swap = _load(config, report, channel, start.epoch)
+    runner, inbox, largest, use, engine_tier = _load(config, report, channel, start.epoch)
     compiler = _compiler(runner, report)
     speculation, record, drafting = _speculation(config, runner)
     scheduler = scheduler_for(
@@ -108,7 +110,8 @@ def _serve(channel: EngineChannel) -> None:
         max_gap_s=inf if config.max_gap_ms is None else config.max_gap_ms / 1e3,
         enforces_grammars=compiler is not None,
         proposer=speculation,
-        swap=swap,
+        tier=None if engine_tier is None else engine_tier.host_tier(),
+        swaps=engine_tier is not None and engine_tier.swaps,
     )
     for line in start_table(
         runner.facts, config.serves, config.max_gap_ms, report.seconds(), use, drafting
@@ -130,6 +133,7 @@ def _serve(channel: EngineChannel) -> None:
         epoch=start.epoch,
         compiler=compiler,
         watch_drafts=None if record is None else record.report,
+        copies=None if engine_tier is None else engine_tier.copies,
     )
     loop.run()
     if record is not None:
@@ -138,10 +142,9 @@ def _serve(channel: EngineChannel) -> None:
 
 def _load(
     config: WorkerConfig, report: Reporter, channel: EngineChannel, epoch: int
-) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, SwapRoom | None]:
+) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, EngineTier | None]:
     """The runner of the configuration, the channel that its loop reads, a function that finds the
-    largest token id, and for a native engine its use of the device and the host memory for
-    preempted sequences.
+    largest token id, and for a native engine its use of the device and its host tier.
     """
     match config.engine:
         case "synthetic":
@@ -162,8 +165,8 @@ def _load(
             from workers.engine import runner
             from workers.engine.start import load_runner
 
-            native = load_runner(config, report, ahead)
-            return native, channel, runner.largest_id, native.device_use, native.swap_room
+            native = load_runner(config, report, ahead, taken_fd(os.environ))
+            return native, channel, runner.largest_id, native.device_use, native.tier
         case "vllm" | "sglang" | "llama-cpp" | "openai":
             raise AssertionError("the bridge serves these")
         case _:

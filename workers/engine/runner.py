@@ -32,10 +32,11 @@ from workers.engine.step.batch import SequenceState
 from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.prompt_scores import Scores, score_prompt
 from workers.engine.step.sampler import read
+from workers.engine.step.states import KeptStates
 from workers.engine.step.steps import Launched, Steps, Unsampled
-from workers.engine.step.swaps import HostRoom
+from workers.engine.tier.engine_tier import EngineTier
 from workers.loop import DeviceUse
-from workers.scheduler import NO_MOVES, Chunk, SequenceStart, StepPlan, StepResult, SwapRoom
+from workers.scheduler import NO_MOVES, Chunk, SequenceStart, StepPlan, StepResult
 
 T = TypeVar("T")
 
@@ -81,6 +82,7 @@ class Runner:
         self.model_dir = model_dir
         self.model = model
         self.cache = cache
+        self.tier: EngineTier | None = None
         self._step_bytes = step_bytes
         self._steps = steps or steps_on(model, cache, facts)
         self._vocab_size = model.config.vocab_size
@@ -110,10 +112,18 @@ class Runner:
         """Sequences whose state is kept."""
         return len(self._states)
 
+    def attach(self, tier: EngineTier) -> None:
+        """Use a host tier, which was made for these caches and states. Preempted sequences go there
+        too, but for speculation, where tokens of drafts in flight have no place yet.
+        """
+        self.tier = tier
+        tier.swaps = not self.verifies
+        self._steps.swap_with(tier.swapper)
+
     @property
-    def swap_room(self) -> SwapRoom | None:
-        """See `Steps`. None with speculation: a drafter's keys and values are not swapped."""
-        return None if self.verifies else self._steps.swap_room
+    def kept(self) -> KeptStates | None:
+        """See `Steps`."""
+        return self._steps.kept
 
     @property
     def state_bytes(self) -> int:
@@ -371,10 +381,9 @@ def steps_on(
     facts: EngineFacts,
     spare_bytes: int = 0,
     drafting: Drafting = Drafting(),  # noqa: B008 - a constant
-    on_host: HostRoom | None = None,
 ) -> Steps:
     """The steps of the model's device. CUDA graphs leave `spare_bytes` of the card to the largest
-    step. `on_host`: what the host's memory holds of states and of preempted sequences.
+    step.
     """
     is_on, drafter, clock = drafting
     if model.device.type == "cuda":
@@ -385,9 +394,8 @@ def steps_on(
             spare_bytes=spare_bytes,
             drafter=drafter,
             verifies=is_on,
-            on_host=on_host,
         )
-    return HostSteps(model, cache, facts, drafter, on_host, verifies=is_on, clock=clock)
+    return HostSteps(model, cache, facts, drafter, verifies=is_on, clock=clock)
 
 
 def largest_id(ids: array[int]) -> int:

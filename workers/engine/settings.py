@@ -16,11 +16,9 @@ from protocol.errors import ConfigError
 from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, RETAINS, SCORES_PROMPTS, EngineFacts
 from workers.engine.load.quantize import Stored
 from workers.engine.memory.state_size import (
-    HostDivision,
     StateDemand,
     StateMemory,
     choose_states,
-    divide_host,
 )
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
@@ -184,18 +182,8 @@ def states(
     wanted = config.max_seqs, config.snapshots, _most_seqs(device)
     is_drafting = config.drafting is not None
     ring = shape.ring_bytes(dtype.itemsize, MOST_TAKEN_BACK) if is_drafting else 0
-    host_bytes = host_division(config, shape, dtype).prefix_bytes
-    demand = StateDemand(each, *wanted, host_bytes, ring)
+    demand = StateDemand(each, *wanted, ring)
     return choose_states(room, demand, is_card=is_card(device))
-
-
-def host_division(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> HostDivision:
-    """The division of the host's memory. An engine that verifies drafts swaps no sequence, because
-    a drafting network's keys and values are not swapped.
-    """
-    block = shape.token_numbers * kv_dtype(config, dtype).itemsize * config.block_size
-    swaps = config.drafting is None
-    return divide_host(config.host_bytes, block, shape.state_bytes(dtype.itemsize), swaps=swaps)
 
 
 def probe_facts(

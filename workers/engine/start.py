@@ -21,8 +21,7 @@ from workers.engine.drafting.demand import ROWS_OF_A_PASS
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import has_own_head, load_drafter
 from workers.engine.load.checkpoint import Report
-from workers.engine.memory.budget import MemoryRoom, host_room, num_processors
-from workers.engine.memory.host_pool import HostPool
+from workers.engine.memory.budget import MemoryRoom, num_processors
 from workers.engine.memory.kv_size import KvDemand, choose_blocks
 from workers.engine.memory.out_of_memory import is_of_host, is_out_of_memory, shortage
 from workers.engine.memory.state_size import StateMemory
@@ -40,7 +39,6 @@ from workers.engine.runner import Drafting, Runner, steps_on
 from workers.engine.settings import (
     compute_dtype,
     engine_facts,
-    host_division,
     kv_dtype,
     layer_change,
     probe_facts,
@@ -48,7 +46,7 @@ from workers.engine.settings import (
     vocabulary_form,
     window,
 )
-from workers.engine.step.swaps import HostRoom
+from workers.engine.tier.sizing import open_tier
 from workers.engine.warm_up import warm_up
 from workers.model_dir import drafter_dir, local_dir
 
@@ -63,12 +61,14 @@ def load_runner(
     report: Report,
     ahead: CompileAhead | None = None,
     ranks: Ranks | None = None,
+    cache_fd: int | None = None,
 ) -> Runner:
     """Find the model, load its weights, take memory for keys and values, warm up.
 
     `ahead` compiles kernels for the start. With `ranks` this process loads its share of the model,
-    and all ranks load at the same time, because the first steps are theirs together. Raises
-    `ConfigError`, one line that says what is wrong and what to do.
+    and all ranks load at the same time, because the first steps are theirs together. `cache_fd` is
+    the supervisor's region of host memory. Raises `ConfigError`, one line that says what is wrong
+    and what to do.
     """
     with _phase(report, "device", config.device):
         if config.device != "cpu" and torch.cuda.is_available():
@@ -108,9 +108,9 @@ def load_runner(
         limits = (None, 0) if kept is None else (kept.num_seqs, kept.num_snapshots)
         facts = engine_facts(config, model, window(config, shape), num_blocks, *limits)
         chosen = Drafting(config.drafting is not None, drafter)
-        on_host = _on_host(config, model, kept)
-        steps = steps_on(model, cache, facts, spare_bytes, chosen, on_host)
+        steps = steps_on(model, cache, facts, spare_bytes, chosen)
         runner = Runner(model, cache, facts, model_dir, steps, step_bytes, verifies=chosen.is_on)
+        open_tier(config, runner, cache_fd, report)
         warm_up(runner)
     if kernels is not None:
         texts = [kernels.summary()] + ([] if ahead is None else [ahead.summary()])
@@ -282,18 +282,6 @@ def _num_blocks(
     if model.ranks is not None:
         num_blocks = model.ranks.least(num_blocks)
     return num_blocks, meter.passing_bytes, step_bytes
-
-
-def _on_host(config: WorkerConfig, model: Network, kept: StateMemory | None) -> HostRoom | None:
-    """The host memory for states of prefixes and preempted sequences, if any. Raises
-    `ConfigError`.
-    """
-    num_prefixes = 0 if kept is None else kept.num_on_host
-    _, *swapped = host_division(config, model.config, model.weights.embedding.dtype)
-    if num_prefixes == 0 and not any(swapped):
-        return None
-    pool = HostPool(config.host_bytes, host_room(), locks=model.device.type == "cuda")
-    return HostRoom(pool, num_prefixes, *swapped)
 
 
 def _take_caches(

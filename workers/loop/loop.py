@@ -67,9 +67,9 @@ from workers.scheduler import (
     Proposer,
     Scheduler,
     SchedulerLimits,
-    SwapRoom,
     SwapSpace,
 )
+from workers.scheduler.tier import HostTier, Transfer, Transferred
 
 __all__ = ["Channel", "Compiled", "EngineBroken", "EngineLoop", "GrammarCompiler", "Runner"]
 
@@ -87,6 +87,9 @@ on an H200, so captures take at most a tenth of the time."""
 
 COMPILING_POLL_S: Final = 0.001
 """How often an idle engine checks for compiled grammars; most take about as long."""
+
+COPYING_POLL_S: Final = 0.0005
+"""How often an engine without a step checks for the end of copies: one of 64 MiB takes 1.2 ms."""
 _FIRST_CONTROL_TAG: Final = 64
 
 
@@ -114,6 +117,21 @@ class GrammarCompiler(Protocol):
         """The grammars that have been compiled since the last call."""
 
 
+class Copies(Protocol):
+    """Copies prefixes between the device and the host's memory, beside the steps. Only the loop's
+    thread calls it.
+    """
+
+    def begin(self, transfer: Transfer) -> None:
+        """Begin a transfer behind the steps that are launched."""
+
+    def take_done(self) -> list[Transferred]:
+        """The transfers that have ended since the last call."""
+
+    def take_opened(self) -> list[range]:
+        """The pages of the host that can be used from now on."""
+
+
 class Channel(Protocol):
     """The source and destination of frames; a frame is a link and a payload."""
 
@@ -139,9 +157,11 @@ class EngineLoop(Generic[InFlight]):
         clock: Callable[[], float] = time.monotonic,
         compiler: GrammarCompiler | None = None,
         watch_drafts: Callable[[bool], str] | None = None,
+        copies: Copies | None = None,
     ) -> None:
         """`compiler` None: the scheduler refuses all grammars. `watch_drafts` is called with each
         `Load` and told whether the engine is busy; it returns a warning for operators, or "".
+        `copies` are those of the scheduler's host tier, if it has one.
         """
         if scheduler.lookahead > runner.lookahead:
             raise ValueError(f"the runner looks {runner.lookahead} steps ahead: {scheduler!r}")
@@ -152,6 +172,7 @@ class EngineLoop(Generic[InFlight]):
         self._clock = clock
         self._compiler = compiler
         self._watch_drafts = watch_drafts
+        self._copies = copies
         self._num_compiling = 0
         self._pipeline = Pipeline(runner, status, scheduler.step_cost, clock)
         self._out: list[tuple[int, bytes]] = []
@@ -161,15 +182,17 @@ class EngineLoop(Generic[InFlight]):
         self._prepare_at = clock() + PREPARE_EVERY_S
         self._draining = False
         self._leaving = False
+        self._is_stalled = False
 
     def run(self) -> None:
         """Serve until `Shutdown`. Raises `EngineBroken` when steps fail again and again."""
         while True:
             # With work the next step must not wait. Without work only a frame can bring some, so
             # the runner may prepare for later steps until a frame comes.
-            can_wait = not self._is_busy and not self._pipeline.prepare(pending_only=False)
-            patience_s = COMPILING_POLL_S if self._num_compiling else None
-            for link, payload in self._channel.take(patience_s if can_wait else 0.0):
+            can_wait = self._is_stalled or (
+                not self._is_busy and not self._pipeline.prepare(pending_only=False)
+            )
+            for link, payload in self._channel.take(self._patience_s() if can_wait else 0.0):
                 self._take_frame(link, payload)
             if self._leaving:
                 return
@@ -179,13 +202,28 @@ class EngineLoop(Generic[InFlight]):
     def _is_busy(self) -> bool:
         return self._scheduler.has_work or len(self._pipeline) > 0
 
+    def _patience_s(self) -> float | None:
+        """How long to wait for a frame while there is no step."""
+        if self._copies is not None and self._scheduler.is_copying:
+            return COPYING_POLL_S
+        return COMPILING_POLL_S if self._num_compiling else None
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether nothing is in flight and copies are under way, for which all sequences wait."""
+        return not len(self._pipeline) and self._scheduler.is_copying
+
     def _turn(self) -> None:
         if self._num_compiling:
             self._take_compiled()
+        if self._copies is not None:
+            self._take_copied(self._copies)
         self._queue(self._scheduler.expire(self._clock()))
         self._queue(self._scheduler.take_events())
         self._status.busy = self._is_busy
         has_planned = self._launch()
+        if self._copies is not None:
+            self._copy(self._copies)
         if not has_planned or not 0.0 < self._pipeline.expected_s < BRIEF_STEP_S:
             self._report_load(busy=self._is_busy)
             self._flush()
@@ -194,6 +232,7 @@ class EngineLoop(Generic[InFlight]):
         self._collect(leave=self._scheduler.lookahead if goes_on else 0)
         if not has_planned:  # the tokens just committed may allow a plan; nothing is in flight
             has_planned = self._launch()
+        self._is_stalled = not has_planned and self._copies is not None and self._is_waiting
         self._prepare_while_busy()
         self._status.busy = is_busy = self._is_busy
         self._report_load(busy=is_busy, has_worked=has_planned)
@@ -201,6 +240,19 @@ class EngineLoop(Generic[InFlight]):
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
         self._flush()
+
+    def _take_copied(self, copies: Copies) -> None:
+        """Take copies that are over, before a plan that may use them."""
+        for pages in copies.take_opened():
+            self._scheduler.open_pages(pages)
+        self._scheduler.transferred(copies.take_done())
+
+    def _copy(self, copies: Copies) -> None:
+        """Begin copies behind the steps that are launched: what they read and write is as these
+        steps leave it.
+        """
+        for transfer in self._scheduler.transfers():
+            copies.begin(transfer)
 
     def _launch(self) -> bool:
         """Start the next step, if there is one."""
@@ -331,10 +383,11 @@ def scheduler_for(
     max_gap_s: float = inf,
     enforces_grammars: bool = False,
     proposer: Proposer | None = None,
-    swap: SwapRoom | None = None,
+    tier: HostTier | None = None,
+    swaps: bool = False,
 ) -> Scheduler:
-    """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`. `swap`
-    is the host memory for preempted sequences, if any.
+    """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`. `tier`
+    is the host tier, if there is one, to which preempted sequences go if it `swaps`.
     """
     facts = runner.facts
     limits = SchedulerLimits(
@@ -349,8 +402,8 @@ def scheduler_for(
     )
     states = PrefixStates.of(facts.snapshots, facts.block_size)
     num_blocks = facts.kv_tokens // facts.block_size
-    space = None if swap is None else SwapSpace(swap, facts.block_size)
-    blocks = BlockManager(num_blocks, facts.block_size, states=states, swap=space)
+    space = SwapSpace(tier, facts.block_size) if tier is not None and swaps else None
+    blocks = BlockManager(num_blocks, facts.block_size, states=states, swap=space, tier=tier)
     return Scheduler(
         limits,
         blocks,

@@ -23,7 +23,7 @@ from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Outgoing, Scheduler, SchedulerLimits
 from workers.scheduler.sequence import Key
 from workers.scheduler.step_cost import StepCost
-from workers.scheduler.swapping import SwapRoom, SwapSpace
+from workers.scheduler.swapping import SwapSpace
 
 __all__ = [
     "CARD_SEQS",
@@ -51,7 +51,6 @@ __all__ = [
     "StepMeter",
     "StepPlan",
     "StepResult",
-    "SwapRoom",
     "SwapSpace",
     "largest_id",
     "most_sequences",

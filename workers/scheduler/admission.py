@@ -112,7 +112,9 @@ class SubmissionReader:
             max_outputs=max_outputs,
             stop_ids=stop_ids,
             deadline_at=None if submit.deadline_s is None else now + submit.deadline_s,
-            table=BlockTable(_root_digest(submit.model, adapter, submit.salt)),
+            table=BlockTable(
+                _root_digest(submit.model, adapter, submit.salt), is_private=bool(submit.salt)
+            ),
         )
 
     @property

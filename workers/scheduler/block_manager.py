@@ -30,6 +30,7 @@ from workers.scheduler.planned_blocks import PlannedBlocks
 from workers.scheduler.retention import Expectation, KeptChains
 from workers.scheduler.saving import PrefixStates
 from workers.scheduler.swapping import SwapSpace
+from workers.scheduler.tier import HostTier, Kind, Name
 
 _NOT_CACHED: Final = -1
 
@@ -54,7 +55,8 @@ class BlockManager:
 
     `planned` are blocks that their holders will compute. `states` are given for a model with
     recurrent layers: a sequence can begin only from a saved state, so cached blocks beyond the
-    deepest one are no hit. `swap` keeps in the host's memory what a preempted sequence loses.
+    deepest one are no hit. `swap` keeps in the host's memory what a preempted sequence loses, and
+    `tier` what the prefix cache has. Events say what a tier has, whichever it is.
 
     A long prompt has a thousand blocks, whose handling delays its first token and the next step. So
     methods take many blocks and loop over them without a call for each.
@@ -69,6 +71,7 @@ class BlockManager:
         digests: Digests = chained_digests,
         states: PrefixStates | None = None,
         swap: SwapSpace | None = None,
+        tier: HostTier | None = None,
     ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing")
@@ -89,8 +92,14 @@ class BlockManager:
         self.planned = PlannedBlocks()
         self.states = states
         self.swap = swap
+        self.tier = tier
         if states is not None:
             states.pool.events = self._events
+            states.pool.tier = tier
+        if tier is not None:
+            tier.changed = self._announce
+            if states is not None:
+                tier.pin_state, tier.unpin_state = states.pool.pin, states.pool.unpin
 
     def __repr__(self) -> str:
         return (
@@ -169,6 +178,31 @@ class BlockManager:
         if num_full > table.num_stored:
             self.planned.announce(table, num_full, self._found_at_once)
 
+    def take_for_load(self, table: BlockTable, num_cached: int, num_blocks: int) -> list[int]:
+        """Let an empty `table` hold the cached blocks of its first `num_cached` digests, and as
+        many new ones behind them as make `num_blocks`. Returns the new ones, which the caller
+        fills. Ask `can_admit` first.
+        """
+        found = self._found(table.digests[:num_cached])
+        self._hold(found, table.digests)
+        new = self._allocate(num_blocks - num_cached)
+        table.extend([*found, *new])
+        table.num_stored = num_cached
+        return new
+
+    def free_among(self, digests: Sequence[BlockDigest]) -> tuple[tuple[int, ...], int]:
+        """The cached blocks of leading digests, and how many of them no sequence holds."""
+        found = self._found(digests)
+        return tuple(found), [self._num_holders[block_id] for block_id in found].count(0)
+
+    def clear(self) -> int:
+        """Forget all cached blocks that no sequence holds, on all tiers. Returns how many entries
+        went.
+        """
+        gone = self._victims(len(self._kept))
+        self._blank.extend(gone)
+        return len(gone) + (0 if self.tier is None else self.tier.clear())
+
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
         """Make `table` hold `num_tokens` tokens; False, with nothing changed, if too few blocks are
         free.
@@ -213,6 +247,8 @@ class BlockManager:
         """
         self.planned.withdraw(table)
         chain = table.digests[: table.num_stored]
+        if self.tier is not None and not table.is_private:
+            self.tier.used(chain[::-1])
         num_stored, block_ids = table.num_stored, table.clear()
         num_holders = self._num_holders
         free: list[BlockDigest] = []
@@ -235,8 +271,13 @@ class BlockManager:
         """All digests of the prefix cache. Call `take_events` first: events from before the
         snapshot must not follow it.
         """
-        states = () if self.states is None else self.states.pool.saved
-        return self._events.snapshot(self._by_digest, states)
+        saved = [] if self.states is None else self.states.pool.saved
+        if self.tier is None:
+            return self._events.snapshot(self._by_digest, saved)
+        blocks, states = self.tier.known()
+        return self._events.snapshot(
+            dict.fromkeys([*self._by_digest, *blocks]), dict.fromkeys([*saved, *states])
+        )
 
     def check_integrity(self, tables: Collection[BlockTable]) -> None:
         """Raise `IntegrityError` unless `tables` are exactly what is held. O(blocks)."""
@@ -246,6 +287,14 @@ class BlockManager:
         self.planned.check_integrity(tables, self._found_at_once)
         if self.states is not None:
             self.states.pool.check_integrity(self._by_digest)
+
+    def _announce(self, name: Name, is_known: bool) -> None:
+        """A block or a state came into the first tier that has it, or left the last."""
+        events = self._events
+        if name.kind is Kind.BLOCK:
+            (events.stored if is_known else events.dropped)(name.digest)
+        else:
+            (events.saved if is_known else events.forgotten)(name.digest)
 
     @property
     def _found_at_once(self) -> Container[BlockDigest]:
@@ -267,7 +316,11 @@ class BlockManager:
             self._by_digest[digest] = block_id
             if index:
                 self._kept.stored_behind(table.digests[index - 1])
-            self._events.stored(digest)
+            if self.tier is None or table.is_private:
+                self._events.stored(digest)
+            else:
+                before = table.digests[index - 1] if index else table.root
+                self.tier.computed(digest, block_id, before, block, is_first=index == 0)
         elif self._holds(twin, block, parent):
             self._hold((twin,), (digest,))
             self._let_go_blank((table.replace(index, twin),))
@@ -320,14 +373,17 @@ class BlockManager:
 
     def _evict(self, block_ids: Sequence[int]) -> None:
         """Forget what these blocks cached."""
+        tier = self.tier
         for block_id in block_ids:
             evicted = self._cached[block_id]
             if evicted is not None:
-                del self._by_digest[evicted.digest]
+                digest = evicted.digest
+                del self._by_digest[digest]
                 self._cached[block_id] = None
-                self._events.dropped(evicted.digest)
+                if tier is None or not tier.left(Kind.BLOCK, digest):
+                    self._events.dropped(digest)
                 if self.states is not None:
-                    self.states.pool.forget(evicted.digest)
+                    self.states.pool.forget(digest)
 
     def _let_go_blank(self, block_ids: Sequence[int]) -> None:
         """Take back blocks without content: they are reused first, the last of them before all."""

@@ -20,6 +20,7 @@ class BlockTable:
     - `num_awaited`: another sequence waits for the blocks before this index.
     - `awaited_states`: in a model with recurrent states, other sequences wait for the states behind
       these numbers of blocks.
+    - `is_private`: its blocks never leave the card.
     - `is_cacheable` becomes False at a hash collision: the blocks behind it would have another
       sequence's block as their parent.
     - `ids` are the `block_ids` as a tuple, or None if they changed since `freeze`.
@@ -31,14 +32,16 @@ class BlockTable:
         "digests",
         "ids",
         "is_cacheable",
+        "is_private",
         "num_announced",
         "num_awaited",
         "num_stored",
         "root",
     )
 
-    def __init__(self, root: BlockDigest) -> None:
+    def __init__(self, root: BlockDigest, *, is_private: bool = False) -> None:
         self.root = root
+        self.is_private = is_private
         self.block_ids: list[int] = []
         self.digests: list[BlockDigest] = []
         self.num_stored = 0

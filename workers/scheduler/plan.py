@@ -100,14 +100,14 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 class Move(msgspec.Struct, frozen=True, gc=False):
     """A copy of a preempted sequence's keys and values: block i of `block_ids` on the card from or
-    to block i of `host_ids`. A copy to the host also takes the recurrent state, to `slot` of the
-    prefix states, if the model has one.
+    to page i of `pages` on the host; and of its recurrent state, from or to `state_pages`, if the
+    model has one.
     """
 
     seq: int
     block_ids: tuple[int, ...]
-    host_ids: tuple[int, ...]
-    slot: int = NO_SLOT
+    pages: tuple[int, ...]
+    state_pages: tuple[int, ...] = ()
 
 
 class Moves(msgspec.Struct, frozen=True, gc=False):

@@ -18,6 +18,7 @@ from msgspec import structs
 from workers.scheduler.admission import SchedulerLimits
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.drafting import to_draft, with_drafts
+from workers.scheduler.loading import HostLoads
 from workers.scheduler.plan import Chunk, SequenceStart
 from workers.scheduler.prompt_budget import PromptBudget
 from workers.scheduler.prompt_shares import share
@@ -46,6 +47,7 @@ def choose(
     drafts: Mapping[int, tuple[int, ...]],
     draft_depth: int,
     moves: Mapping[int, int],
+    loads: HostLoads | None = None,
 ) -> StepChoice:
     """The chunks of the next step. Allocates their blocks and moves sequences between the queues.
 
@@ -64,7 +66,7 @@ def choose(
     may_start = num_preempted == 0 and len(queues.waiting) > 0
     started: list[SequenceStart] = []
     if prefills or may_start:
-        starts = Starts(queues, blocks, limits.max_running if may_start else 0)
+        starts = Starts(queues, blocks, limits.max_running if may_start else 0, loads)
         chunks += _prompts(prefills, starts, chunks, limits, cost, blocks)
         started = starts.started
     if draft_depth:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import count
 from typing import final
@@ -24,6 +24,7 @@ from workers.scheduler.concurrency import USUAL_OUTPUTS, Concurrency, peak_growt
 from workers.scheduler.drafting import Proposer, candidates_of, drafts_ahead
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
+from workers.scheduler.loading import HostLoads
 from workers.scheduler.plan import NO_MOVES, StepPlan, StepResult
 from workers.scheduler.planning import StepChoice, choose
 from workers.scheduler.prompt_budget import LEAST_TOKENS
@@ -31,6 +32,7 @@ from workers.scheduler.queues import Queues
 from workers.scheduler.retention import Expectation
 from workers.scheduler.sequence import Ending, Key, Sequence
 from workers.scheduler.step_cost import StepCost
+from workers.scheduler.tier import Transfer, Transferred
 
 __all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
 
@@ -75,6 +77,7 @@ class Scheduler:
         pool_tokens = blocks.num_blocks * blocks.block_size
         self._reader = SubmissionReader(limits, pool_tokens, models, eos_ids, largest)
         self._queues = Queues()
+        self._loads = None if blocks.tier is None else HostLoads(blocks, blocks.tier)
         self._concurrency = Concurrency(limits.max_seqs, usual_outputs)
         self._intake_queue = IntakeQueue(limits.max_waiting)
         # These have a place but no blocks yet.
@@ -97,7 +100,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a sequence lives that does not wait for its grammar. Then `plan` returns a plan,
-        unless a step is in flight.
+        unless a step is in flight, or all of them wait for loads from the host (`is_loading`).
         """
         return self._queues.num_live > 0  # the intake queue is empty while a place is free
 
@@ -197,7 +200,7 @@ class Scheduler:
             num_sequences = max(1, len(self._queues.running))
             depth = self._proposer.num_to_draft(num_sequences, self._draft_room(0))
         limits, cost = self._limits, self.step_cost
-        choice = choose(self._queues, self._blocks, limits, cost, drafts, depth, moves)
+        choice = choose(self._queues, self._blocks, limits, cost, drafts, depth, moves, self._loads)
         self._num_preemptions += choice.num_preempted
         if choice.num_preempted:
             self._concurrency.preempted()
@@ -245,6 +248,41 @@ class Scheduler:
         outcome = apply(plan, result, self._queues, self._blocks)
         endings = [self._end(sequence, ending) for sequence, ending in outcome.ended]
         return (*outcome.messages, *endings, *self.take_events())
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a load from the host is under way."""
+        return self._blocks.tier is not None and self._blocks.tier.is_loading
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether copies from or to the host are under way, or can begin."""
+        tier = self._blocks.tier
+        return tier is not None and (tier.is_copying or tier.has_to_store)
+
+    def transfers(self) -> list[Transfer]:
+        """The copies from and to the host that begin now; call it when the steps that are planned
+        are launched, and before the next is planned.
+        """
+        tier = self._blocks.tier
+        return [] if tier is None else tier.transfers()
+
+    def transferred(self, over: Iterable[Transferred]) -> None:
+        """Take copies that are over."""
+        assert self._blocks.tier is not None
+        for transfer in over:
+            self._blocks.tier.over(transfer)
+
+    def open_pages(self, pages: Iterable[int]) -> None:
+        """These pages of the host can be used from now on."""
+        assert self._blocks.tier is not None
+        self._blocks.tier.pool.open(pages)
+
+    def clear_cache(self) -> int:
+        """Forget cached prefixes that no sequence uses, on all tiers. Returns how many blocks and
+        states went.
+        """
+        return self._blocks.clear()
 
     def took(self, plan: StepPlan, result: StepResult, seconds: float, *, is_ahead: bool) -> None:
         """Tell the proposer how long a committed step took; see `Proposer.took`."""
@@ -303,7 +341,8 @@ class Scheduler:
             chunk.seq for plan in self._in_flight for chunk in plan.chunks if chunk.samples
         )
         self._queues.check_progress(pending)
-        self._blocks.check_integrity([sequence.table for sequence in running.values()])
+        loading = [] if self._loads is None else self._loads.tables
+        self._blocks.check_integrity([*[one.table for one in running.values()], *loading])
         if self._blocks.swap is not None:
             self._blocks.swap.check_integrity(self._queues.waiting.values())
 

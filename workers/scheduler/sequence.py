@@ -20,6 +20,7 @@ from protocol.sampling import SamplingParams
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import NO_SLOT, SequenceStart
 from workers.scheduler.retention import Expectation
+from workers.scheduler.tier import Name
 
 NEVER: Final = sys.maxsize
 """In place of a position: none is as large, so none is ever reached."""
@@ -41,13 +42,13 @@ class Ending(NamedTuple):
 
 
 class Swapped(NamedTuple):
-    """Where the host keeps the first `num_tokens` tokens of a preempted sequence: its blocks of
-    keys and values, and the slot of its recurrent state, or `NO_SLOT`.
+    """Where the host keeps the first `num_tokens` tokens of a preempted sequence: a page for each
+    block of keys and values, and those of its recurrent state, if it has one.
     """
 
-    host_ids: tuple[int, ...]
+    pages: tuple[int, ...]
     num_tokens: int
-    slot: int
+    state_pages: tuple[int, ...]
 
 
 @final
@@ -90,6 +91,8 @@ class Sequence:
     - `grammar` belongs to the runner. It is None while the sequence `is_compiling`.
     - `reads_tokens`: its draws depend on the tokens sampled before (penalties, a grammar).
     - `expected`: its conversation, and what is expected of it after this sequence, once known.
+    - `awaits_host`: what is on its way from the host to the card. Until it is there this one does
+      not start. `num_loads` counts the loads that it began since its last start.
     - `swapped`: where the host keeps it, if it was preempted and swapped out.
     - `state`: where its recurrent state is saved and restored, in models that have one.
     """
@@ -97,6 +100,7 @@ class Sequence:
     __slots__ = (
         "attempt",
         "awaits",
+        "awaits_host",
         "deadline_at",
         "dimensions",
         "embeds",
@@ -114,6 +118,7 @@ class Sequence:
         "num_cached",
         "num_drafted",
         "num_due",
+        "num_loads",
         "num_outputs",
         "num_planned",
         "num_prompt",
@@ -176,6 +181,8 @@ class Sequence:
         self.turn = 0
         self.state = RecurrentState()
         self.awaits: BlockDigest | None = None
+        self.awaits_host: Name | None = None
+        self.num_loads = 0
         self.swapped: Swapped | None = None
         self.expected: tuple[bytes, Expectation] | None = None
 

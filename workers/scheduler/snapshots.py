@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 from protocol.ids import BlockDigest
 from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.integrity import require
+from workers.scheduler.tier import HostTier, Kind
 
 
 class Hit(NamedTuple):
@@ -123,8 +124,8 @@ class SnapshotPool:
 
     def __init__(self, num_slots: int, events: BlockEvents | None = None) -> None:
         self.events = events or BlockEvents()
+        self.tier: HostTier | None = None
         self.num_slots = num_slots
-        # The last slots may be in the host's memory: they are taken last.
         self._free = list(range(num_slots))[::-1]
         self._snapshots: dict[BlockDigest, _Snapshot] = {}
         self._by_slot: dict[int, _Snapshot] = {}
@@ -169,6 +170,8 @@ class SnapshotPool:
             if found is not None and found.is_saved:
                 if is_next and found.place.is_unsure:
                     found.place = Place.END
+                    if self.tier is not None:
+                        self.tier.settled(digest)
                 found.used_at = self._num_saved
                 found.pins += 1
                 return Hit(found.num_blocks, found.slot)
@@ -199,7 +202,9 @@ class SnapshotPool:
         found = self._by_slot[slot]
         if self._snapshots.get(found.digest) is found:
             found.is_saved = True
-            self.events.saved(found.digest)
+            is_final = found.place is not Place.ANSWER
+            if self.tier is None or not self.tier.saved(found.digest, slot, is_final=is_final):
+                self.events.saved(found.digest)
             self._give_up_for(found)
         if not found.place.is_unsure:  # an answer's snapshots are one that moves on
             self._num_saved += 1
@@ -213,6 +218,10 @@ class SnapshotPool:
             self._remove(found)
         else:
             self._release(found)
+
+    def pin(self, slot: int) -> None:
+        """Keep the state of a slot, which holds one, until `unpin`."""
+        self._by_slot[slot].pins += 1
 
     def unpin(self, slot: int) -> None:
         """The state of a hit was read: its slot may be reused."""
@@ -269,7 +278,7 @@ class SnapshotPool:
     def _remove(self, found: _Snapshot) -> None:
         """Make a snapshot unfindable. Its slot is free once it is not pinned any more."""
         del self._snapshots[found.digest]
-        if found.is_saved:
+        if found.is_saved and (self.tier is None or not self.tier.left(Kind.STATE, found.digest)):
             self.events.forgotten(found.digest)
         if found.parent is not None:
             found.parent.children.remove(found)

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, final
 
 from workers.scheduler.block_manager import BlockManager, PrefixHit
+from workers.scheduler.loading import HostLoads
 from workers.scheduler.plan import SequenceStart
 from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Sequence
@@ -44,11 +45,18 @@ class Candidate(NamedTuple):
 
 @final
 class Starts:
-    """The starts of one plan, in order of arrival; sequences that wait for a block are passed over.
-    `started` are those that the runner has not seen before.
+    """The starts of one plan, in order of arrival; sequences that wait for a block, or for `loads`
+    from the host, are passed over. `started` are those that the runner has not seen before.
     """
 
-    def __init__(self, queues: Queues, blocks: BlockManager, max_running: int) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        blocks: BlockManager,
+        max_running: int,
+        loads: HostLoads | None = None,
+    ) -> None:
+        self._loads = loads
         self.started: list[SequenceStart] = []
         self._queues = queues
         self._blocks = blocks
@@ -89,6 +97,7 @@ class Starts:
         if self._blocks.swap is not None:
             self._blocks.swap.bring_back(sequence, len(hit.block_ids))
         sequence.num_planned = num_cached
+        sequence.num_loads = 0
         if not sequence.is_started:
             sequence.is_started = True
             sequence.num_cached = min(num_cached, sequence.num_prompt)
@@ -108,12 +117,12 @@ class Starts:
         if self._waiting is None:
             self._waiting = iter(list(queues.waiting.values()))
         for sequence in self._waiting:
-            if sequence.awaits is not None and sequence.awaits in blocks.planned:
+            if self._is_awaiting(sequence):
                 continue
             num_tokens = len(sequence.token_ids)
-            hit = blocks.match(sequence.table, sequence.token_ids)
-            if sequence.num_top is not None:
-                hit = _NO_HIT  # the cache holds no logits
+            hit = self._hit(sequence, reserve)
+            if hit is None:
+                continue
             num_cached = len(hit.block_ids) * blocks.block_size
             if self._waits(sequence, hit, num_tokens - num_cached):
                 continue
@@ -125,6 +134,21 @@ class Starts:
                 self._prepare_states(sequence, hit)
             return Candidate(sequence, hit, num_cached, num_tokens - num_cached)
         return None
+
+    def _hit(self, sequence: Sequence, reserve: int) -> PrefixHit | None:
+        """What a sequence finds on the card; None if it waits for a load from the host."""
+        hit = self._blocks.match(sequence.table, sequence.token_ids)
+        if sequence.num_top is not None:
+            return _NO_HIT  # the cache holds no logits
+        if self._loads is not None and self._loads.waits(sequence, hit, reserve):
+            return None
+        return hit
+
+    def _is_awaiting(self, sequence: Sequence) -> bool:
+        """Whether what a sequence waits for is under way: a block of another, or a load."""
+        if sequence.awaits is not None and sequence.awaits in self._blocks.planned:
+            return True
+        return self._loads is not None and self._loads.is_coming(sequence)
 
     def _prepare_states(self, sequence: Sequence, hit: PrefixHit) -> None:
         """Pin the recurrent state that the sequence begins with, so that no other start of this

@@ -1,61 +1,52 @@
-"""Which preempted sequences lie in the host's memory, and in which of its blocks.
+"""Which preempted sequences lie in the host's memory, and in which of its pages.
 
-Owns the host's blocks, and the copies to make before the next step. Must not know when a sequence
-is preempted or begins again, nor tensors.
+Owns the pages of swapped sequences, and the copies to make before the next step. Must not know when
+a sequence is preempted or begins again, nor tensors.
 
 Copies take effect in the order of the plans: the card's blocks are read before a step writes to
-them for their next owner, and the host's blocks are free as soon as a plan copies them back.
+them for their next owner, and the host's pages are free as soon as a plan copies them back. The
+pages come from the pool of the host tier, whose entries make room for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, final
+from typing import final
 
 from workers.scheduler.integrity import require
-from workers.scheduler.plan import NO_MOVES, NO_SLOT, Move, Moves
+from workers.scheduler.plan import NO_MOVES, Move, Moves
 from workers.scheduler.sequence import Sequence, Swapped
-
-
-class SwapRoom(NamedTuple):
-    """What a host has for preempted sequences: `num_blocks` blocks of keys and values, and
-    `num_states` slots for recurrent states, None for a model without. The first of these slots has
-    the number `first_slot`; smaller numbers are those of prefix states.
-    """
-
-    num_blocks: int
-    num_states: int | None = None
-    first_slot: int = 0
+from workers.scheduler.tier import HostTier
 
 
 @final
 class SwapSpace:
-    """The host's blocks of `block_size` tokens, and its slots for states."""
+    """The pages of `tier` that preempted sequences have, for blocks of `block_size` tokens."""
 
-    def __init__(self, room: SwapRoom, block_size: int) -> None:
-        self._room = room
+    def __init__(self, tier: HostTier, block_size: int) -> None:
+        self._tier = tier
         self._size = block_size
-        self._blocks = list(range(room.num_blocks))
-        self._slots = list(range(room.first_slot, room.first_slot + (room.num_states or 0)))
         self._out: list[Move] = []
         self._back: list[Move] = []
 
     def __repr__(self) -> str:
-        return f"<SwapSpace {len(self._blocks)} blocks, {len(self._slots)} states free>"
+        return f"<SwapSpace in {self._tier!r}>"
 
     def put_out(self, sequence: Sequence) -> None:
         """Swap out a sequence that is about to lose its blocks, with what the step in flight
-        computes. Without room nothing is kept, and the sequence is computed again later.
+        computes. Without room nothing is kept, and the sequence is computed again later; so is one
+        whose blocks are private and stay on the card.
         """
-        num_tokens, has_states = sequence.num_planned, self._room.num_states is not None
+        num_tokens, num_state = sequence.num_planned, self._tier.room.state_pages
         count = -(-num_tokens // self._size)
-        if count == 0 or count > len(self._blocks) or (has_states and not self._slots):
+        if count == 0 or sequence.is_private:
             return
-        host_ids = tuple([self._blocks.pop() for _ in range(count)])
-        slot = self._slots.pop() if has_states else NO_SLOT
-        sequence.swapped = Swapped(host_ids, num_tokens, slot)
+        pages = self._tier.take_pages(count + num_state, sequence.seq)
+        if pages is None:
+            return
+        sequence.swapped = Swapped(pages[:count], num_tokens, pages[count:])
         block_ids = sequence.table.leading(count)
-        self._out.append(Move(sequence.seq, block_ids, host_ids, slot))
+        self._out.append(Move(sequence.seq, block_ids, pages[:count], pages[count:]))
 
     def num_kept(self, sequence: Sequence, num_cached: int) -> int:
         """How many leading tokens of a sequence need not be computed again, `num_cached` of which
@@ -77,19 +68,16 @@ class SwapSpace:
         swapped = sequence.swapped
         if swapped is None:
             return
-        block_ids = sequence.table.leading(len(swapped.host_ids))[num_found:]
-        self._back.append(Move(sequence.seq, block_ids, swapped.host_ids[num_found:], NO_SLOT))
-        sequence.state.restores = swapped.slot
+        pages = swapped.pages[num_found:]
+        block_ids = sequence.table.leading(len(swapped.pages))[num_found:]
+        self._back.append(Move(sequence.seq, block_ids, pages, swapped.state_pages))
         self.forget(sequence)
 
     def forget(self, sequence: Sequence) -> None:
         """Free what the host keeps of a sequence."""
         swapped, sequence.swapped = sequence.swapped, None
-        if swapped is None:
-            return
-        self._blocks += swapped.host_ids
-        if swapped.slot != NO_SLOT:
-            self._slots.append(swapped.slot)
+        if swapped is not None:
+            self._tier.pool.give_back([*swapped.pages, *swapped.state_pages])
 
     def take_moves(self) -> Moves:
         """The copies to make before the next step; each is returned once."""
@@ -101,10 +89,8 @@ class SwapSpace:
         return moves
 
     def check_integrity(self, waiting: Iterable[Sequence]) -> None:
-        """Raise `IntegrityError` unless each block and slot has one owner."""
+        """Raise `IntegrityError` unless each page has one owner."""
         kept = [one.swapped for one in waiting if one.swapped is not None]
-        blocks = [*self._blocks, *[block for one in kept for block in one.host_ids]]
-        slots = [*self._slots, *[one.slot for one in kept if one.slot != NO_SLOT]]
-        first, num_states = self._room.first_slot, self._room.num_states or 0
-        require(sorted(blocks) == list(range(self._room.num_blocks)), f"blocks of {self!r}")
-        require(sorted(slots) == list(range(first, first + num_states)), f"slots of {self!r}")
+        pages = [page for one in kept for page in (*one.pages, *one.state_pages)]
+        require(len(set(pages)) == len(pages), f"pages of {self!r}")
+        self._tier.check_integrity(pages)

@@ -9,7 +9,9 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from benchmarks.drive import Drive, fresh_runner
+from config.model import CacheConfig
 from protocol.sampling import SamplingParams
+from tests.fakes.host_tiers import tier_for
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny
 from tests.workers.engine.graphs.test_mixed_steps import LIVES
@@ -25,12 +27,9 @@ from tests.workers.engine.step_cases import (
 )
 from workers.engine.graphs.capture import Capture, CudaCapture, run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.memory.budget import host_room
-from workers.engine.memory.host_pool import HostPool
 from workers.engine.models import network
 from workers.engine.runner import Runner
 from workers.engine.step.states import HostSlots
-from workers.engine.step.swaps import HostRoom
 from workers.scheduler.plan import Chunk, StepPlan
 from workers.scheduler.saving import SavePolicy
 
@@ -179,17 +178,18 @@ def test_a_fleet_says_what_cold_runs_say(
         own = [rng.randrange(2, 150) for _ in range(rng.randrange(1, 20))]
         prompts.append([*parent[: rng.randrange(10, 51)], *own])
     answers = []
-    kinds = (0, None, 0), (3, FINE, 0), (40, FINE, 0), (7, FINE, 5)
-    for num_states, policy, num_on_host in kinds:
+    kinds = (0, None, 0), (3, FINE, 0), (40, FINE, 0), (7, FINE, 60)
+    for num_states, policy, num_pages in kinds:
         facts = replace(host.facts, snapshots=num_states)
-        cache, on_host = as_on_card(host).cache, _on_host(host, num_on_host, on)
-        if on_host is not None:
-            request.addfinalizer(on_host.pool.close)
-        steps = DeviceSteps(host.model, cache, facts, capture, on_host=on_host)
+        cache = as_on_card(host).cache
+        steps = DeviceSteps(host.model, cache, facts, capture)
         while steps.prepare(pending_only=False):
             pass
+        runner = Runner(host.model, cache, facts, host.model_dir, steps)
+        if num_pages:
+            request.addfinalizer(tier_for(runner, num_pages).close)
         drive = Drive(
-            Runner(host.model, host.cache, facts, host.model_dir, steps),
+            runner,
             token_budget=48,
             max_seqs=4,
             num_blocks=14 if few_blocks else None,
@@ -213,18 +213,9 @@ def test_a_fleet_says_what_cold_runs_say(
     assert answers[1:] == answers[:1] * 3
 
 
-def _on_host(host: Runner, num_slots: int, on: str) -> HostRoom | None:
-    if num_slots == 0:
-        return None
-    num_bytes = num_slots * host.model.config.state_bytes(4) + 512
-    return HostRoom(HostPool(num_bytes, host_room(), locks=on == "cuda"), num_slots)
-
-
 def test_slots_are_bounded(host: Runner) -> None:
     """More sequences than were planned for are a bug of the caller; unknown ones are no fault."""
-    slots = HostSlots(
-        host.model, replace(host.facts, max_seqs=2, snapshots=9), _on_host(host, 4, "cpu")
-    )
+    slots = HostSlots(host.model, replace(host.facts, max_seqs=2, snapshots=9))
     slots.start([1, 2])
     with pytest.raises(IndexError):
         slots.start([3])
@@ -236,22 +227,20 @@ def test_slots_are_bounded(host: Runner) -> None:
     assert step.plan.starts.tolist() == [0, 4]
     assert step.plan.num_decodes == 1
     assert slots.kept is not None
-    assert slots.kept.prefixes.on_host is not None
-    assert len(slots.kept.prefixes.on_host.matrices) == 4
-    assert slots.kept.num_bytes() == (2 + 1 + 5) * host.model.config.state_bytes(4)
+    assert slots.kept.num_bytes() == (2 + 1 + 9) * host.model.config.state_bytes(4)
     assert torch.isnan(step.states.matrices).all()
 
 
-def test_a_start_keeps_more_states_in_the_hosts_memory(host: Runner) -> None:
-    """Three quarters of `host_bytes`, beside those of `snapshots`; preempted sequences have one."""
-    each = host.model.config.state_bytes(4)
-    sizes = {"kv_tokens": 1024, "block_size": BLOCK, "snapshots": 3, "host_bytes": 40 * each}
-    runner = load_tiny(host.model_dir, **sizes)
-    assert runner.facts.snapshots == 3 + 29
-    assert runner.swap_room is not None
-    assert (runner.swap_room.num_states, runner.swap_room.first_slot) == (2, 32)
-    assert runner.swap_room.num_blocks > 0
-    assert runner.state_bytes == (runner.facts.max_seqs + 1 + 3) * each
+def test_a_start_keeps_prefixes_in_the_hosts_memory(host: Runner) -> None:
+    """The older key asks for as much as the newer one."""
+    sizes = {"kv_tokens": 1024, "block_size": BLOCK, "snapshots": 3}
+    for asked in ({"host_bytes": 4 * 2**20}, {"cache": CacheConfig("4MiB")}):
+        runner = load_tiny(host.model_dir, **sizes, **asked)
+        assert runner.facts.snapshots == 3
+        assert runner.tier is not None
+        assert 3 * 2**20 < runner.tier.layout.num_bytes <= 4 * 2**20
+        assert runner.tier.room.state_pages > 0
+    assert load_tiny(host.model_dir, **sizes).tier is None
 
 
 def test_a_network_without_states_has_no_slots(tmp_path: Path) -> None:

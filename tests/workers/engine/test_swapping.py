@@ -8,17 +8,15 @@ import torch
 
 from benchmarks.drive import Drive
 from protocol.sampling import SamplingParams
+from tests.fakes.host_tiers import tier_for
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny
 from tests.workers.engine.step_cases import BLOCK, as_on_card
 from workers.engine.graphs.capture import Capture, CudaCapture, run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.memory.budget import host_room
-from workers.engine.memory.host_pool import HostPool
 from workers.engine.runner import Runner
 from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.steps import Steps
-from workers.engine.step.swaps import HostRoom
 from workers.scheduler import StepPlan
 
 ON_CARD = pytest.param(
@@ -29,7 +27,6 @@ ON_CARD = pytest.param(
     ],
 )
 GREEDY = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
-ROOM = 2**20
 
 
 class Counting(Runner):
@@ -57,12 +54,11 @@ def test_swapped_sequences_say_the_same(
     rng = random.Random(3)
     prompts = [[rng.randrange(2, 150) for _ in range(rng.randrange(20, 60))] for _ in range(7)]
     answers, runners = [], []
-    for num_blocks in (0, 5, 40):
-        pool = HostPool(ROOM, host_room(), locks=on == "cuda")
-        request.addfinalizer(pool.close)
-        room = HostRoom(pool, 0, 2 if host.model.config.delta_rules else 0, num_blocks)
-        steps = _steps(host, on, room if num_blocks else None)
+    for num_pages in (0, 8, 60):
+        steps = _steps(host, on)
         runner = Counting(host.model, host.cache, host.facts, host.model_dir, steps)
+        if num_pages:
+            request.addfinalizer(tier_for(runner, num_pages).close)
         ahead = on != "cpu"
         drive = Drive(runner, token_budget=48, max_seqs=4, num_blocks=12, looks_ahead=ahead)
         for prompt in prompts:
@@ -76,12 +72,12 @@ def test_swapped_sequences_say_the_same(
     assert runners[2].num_computed < runners[0].num_computed
 
 
-def _steps(host: Runner, on: str, room: HostRoom | None) -> Steps:
+def _steps(host: Runner, on: str) -> Steps:
     facts = host.facts
     if on == "cpu":
-        return HostSteps(host.model, host.cache, facts, on_host=room)
+        return HostSteps(host.model, host.cache, facts)
     capture: Capture = CudaCapture() if on == "cuda" else run_again
-    steps = DeviceSteps(host.model, as_on_card(host).cache, facts, capture, on_host=room)
+    steps = DeviceSteps(host.model, as_on_card(host).cache, facts, capture)
     while steps.prepare(pending_only=False):
         pass
     return steps

@@ -208,8 +208,7 @@ def test_a_swapped_answer_goes_on_saving() -> None:
         context_length=60,
         token_budget=24,
         max_seqs=2,
-        host_blocks=20,
-        host_states=2,
+        host_pages=22,
         lookahead=1,
     )
     for number in range(2):

@@ -44,8 +44,8 @@ class SchedulerLife(RuleBasedStateMachine):
 
     lookahead = 0
     num_states: int | None = None
-    host_blocks = 0
-    host_states: int | None = None
+    host_pages = 0
+    copies = False
     depth = 0
 
     @initialize(
@@ -78,8 +78,8 @@ class SchedulerLife(RuleBasedStateMachine):
             lookahead=self.lookahead,
             usual_outputs=usual_outputs,
             num_states=self.num_states,
-            host_blocks=self.host_blocks,
-            host_states=self.host_states,
+            host_pages=self.host_pages,
+            copies=self.copies,
             proposer=CardDrafts(self.depth, vary=num_blocks % 4 == 0) if self.depth else None,
         )
         self.live: dict[int, tuple[int, Submit]] = {}
@@ -177,13 +177,14 @@ class SchedulerLife(RuleBasedStateMachine):
         self._launch()
 
     def _launch(self) -> StepPlan | None:
-        """Nobody waits while nothing is in flight."""
+        """Nobody waits while nothing is in flight, but for copies from the host."""
         num_in_flight = len(self.engine.in_flight)
         if num_in_flight > self.lookahead:
             return None
         plan = self.engine.launch()
         if num_in_flight == 0:
-            assert (plan is None) == (not self.live)
+            waits = self.copies and self.engine.scheduler.is_copying and plan is None
+            assert waits or (plan is None) == (not self.live)
         if plan is not None:
             assert len(plan.chunks) <= self.max_seqs
             assert sum(chunk.num_rows for chunk in plan.chunks) <= self.token_budget
@@ -245,11 +246,14 @@ class SchedulerLife(RuleBasedStateMachine):
         self.engine.drain(lambda _: (1,), limit=(bound + 1) * (1 + self.lookahead))
         self._settle()
         assert not self.live
+        while self.engine.scheduler.is_loading:
+            self.engine.launch()
         load = self.engine.scheduler.load(1, 0.0, 0.0)
         assert load.free_blocks == load.num_blocks == self.num_blocks
         seen["preemptions"] += load.preemptions
         seen["restored"] += self.engine.runner.num_restored
         seen["swapped"] += self.engine.runner.num_swapped
+        seen["loaded"] += self.engine.runner.num_loaded
         if (states := self.engine.scheduler._blocks.states) is not None:
             assert states.pool.num_pinned == 0
         seen["moved"] += self.engine.runner.num_moved
@@ -306,14 +310,27 @@ class LookaheadStateLife(StateLife):
 class SwapLife(LookaheadLife):
     """What is preempted goes to the host, as far as there is room."""
 
-    host_blocks = 9
+    host_pages = 9
 
 
 class SwapStateLife(LookaheadStateLife):
     """With its state."""
 
-    host_blocks = 9
-    host_states = 2
+    host_pages = 11
+
+
+class TierLife(LookaheadLife):
+    """What is cached goes to the host too, and comes back for prompts that wait."""
+
+    host_pages = 30
+    copies = True
+
+
+class TierStateLife(LookaheadStateLife):
+    """With states."""
+
+    host_pages = 30
+    copies = True
 
 
 @pytest.mark.parametrize(
@@ -326,6 +343,8 @@ class SwapStateLife(LookaheadStateLife):
         pytest.param(LookaheadStateLife, id="states ahead", marks=pytest.mark.slow),
         pytest.param(SwapLife, id="swaps", marks=pytest.mark.slow),
         pytest.param(SwapStateLife, id="swaps states"),
+        pytest.param(TierLife, id="a host tier"),
+        pytest.param(TierStateLife, id="a host tier of states"),
     ],
 )
 def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
@@ -338,7 +357,9 @@ def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
         life, settings=settings(max_examples=num_lives, stateful_step_count=STEPS_PER_LIFE)
     )
     assert seen["steps"] >= 2_500
-    if life.host_blocks:
+    if life.copies:
+        assert seen["loaded"] > 20
+    if life.host_pages:
         assert seen["swapped"] > 1
         assert seen["finished"] > 90
         return

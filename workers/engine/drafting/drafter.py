@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan
+from workers.engine.models.kv_cache import KvCache
 
 TakeIn: TypeAlias = Callable[[Tensor, AttentionPlan | PagedPlan], None]
 """Takes in T rows, given their taps [T, n hidden] and their attention plan."""
@@ -99,6 +100,10 @@ class Drafter(Protocol):
         """A function that takes in rows behind which nothing is drafted, without waiting. None for
         a drafter that needs the tokens behind the rows.
         """
+
+    @property
+    def cache(self) -> KvCache | None:
+        """Its keys and values, which `take_cache` makes; None if it keeps none."""
 
     def take_cache(self, num_blocks: int, block_size: int) -> None:
         """Take memory for the keys and values of `num_blocks` blocks, the dummy block included."""

@@ -47,11 +47,11 @@ from workers.engine.step.draws import Kind
 from workers.engine.step.sampler import Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
 from workers.engine.step.spans import stops_of
-from workers.engine.step.states import kept_states, step_on
+from workers.engine.step.states import KeptStates, kept_states, step_on
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
-from workers.engine.step.swaps import HostRoom, swapper
 from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow, no_updates
-from workers.scheduler import ON_CARD, Chunk, Moves, SwapRoom
+from workers.engine.tier.copies import Swapper
+from workers.scheduler import ON_CARD, Chunk, Moves
 
 _Draw: TypeAlias = Callable[[], Picked]
 
@@ -82,7 +82,6 @@ class DeviceSteps:
         sharing: SharingCosts | None = None,
         drafter: Drafter | None = None,
         verifies: bool = False,
-        on_host: HostRoom | None = None,
     ) -> None:
         """`facts` limit the size of a step, and with it the graphs. `capture` None: the device's
         own (none on a CPU), which leaves `spare_bytes` of memory to steps without a graph.
@@ -105,9 +104,8 @@ class DeviceSteps:
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
         self._token_draws = TokenDraws(self._sampler, self._tables)
         does_verify = verifies or drafter is not None
-        self._kept = kept_states(model, max_rows, facts.snapshots, on_host, verifies=does_verify)
-        parts = None if self._kept is None else self._kept.parts()
-        self._swapper = swapper(cache, parts, facts.snapshots, on_host)
+        self._kept = kept_states(model, max_rows, facts.snapshots, verifies=does_verify)
+        self._swapper: Swapper | None = None
         self._decode_step = DecodeStep(
             model,
             cache,
@@ -155,13 +153,17 @@ class DeviceSteps:
 
     def move(self, moves: Moves) -> None:
         """See `Steps`."""
-        if self._swapper is not None:
-            self._swapper.move(moves, self._slot_of)
+        assert self._swapper is not None
+        self._swapper.move(moves, self._slot_of)
+
+    def swap_with(self, swapper: Swapper) -> None:
+        """See `Steps`."""
+        self._swapper = swapper
 
     @property
-    def swap_room(self) -> SwapRoom | None:
+    def kept(self) -> KeptStates | None:
         """See `Steps`."""
-        return None if self._swapper is None else self._swapper.room
+        return self._kept
 
     @torch.inference_mode()
     def launch(

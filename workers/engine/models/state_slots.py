@@ -62,22 +62,6 @@ class StateSlots:
         return self.matrices.nbytes + self.tails.nbytes
 
 
-class PrefixSlots(NamedTuple):
-    """The states of prefixes: the first slots lie on the device, the others on the host. The host
-    itself reads none of them, so the device's order of copies is enough.
-    """
-
-    on_device: StateSlots
-    on_host: StateSlots | None = None
-
-    def at(self, slot: int) -> tuple[StateSlots, int]:
-        """The memory that holds a slot, and the slot's number there."""
-        num_first = len(self.on_device.matrices)
-        if self.on_host is None or slot < num_first:
-            return self.on_device, slot
-        return self.on_host, slot - num_first
-
-
 class Stop(NamedTuple):
     """A stop of a step within a prompt: each layer copies the state of `slot` to slot `kept` of the
     prefixes, then computes the rows `rows`, by `plan`.
@@ -124,12 +108,11 @@ class StateStep(NamedTuple):
 
     states: StateSlots
     plan: DeltaPlan
-    prefixes: PrefixSlots | None = None
+    prefixes: StateSlots | None = None
     stops: tuple[Stop, ...] = ()
     verified: Verified | None = None
 
     def keep(self, layer: int, stop: Stop) -> None:
         """Copy one layer's state at a stop."""
         assert self.prefixes is not None
-        slots, slot = self.prefixes.at(stop.kept)
-        slots.copy_layer(layer, slot, self.states, stop.slot)
+        self.prefixes.copy_layer(layer, stop.kept, self.states, stop.slot)

@@ -24,10 +24,10 @@ from workers.engine.step.draft_pass import (
     following_ids,
 )
 from workers.engine.step.sampler import Checked, Picked, Sampler
-from workers.engine.step.states import HostSlots
+from workers.engine.step.states import HostSlots, KeptStates
 from workers.engine.step.steps import Launched
-from workers.engine.step.swaps import HostRoom, swapper
-from workers.scheduler import ON_CARD, Chunk, Moves, SwapRoom
+from workers.engine.tier.copies import Swapper
+from workers.scheduler import ON_CARD, Chunk, Moves
 
 
 @final
@@ -42,7 +42,6 @@ class HostSteps:
         cache: KvCache,
         facts: EngineFacts,
         drafter: Drafter | None = None,
-        on_host: HostRoom | None = None,
         *,
         verifies: bool = False,
         clock: Callable[[], float] = perf_counter,
@@ -55,9 +54,8 @@ class HostSteps:
         self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter, clock)
         self._drafts: dict[int, tuple[int, ...]] = {}
-        self._slots = HostSlots(model, facts, on_host, verifies=verifies or drafter is not None)
-        parts = None if self._slots.kept is None else self._slots.kept.parts()
-        self._swapper = swapper(cache, parts, facts.snapshots, on_host)
+        self._slots = HostSlots(model, facts, verifies=verifies or drafter is not None)
+        self._swapper: Swapper | None = None
 
     def start(self, states: Sequence[SequenceState]) -> None:
         """See `Steps`."""
@@ -72,13 +70,17 @@ class HostSteps:
 
     def move(self, moves: Moves) -> None:
         """See `Steps`."""
-        if self._swapper is not None:
-            self._swapper.move(moves, self._slots.slot_of)
+        assert self._swapper is not None
+        self._swapper.move(moves, self._slots.slot_of)
+
+    def swap_with(self, swapper: Swapper) -> None:
+        """See `Steps`."""
+        self._swapper = swapper
 
     @property
-    def swap_room(self) -> SwapRoom | None:
+    def kept(self) -> KeptStates | None:
         """See `Steps`."""
-        return None if self._swapper is None else self._swapper.room
+        return self._slots.kept
 
     @torch.inference_mode()
     def launch(

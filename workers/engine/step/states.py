@@ -24,7 +24,6 @@ from protocol.messages import EngineFacts
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import (
     MOST_TAKEN_BACK,
-    PrefixSlots,
     StateSlots,
     StateStep,
     Stop,
@@ -33,7 +32,6 @@ from workers.engine.models.state_slots import (
 )
 from workers.engine.step.batch import aligned, to_device
 from workers.engine.step.spans import SpanRoom, Words, spans_of
-from workers.engine.step.swaps import HostRoom
 from workers.scheduler import NO_SLOT, Chunk
 
 
@@ -86,8 +84,7 @@ class KeptStates:
 
     - `running`: a slot for each of `num_slots` sequences, then `dummy_slot` for rows that pad a
       step.
-    - `prefixes`: `num_prefixes` slots, first those on the device, then those on the host; behind
-      them slots on the host for preempted sequences.
+    - `prefixes`: `num_prefixes` slots.
     - `rings`: rows that may be taken back; None if steps do not verify.
 
     Copies are launched behind earlier steps, so what they read is written by then, and what they
@@ -99,7 +96,6 @@ class KeptStates:
         model: Network,
         num_slots: int,
         num_prefixes: int,
-        on_host: HostRoom | None,
         *,
         verifies: bool,
     ) -> None:
@@ -108,12 +104,7 @@ class KeptStates:
         self.running = StateSlots(config, num_slots + 1, place, dtype)
         self.dummy_slot = num_slots
         self.rings = Rings(model, num_slots + 1) if verifies else None
-        kept = None
-        if on_host is not None:
-            num_on_host = on_host.num_prefixes + on_host.num_states
-            kept = StateSlots(config, num_on_host, on_host.pool.tensor, dtype)
-            num_prefixes -= on_host.num_prefixes
-        self.prefixes = PrefixSlots(StateSlots(config, num_prefixes, place, dtype), kept)
+        self.prefixes = StateSlots(config, num_prefixes, place, dtype)
 
     def restore(self, chunks: Iterable[Chunk], slot_of: Callable[[int], int]) -> None:
         """Before a step: copy the states that chunks restore into the slots of their sequences
@@ -121,7 +112,7 @@ class KeptStates:
         """
         for chunk in chunks:
             if chunk.restores != NO_SLOT:
-                self.running.copy(slot_of(chunk.seq), *self.prefixes.at(chunk.restores))
+                self.running.copy(slot_of(chunk.seq), self.prefixes, chunk.restores)
             elif chunk.saves and chunk.saves[0][0] <= chunk.start:
                 position, kept = chunk.saves[0]
                 assert position == chunk.start - max(0, self.folds_of(chunk))
@@ -137,12 +128,7 @@ class KeptStates:
                     self._keep(kept, slot_of(chunk.seq))
 
     def _keep(self, kept: int, running: int) -> None:
-        slots, slot = self.prefixes.at(kept)
-        slots.copy(slot, self.running, running)
-
-    def parts(self) -> tuple[StateSlots, PrefixSlots]:
-        """The running and the prefix slots, for swapping."""
-        return self.running, self.prefixes
+        self.prefixes.copy(kept, self.running, running)
 
     def end(self, seqs: Sequence[int]) -> None:
         """Forget sequences; unknown ones are ignored."""
@@ -172,14 +158,13 @@ class KeptStates:
     def num_bytes(self) -> int:
         """Bytes of all slots and rings on the device."""
         rings = 0 if self.rings is None else self.rings.num_bytes()
-        return rings + self.running.num_bytes() + self.prefixes.on_device.num_bytes()
+        return rings + self.running.num_bytes() + self.prefixes.num_bytes()
 
 
 def kept_states(
     model: Network,
     num_slots: int,
     num_prefixes: int | None,
-    on_host: HostRoom | None,
     *,
     verifies: bool,
 ) -> KeptStates | None:
@@ -188,7 +173,7 @@ def kept_states(
     """
     if not model.config.delta_rules:
         return None
-    return KeptStates(model, num_slots, num_prefixes or 0, on_host, verifies=verifies)
+    return KeptStates(model, num_slots, num_prefixes or 0, verifies=verifies)
 
 
 def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -248,11 +233,10 @@ class HostSlots:
         self,
         model: Network,
         facts: EngineFacts,
-        on_host: HostRoom | None = None,
         *,
         verifies: bool = False,
     ) -> None:
-        self.kept = kept_states(model, facts.max_seqs, facts.snapshots, on_host, verifies=verifies)
+        self.kept = kept_states(model, facts.max_seqs, facts.snapshots, verifies=verifies)
         self._device = model.device
         self._by_seq: dict[int, int] = {}
         self._free = list(range(facts.max_seqs))

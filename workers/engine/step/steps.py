@@ -15,7 +15,9 @@ from protocol.errors import HermaError
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.sampler import Picked
-from workers.scheduler import Chunk, DraftTiming, Moves, SwapRoom
+from workers.engine.step.states import KeptStates
+from workers.engine.tier.copies import Swapper
+from workers.scheduler import Chunk, DraftTiming, Moves
 
 
 class TokensLost(HermaError):
@@ -61,9 +63,12 @@ class Steps(Protocol):
     def move(self, moves: Moves) -> None:
         """Copy preempted sequences to the host and back, before the next step."""
 
+    def swap_with(self, swapper: Swapper) -> None:
+        """Let `swapper` make the copies of `move`."""
+
     @property
-    def swap_room(self) -> SwapRoom | None:
-        """The host memory for preempted sequences, if any."""
+    def kept(self) -> KeptStates | None:
+        """The recurrent states of sequences and prefixes; None for a network that has none."""
 
     @property
     def state_bytes(self) -> int:

@@ -11,7 +11,6 @@ from protocol.errors import ConfigError
 from workers.engine.memory import host_pool
 from workers.engine.memory.budget import MemoryRoom
 from workers.engine.memory.host_pool import ALIGNMENT, HostPool
-from workers.engine.memory.state_size import StateDemand, choose_states, divide_host
 
 ROOM = MemoryRoom(2**30, "the kernel")
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.uint8])
@@ -64,47 +63,6 @@ def test_more_than_the_host_has_is_refused() -> None:
         HostPool(2**30 + 1, ROOM, locks=False)
     with pytest.raises(ConfigError, match=r'^embedding = "host" needs 1073741825 bytes'):
         HostPool(2**30 + 1, ROOM, locks=False, asked='embedding = "host"')
-
-
-@given(st.integers(0, 2**20), st.integers(1, 2000), st.booleans())
-def test_the_states_that_are_counted_fit(host_bytes: int, numbers: int, is_card: bool) -> None:
-    """Matrices and tails of as many as the division of memory says; a card's room counts none."""
-    demand = StateDemand(4 * numbers + 2, 4, 3, 16, host_bytes)
-    found = choose_states(2**30, demand, is_card=is_card)
-    assert found.num_snapshots == 3 + found.num_on_host
-    on_device = 4 + 1 + 3 + (0 if is_card else found.num_on_host)
-    assert found.num_bytes == on_device * demand.state_bytes
-    pool = HostPool(host_bytes, ROOM, locks=False)
-    if found.num_on_host:
-        pool.tensor((found.num_on_host, numbers), torch.float32)
-        pool.tensor((found.num_on_host,), torch.bfloat16)
-    assert pool.num_free < demand.state_bytes + 3 * ALIGNMENT
-
-
-@given(
-    st.integers(0, 2**20),
-    st.integers(1, 500),
-    st.sampled_from([0, 1, 300, 5000]),
-    st.booleans(),
-)
-def test_what_the_host_is_divided_into_fits(
-    host_bytes: int, block_numbers: int, state_numbers: int, swaps: bool
-) -> None:
-    """States of prefixes and of preempted sequences, and these ones' blocks."""
-    block_bytes, state_bytes = 2 * block_numbers, 4 * state_numbers
-    found = divide_host(host_bytes, block_bytes, state_bytes, swaps=swaps)
-    assert swaps or found.num_states == found.num_blocks == 0
-    assert bool(found.num_states) == bool(state_bytes and found.num_blocks)
-    num_prefixes = 0
-    if state_bytes:
-        demand = StateDemand(state_bytes, 4, 0, 16, found.prefix_bytes)
-        num_prefixes = choose_states(2**30, demand, is_card=True).num_on_host
-    pool = HostPool(host_bytes, ROOM, locks=False)
-    if num_states := num_prefixes + found.num_states:
-        for numbers in (state_numbers // 2, state_numbers - state_numbers // 2):
-            pool.tensor((num_states, numbers), torch.float32)
-    if found.num_blocks:
-        pool.tensor((found.num_blocks, block_numbers), torch.bfloat16)
 
 
 class Driver:

@@ -1,0 +1,251 @@
+"""The pool against a model: 100,000 random operations, kills and planted faults included."""
+
+import random
+from dataclasses import dataclass, field
+
+from protocol.hashing import chained_digests, root_digest
+from protocol.ids import BlockDigest
+from workers.scheduler.tier import (
+    HostTier,
+    Index,
+    Kind,
+    Layout,
+    Name,
+    TierPool,
+    TierRoom,
+    Transfer,
+    Transferred,
+    Where,
+)
+from workers.scheduler.tier.host_tier import Load
+
+ROOT = root_digest("m")
+IDENTITY = bytes(32)
+NUM_PAGES = 24
+NUM_OPERATIONS = 100_000
+
+
+def _sum(content: bytes) -> int:
+    return int.from_bytes(content[:7], "little")
+
+
+@dataclass
+class World:
+    """A card's prefix cache, the host's pages, and copies that take time. The content of a block is
+    its digest, so what is wrong shows.
+    """
+
+    rng: random.Random
+    region: bytearray
+    pages: list[bytes] = field(default_factory=lambda: [b""] * NUM_PAGES)
+    card: dict[BlockDigest, tuple[BlockDigest, bytes]] = field(default_factory=dict)
+    states: set[BlockDigest] = field(default_factory=set)
+    known: set[Name] = field(default_factory=set)
+    under_way: dict[int, tuple[Transfer, list[bytes]]] = field(default_factory=dict)
+    holds: dict[BlockDigest, int] = field(default_factory=dict)
+    swapped: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    flipped: set[int] = field(default_factory=set)
+    num_loads: int = 0
+    num_spoilt: int = 0
+    num_kills: int = 0
+    num_warm: int = 0
+
+    def __post_init__(self) -> None:
+        self.attach()
+
+    def attach(self) -> None:
+        """As an engine does at its start: of the card nothing is left."""
+        layout = Layout(IDENTITY, 4096, NUM_PAGES)
+        pool = TierPool(NUM_PAGES, index=Index(memoryview(self.region), layout))
+        self.num_warm += pool.recover()
+        pool.open(range(NUM_PAGES))
+        self.tier = HostTier(TierRoom(NUM_PAGES, state_pages=2, transfer_pages=4), pool)
+        self.tier.changed = self.changed
+        self.known = {name for name in pool.names}
+        for names in (self.card, self.states, self.under_way, self.holds, self.swapped):
+            names.clear()
+
+    def changed(self, name: Name, is_known: bool) -> None:
+        """Nothing comes twice, nor leaves twice."""
+        assert (name in self.known) != is_known
+        (self.known.add if is_known else self.known.remove)(name)
+
+    def compute(self) -> None:
+        """A block of one token behind a cached one."""
+        parents = [*self.card, ROOT] if len(self.card) < 40 else [ROOT]
+        before = self.rng.choice(parents)
+        token = bytes([self.rng.randrange(3), 0, 0, 0])
+        (digest,) = chained_digests(before, [token])
+        if digest in self.card:
+            return
+        self.card[digest] = before, token
+        self.tier.computed(digest, 0, before, token, is_first=before == ROOT)
+
+    def save(self) -> None:
+        """The state behind a cached block."""
+        if self.card and (digest := self.rng.choice(list(self.card))) not in self.states:
+            self.states.add(digest)
+            self.tier.saved(digest, 0, is_final=self.rng.random() < 0.8)
+
+    def evict(self) -> None:
+        """A block of the card that no other needs."""
+        needed = {before for before, _ in self.card.values()} | set(self.holds)
+        free = [digest for digest in self.card if digest not in needed]
+        if free:
+            digest = self.rng.choice(free)
+            if digest in self.states:
+                self.states.remove(digest)
+                self.tier.left(Kind.STATE, digest)
+            del self.card[digest]
+            self.tier.left(Kind.BLOCK, digest)
+
+    def begin(self) -> None:
+        """What a store copies is read at once, and written to the host's pages until its end."""
+        for transfer in self.tier.transfers():
+            contents = []
+            for number, copy in enumerate(transfer.copies):
+                entry = self.tier._under_way[transfer.number].items[number][0]
+                contents.append(entry.name.digest)
+                for page in copy.pages if not transfer.is_load else ():
+                    self.pages[page] = b"torn"
+                    self.flipped.discard(page)
+            self.under_way[transfer.number] = transfer, contents
+
+    def end(self) -> None:
+        """The end of a copy: well, or not made."""
+        if not self.under_way:
+            return
+        number = self.rng.choice(list(self.under_way))
+        transfer, contents = self.under_way.pop(number)
+        if self.rng.random() < 0.1:
+            self.tier.over(Transferred(number, (), "the driver says no"))
+            return
+        if not transfer.is_load:
+            for copy, content in zip(transfer.copies, contents, strict=True):
+                for page in copy.pages:
+                    self.pages[page] = content
+        sums = tuple(
+            tuple(_sum(self.pages[page]) for page in copy.pages) for copy in transfer.copies
+        )
+        self.tier.over(Transferred(number, sums))
+
+    def load(self) -> None:
+        """A prompt that goes on behind a cached block, as far as the host has it."""
+        path: list[BlockDigest] = []
+        tokens: list[bytes] = []
+        before = ROOT
+        for _ in range(self.rng.randrange(1, 6)):
+            token = bytes([self.rng.randrange(3), 0, 0, 0])
+            (before,) = chained_digests(before, [token])
+            path.append(before)
+            tokens.append(token)
+        num_cached = next((i for i, each in enumerate(path) if each not in self.card), len(path))
+        found = self.tier.find(path, num_cached, tokens, ROOT)
+        for entry, digest in zip(found, path[num_cached:], strict=False):
+            assert entry.name == (Kind.BLOCK, digest)
+        end = num_cached + len(found)
+        state = self.tier.state(path[end - 1]) if end and path[end - 1] not in self.states else None
+        if not found and state is None:
+            return
+        self.num_loads += 1
+        for digest in path[:num_cached]:
+            self.holds[digest] = self.holds.get(digest, 0) + 1
+        is_flipped = [
+            any(page in self.flipped for page in entry.pages)
+            for entry in [*found, *([] if state is None else [state])]
+        ]
+
+        def done(num_good: int, has_state: bool) -> None:
+            assert num_good <= ([*is_flipped[: len(found)], True].index(True))
+            for at in range(num_cached, num_cached + num_good):
+                digest = path[at]
+                assert all(self.pages[page] == digest for page in found[at - num_cached].pages)
+                if digest not in self.card:
+                    before = path[at - 1] if at else ROOT
+                    self.card[digest] = before, tokens[at]
+                    self.tier.computed(digest, 0, before, tokens[at], is_first=at == 0)
+            if has_state:
+                assert state is not None
+                assert not is_flipped[-1]
+                assert all(self.pages[page] == state.name.digest for page in state.pages)
+                if state.name.digest not in self.states:
+                    self.states.add(state.name.digest)
+                    self.tier.saved(state.name.digest, 0, is_final=True)
+            for digest in path[:num_cached]:
+                self.holds[digest] -= 1
+                if not self.holds[digest]:
+                    del self.holds[digest]
+
+        self.tier.load(Load([(one, 0) for one in found], state and (state, 0), done))
+
+    def flip(self) -> None:
+        """Plant a fault in a page that is stored."""
+        stored = [
+            page
+            for name in self.tier.pool.names
+            if (entry := self.tier.pool.get(name)) is not None
+            and entry.where in (Where.BOTH, Where.HOST)
+            for page in entry.pages
+        ]
+        if stored:
+            page = self.rng.choice(stored)
+            self.pages[page] = bytes([self.pages[page][0] ^ 1]) + self.pages[page][1:]
+            self.flipped ^= {page}
+
+    def swap(self) -> None:
+        """A sequence is swapped out, or back in."""
+        if self.swapped and self.rng.random() < 0.6:
+            self.tier.pool.give_back(self.swapped.pop(self.rng.choice(list(self.swapped))))
+            return
+        number = self.rng.randrange(10**9)
+        pages = self.tier.take_pages(self.rng.randrange(1, 5), number)
+        if pages is not None:
+            self.swapped[number] = pages
+            for page in pages:
+                self.pages[page] = b"of a sequence"
+
+    def use(self) -> None:
+        """A sequence that used a prefix ends."""
+        if self.card:
+            self.tier.used([self.rng.choice(list(self.card))])
+
+    def kill(self) -> None:
+        """The engine is killed with its copies under way; the next one begins."""
+        self.num_kills += 1
+        self.num_spoilt += self.tier.counts.spoilt
+        self.attach()
+
+    def check(self) -> None:
+        """The books, and what a tier is said to have."""
+        self.tier.check_integrity([page for pages in self.swapped.values() for page in pages])
+        blocks, states = self.tier.known()
+        here = {Name(Kind.BLOCK, digest) for digest in blocks}
+        here |= {Name(Kind.STATE, digest) for digest in states}
+        assert here == self.known
+        for name in self.tier.pool.names:
+            entry = self.tier.pool.get(name)
+            assert entry is not None
+            is_here = name.digest in (self.card if name.kind is Kind.BLOCK else self.states)
+            assert entry.where.is_on_card == is_here
+
+
+def test_random_operations_agree_with_the_model() -> None:
+    rng = random.Random(4)
+    layout = Layout(IDENTITY, 4096, NUM_PAGES)
+    world = World(rng, bytearray(layout.num_bytes))
+    weights = {
+        world.compute: 20, world.save: 4, world.evict: 17, world.begin: 20, world.end: 22,
+        world.load: 10, world.swap: 3, world.use: 5, world.flip: 0.4, world.kill: 0.1,
+    }  # fmt: skip
+    plan = rng.choices(list(weights), list(weights.values()), k=NUM_OPERATIONS)
+    for number, operation in enumerate(plan):
+        operation()
+        if number % 50 == 0:
+            world.check()
+        if number % 5000 == 4999:
+            world.tier.clear()
+            world.check()
+    assert world.num_loads > 2000
+    assert world.num_spoilt > 20
+    assert world.num_kills > 30
+    assert world.num_warm > 100

@@ -1,0 +1,1 @@
+"""The host tier on a device: the region of host memory, and the copies from and to it."""

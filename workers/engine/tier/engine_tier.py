@@ -1,0 +1,105 @@
+"""The host tier of one engine: its region, the words of its pages, and the copies.
+
+Owns how these fit together, and the identity of a layout. Must not know the configuration, nor what
+is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple, final
+
+import msgspec
+import torch
+
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.state_slots import StateSlots
+from workers.engine.step.states import KeptStates
+from workers.engine.tier.card_copies import CardCopies, staging_bytes, staging_rows
+from workers.engine.tier.copies import Copies, HostCopies, Swapper
+from workers.engine.tier.page_words import PageWords
+from workers.engine.tier.region import HostRegion
+from workers.scheduler.tier import HostTier, Index, Layout, TierPool, TierRoom
+
+_ON_HOST: Final = 16
+"""Pages of one transfer without a card."""
+
+
+class Memories(NamedTuple):
+    """What the tier copies: keys and values of the target and, if it has a drafter that keeps any,
+    of the drafter; and the states of a network with recurrent layers.
+    """
+
+    caches: tuple[KvCache, ...]
+    kept: KeptStates | None
+
+    @property
+    def words(self) -> PageWords:
+        """The words of their pages."""
+        if self.kept is None:
+            return PageWords(self.caches, None, None)
+        return PageWords(self.caches, self.kept.prefixes, self.kept.running)
+
+    def identity(self, model: bytes) -> bytes:
+        """A hash of what a page means: the `model`, and the shapes and dtypes of these memories."""
+        shapes = [_shape(cache) for cache in self.caches]
+        if self.kept is not None:
+            shapes += _shapes(self.kept.running)
+        return hashlib.sha256(model + msgspec.json.encode(shapes)).digest()
+
+
+@final
+class EngineTier:
+    """The tier over `memories` in a region of `layout` behind the descriptor `fd` (None: one of the
+    engine's own, which ends with it). `swaps`: preempted sequences go there too. Raises `OSError`.
+    """
+
+    def __init__(
+        self, memories: Memories, layout: Layout, fd: int | None, device: torch.device
+    ) -> None:
+        words, is_card = memories.words, device.type == "cuda"
+        self.swaps = False
+        self.layout = layout
+        self.region = HostRegion(fd, layout, locks=is_card)
+        self.swapper = Swapper(self.region, words)
+        self.copies: Copies = (
+            CardCopies(self.region, words, device) if is_card else HostCopies(self.region, words)
+        )
+        rows = staging_rows(words.page_bytes) if is_card else _ON_HOST
+        self.room = TierRoom(layout.num_pages, words.state_pages, rows)
+        self._index = Index(self.region.index, layout)
+
+    def __repr__(self) -> str:
+        return f"<EngineTier {self.region!r}>"
+
+    def host_tier(self) -> HostTier:
+        """The books of the tier, with what the region holds already; begins to open its pages. Call
+        it once.
+        """
+        pool = TierPool(self.layout.num_pages, index=self._index)
+        tier = HostTier(self.room, pool)
+        tier.num_recovered = pool.recover()
+        held = [page for name in pool.names if (one := pool.get(name)) for page in one.pages]
+        self.region.open(held)
+        for pages in self.region.take_opened():
+            pool.open(pages)
+        return tier
+
+    def close(self) -> None:
+        """Let go of the region."""
+        self.copies.close()
+
+
+def card_bytes(page_bytes: int) -> int:
+    """The memory of the card that the copies take."""
+    return staging_bytes(page_bytes)
+
+
+def _shape(cache: KvCache) -> tuple[str, list[int]]:
+    layers, pair, _, *block = cache.memory.shape
+    return str(cache.memory.dtype), [layers, pair, *block]
+
+
+def _shapes(slots: StateSlots) -> Sequence[tuple[str, list[int]]]:
+    return [(str(part.dtype), list(part.shape[1:])) for part in (slots.matrices, slots.tails)]

@@ -1,0 +1,126 @@
+"""The region of host memory that outlives the engine: mapped, and page-locked piece by piece.
+
+Owns the mapping and which pages can be used yet. The supervisor owns the file behind it, a memfd,
+and passes its descriptor to each engine. Must not know what a page holds.
+
+On a machine with a card the pages are locked for copies by its bus. That takes 0.4 s per GiB, so a
+thread does it while the model loads and serves: first the pages that hold something. A copy must
+lie within one locked piece, and a page does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import queue
+import sys
+from collections.abc import Iterable
+from threading import Thread
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor
+
+from workers.scheduler.tier import Layout
+
+_PIECE_BYTES: Final = 256 * 2**20
+"""Locked at once: the driver holds a lock meanwhile, 10 ms for memory that is populated already."""
+
+_POPULATE_WRITE: Final = 23
+"""`MADV_POPULATE_WRITE` of Linux 5.14. Without it the driver populates, holding its lock."""
+
+
+@final
+class HostRegion:
+    """The pages of one `layout`. With `locks` each page is locked before it is open."""
+
+    def __init__(self, fd: int | None, layout: Layout, *, locks: bool) -> None:
+        """Map the file `fd`, or one of the engine's own; its size becomes that of the layout.
+        Raises `OSError`.
+        """
+        self.layout = layout
+        own = os.memfd_create("herma-cache", os.MFD_CLOEXEC) if fd is None else os.dup(fd)
+        try:
+            if os.fstat(own).st_size != layout.num_bytes:
+                os.ftruncate(own, layout.num_bytes)
+            self._map = mmap.mmap(own, layout.num_bytes, flags=mmap.MAP_SHARED)
+        finally:
+            os.close(own)
+        self.index = memoryview(self._map)[: layout.pages_at]
+        whole = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.pages: Tensor = whole[layout.pages_at :].view(layout.num_pages, layout.page_bytes)
+        self._locks = locks
+        self._opened: queue.SimpleQueue[range] = queue.SimpleQueue()
+        self._locked: list[int] = []
+        self._is_closing = False
+        self._thread: Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<HostRegion of {self.layout.num_pages} pages>"
+
+    def open(self, first: Iterable[int] = ()) -> None:
+        """Begin to open the pages, those of `first` before the others."""
+        pieces = self._pieces()
+        if not self._locks:
+            for piece in pieces:
+                self._opened.put(piece)
+            return
+        wanted = set(first)
+        ordered = sorted(pieces, key=lambda piece: not any(page in wanted for page in piece))
+        self._thread = Thread(target=self._lock_all, args=(ordered,), daemon=True)
+        self._thread.start()
+
+    def take_opened(self) -> list[range]:
+        """The pages that were opened since the last call."""
+        found = []
+        while not self._opened.empty():
+            found.append(self._opened.get())
+        return found
+
+    def close(self) -> None:
+        """Unlock the pages. No copy may be under way."""
+        self._is_closing = True
+        if self._thread is not None:
+            self._thread.join()
+        if self._locked:
+            torch.cuda.synchronize()
+        for at in self._locked:
+            _cudart().cudaHostUnregister(at)
+        self._locked.clear()
+
+    def _pieces(self) -> list[range]:
+        each = max(1, _PIECE_BYTES // self.layout.page_bytes)
+        count = self.layout.num_pages
+        return [range(at, min(count, at + each)) for at in range(0, count, each)]
+
+    def _lock_all(self, pieces: list[range]) -> None:
+        for piece in pieces:
+            if self._is_closing:
+                return
+            part = self.pages[piece.start : piece.stop]
+            at, size = part.data_ptr(), part.nbytes
+            _populate(at, size)
+            status = int(_cudart().cudaHostRegister(at, size, 0))
+            if status != 0:
+                done = piece.start if pieces == sorted(pieces, key=lambda one: one.start) else 0
+                print(
+                    f"the driver locks no more memory of the host (error {status}), so the host "
+                    f"cache has fewer pages than it was given ({done} of {len(self.pages)}): raise "
+                    "the limit of locked memory (ulimit -l) or lower cache.host",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                return
+            self._locked.append(at)
+            self._opened.put(piece)
+
+
+def _populate(at: int, size: int) -> None:
+    """Make the pages resident; where the kernel cannot, the driver does."""
+    libc = ctypes.CDLL(None, use_errno=True)  # the call releases the interpreter's lock
+    libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(size), _POPULATE_WRITE)
+
+
+def _cudart() -> Any:  # noqa: ANN401 - torch does not type it
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -1,0 +1,136 @@
+"""Whether an engine has a host tier, and how large it is.
+
+Owns the default size, the check against the memory of the host, and the hash that stands for the
+model. Must not know pages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import torch
+
+from config import WorkerConfig
+from protocol.errors import ConfigError
+from workers.engine.memory.budget import MemoryRoom, host_room
+from workers.engine.tier.engine_tier import EngineTier, Memories
+from workers.model_dir import drafter_dir
+from workers.scheduler.tier import Layout
+from workers.tier_size import default_bytes
+
+if TYPE_CHECKING:
+    from workers.engine.runner import Runner
+
+Report = Callable[[str, float, str], None]
+
+_SAMPLE_BYTES: Final = 2**20
+_SMALLEST_PAGES: Final = 8
+"""A tier of fewer pages is of no use."""
+
+
+def open_tier(config: WorkerConfig, runner: Runner, fd: int | None, report: Report) -> None:
+    """Give `runner` its host tier, if the configuration or the default want one. Raises
+    `ConfigError` if what the configuration asks for does not fit.
+    """
+    wanted, cache = config.host_cache_bytes, runner.cache
+    device = cache.memory.device
+    drafter = runner.drafter
+    caches = (cache,) if drafter is None or drafter.cache is None else (cache, drafter.cache)
+    memories = Memories(caches, runner.kept)
+    room = _room(fd)
+    if wanted is None:
+        wanted = 0
+        if fd is not None and device.type == "cuda" and not _is_integrated(device):
+            wanted = default_bytes(room.num_bytes, sum(each.num_bytes() for each in caches))
+    elif wanted > room.num_bytes:
+        raise ConfigError(
+            f"cache.host needs {wanted} bytes, but {room.source} leaves {room.num_bytes} of the "
+            "host's memory: lower it or leave it out"
+        )
+    if wanted == 0:
+        return
+    identity = memories.identity(_model_hash(config, runner.model_dir, device))
+    layout = _layout(identity, memories.words.page_bytes, wanted, fd, config)
+    if layout.num_pages < _SMALLEST_PAGES:
+        if config.host_cache_bytes is None:
+            return
+        raise ConfigError(
+            f"cache.host = {wanted} bytes hold {layout.num_pages} pages of {layout.page_bytes}: "
+            "raise it or leave it out"
+        )
+    report("memory", 1.0, f"{layout.num_bytes} bytes of the host for prefixes")
+    try:
+        runner.attach(EngineTier(memories, layout, fd, device))
+    except OSError as error:
+        raise ConfigError(
+            f"cache.host needs {layout.num_bytes} bytes, but the host gives no such memory "
+            f"({error.strerror}): lower it or leave it out"
+        ) from error
+
+
+def _layout(
+    identity: bytes, page_bytes: int, wanted: int, fd: int | None, config: WorkerConfig
+) -> Layout:
+    """The layout of the region. Without a size of the configuration, a region that an earlier
+    engine of the same layout has left keeps its size.
+    """
+    layout = Layout.within(identity, page_bytes, wanted)
+    if fd is None or config.host_cache_bytes is not None:
+        return layout
+    size = os.fstat(fd).st_size
+    found = Layout.within(identity, page_bytes, size + 2 * layout.page_bytes)
+    for count in (found.num_pages, found.num_pages - 1, found.num_pages - 2):
+        if count > 0 and layout._replace(num_pages=count).num_bytes == size:
+            return layout._replace(num_pages=count)
+    return layout
+
+
+def _room(fd: int | None) -> MemoryRoom:
+    """What the host leaves, with what the region has taken of it already."""
+    room = host_room()
+    taken = 0 if fd is None else os.fstat(fd).st_blocks * 512
+    return room._replace(num_bytes=room.num_bytes + taken)
+
+
+def _is_integrated(device: torch.device) -> bool:
+    return bool(torch.cuda.get_device_properties(device).is_integrated)
+
+
+def _model_hash(config: WorkerConfig, model_dir: Path, device: torch.device) -> bytes:
+    """A hash of what the numbers of a prefix depend on, shapes aside: the weights and how they are
+    computed. Of a file its size and three samples: all of an 8B would take seconds.
+    """
+    numerics = [
+        config.model if config.model.startswith("dummy") else "",
+        config.quantization,
+        config.prefill,
+        str(config.invariant),
+        device.type,
+        config.dtype,
+    ]
+    digest = hashlib.sha256(msgspec.json.encode(numerics))
+    folders = [model_dir]
+    chosen = config.drafting
+    if chosen is not None and (found := drafter_dir(chosen.drafter)) is not None:
+        folders.append(found)
+    for folder in folders:
+        for path in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
+            if path.is_file():
+                digest.update(f"{path.name} {path.stat().st_size}".encode())
+                digest.update(_samples(path))
+    return digest.digest()
+
+
+def _samples(path: Path) -> bytes:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        found = []
+        for at in (0, max(0, size // 2), max(0, size - _SAMPLE_BYTES)):
+            file.seek(at)
+            found.append(file.read(_SAMPLE_BYTES))
+    return b"".join(found)

@@ -1,0 +1,33 @@
+"""The host tier of the prefix cache: which blocks and states lie in the host's memory. Pure.
+
+Owns the pages of the region, their owners and states, the index that survives the engine, and what
+is copied next. Must not know tensors, devices or a clock.
+"""
+
+from workers.scheduler.tier.host_tier import HostTier, TierCounts, TierRoom
+from workers.scheduler.tier.index import Index, Layout, Record
+from workers.scheduler.tier.pool import Entry, Kind, Name, TierPool
+from workers.scheduler.tier.retention import LeastRecentlyUsed, Retention
+from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
+from workers.scheduler.tier.where import Event, Where, follow
+
+__all__ = [
+    "Copy",
+    "Entry",
+    "Event",
+    "HostTier",
+    "Index",
+    "Kind",
+    "Layout",
+    "LeastRecentlyUsed",
+    "Name",
+    "Record",
+    "Retention",
+    "TierCounts",
+    "TierPool",
+    "TierRoom",
+    "Transfer",
+    "Transferred",
+    "Where",
+    "follow",
+]

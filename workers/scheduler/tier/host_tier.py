@@ -1,0 +1,462 @@
+"""The host tier as the scheduler sees it: what to store, what to load, and what a prompt finds.
+
+Owns the blocks of the card that wait to be stored, the copies under way, and the proofs of
+prefixes. Must not know sequences, queues or tensors.
+
+Everything is stored as soon as it is computed and the link is idle, parents first: so an engine
+that is killed loses little. Loads go before stores.
+
+A digest is no proof that two prefixes are equal (xxh3 is not collision-proof), and the host keeps
+no tokens. So each entry has a `proof`: a BLAKE2 hash of all tokens up to its end.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final, NamedTuple, final
+
+from protocol.ids import BlockDigest
+from workers.scheduler.tier.pool import Entry, Kind, Name, TierPool
+from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
+from workers.scheduler.tier.where import Event, Where
+
+_PROOF_BYTES: Final = 32
+_MAX_TRANSFERS: Final = 4
+"""Under way at once. Each is as large as `TierRoom.transfer_pages`, 64 MiB on a card: with a step
+of 5 ms between two turns of the loop, four keep a link of 50 GB/s busy."""
+
+_MAX_STORES: Final = 2
+"""Of them, those that store: a load that is wanted meanwhile waits for them."""
+
+
+class TierRoom(NamedTuple):
+    """What the host has: `num_pages` pages; a block of keys and values takes one, a recurrent state
+    `state_pages` (0: the model has none). A transfer copies at most `transfer_pages` pages, or one
+    state.
+    """
+
+    num_pages: int
+    state_pages: int = 0
+    transfer_pages: int = 16
+
+
+class TierCounts(NamedTuple):
+    """Since the start of the engine, except the first two: pages in use and pages in all."""
+
+    used_pages: int
+    num_pages: int
+    stored_pages: int
+    loaded_pages: int
+    evicted: int
+    spoilt: int
+    recovered: int
+
+
+@dataclass(slots=True)
+class _OnCard:
+    """A block or state in the card's prefix cache: where, and its entry's facts."""
+
+    place: int
+    before: BlockDigest
+    parent: Name | None
+    proof: bytes
+    depth: int
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """Blocks, and perhaps a state, on their way to the card. `waiting` are copies that no transfer
+    has taken yet. `on_done` is called once, with the number of leading `blocks` that came as they
+    were stored, and whether the state did.
+    """
+
+    blocks: list[tuple[Entry, int]]
+    state: tuple[Entry, int] | None
+    on_done: Callable[[int, bool], None]
+    waiting: deque[tuple[Entry, int]] = field(default_factory=deque)
+    num_open: int = 0
+    bad: set[Name] = field(default_factory=set)
+    failed: set[Name] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    items: tuple[tuple[Entry, int], ...]
+    load: Load | None
+
+
+@final
+class HostTier:
+    """The tier over one pool. `changed(name, is_known)` is called when a block or a state that no
+    tier had comes into one, or leaves the last; the block manager sets it, and announces that.
+    `pin_state` and `unpin_state` keep a slot of the card while it is read.
+    """
+
+    def __init__(self, room: TierRoom, pool: TierPool) -> None:
+        self.room = room
+        self.pool = pool
+        self.changed: Callable[[Name, bool], None] = _tell_nobody
+        self._card: dict[Name, _OnCard] = {}
+        self._to_store: OrderedDict[Name, None] = OrderedDict()
+        self._under_way: dict[int, _UnderWay] = {}
+        self._loads: deque[Load] = deque()
+        self._num_loads = 0
+        self._number = 0
+        self._num_stored = self._num_loaded = self._num_spoilt = 0
+        self.num_recovered = 0
+        self.pin_state: Callable[[int], None] = _ignore
+        self.unpin_state: Callable[[int], None] = _ignore
+
+    def __repr__(self) -> str:
+        return f"<HostTier {self.pool!r} {len(self._to_store)} to store>"
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether a transfer is under way or could begin."""
+        return bool(self._under_way or self._loads)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a load has begun and is not over."""
+        return self._num_loads > 0
+
+    @property
+    def has_to_store(self) -> bool:
+        """Whether something waits to be stored."""
+        return bool(self._to_store)
+
+    @property
+    def counts(self) -> TierCounts:
+        """The counters."""
+        pool = self.pool
+        return TierCounts(
+            pool.num_used,
+            pool.num_pages,
+            self._num_stored,
+            self._num_loaded,
+            pool.num_evicted,
+            self._num_spoilt,
+            self.num_recovered,
+        )
+
+    def known(self) -> tuple[list[BlockDigest], list[BlockDigest]]:
+        """The digests of all blocks, and of all states, that a tier has."""
+        names = {**dict.fromkeys(self._card), **dict.fromkeys(self.pool.names)}
+        blocks = [name.digest for name in names if name.kind is Kind.BLOCK]
+        return blocks, [name.digest for name in names if name.kind is Kind.STATE]
+
+    # The card's prefix cache tells what comes and goes.
+
+    def computed(
+        self, digest: BlockDigest, place: int, before: BlockDigest, packed: bytes, *, is_first: bool
+    ) -> None:
+        """A block came into the card's prefix cache. `before` is the digest of the block before it,
+        of the root if it `is_first`; `packed` are its tokens.
+        """
+        parent = None if is_first else Name(Kind.BLOCK, before)
+        proof, depth = b"", 0
+        if parent is None:
+            proof = root_proof(before)
+        elif (found := self._card.get(parent)) is not None:
+            proof, depth = found.proof, found.depth
+        else:
+            return  # behind a collision
+        here = _OnCard(place, before, parent, next_proof(proof, packed), depth + 1)
+        self._came(Name(Kind.BLOCK, digest), here)
+
+    def saved(self, digest: BlockDigest, slot: int, *, is_final: bool) -> bool:
+        """A state came into a slot of the card. One that is not `is_final` is about to be replaced,
+        and not stored. False if its prefix is private, which the tier does not know.
+        """
+        block = self._card.get(Name(Kind.BLOCK, digest))
+        if block is None:
+            return False
+        parent = Name(Kind.BLOCK, digest)
+        here = _OnCard(slot, block.before, parent, block.proof, block.depth)
+        self._came(Name(Kind.STATE, digest), here, stores=is_final)
+        return True
+
+    def settled(self, digest: BlockDigest) -> None:
+        """A saved state turned out to be final."""
+        name = Name(Kind.STATE, digest)
+        if name in self._card and self.pool.get(name) is None:
+            self._to_store[name] = None
+
+    def left(self, kind: Kind, digest: BlockDigest) -> bool:
+        """A block or a state left the card's prefix cache. False for one of a private prefix."""
+        name = Name(kind, digest)
+        if self._card.pop(name, None) is None:
+            return False
+        self._to_store.pop(name, None)
+        entry = self.pool.get(name)
+        if entry is None:
+            self.changed(name, False)
+        else:
+            entry.follow(Event.LEFT_CARD)
+        return True
+
+    def used(self, digests: Iterable[BlockDigest]) -> None:
+        """These blocks were of use; pass the last block of a prefix first."""
+        names = [Name(Kind.BLOCK, digest) for digest in digests]
+        if self.room.state_pages:
+            self.pool.use([Name(Kind.STATE, name.digest) for name in names])
+        self.pool.use(names)
+
+    def _came(self, name: Name, here: _OnCard, *, stores: bool = True) -> None:
+        entry = self.pool.get(name)
+        if entry is not None and entry.proof != here.proof:
+            # Another prefix has this digest on the host. It goes; one that is copied now stays, and
+            # the tier knows nothing of the card's.
+            if entry.where is not Where.HOST:
+                return
+            for gone in self.pool.evict(entry):
+                self._forgot(gone)
+            entry = None
+        self._card[name] = here
+        if entry is not None:
+            entry.follow(Event.COMPUTED)
+            return
+        self.changed(name, True)
+        if stores:
+            self._to_store[name] = None
+
+    # What a prompt finds.
+
+    def find(
+        self,
+        digests: Sequence[BlockDigest],
+        num_cached: int,
+        blocks: Sequence[bytes],
+        root: BlockDigest,
+    ) -> list[Entry]:
+        """The entries of the blocks behind the `num_cached` leading ones, which the card has, as
+        far as the host has them and can give them now. `blocks` are the tokens of all `digests`.
+        """
+        if num_cached == len(digests) or not self.has(digests[num_cached]):
+            return []
+        proof = root_proof(root)
+        if num_cached:
+            last = self._card.get(Name(Kind.BLOCK, digests[num_cached - 1]))
+            if last is None:
+                return []
+            proof = last.proof
+        found = []
+        for digest, packed in zip(digests[num_cached:], blocks[num_cached:], strict=True):
+            entry = self.pool.get(Name(Kind.BLOCK, digest))
+            proof = next_proof(proof, packed)
+            if entry is None or entry.proof != proof:
+                break
+            if entry.where not in _GIVES or not self.pool.is_open(entry.pages):
+                break
+            found.append(entry)
+        return found
+
+    def state(self, digest: BlockDigest) -> Entry | None:
+        """The recurrent state behind a block that was found, if the host can give it now."""
+        state, name = self.pool.get(Name(Kind.STATE, digest)), Name(Kind.BLOCK, digest)
+        if state is None or state.where not in _GIVES or not self.pool.is_open(state.pages):
+            return None
+        block = self._card.get(name) or self.pool.get(name)
+        return state if block is not None and block.proof == state.proof else None
+
+    def is_coming(self, name: Name) -> bool:
+        """Whether it is on its way to the card, or can be soon."""
+        entry = self.pool.get(name)
+        return entry is not None and entry.where in _COMING
+
+    # Copies.
+
+    def load(self, load: Load) -> None:
+        """Begin a load of entries that are on the host alone. The places on the card are the
+        caller's until `on_done`.
+        """
+        items = [*load.blocks, *([] if load.state is None else [load.state])]
+        for entry, _ in items:
+            entry.follow(Event.LOAD)
+        load.waiting.extend(items)
+        load.num_open = len(items)
+        self._num_loads += 1
+        self._loads.append(load)
+
+    def transfers(self) -> list[Transfer]:
+        """The transfers that begin now. Begin them before the next step is planned."""
+        made = []
+        while self._loads and len(self._under_way) < _MAX_TRANSFERS:
+            made.append(self._next_load())
+        while not self._loads and len(self._under_way) < _MAX_STORES:
+            transfer = self._next_store()
+            if transfer is None:
+                break
+            made.append(transfer)
+        self._tell_evicted()
+        return made
+
+    def over(self, done: Transferred) -> None:
+        """Take the end of a transfer."""
+        what = self._under_way.pop(done.number)
+        checksums = done.checksums or ((),) * len(what.items)
+        for (entry, place), sums in zip(what.items, checksums, strict=True):
+            if what.load is None:
+                self._stored(entry, place, sums, done.error)
+            else:
+                self._came_back(what.load, entry, sums, done.error)
+        if what.load is not None and what.load.num_open == 0:
+            self._end_load(what.load)
+
+    def clear(self) -> int:
+        """Forget what the host has, except what is copied now. Returns the number of entries."""
+        gone = self.pool.clear()
+        for entry in gone:
+            self._forgot(entry)
+        self._to_store.clear()
+        return len(gone)
+
+    def take_pages(self, num_pages: int, owner: int) -> tuple[int, ...] | None:
+        """Pages for a swapped sequence. Evicts entries if need be; None if that is not enough."""
+        pages = self.pool.take(num_pages, owner)
+        self._tell_evicted()
+        return pages
+
+    def check_integrity(self, swapped: Iterable[int] = ()) -> None:
+        """Raise `IntegrityError` if the books contradict each other."""
+        self.pool.check_integrity(swapped)
+
+    def has(self, digest: BlockDigest) -> bool:
+        """Whether the host has a block, or will soon."""
+        return self.pool.get(Name(Kind.BLOCK, digest)) is not None
+
+    def _next_load(self) -> Transfer:
+        load = self._loads[0]
+        taken: list[tuple[Entry, int]] = []
+        num_pages = 0
+        while load.waiting:
+            entry, _ = load.waiting[0]
+            if taken and num_pages + len(entry.pages) > self.room.transfer_pages:
+                break
+            taken.append(load.waiting.popleft())
+            num_pages += len(entry.pages)
+        if not load.waiting:
+            self._loads.popleft()
+        return self._begin(taken, load)
+
+    def _next_store(self) -> Transfer | None:
+        taken: list[tuple[Entry, int]] = []
+        num_pages = 0
+        while self._to_store and num_pages < self.room.transfer_pages:
+            name = next(iter(self._to_store))
+            found = self._lacking(name)
+            if found is None:
+                del self._to_store[name]
+                continue
+            entry, place = found
+            size = self.room.state_pages if entry.name.kind is Kind.STATE else 1
+            if taken and num_pages + size > self.room.transfer_pages:
+                break
+            if taken and taken[0][0].name.kind is not entry.name.kind:
+                break  # a device copies the two in different ways
+            self._to_store.pop(entry.name, None)
+            if not self.pool.retention.is_worth_storing(entry, self.pool.now):
+                self._to_store.pop(name, None)
+                continue
+            if not self.pool.store(entry, size):
+                # No page can be freed now: what is to be stored waits for an event of its own.
+                self._to_store.pop(name, None)
+                break
+            if entry.name.kind is Kind.STATE:
+                self.pin_state(place)
+            taken.append((entry, place))
+            num_pages += size
+        return self._begin(taken, None) if taken else None
+
+    def _lacking(self, name: Name) -> tuple[Entry, int] | None:
+        """What must be stored next so that `name` is stored: itself, or the first block of its
+        prefix that the host lacks. None if the card has not all of these, or the host has it.
+        """
+        found: tuple[Entry, int] | None = None
+        at: Name | None = name
+        while at is not None and self.pool.get(at) is None:
+            here = self._card.get(at)
+            if here is None:
+                return None
+            if at != name:  # it goes before what needs it
+                self._to_store[at] = None
+                self._to_store.move_to_end(at, last=False)
+            found = Entry(at, here.parent, here.before, here.proof, here.depth), here.place
+            at = here.parent
+        return found
+
+    def _begin(self, items: Sequence[tuple[Entry, int]], load: Load | None) -> Transfer:
+        self._number += 1
+        self._under_way[self._number] = _UnderWay(tuple(items), load)
+        copies = [Copy(place, entry.pages, entry.name.kind is Kind.STATE) for entry, place in items]
+        return Transfer(self._number, load is not None, tuple(copies))
+
+    def _stored(self, entry: Entry, place: int, sums: tuple[int, ...], error: str) -> None:
+        if entry.name.kind is Kind.STATE:
+            self.unpin_state(place)
+        if error:
+            for gone in self.pool.end(entry, Event.FAILED):
+                self._forgot(gone)
+            return
+        self._num_stored += len(entry.pages)
+        self.pool.stored(entry, sums)
+
+    def _came_back(self, load: Load, entry: Entry, sums: tuple[int, ...], error: str) -> None:
+        load.num_open -= 1
+        if error:
+            load.failed.add(entry.name)
+        elif sums != entry.checksums:
+            load.bad.add(entry.name)
+        else:
+            self._num_loaded += len(entry.pages)
+
+    def _end_load(self, load: Load) -> None:
+        self._num_loads -= 1
+        unusable = load.bad | load.failed
+        flags = [entry.name in unusable for entry, _ in load.blocks]
+        num_good = flags.index(True) if True in flags else len(flags)
+        has_state = load.state is not None and load.state[0].name not in unusable
+        load.on_done(num_good, has_state and num_good == len(flags))
+        for entry, _ in [*load.blocks, *([] if load.state is None else [load.state])]:
+            if entry.name in load.bad:
+                self._num_spoilt += 1
+                for gone in self.pool.end(entry, Event.SPOILT):
+                    self._forgot(gone)
+            elif entry.where is Where.TWICE:
+                self.pool.loaded(entry)
+            elif entry.where is Where.LOADING:
+                self.pool.end(entry, Event.FAILED)
+
+    def _tell_evicted(self) -> None:
+        for entry in self.pool.take_evicted():
+            self._forgot(entry)
+
+    def _forgot(self, entry: Entry) -> None:
+        """The host has an entry no more."""
+        if entry.name not in self._card:
+            self.changed(entry.name, False)
+
+
+_GIVES: Final = frozenset({Where.HOST})
+_COMING: Final = frozenset({Where.LOADING, Where.PARTING})
+
+
+def root_proof(root: BlockDigest) -> bytes:
+    """The proof before the first block of a root."""
+    return blake2b(root, digest_size=_PROOF_BYTES, person=b"herma root").digest()
+
+
+def next_proof(proof: bytes, packed: bytes) -> bytes:
+    """The proof of a block with the tokens `packed` behind that of `proof`."""
+    return blake2b(proof + packed, digest_size=_PROOF_BYTES).digest()
+
+
+def _tell_nobody(_name: Name, _is_known: bool) -> None:
+    """Until the block manager listens."""
+
+
+def _ignore(_slot: int) -> None:
+    """A model without recurrent layers has no states."""

@@ -1,0 +1,436 @@
+"""The pages of the host tier and their owners.
+
+Owns the entries of the tier, the pages that each has, and which entry goes when pages are needed.
+A page has one owner: an entry, a swapped sequence, or nobody. Must not know what a page holds, nor
+when it is copied.
+
+An entry has its prefix on the host: the entry of the block before it is stored before it and goes
+after it. So whatever is found can be used, as far as it is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple, final
+
+from protocol.ids import BlockDigest
+from workers.scheduler.integrity import require
+from workers.scheduler.tier.index import Index, Record
+from workers.scheduler.tier.retention import LeastRecentlyUsed, Retention
+from workers.scheduler.tier.where import Event, Where, follow
+
+
+class Kind(IntEnum):
+    """Keys and values of a block, or the recurrent state behind it."""
+
+    BLOCK = 1
+    STATE = 2
+
+
+class Name(NamedTuple):
+    """What an entry is found by. `digest` is that of the block, or of the block before a state."""
+
+    kind: Kind
+    digest: BlockDigest
+
+
+@final
+class Entry:
+    """A block or a state that pages of the host hold, or are about to.
+
+    - `parent`: the name of the entry that it needs: of the block before it, or of its own block for
+      a state. None for the first block of a prefix.
+    - `proof`, `depth`: see `Record`. `before` is the digest of the block before it.
+    - `num_children`: the entries whose parent it is.
+    - `used_at`: the number of uses, of all entries, when it was used last.
+    - `rank`: what the retention said of it last; `serial` marks its place in the pool's queue.
+    """
+
+    __slots__ = (
+        "before",
+        "checksums",
+        "depth",
+        "name",
+        "num_children",
+        "pages",
+        "parent",
+        "proof",
+        "rank",
+        "serial",
+        "used_at",
+        "where",
+    )
+
+    def __init__(
+        self, name: Name, parent: Name | None, before: BlockDigest, proof: bytes, depth: int
+    ) -> None:
+        self.name = name
+        self.parent = parent
+        self.before = before
+        self.proof = proof
+        self.depth = depth
+        self.pages: tuple[int, ...] = ()
+        self.checksums: tuple[int, ...] = ()
+        self.where = Where.CARD
+        self.num_children = 0
+        self.used_at = 0
+        self.rank = 0.0
+        self.serial = 0
+
+    def __repr__(self) -> str:
+        kind, digest = self.name
+        return f"<Entry {kind.name} {digest.hex()[:8]} {self.where.value} {self.pages}>"
+
+    def follow(self, event: Event) -> None:
+        """Take an event. Raises `IntegrityError` if it cannot happen."""
+        self.where = follow(self.where, event)
+
+
+_GOES: Final = frozenset({Where.BOTH, Where.HOST})
+"""An entry that is copied keeps its pages until the copy is over."""
+
+_SPARE_QUEUE: Final = 64
+
+
+@final
+class TierPool:
+    """`num_pages` pages, of which the first `num_open` can be used so far. `index` keeps what the
+    pages hold beyond the engine's life; None in tests of the pool alone.
+    """
+
+    def __init__(
+        self, num_pages: int, retention: Retention | None = None, index: Index | None = None
+    ) -> None:
+        self.num_pages = num_pages
+        self.retention: Retention = retention or LeastRecentlyUsed()
+        self.num_evicted = 0
+        self._index = index
+        self._is_open = [False] * num_pages
+        self._free: list[int] = []
+        self._entries: dict[Name, Entry] = {}
+        self._owners: dict[int, Name | int] = {}
+        self._queue: list[tuple[float, int, Name]] = []
+        self._now = 0
+        self._serial = 0
+        self._generation = 0
+        self._gone: list[Entry] = []
+
+    def __repr__(self) -> str:
+        return f"<TierPool {len(self._free)}/{self.num_pages} pages free, {len(self)} entries>"
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def now(self) -> int:
+        """The number of uses so far, in place of time."""
+        return self._now
+
+    @property
+    def num_free(self) -> int:
+        """Open pages without an owner."""
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        """Pages with an owner."""
+        return len(self._owners)
+
+    @property
+    def names(self) -> list[Name]:
+        """The names of all entries."""
+        return list(self._entries)
+
+    def get(self, name: Name) -> Entry | None:
+        """The entry of that name, if pages belong to it."""
+        return self._entries.get(name)
+
+    def open(self, pages: Iterable[int]) -> None:
+        """Let these pages be used; those that have an owner already keep it."""
+        for page in pages:
+            if not self._is_open[page]:
+                self._is_open[page] = True
+                if page not in self._owners:
+                    self._free.append(page)
+
+    def is_open(self, pages: Iterable[int]) -> bool:
+        """Whether all these pages are open."""
+        return all(self._is_open[page] for page in pages)
+
+    def recover(self) -> int:
+        """Take the entries that the index names, with their prefixes whole; forget the others.
+        Returns how many were taken.
+        """
+        assert self._index is not None
+        found: dict[tuple[int, Name], dict[int, tuple[int, Record]]] = {}
+        for page, record in self._index.records():
+            self._generation = max(self._generation, record.generation)
+            if record.kind in (Kind.BLOCK, Kind.STATE):
+                name = Name(Kind(record.kind), BlockDigest(record.digest))
+                found.setdefault((record.generation, name), {})[record.part] = page, record
+        taken: set[int] = set()
+        whole = [
+            (name, [parts[part] for part in range(len(parts))])
+            for (_, name), parts in sorted(found.items())
+            if sorted(parts) == list(range(parts[min(parts)][1].num_parts))
+        ]
+        # Parents first. An entry without its parent is no use.
+        for name, parts in sorted(whole, key=lambda one: (one[1][0][1].depth, one[0].kind)):
+            entry = self._recovered(name, [record for _, record in parts])
+            if name in self._entries or not self._has_parent(entry):
+                continue
+            entry.pages = tuple([page for page, _ in parts])
+            entry.checksums = tuple([record.checksum for _, record in parts])
+            taken.update(entry.pages)
+            self._add(entry)
+        for page, _ in list(self._index.records()):
+            if page not in taken:
+                self._index.retract(page)
+        for entry in sorted(self._entries.values(), key=lambda one: -one.depth):
+            self._use(entry)
+        return len(self._entries)
+
+    def store(self, entry: Entry, num_pages: int) -> bool:
+        """Give a new entry of the card its pages, evicting others if need be; False, with nothing
+        changed, if that is impossible now.
+        """
+        require(entry.name not in self._entries, f"{entry!r} is stored already")
+        if not self._has_parent(entry):
+            return False
+        parent = None if entry.parent is None else self._entries[entry.parent]
+        if parent is not None:
+            parent.num_children += 1  # so that its own parent is not evicted for it
+        pages = self.take(num_pages, None)
+        if parent is not None:
+            parent.num_children -= 1
+        if pages is None:
+            if parent is not None:
+                self._enqueue(parent)
+            return False
+        entry.pages = pages
+        entry.follow(Event.STORE)
+        self._add(entry)
+        self._use(entry)
+        return True
+
+    def stored(self, entry: Entry, checksums: tuple[int, ...]) -> None:
+        """Publish an entry whose copy is over."""
+        entry.checksums = checksums
+        entry.follow(Event.STORED)
+        self._generation += 1
+        kind, digest = entry.name
+        for part, page in enumerate(entry.pages if self._index is not None else ()):
+            record = Record(
+                self._generation,
+                digest,
+                entry.before,
+                entry.proof,
+                checksums[part],
+                entry.depth,
+                part,
+                len(entry.pages),
+                int(kind),
+            )
+            self._index.publish(page, record)  # type: ignore[union-attr]
+        self._enqueue(entry)
+
+    def end(self, entry: Entry, event: Event) -> list[Entry]:
+        """End a copy in another way than well: take `event`, and forget the entry if it is not on
+        the host any more, with all that need it. Returns the forgotten entries.
+        """
+        entry.follow(event)
+        if entry.where.is_on_host:
+            self._enqueue(entry)
+            return []
+        return self._drop(entry)
+
+    def evict(self, entry: Entry) -> list[Entry]:
+        """Forget an entry that is not copied now, and all that need it. Returns the forgotten
+        entries.
+        """
+        return self.end(entry, Event.LEFT_HOST)
+
+    def loaded(self, entry: Entry) -> None:
+        """Note that an entry was loaded as it was stored."""
+        entry.follow(Event.LOADED)
+        self._use(entry)
+
+    def use(self, names: Iterable[Name]) -> None:
+        """Note a use of these entries; those without pages are ignored."""
+        for name in names:
+            entry = self._entries.get(name)
+            if entry is not None:
+                self._use(entry)
+
+    def take(self, num_pages: int, owner: int | None) -> tuple[int, ...] | None:
+        """Take pages for the swapped sequence `owner`, or for an entry that is about to be added
+        (None). Evicts entries if need be. None, with nothing taken, if there are not so many.
+        """
+        while len(self._free) < num_pages:
+            if not self._evict():
+                return None
+        pages = tuple([self._free.pop() for _ in range(num_pages)])
+        for page in pages:
+            if self._index is not None:
+                self._index.retract(page)
+            if owner is not None:
+                self._owners[page] = owner
+        return pages
+
+    def give_back(self, pages: Iterable[int]) -> None:
+        """Free pages that a swapped sequence took."""
+        for page in pages:
+            require(isinstance(self._owners.pop(page), int), f"page {page} is an entry's")
+            self._free.append(page)
+
+    def clear(self) -> list[Entry]:
+        """Forget every entry that is not copied now, and that none needs which is. Returns them."""
+        gone: list[Entry] = []
+        for entry in sorted(self._entries.values(), key=lambda one: (-one.depth, -one.name.kind)):
+            if entry.where in _GOES and entry.num_children == 0:
+                entry.follow(Event.LEFT_HOST)
+                self._forget(entry)
+                gone.append(entry)
+        return gone
+
+    def take_evicted(self) -> list[Entry]:
+        """The entries that were evicted since the last call."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    def check_integrity(self, swapped: Iterable[int] = ()) -> None:
+        """Raise `IntegrityError` unless each page has one owner and each entry its prefix."""
+        owned = [page for entry in self._entries.values() for page in entry.pages]
+        taken = [*owned, *swapped]
+        require(sorted(taken) == sorted(self._owners), f"owners of {self!r}")
+        open_free = [page for page in range(self.num_pages) if self._is_open[page]]
+        free = sorted(set(open_free) - set(taken))
+        require(sorted(self._free) == free, f"free pages of {self!r}")
+        children: dict[Name, int] = {}
+        for name, entry in self._entries.items():
+            require(entry.name == name and entry.where.is_on_host, f"{entry!r} is misplaced")
+            require(all(self._owners[page] == name for page in entry.pages), f"pages of {entry!r}")
+            if entry.parent is not None:
+                require(entry.parent in self._entries, f"{entry!r} has lost its prefix")
+                children[entry.parent] = children.get(entry.parent, 0) + 1
+        for name, entry in self._entries.items():
+            require(entry.num_children == children.get(name, 0), f"children of {entry!r}")
+            if self._index is not None:
+                self._check_records(entry)
+
+    def _check_records(self, entry: Entry) -> None:
+        assert self._index is not None
+        is_known = entry.where not in (Where.STORING, Where.PARTING)
+        for part, page in enumerate(entry.pages):
+            record = self._index.read(page)
+            if not is_known:
+                require(record is None, f"{entry!r} is published before its end")
+                continue
+            require(
+                record is not None
+                and (record.digest, record.part) == (entry.name.digest, part)
+                and record.checksum == entry.checksums[part],
+                f"record of {entry!r}",
+            )
+
+    def _recovered(self, name: Name, records: list[Record]) -> Entry:
+        first, kind = records[0], name.kind
+        before = BlockDigest(first.parent)
+        parent: Name | None = None
+        if kind is Kind.STATE:
+            parent = Name(Kind.BLOCK, name.digest)
+        elif first.depth > 1:
+            parent = Name(Kind.BLOCK, before)
+        entry = Entry(name, parent, before, first.proof, first.depth)
+        entry.where = Where.HOST
+        return entry
+
+    def _has_parent(self, entry: Entry) -> bool:
+        return entry.parent is None or entry.parent in self._entries
+
+    def _add(self, entry: Entry) -> None:
+        self._entries[entry.name] = entry
+        for page in entry.pages:
+            self._owners[page] = entry.name
+        if entry.parent is not None:
+            self._entries[entry.parent].num_children += 1
+
+    def _use(self, entry: Entry) -> None:
+        self._now += 1
+        entry.used_at = self._now
+        self._enqueue(entry)
+
+    def _enqueue(self, entry: Entry) -> None:
+        """Give an entry that may go its place in the queue."""
+        entry.serial = 0
+        if entry.num_children or entry.where not in _GOES:
+            return
+        self._serial += 1
+        entry.serial = self._serial
+        entry.rank = self.retention.rank(entry, self._now)
+        heappush(self._queue, (entry.rank, entry.serial, entry.name))
+        if len(self._queue) > 4 * len(self._entries) + _SPARE_QUEUE:
+            entries = self._entries
+            self._queue = [
+                item
+                for item in self._queue
+                if (found := entries.get(item[2])) is not None and found.serial == item[1]
+            ]
+            heapify(self._queue)
+
+    def _evict(self) -> bool:
+        """Evict the entry of the lowest rank. Returns whether there was one."""
+        while self._queue:
+            _, serial, name = heappop(self._queue)
+            entry = self._entries.get(name)
+            if entry is None or entry.serial != serial:
+                continue
+            if entry.num_children or entry.where not in _GOES:
+                continue
+            rank = self.retention.rank(entry, self._now)
+            if rank > entry.rank and self._queue:
+                self._enqueue(entry)
+                continue
+            entry.follow(Event.LEFT_HOST)
+            self._forget(entry)
+            self._gone.append(entry)
+            self.num_evicted += 1
+            return True
+        return False
+
+    def _drop(self, entry: Entry) -> list[Entry]:
+        """Forget an entry that was not kept or is spoilt, and all that need it. Those of them that
+        are copied now stay until their copy is over, without a parent.
+        """
+        gone = [entry]
+        self._forget(entry)
+        if entry.num_children == 0:
+            return gone
+        for child in [one for one in self._entries.values() if one.parent == entry.name]:
+            entry.num_children -= 1
+            child.parent = None
+            gone += self._drop_child(child)
+        return gone
+
+    def _drop_child(self, child: Entry) -> list[Entry]:
+        if child.where in _GOES:
+            child.follow(Event.LEFT_HOST)
+            return self._drop(child)
+        return []
+
+    def _forget(self, entry: Entry) -> None:
+        del self._entries[entry.name]
+        entry.serial = 0
+        for page in entry.pages:
+            if self._index is not None:
+                self._index.retract(page)
+            del self._owners[page]
+            if self._is_open[page]:
+                self._free.append(page)
+        entry.pages = entry.checksums = ()
+        if entry.parent is not None and entry.parent in self._entries:
+            parent = self._entries[entry.parent]
+            parent.num_children -= 1
+            self._enqueue(parent)

@@ -1,0 +1,96 @@
+"""Where a block of the prefix cache lies, and what may happen to it there.
+
+Owns the table of states: every pair of a state and an event has a next state or is refused. A state
+of a recurrent layer lies in a slot of the card where a block of keys and values lies in a block;
+both follow this table. Must not know pages, sequences or copies.
+"""
+
+from enum import Enum
+from typing import Final
+
+from workers.scheduler.integrity import IntegrityError
+
+
+class Where(Enum):
+    """The tiers that hold a block, and the copy that is under way.
+
+    - `STORING`: the card holds it, and it is copied to the host. `PARTING`: the same, but the
+      card's block has another owner by now. The copy reads what the card held before that.
+    - `LOADING`: the host holds it, and it is copied to the card. `TWICE`: the same, and the card
+      has computed it meanwhile.
+    """
+
+    NOWHERE = "nowhere"
+    CARD = "card"
+    STORING = "storing"
+    PARTING = "parting"
+    BOTH = "both"
+    HOST = "host"
+    LOADING = "loading"
+    TWICE = "twice"
+
+    @property
+    def is_on_card(self) -> bool:
+        """Whether a step that is planned now can read it."""
+        return self in _ON_CARD
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether pages of the host belong to it, also while it is copied there."""
+        return self not in (Where.NOWHERE, Where.CARD)
+
+
+_ON_CARD: Final = frozenset({Where.CARD, Where.STORING, Where.BOTH, Where.TWICE})
+
+
+class Event(Enum):
+    """What happens to a block.
+
+    `COMPUTED` and `LEFT_CARD`: it comes into the card's prefix cache, or leaves it. `LOADED`
+    follows `COMPUTED`: what was loaded is in that cache. `SPOILT`: what was loaded is not what
+    was stored. `FAILED`: the copy was not made.
+    """
+
+    COMPUTED = "computed"
+    LEFT_CARD = "left the card"
+    STORE = "a store begins"
+    STORED = "stored"
+    LOAD = "a load begins"
+    LOADED = "loaded"
+    SPOILT = "spoilt"
+    FAILED = "failed"
+    LEFT_HOST = "left the host"
+
+
+NEXT: Final[dict[tuple[Where, Event], Where]] = {
+    (Where.NOWHERE, Event.COMPUTED): Where.CARD,
+    (Where.CARD, Event.LEFT_CARD): Where.NOWHERE,
+    (Where.CARD, Event.STORE): Where.STORING,
+    (Where.STORING, Event.LEFT_CARD): Where.PARTING,
+    (Where.STORING, Event.STORED): Where.BOTH,
+    (Where.STORING, Event.FAILED): Where.CARD,
+    (Where.PARTING, Event.COMPUTED): Where.STORING,
+    (Where.PARTING, Event.STORED): Where.HOST,
+    (Where.PARTING, Event.FAILED): Where.NOWHERE,
+    (Where.BOTH, Event.LEFT_CARD): Where.HOST,
+    (Where.BOTH, Event.LEFT_HOST): Where.CARD,
+    (Where.HOST, Event.COMPUTED): Where.BOTH,
+    (Where.HOST, Event.LOAD): Where.LOADING,
+    (Where.HOST, Event.LEFT_HOST): Where.NOWHERE,
+    (Where.LOADING, Event.COMPUTED): Where.TWICE,
+    (Where.LOADING, Event.SPOILT): Where.NOWHERE,
+    (Where.LOADING, Event.FAILED): Where.HOST,
+    (Where.TWICE, Event.LEFT_CARD): Where.LOADING,
+    (Where.TWICE, Event.LOADED): Where.BOTH,
+    (Where.TWICE, Event.SPOILT): Where.CARD,
+    (Where.TWICE, Event.FAILED): Where.BOTH,
+}
+"""Pairs that are not here cannot happen."""
+
+
+def follow(where: Where, event: Event) -> Where:
+    """The next state. Raises `IntegrityError` for a pair that cannot happen."""
+    found = NEXT.get((where, event))
+    if found is None:
+        raise IntegrityError(f"a block that is {where.value} cannot be met by: {event.value}")
+    return found

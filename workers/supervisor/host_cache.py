@@ -1,0 +1,60 @@
+"""The region of host memory that keeps prefixes beyond the engine's life.
+
+Owns the memfd behind it: this process makes it, every engine attaches to it, and a process that
+replaces this one takes it over. Memory is taken only where an engine writes. Must not know what the
+region holds, nor its size: an engine sets that.
+"""
+
+import os
+from collections.abc import MutableMapping
+from typing import final
+
+from workers.host_cache import FD_VARIABLE, REGION_NAME, taken_fd
+
+
+@final
+class HostCache:
+    """The region of one worker; `fd` is its descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def take(cls, environ: MutableMapping[str, str]) -> "HostCache | None":
+        """The region of the process before, or a new one. None where the system has no memfd. The
+        variable is removed, so that only engines get it.
+        """
+        fd = taken_fd(environ)
+        environ.pop(FD_VARIABLE, None)
+        try:
+            if fd is None:
+                fd = os.memfd_create(REGION_NAME, os.MFD_CLOEXEC)
+            os.set_inheritable(fd, False)
+        except OSError:
+            return None
+        return cls(fd)
+
+    def __repr__(self) -> str:
+        return f"<HostCache of {self.num_bytes} bytes, {self.num_resident} resident>"
+
+    @property
+    def num_bytes(self) -> int:
+        """The size that the last engine gave it."""
+        return os.fstat(self.fd).st_size
+
+    @property
+    def num_resident(self) -> int:
+        """Bytes of memory that it takes."""
+        return os.fstat(self.fd).st_blocks * 512
+
+    def variable(self) -> dict[str, str]:
+        """What tells an engine, or the next program of this process, of it."""
+        return {FD_VARIABLE: str(self.fd)}
+
+    def clear(self) -> None:
+        """Give all memory back. No engine may have it."""
+        os.ftruncate(self.fd, 0)
+
+    def hand_over(self) -> None:
+        """Let the next program of this process have it."""
+        os.set_inheritable(self.fd, True)

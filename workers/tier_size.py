@@ -1,0 +1,24 @@
+"""How much of the host's memory a host tier takes by default.
+
+Owns that rule, for an engine's start as for `herma plan`. Must not know the memory of devices.
+"""
+
+from typing import Final
+
+SHARE: Final = 0.25
+"""Of the memory that is free at the start. The page cache of weights and other programs keep the
+rest."""
+
+_PER_CARD: Final = 2
+"""Times the keys and values of the card. Eight agents of 128k tokens are twice what a card of 80 GB
+holds beside an 8B."""
+
+_MOST: Final = 64 * 2**30
+"""More must be asked for: it is page-locked, and no other program can have it."""
+
+
+def default_bytes(room_bytes: int, card_bytes: int) -> int:
+    """The bytes of a tier where `room_bytes` of the host are free, beside `card_bytes` of keys and
+    values on a card with memory of its own.
+    """
+    return min(int(SHARE * room_bytes), _PER_CARD * card_bytes, _MOST)

@@ -135,7 +135,8 @@ def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool
     faults = (line for each in statuses for line in _fault(each, with_log))
     starts = (f"\n{each.name}: {start_line(each)}" for each in statuses if each.phase)
     drafts = (f"\n{each.name}: drafts by {each.drafting}" for each in statuses if each.drafting)
-    return "\n".join((*table, *starts, *drafts, *troubles, *faults))
+    caches = (f"\n{each.name}: host cache: {each.cache}" for each in statuses if each.cache)
+    return "\n".join((*table, *starts, *drafts, *caches, *troubles, *faults))
 
 
 def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:

@@ -47,6 +47,10 @@ class AskReload(msgspec.Struct, frozen=True, tag="reload", forbid_unknown_fields
     """Apply what has changed in the configuration file."""
 
 
+class AskClear(msgspec.Struct, frozen=True, tag="clear", forbid_unknown_fields=True):
+    """Forget cached prefixes that no request uses, on the card and in the host's memory."""
+
+
 class AskHold(msgspec.Struct, frozen=True, tag="hold", forbid_unknown_fields=True):
     """Hold the worker: take no more work, finish running sequences within `drain_s`, then use the
     engine only for these messages. `lease_s` after the last of them the worker serves again, with
@@ -106,6 +110,7 @@ Ask = (
     AskStatus
     | AskRestart
     | AskReload
+    | AskClear
     | AskHold
     | AskProbe
     | AskServe
@@ -156,7 +161,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
 
     Its engine: `phase` and `fraction` are the progress of a start, `uptime_s` is how long the
     engine has been ready (0: it is not). `restarts` counts engines that died or were replaced.
-    `device` is the engine's, `is_invariant` its mode, `drafting` describes the results of drafts.
+    `device` is the engine's, `is_invariant` its mode, `drafting` describes the results of drafts,
+    `cache` its host tier.
     `installation` and `base` are those of its launch, `version` is the version that runs.
 
     Its links: `gateways` counts the gateways that welcomed it and those that it dials. `troubles`
@@ -183,6 +189,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     device: str = ""
     is_invariant: bool = False
     drafting: str = ""
+    cache: str = ""
     gateways: tuple[int, int] = (0, 0)
     troubles: tuple[str, ...] = ()
     fault: LastFault | None = None

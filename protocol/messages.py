@@ -11,7 +11,7 @@ import msgspec
 
 from protocol.sampling import MAX_LOGPROBS, SamplingParams
 
-PROTOCOL_VERSION: Final = 9
+PROTOCOL_VERSION: Final = 10
 
 ENFORCES_GRAMMARS: Final = "grammars"
 """The capability of an engine that takes a `Submit` with a grammar; other engines reject it."""
@@ -495,13 +495,33 @@ class Drafting(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     gain: Amount
 
 
+class CacheUse(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The prefix cache of an engine with a host tier. The host's memory has `num_bytes`, of which
+    `held_bytes` hold something. The others count since the engine's start: bytes stored on the host
+    and loaded from it, tokens of prompts found in the cache, those of them that were loaded, blocks
+    evicted from the host, blocks and states that were found spoilt and not used, and those that the
+    engine found at its start.
+    """
+
+    num_bytes: Count
+    held_bytes: Count
+    stored_bytes: Count = 0
+    loaded_bytes: Count = 0
+    hit_tokens: Count = 0
+    loaded_tokens: Count = 0
+    evicted: Count = 0
+    spoilt: Count = 0
+    recovered: Count = 0
+
+
 class Load(_Message, frozen=True, tag=42):
     """The engine's own counters, sent after changes, at most once per 100 ms.
 
     `free_blocks` counts blocks that no sequence holds (cached ones included). `step_ms` and
     `prefill_tokens_per_s` are moving averages, 0 while unknown. `places` is how many sequences the
     engine takes at once now: `max_seqs` of its facts, or fewer if the answers of that many would
-    not fit into its memory; 0 while unknown. `drafting` is None for an engine without drafts.
+    not fit into its memory; 0 while unknown. `drafting` is None for an engine without drafts,
+    `cache` for one without a host tier.
     """
 
     epoch: Count
@@ -515,6 +535,7 @@ class Load(_Message, frozen=True, tag=42):
     prefill_tokens_per_s: Amount
     places: Count = 0
     drafting: Drafting | None = None
+    cache: CacheUse | None = None
 
 
 MAX_FIGURES: Final = 8

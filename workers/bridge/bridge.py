@@ -46,6 +46,7 @@ from workers.ipc import (
     BROADCAST,
     FIRST_CONTROL_TAG,
     SUPERVISOR,
+    ClearCache,
     Drained,
     DrainEngine,
     DropLink,
@@ -158,6 +159,8 @@ class Bridge:
                 self._report_drained()
             case EngineStart():
                 raise WireError("a second EngineStart")
+            case ClearCache():
+                raise WireError("ClearCache is for native engines")
             case _:
                 assert_never(message)
         return False

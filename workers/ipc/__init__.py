@@ -24,6 +24,7 @@ from workers.ipc.group_messages import (
 from workers.ipc.health_probe import PROBE_PROMPT, PROBE_TOKENS, HealthProbe
 from workers.ipc.messages import (
     FIRST_CONTROL_TAG,
+    ClearCache,
     Drained,
     DrainEngine,
     DropLink,
@@ -34,6 +35,7 @@ from workers.ipc.messages import (
     Shutdown,
     StartProgress,
     StartSpeed,
+    ToEngine,
     decode_from_engine,
     decode_to_engine,
     encode_control,
@@ -47,6 +49,7 @@ __all__ = [
     "PROBE_TOKENS",
     "SUPERVISOR",
     "AnswerProbe",
+    "ClearCache",
     "DrainEngine",
     "Drained",
     "DropLink",
@@ -63,6 +66,7 @@ __all__ = [
     "Shutdown",
     "StartProgress",
     "StartSpeed",
+    "ToEngine",
     "decode_from_engine",
     "decode_head_state",
     "decode_rank_state",

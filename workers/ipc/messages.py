@@ -39,7 +39,11 @@ class DrainEngine(_Control, frozen=True, tag=67):
     """No more work follows; send `Drained` when no sequence is left."""
 
 
-ToEngine = EngineStart | DropLink | Shutdown | DrainEngine
+class ClearCache(_Control, frozen=True, tag=68):
+    """Forget cached prefixes that no sequence uses, on all tiers."""
+
+
+ToEngine = EngineStart | DropLink | Shutdown | DrainEngine | ClearCache
 
 
 _Speed = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -72,7 +76,7 @@ class Heartbeat(_Control, frozen=True, tag=81):
     """Sent every 200 ms by a separate thread. `step` counts finished steps. `phase` names a
     declared long operation (a compile) in the current step, empty otherwise. `expected_step_s`
     estimates the current step from earlier, smaller ones. `drafting` is a line for people about the
-    gain of drafts.
+    gain of drafts, `cache` one about the host tier.
     """
 
     step: int
@@ -81,6 +85,7 @@ class Heartbeat(_Control, frozen=True, tag=81):
     longest_step_s: float = 0.0
     expected_step_s: float = 0.0
     drafting: str = ""
+    cache: str = ""
 
 
 class StartProgress(_Control, frozen=True, tag=82):

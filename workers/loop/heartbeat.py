@@ -9,9 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.messages import Drafting
+from protocol.messages import CacheUse, Drafting
 from workers.ipc import SUPERVISOR, Heartbeat, StartProgress, encode_control
 from workers.loop.channel import EngineChannel
+from workers.loop.start_table import bytes_text
 
 BEAT_EVERY_S: Final = 0.2
 _SHOWN_PLACES: Final = 4
@@ -27,6 +28,18 @@ class EngineStatus:
     longest_step_s: float = 0.0
     expected_step_s: float = 0.0
     drafting: str = ""
+    cache: str = ""
+
+
+def cache_line(use: CacheUse) -> str:
+    """A line for people about the host tier of an engine's prefix cache."""
+    spoilt = f", {use.spoilt} spoilt and not used" if use.spoilt else ""
+    return (
+        f"{bytes_text(use.held_bytes)} of {bytes_text(use.num_bytes)} hold prefixes, "
+        f"{bytes_text(use.stored_bytes)} stored and {bytes_text(use.loaded_bytes)} loaded since "
+        f"the start; {use.hit_tokens:,} tokens of prompts found, {use.loaded_tokens:,} of them "
+        f"loaded{spoilt}"
+    )
 
 
 def drafting_line(figures: Drafting, warning: str = "") -> str:
@@ -98,6 +111,7 @@ def start_heartbeats(channel: EngineChannel, status: EngineStatus) -> None:
                 status.longest_step_s,
                 status.expected_step_s,
                 status.drafting,
+                status.cache,
             )
             channel.send([(SUPERVISOR, encode_control(message))])
 

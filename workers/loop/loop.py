@@ -48,6 +48,7 @@ from protocol.tokens import unpack_tokens
 from workers.ipc import (
     BROADCAST,
     SUPERVISOR,
+    ClearCache,
     Drained,
     DrainEngine,
     DropLink,
@@ -57,7 +58,7 @@ from workers.ipc import (
     encode_control,
     recover_request_id,
 )
-from workers.loop.heartbeat import EngineStatus, drafting_line
+from workers.loop.heartbeat import EngineStatus, cache_line, drafting_line
 from workers.loop.pipeline import EngineBroken, InFlight, Pipeline, Runner
 from workers.scheduler import (
     BlockManager,
@@ -183,6 +184,7 @@ class EngineLoop(Generic[InFlight]):
         self._draining = False
         self._leaving = False
         self._is_stalled = False
+        self._has_copied = False
 
     def run(self) -> None:
         """Serve until `Shutdown`. Raises `EngineBroken` when steps fail again and again."""
@@ -235,7 +237,7 @@ class EngineLoop(Generic[InFlight]):
         self._is_stalled = not has_planned and self._copies is not None and self._is_waiting
         self._prepare_while_busy()
         self._status.busy = is_busy = self._is_busy
-        self._report_load(busy=is_busy, has_worked=has_planned)
+        self._report_load(busy=is_busy, has_worked=has_planned or self._has_copied)
         if self._draining and not is_busy and not self._scheduler.num_compiling:
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
@@ -245,7 +247,9 @@ class EngineLoop(Generic[InFlight]):
         """Take copies that are over, before a plan that may use them."""
         for pages in copies.take_opened():
             self._scheduler.open_pages(pages)
-        self._scheduler.transferred(copies.take_done())
+        done = copies.take_done()
+        self._scheduler.transferred(done)
+        self._has_copied = bool(done)
 
     def _copy(self, copies: Copies) -> None:
         """Begin copies behind the steps that are launched: what they read and write is as these
@@ -302,6 +306,8 @@ class EngineLoop(Generic[InFlight]):
                 self._leaving = True
             case DrainEngine():
                 self._draining = True
+            case ClearCache():
+                print(f"forgot {self._scheduler.clear_cache()} cached blocks", file=sys.stderr)
             case EngineStart():
                 raise WireError("a second EngineStart")
             case _:
@@ -352,6 +358,8 @@ class EngineLoop(Generic[InFlight]):
         self._load_was_busy, self._load_at = busy, now
         self._scheduler.revise_places()
         load = self._load()
+        if load.cache is not None:
+            self._status.cache = cache_line(load.cache)
         if load.drafting is not None:
             warning = "" if self._watch_drafts is None else self._watch_drafts(busy)
             self._status.drafting = drafting_line(load.drafting, warning)

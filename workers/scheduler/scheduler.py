@@ -15,7 +15,17 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import final
 
-from protocol.messages import Alive, BlocksSnapshot, Embed, Load, Rejected, Retain, Score, Submit
+from protocol.messages import (
+    Alive,
+    BlocksSnapshot,
+    CacheUse,
+    Embed,
+    Load,
+    Rejected,
+    Retain,
+    Score,
+    Submit,
+)
 from workers.ipc import BROADCAST, SUPERVISOR
 from workers.scheduler.admission import Refusal, SchedulerLimits, SubmissionReader, largest_id
 from workers.scheduler.block_manager import BlockManager
@@ -88,6 +98,7 @@ class Scheduler:
         self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
         self._num_preemptions = 0
+        self._num_hit = 0
 
     def __repr__(self) -> str:
         return f"<Scheduler {self._queues!r} {self._intake_queue!r} {self._blocks!r}>"
@@ -202,6 +213,9 @@ class Scheduler:
         limits, cost = self._limits, self.step_cost
         choice = choose(self._queues, self._blocks, limits, cost, drafts, depth, moves, self._loads)
         self._num_preemptions += choice.num_preempted
+        if choice.started and self._loads is not None:
+            running = self._queues.running
+            self._num_hit += sum([running[start.seq].num_cached for start in choice.started])
         if choice.num_preempted:
             self._concurrency.preempted()
         self._concurrency.started(*self._blocks.take_admitted())
@@ -319,6 +333,25 @@ class Scheduler:
             prefill_tokens_per_s=prefill_tokens_per_s,
             places=self._concurrency.places,
             drafting=None if self._proposer is None else self._proposer.summary(),
+            cache=self._cache_use(),
+        )
+
+    def _cache_use(self) -> CacheUse | None:
+        """The figures of the host tier, if there is one."""
+        tier = self._blocks.tier
+        if tier is None:
+            return None
+        counts, each = tier.counts, tier.room.page_bytes
+        return CacheUse(
+            num_bytes=counts.num_pages * each,
+            held_bytes=counts.used_pages * each,
+            stored_bytes=counts.stored_pages * each,
+            loaded_bytes=counts.loaded_pages * each,
+            hit_tokens=self._num_hit,
+            loaded_tokens=counts.loaded_blocks * self._blocks.block_size,
+            evicted=counts.evicted,
+            spoilt=counts.spoilt,
+            recovered=counts.recovered,
         )
 
     def signs_of_life(self) -> tuple[Outgoing, ...]:

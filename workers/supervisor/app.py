@@ -22,6 +22,7 @@ from protocol.control_messages import (
     WORKER_SOCKET,
     Answer,
     Ask,
+    AskClear,
     AskHold,
     AskOverview,
     AskProbe,
@@ -50,6 +51,7 @@ from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gateway_link import GatewayLink
 from workers.supervisor.group import open_group
 from workers.supervisor.hold import Hold
+from workers.supervisor.host_cache import HostCache
 from workers.supervisor.identity import changed_keys, take_changes, worker_identity
 from workers.supervisor.log import Log
 from workers.supervisor.successor import HeldStart, Successor, successor_of
@@ -93,6 +95,7 @@ class Worker:
         self._group = open_group(config, log)
         self._held_start = HeldStart.take(os.environ)
         lease_s = None if self._held_start is None else self._held_start.lease_s
+        self._cache = HostCache.take(os.environ)
         self._hold = Hold(trio.current_time(), lease_s)
         self._lease = trio.CancelScope()
         self.successor: Successor | None = None
@@ -103,6 +106,7 @@ class Worker:
             group=self._group,
             arguments=arguments,
             hold=self._hold,
+            cache=self._cache,
         )
         self._relay = FrameRelay(
             worker_identity(config, VERSION),
@@ -185,6 +189,9 @@ class Worker:
                 return await self._restart(ask)
             case AskReload():
                 return await self._reload()
+            case AskClear():
+                self._engine.clear_cache()
+                return Done(self._relay.epoch)
             case AskHold() | AskProbe() | AskServe() | AskReplace():
                 return self._answer_trial(ask)
             case AskOverview() | AskRequest():
@@ -219,7 +226,12 @@ class Worker:
         return {**os.environ, **self._manager.environ}
 
     def _become(self, successor: Successor) -> None:
-        """Shut down in order, then run another program in this process."""
+        """Shut down in order, then run another program in this process, which takes the region of
+        prefixes over.
+        """
+        if self._cache is not None:
+            self._cache.hand_over()
+            successor.environ.update(self._cache.variable())
         self._log.info(f"this process becomes {successor.argv[0]}")
         self.successor = successor
         self._drain_s = 0.0

@@ -31,6 +31,7 @@ from workers.ipc import (
     Heartbeat,
     Shutdown,
     StartProgress,
+    ToEngine,
     decode_from_engine,
     encode_control,
 )
@@ -38,6 +39,7 @@ from workers.model_dir import NO_FILES, ModelFiles, read_model_files
 from workers.supervisor.diagnosis import Ending
 from workers.supervisor.engine_process import EngineProcess
 from workers.supervisor.frame_relay import FrameRelay
+from workers.supervisor.host_cache import HostCache
 from workers.supervisor.lifecycle import Event
 from workers.supervisor.log import Log
 from workers.supervisor.progress_watch import HangWatch, StartWatch
@@ -65,8 +67,9 @@ class EngineLife:
         *,
         command: Sequence[str],
         environ: Mapping[str, str],
+        cache: HostCache | None = None,
     ) -> None:
-        """Spawn the process. Raises `OSError`."""
+        """Spawn the process, which gets the region of `cache`. Raises `OSError`."""
         now = trio.current_time()
         self.epoch = relay.epoch
         self.failure: EngineFailed | None = None
@@ -78,7 +81,7 @@ class EngineLife:
         self.warnings: tuple[str, ...] = ()
         self.on_load: Callable[[Load], None] | None = None
         self.progress = StartProgress("start", 0.0)
-        self.drafting = ""
+        self.drafting = self.cache = ""
         self.on_progress: Callable[[str, float, str], None] = _ignore
         self.starting = trio.CancelScope()
         self.drained = trio.Event()
@@ -93,8 +96,14 @@ class EngineLife:
         self._answer_probe: AnswerProbe | None = None
         self._files: ModelFiles | None = None
         self._nursery: trio.Nursery | None = None
+        own = {} if cache is None else cache.variable()
         self.process = EngineProcess(
-            config.name, self._take, log.engine_line, command=command, environ=environ
+            config.name,
+            self._take,
+            log.engine_line,
+            command=command,
+            environ={**environ, **own},
+            fds=() if cache is None else (cache.fd,),
         )
 
     def __repr__(self) -> str:
@@ -111,7 +120,7 @@ class EngineLife:
         found = self.loaded.trouble if self.loaded is not None else ""
         return (found, *self.warnings) if found else self.warnings
 
-    def send_control(self, message: DrainEngine | EngineStart | Shutdown) -> None:
+    def send_control(self, message: ToEngine) -> None:
         """Send a control message to the engine."""
         self.process.send(SUPERVISOR, encode_control(message))
 
@@ -264,7 +273,7 @@ class EngineLife:
         match message := decode_from_engine(payload):
             case Heartbeat():
                 self.hang_watch.heartbeat(message, trio.current_time())
-                self.drafting = message.drafting
+                self.drafting, self.cache = message.drafting, message.cache
             case StartProgress():
                 self._progressed(message)
             case EngineReady():

@@ -93,8 +93,9 @@ class EngineProcess:
         *,
         command: Sequence[str] = NATIVE_ENGINE,
         environ: Mapping[str, str],
+        fds: Sequence[int] = (),
     ) -> None:
-        """Spawn `command` with the options of an engine. Raises `OSError`."""
+        """Spawn `command` with the options of an engine; it inherits `fds`. Raises `OSError`."""
         self._on_frames = on_frames
         self._on_line = on_line
         self._put: list[bytes] = []
@@ -107,7 +108,7 @@ class EngineProcess:
         ours, theirs = socket.socketpair()
         self._socket = ours
         try:
-            self._process = _spawn(command, name, theirs, environ)
+            self._process = _spawn(command, name, theirs, environ, fds)
             self._guard = _guard(self._process)
         except OSError:
             ours.close()
@@ -310,12 +311,16 @@ class EngineProcess:
 
 
 def _spawn(
-    command: Sequence[str], name: str, theirs: socket.socket, environ: Mapping[str, str]
+    command: Sequence[str],
+    name: str,
+    theirs: socket.socket,
+    environ: Mapping[str, str],
+    fds: Sequence[int],
 ) -> "subprocess.Popen[bytes]":
     options = ("--fd", str(theirs.fileno()), "--name", name, "--parent", str(os.getpid()))
     return subprocess.Popen(
         [*command, *options],
-        pass_fds=(theirs.fileno(),),
+        pass_fds=(theirs.fileno(), *fds),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

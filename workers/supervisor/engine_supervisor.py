@@ -28,7 +28,7 @@ from protocol.control_messages import (
 from protocol.errors import ConfigError
 from protocol.leftovers import engine_folders, make_scratch, remove, sweep
 from protocol.messages import INVARIANT, FaultKind
-from workers.ipc import AnswerProbe
+from workers.ipc import AnswerProbe, ClearCache
 from workers.supervisor.diagnosis import (
     DOWNLOAD_PHASE,
     Ending,
@@ -43,6 +43,7 @@ from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gpu_memory import GpuMemory
 from workers.supervisor.group import Group, Run
 from workers.supervisor.hold import Hold
+from workers.supervisor.host_cache import HostCache
 from workers.supervisor.lifecycle import (
     DRAINS,
     OVER,
@@ -83,7 +84,7 @@ class EngineSupervisor:
     engine; only this class changes it.
 
     `command` starts an engine; the supervisor appends its own options. `arguments` are the words
-    that started the worker, for the record of starts.
+    that started the worker, for the record of starts. `cache` keeps prefixes beyond each engine.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class EngineSupervisor:
         group: Group | None = None,
         arguments: Sequence[str] = (),
         hold: Hold | None = None,
+        cache: HostCache | None = None,
     ) -> None:
+        self._cache = cache
         self._config = self._next_config = config
         # The configuration of the running engine, with the version of its installation.
         self._started, self._version = config, ""
@@ -238,6 +241,19 @@ class EngineSupervisor:
         # The epoch of the next start has begun, unless the engine of this one is not gone yet.
         return self._relay.epoch + (state is State.DRAINING or state in OVER)
 
+    def clear_cache(self) -> None:
+        """Forget cached prefixes that no request uses. Raises `ConfigError` if that is impossible
+        now.
+        """
+        if self._config.engine != "native":
+            raise ConfigError("its engine is not Herma's own: clear the cache of that engine")
+        if self._life is not None and not self._life.is_ready:
+            raise ConfigError("its engine is not ready: ask again when it is")
+        if self._life is not None:
+            self._life.send_control(ClearCache())
+        elif self._cache is not None:
+            self._cache.clear()
+
     def retune(self, config: WorkerConfig) -> None:
         """Take `config`, which differs only in keys that no engine reads."""
         if self._next_config is self._config:
@@ -271,6 +287,7 @@ class EngineSupervisor:
             uptime_s=now - life.ready_at if life is not None and life.ready_at else 0.0,
             device="" if facts is None else facts.device,
             drafting=life.drafting if life is not None else "",
+            cache=life.cache if life is not None else "",
             is_invariant=facts is not None and INVARIANT in facts.capabilities,
             gateways=gateways,
             troubles=(*(life.troubles if life is not None else ()), *troubles)[:MAX_SHOWN_TROUBLES],
@@ -455,7 +472,13 @@ class EngineSupervisor:
         cache = Path(tempfile.gettempdir()) / f"torchinductor_{os.geteuid()}"
         environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         life = EngineLife(
-            self._started, relay, self._log, self._took, command=self._command, environ=environ
+            self._started,
+            relay,
+            self._log,
+            self._took,
+            command=self._command,
+            environ=environ,
+            cache=self._cache if _has_cache(self._started) else None,
         )
         if self._group is not None:
             life.on_progress = self._group.progress
@@ -555,6 +578,11 @@ class EngineSupervisor:
             ago_s=max(0.0, now - death.at),
             last_log=death.lines[-MAX_SHOWN_LINES:],
         )
+
+
+def _has_cache(config: WorkerConfig) -> bool:
+    """Whether the engine may keep prefixes in the host's memory."""
+    return config.engine == "native" and config.host_cache_bytes != 0
 
 
 def _memory_of(config: WorkerConfig) -> GpuMemory | None:

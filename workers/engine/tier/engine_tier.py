@@ -67,7 +67,7 @@ class EngineTier:
             CardCopies(self.region, words, device) if is_card else HostCopies(self.region, words)
         )
         rows = staging_rows(words.page_bytes) if is_card else _ON_HOST
-        self.room = TierRoom(layout.num_pages, words.state_pages, rows)
+        self.room = TierRoom(layout.num_pages, words.state_pages, rows, layout.page_bytes)
         self._index = Index(self.region.index, layout)
 
     def __repr__(self) -> str:

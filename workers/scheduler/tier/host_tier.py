@@ -35,12 +35,13 @@ _MAX_STORES: Final = 2
 class TierRoom(NamedTuple):
     """What the host has: `num_pages` pages; a block of keys and values takes one, a recurrent state
     `state_pages` (0: the model has none). A transfer copies at most `transfer_pages` pages, or one
-    state.
+    state. `page_bytes` is for counters.
     """
 
     num_pages: int
     state_pages: int = 0
     transfer_pages: int = 16
+    page_bytes: int = 0
 
 
 class TierCounts(NamedTuple):
@@ -50,6 +51,7 @@ class TierCounts(NamedTuple):
     num_pages: int
     stored_pages: int
     loaded_pages: int
+    loaded_blocks: int
     evicted: int
     spoilt: int
     recovered: int
@@ -105,7 +107,7 @@ class HostTier:
         self._loads: deque[Load] = deque()
         self._num_loads = 0
         self._number = 0
-        self._num_stored = self._num_loaded = self._num_spoilt = 0
+        self._num_stored = self._num_loaded = self._num_loaded_blocks = self._num_spoilt = 0
         self.num_recovered = 0
         self.pin_state: Callable[[int], None] = _ignore
         self.unpin_state: Callable[[int], None] = _ignore
@@ -137,6 +139,7 @@ class HostTier:
             pool.num_pages,
             self._num_stored,
             self._num_loaded,
+            self._num_loaded_blocks,
             pool.num_evicted,
             self._num_spoilt,
             self.num_recovered,
@@ -412,6 +415,7 @@ class HostTier:
             load.bad.add(entry.name)
         else:
             self._num_loaded += len(entry.pages)
+            self._num_loaded_blocks += entry.name.kind is Kind.BLOCK
 
     def _end_load(self, load: Load) -> None:
         self._num_loads -= 1

@@ -34,9 +34,13 @@ NUM_PAGES = 150
 
 
 def _host(tmp_path: Path, family: str, on: str) -> Runner:
+    return _load(write_family(tmp_path, family), on)
+
+
+def _load(model: Path, on: str) -> Runner:
     device = "cuda" if on == "cuda" else "cpu"
     sizes = {"kv_tokens": 1024, "block_size": BLOCK, "token_budget": 1024, "snapshots": 6}
-    return load_tiny(write_family(tmp_path, family), device=device, dtype="float32", **sizes)
+    return load_tiny(model, device=device, dtype="float32", **sizes)
 
 
 def _runner(host: Runner, on: str) -> Runner:

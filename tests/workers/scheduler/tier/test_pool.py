@@ -61,7 +61,7 @@ class World:
         pool.open(range(NUM_PAGES))
         self.tier = HostTier(TierRoom(NUM_PAGES, state_pages=2, transfer_pages=4), pool)
         self.tier.changed = self.changed
-        self.known = {name for name in pool.names}
+        self.known = set(pool.names)
         for names in (self.card, self.states, self.under_way, self.holds, self.swapped):
             names.clear()
 
@@ -129,7 +129,7 @@ class World:
         )
         self.tier.over(Transferred(number, sums))
 
-    def load(self) -> None:
+    def load(self) -> None:  # noqa: C901 - one prompt, from its tokens to what came of it
         """A prompt that goes on behind a cached block, as far as the host has it."""
         path: list[BlockDigest] = []
         tokens: list[bytes] = []

@@ -19,7 +19,7 @@ def test_each_pair_is_in_the_table_or_refused() -> None:
 
 
 def test_the_tiers_change_only_as_the_event_says() -> None:
-    """A copy to one tier takes nothing from the other, and only what leaves a tier is gone there."""
+    """A copy to one tier takes nothing from the other; only what leaves a tier is gone there."""
     for (before, event), after in NEXT.items():
         came, went = event is Event.COMPUTED, event is Event.LEFT_CARD
         if before.is_on_card != after.is_on_card:

@@ -1,0 +1,76 @@
+"""The supervisor's region of host memory: engines die, and what they cached does not."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from protocol.messages import Finished
+from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
+from tests.fakes.worker_process import worker_process
+from workers.host_cache import FD_VARIABLE, taken_fd
+from workers.supervisor.host_cache import HostCache
+
+PROMPT = 200
+NATIVE = {
+    "engine": "native",
+    "device": "cpu",
+    "model": "builtin:herma-tiny",
+    "kv_tokens": 4096,
+    "token_budget": 512,
+    "cache": {"host": "64MiB"},
+}
+
+
+async def _ask(gateway: GatewayEnd, number: int) -> tuple[int, list[int]]:
+    """The tokens that were found, and the answer."""
+    request_id = number.to_bytes(16, "little")
+    gateway.send(submission(request_id, prompt=PROMPT))
+    finished = await gateway.wait(Finished, lambda m: m.request_id == request_id)
+    return finished.cached_tokens, gateway.ids_of(request_id)
+
+
+async def test_a_killed_engines_cache_is_warm(tmp_path: Path) -> None:
+    """With SIGKILL, and the next engine answers the same from it."""
+    async with open_gateway_end() as gateway:
+        with worker_process(tmp_path, gateway.address, **NATIVE) as worker:
+            await gateway.wait_ready()
+            cold, answer = await _ask(gateway, 1)
+            assert cold == 0
+            # An idle engine stores at once; it answers this only after it has.
+            assert (await _ask(gateway, 2))[1] == answer
+            await worker.wait_line("stored")
+            os.kill(worker.engine_pids()[0], signal.SIGKILL)
+            await gateway.wait_ready(epoch=2)
+            warm, again = await _ask(gateway, 3)
+            assert again == answer
+            assert warm == (PROMPT - 1) // 32 * 32
+
+
+def test_the_next_program_of_a_process_takes_the_region_over() -> None:
+    first = HostCache.take({})
+    assert first is not None
+    os.ftruncate(first.fd, 5 * 2**20)
+    os.pwrite(first.fd, b"kept", 2**20)
+    first.hand_over()
+    assert os.get_inheritable(first.fd)
+    environ = {"OTHER": "1", **first.variable()}
+    second = HostCache.take(environ)
+    assert second is not None
+    assert environ == {"OTHER": "1"}
+    assert second.fd == first.fd
+    assert not os.get_inheritable(second.fd)
+    assert os.pread(second.fd, 4, 2**20) == b"kept"
+    assert second.num_bytes == 5 * 2**20
+    assert 0 < second.num_resident < 2**20
+    second.clear()
+    assert (second.num_bytes, second.num_resident) == (0, 0)
+    os.close(second.fd)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "99999", "0"])
+def test_a_descriptor_of_something_else_is_not_taken(text: str) -> None:
+    """A process may inherit the variable and not the descriptor."""
+    assert taken_fd({FD_VARIABLE: text}) is None
+    assert taken_fd({}) is None

@@ -20,6 +20,7 @@ from herma.clients.options import CLIENTS, add_clients
 from herma.options import (
     Commands,
     HelpFormat,
+    add_cache,
     add_command,
     add_gateway_of_file,
     add_vocabulary,
@@ -159,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_diff(commands)
     _add_boot(commands)
     _add_status(commands)
+    add_cache(commands)
     _add_top(commands)
     _add_sessions(commands)
     _add_upgrade(commands)

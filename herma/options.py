@@ -37,6 +37,16 @@ def add_command(commands: Commands, name: str, does: str) -> argparse.ArgumentPa
     return commands.add_parser(name, help=does, description=text, formatter_class=HelpFormat)
 
 
+def add_cache(commands: Commands) -> None:
+    """Add `herma cache clear`."""
+    cache = add_command(commands, "cache", "forget cached prefixes, on cards and on the host")
+    actions = cache.add_subparsers(dest="action", metavar="clear")
+    clear = add_command(actions, "clear", "forget all that no request uses")
+    clear.add_argument(
+        "worker", nargs="?", metavar="NAME", help="default: all workers of this host"
+    )
+
+
 def add_gateway_of_file(command: argparse.ArgumentParser) -> None:
     """Add the options that name a running gateway: by its URL, or by its file."""
     command.add_argument(

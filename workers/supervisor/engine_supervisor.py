@@ -43,7 +43,7 @@ from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gpu_memory import GpuMemory
 from workers.supervisor.group import Group, Run
 from workers.supervisor.hold import Hold
-from workers.supervisor.host_cache import HostCache
+from workers.supervisor.host_cache import HostCache, may_keep
 from workers.supervisor.lifecycle import (
     DRAINS,
     OVER,
@@ -478,7 +478,7 @@ class EngineSupervisor:
             self._took,
             command=self._command,
             environ=environ,
-            cache=self._cache if _has_cache(self._started) else None,
+            cache=self._cache if may_keep(self._started) else None,
         )
         if self._group is not None:
             life.on_progress = self._group.progress
@@ -578,11 +578,6 @@ class EngineSupervisor:
             ago_s=max(0.0, now - death.at),
             last_log=death.lines[-MAX_SHOWN_LINES:],
         )
-
-
-def _has_cache(config: WorkerConfig) -> bool:
-    """Whether the engine may keep prefixes in the host's memory."""
-    return config.engine == "native" and config.host_cache_bytes != 0
 
 
 def _memory_of(config: WorkerConfig) -> GpuMemory | None:

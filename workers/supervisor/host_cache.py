@@ -9,7 +9,13 @@ import os
 from collections.abc import MutableMapping
 from typing import final
 
+from config import WorkerConfig
 from workers.host_cache import FD_VARIABLE, REGION_NAME, taken_fd
+
+
+def may_keep(config: WorkerConfig) -> bool:
+    """Whether an engine of this configuration may keep prefixes in the host's memory."""
+    return config.engine == "native" and config.host_cache_bytes != 0
 
 
 @final

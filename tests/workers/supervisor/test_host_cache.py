@@ -2,17 +2,22 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
+import trio
 
-from protocol.messages import Finished
+from protocol.messages import Finished, Load
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
 from tests.fakes.worker_process import worker_process
 from workers.host_cache import FD_VARIABLE, taken_fd
 from workers.supervisor.host_cache import HostCache
 
 PROMPT = 200
+PAGE = 2**18
+"""Bytes of 32 tokens of the built-in model."""
+
 NATIVE = {
     "engine": "native",
     "device": "cpu",
@@ -38,14 +43,26 @@ async def test_a_killed_engines_cache_is_warm(tmp_path: Path) -> None:
             await gateway.wait_ready()
             cold, answer = await _ask(gateway, 1)
             assert cold == 0
-            # An idle engine stores at once; it answers this only after it has.
+            await gateway.wait(Load, lambda m: m.cache and m.cache.stored_bytes >= 6 * PAGE)
             assert (await _ask(gateway, 2))[1] == answer
-            await worker.wait_line("stored")
             os.kill(worker.engine_pids()[0], signal.SIGKILL)
             await gateway.wait_ready(epoch=2)
             warm, again = await _ask(gateway, 3)
             assert again == answer
             assert warm == (PROMPT - 1) // 32 * 32
+            load = await gateway.wait(Load, lambda m: m.epoch == 2 and m.cache.loaded_tokens)
+            assert load.cache is not None
+            assert (load.cache.recovered, load.cache.loaded_tokens) == (6, warm)
+            status, said = await worker.command("status")
+            assert (status, "host cache: " in said) == (0, True)
+            cleared = await trio.run_process(
+                [sys.executable, "-m", "herma", "cache", "clear", "w"],
+                env={**os.environ, "HERMA_RUNTIME_DIR": worker.runtime_dir},
+                capture_stdout=True,
+            )
+            assert b"w: its cached prefixes are forgotten" in cleared.stdout
+            await worker.wait_line("forgot")
+            assert (await _ask(gateway, 4))[0] == 0
 
 
 def test_the_next_program_of_a_process_takes_the_region_over() -> None:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Report = Callable[[str, float, str], None]
 
 _SAMPLE_BYTES: Final = 2**20
+_BY_DEFAULT: Final = False
+"""Whether an engine on a card with memory of its own has a tier without being told so."""
+
 _SMALLEST_PAGES: Final = 8
 """A tier of fewer pages is of no use."""
 
@@ -45,7 +48,7 @@ def open_tier(config: WorkerConfig, runner: Runner, fd: int | None, report: Repo
     room = _room(fd)
     if wanted is None:
         wanted = 0
-        if fd is not None and device.type == "cuda" and not _is_integrated(device):
+        if _BY_DEFAULT and fd is not None and device.type == "cuda" and not _is_integrated(device):
             wanted = default_bytes(room.num_bytes, sum(each.num_bytes() for each in caches))
     elif wanted > room.num_bytes:
         raise ConfigError(

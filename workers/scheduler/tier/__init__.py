@@ -4,9 +4,10 @@ Owns the pages of the region, their owners and states, the index that survives t
 is copied next. Must not know tensors, devices or a clock.
 """
 
+from workers.scheduler.tier.entry import Entry, Kind, Name
 from workers.scheduler.tier.host_tier import HostTier, TierCounts, TierRoom
 from workers.scheduler.tier.index import Index, Layout, Record
-from workers.scheduler.tier.pool import Entry, Kind, Name, TierPool
+from workers.scheduler.tier.pool import TierPool
 from workers.scheduler.tier.retention import LeastRecentlyUsed, Retention
 from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
 from workers.scheduler.tier.where import Event, Where, follow

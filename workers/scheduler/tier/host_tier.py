@@ -19,7 +19,8 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, final
 
 from protocol.ids import BlockDigest
-from workers.scheduler.tier.pool import Entry, Kind, Name, TierPool
+from workers.scheduler.tier.entry import Entry, Kind, Name
+from workers.scheduler.tier.pool import TierPool
 from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
 from workers.scheduler.tier.where import Event, Where
 

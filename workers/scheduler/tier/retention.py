@@ -5,10 +5,9 @@ that may go: nothing is copied from or to them, and no longer prefix on the host
 not know pages.
 """
 
-from typing import TYPE_CHECKING, Protocol, final
+from typing import Protocol, final
 
-if TYPE_CHECKING:
-    from workers.scheduler.tier.pool import Entry
+from workers.scheduler.tier.entry import Entry
 
 
 class Retention(Protocol):
@@ -16,10 +15,10 @@ class Retention(Protocol):
     evicts: a rank may rise meanwhile, and the entry is then kept for its new rank.
     """
 
-    def rank(self, entry: "Entry", now: int) -> float:
+    def rank(self, entry: Entry, now: int) -> float:
         """The entry of the lowest rank is evicted first. `now` counts uses, in place of time."""
 
-    def is_worth_storing(self, entry: "Entry", now: int) -> bool:
+    def is_worth_storing(self, entry: Entry, now: int) -> bool:
         """Whether a block of the card is worth a place on the host. `entry` has no pages yet."""
 
 
@@ -27,12 +26,12 @@ class Retention(Protocol):
 class LeastRecentlyUsed:
     """Evicts the entry whose last use is longest ago, and stores everything."""
 
-    def rank(self, entry: "Entry", now: int) -> float:
+    def rank(self, entry: Entry, now: int) -> float:
         """See `Retention`."""
         del now
         return float(entry.used_at)
 
-    def is_worth_storing(self, entry: "Entry", now: int) -> bool:
+    def is_worth_storing(self, entry: Entry, now: int) -> bool:
         """See `Retention`."""
         del entry, now
         return True

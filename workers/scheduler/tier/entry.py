@@ -1,0 +1,78 @@
+"""What the host tier holds or is about to hold: blocks and states, by name.
+
+Owns the facts of one entry. Must not know other entries, nor which page is free.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, final
+
+from protocol.ids import BlockDigest
+from workers.scheduler.tier.where import Event, Where, follow
+
+
+class Kind(IntEnum):
+    """Keys and values of a block, or the recurrent state behind it."""
+
+    BLOCK = 1
+    STATE = 2
+
+
+class Name(NamedTuple):
+    """What an entry is found by. `digest` is that of the block, or of the block before a state."""
+
+    kind: Kind
+    digest: BlockDigest
+
+
+@final
+class Entry:
+    """A block or a state that pages of the host hold, or are about to.
+
+    - `parent`: the name of the entry that it needs: of the block before it, or of its own block for
+      a state. None for the first block of a prefix.
+    - `proof`, `depth`: see `Record`. `before` is the digest of the block before it.
+    - `num_children`: the entries whose parent it is.
+    - `used_at`: the number of uses, of all entries, when it was used last.
+    - `rank`: what the retention said of it last; `serial` marks its place in the pool's queue.
+    """
+
+    __slots__ = (
+        "before",
+        "checksums",
+        "depth",
+        "name",
+        "num_children",
+        "pages",
+        "parent",
+        "proof",
+        "rank",
+        "serial",
+        "used_at",
+        "where",
+    )
+
+    def __init__(
+        self, name: Name, parent: Name | None, before: BlockDigest, proof: bytes, depth: int
+    ) -> None:
+        self.name = name
+        self.parent = parent
+        self.before = before
+        self.proof = proof
+        self.depth = depth
+        self.pages: tuple[int, ...] = ()
+        self.checksums: tuple[int, ...] = ()
+        self.where = Where.CARD
+        self.num_children = 0
+        self.used_at = 0
+        self.rank = 0.0
+        self.serial = 0
+
+    def __repr__(self) -> str:
+        kind, digest = self.name
+        return f"<Entry {kind.name} {digest.hex()[:8]} {self.where.value} {self.pages}>"
+
+    def follow(self, event: Event) -> None:
+        """Take an event. Raises `IntegrityError` if it cannot happen."""
+        self.where = follow(self.where, event)

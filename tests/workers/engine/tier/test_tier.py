@@ -78,10 +78,12 @@ def _prompts(seed: int) -> list[list[int]]:
     return turns
 
 
-def _ask(drive: Drive, prompts: list[list[int]]) -> tuple[list[list[int]], int]:
+def _ask(
+    drive: Drive, prompts: list[list[int]], sampling: SamplingParams = GREEDY
+) -> tuple[list[list[int]], int]:
     """The answers, one prompt after the other, and how many tokens were found."""
     for prompt in prompts:
-        drive.submit(prompt, GREEDY)
+        drive.submit(prompt, sampling)
         drive.finish()
     answers = list(drive.answers.values())
     return [one.outputs for one in answers], sum([one.cached_tokens for one in answers])

@@ -165,7 +165,7 @@ def _load(
             from workers.engine import runner
             from workers.engine.start import load_runner
 
-            native = load_runner(config, report, ahead, taken_fd(os.environ))
+            native = load_runner(config, report, ahead, cache_fd=taken_fd(os.environ))
             return native, channel, runner.largest_id, native.device_use, native.tier
         case "vllm" | "sglang" | "llama-cpp" | "openai":
             raise AssertionError("the bridge serves these")
@@ -175,7 +175,7 @@ def _load(
 
 def _load_ranks(
     config: WorkerConfig, report: Reporter, channel: EngineChannel
-) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, SwapRoom | None]:
+) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, EngineTier | None]:
     """As `_load`, for the first of several ranks, which starts the others."""
     from workers.engine import runner
     from workers.engine.parallel.leader import Followers, LeadingRunner
@@ -191,7 +191,7 @@ def _load_ranks(
     followers.all_met()
     native = load_runner(config_of_rank(config, 0), report, ranks=ranks)
     leading = LeadingRunner(native, followers, part)
-    return leading, channel, runner.largest_id, native.device_use, native.swap_room
+    return leading, channel, runner.largest_id, native.device_use, native.tier
 
 
 def _speculation(

@@ -31,7 +31,8 @@ from protocol.own_code import module_argv
 from workers.engine.grammar.sequence_grammar import SequenceGrammar
 from workers.engine.parallel.calls import Begin, CallChannel, Collect, Launch, Prepare, Sampled
 from workers.engine.runner import InFlight, Runner
-from workers.scheduler import StepPlan, StepResult, SwapRoom
+from workers.engine.tier.engine_tier import EngineTier
+from workers.scheduler import StepPlan, StepResult
 
 _NOTICED_S: Final = 0.5
 """How long a rank that has lost another waits for the end of that process."""
@@ -130,9 +131,9 @@ class LeadingRunner:
         return self._runner.lookahead
 
     @property
-    def swap_room(self) -> SwapRoom | None:
+    def tier(self) -> EngineTier | None:
         """See `Runner`. Moves are parts of plans, and each rank moves its share."""
-        return self._runner.swap_room
+        return self._runner.tier
 
     @property
     def has_pending_captures(self) -> bool:

@@ -52,11 +52,18 @@ class Memories(NamedTuple):
 @final
 class EngineTier:
     """The tier over `memories` in a region of `layout` behind the descriptor `fd` (None: one of the
-    engine's own, which ends with it). `swaps`: preempted sequences go there too. Raises `OSError`.
+    engine's own, which ends with it). `swaps`: preempted sequences go there too; without
+    `keeps_prefixes` they alone. Raises `OSError`.
     """
 
     def __init__(
-        self, memories: Memories, layout: Layout, fd: int | None, device: torch.device
+        self,
+        memories: Memories,
+        layout: Layout,
+        fd: int | None,
+        device: torch.device,
+        *,
+        keeps_prefixes: bool = True,
     ) -> None:
         words, is_card = memories.words, device.type == "cuda"
         self.swaps = False
@@ -67,7 +74,9 @@ class EngineTier:
             CardCopies(self.region, words, device) if is_card else HostCopies(self.region, words)
         )
         rows = staging_rows(words.page_bytes) if is_card else _ON_HOST
-        self.room = TierRoom(layout.num_pages, words.state_pages, rows, layout.page_bytes)
+        self.room = TierRoom(
+            layout.num_pages, words.state_pages, rows, layout.page_bytes, keeps_prefixes
+        )
         self._index = Index(self.region.index, layout)
 
     def __repr__(self) -> str:

@@ -215,7 +215,7 @@ def write_family(model_dir: Path, family: str, *, seed: int = 0, **changes: Any)
         pytest.skip(f"transformers {transformers.__version__} has no {config_class}")
     build: Callable[..., Any] = getattr(transformers, config_class)
     config = build(**{**_SIZES, **features, **changes})
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         with torch.no_grad():

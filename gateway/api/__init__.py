@@ -27,6 +27,7 @@ from gateway.api.embeddings import (
 from gateway.api.errors import (
     MAX_RETRY_AFTER_S,
     ApiError,
+    as_unsent,
     busy,
     connection_lost,
     context_length_exceeded,
@@ -211,6 +212,7 @@ __all__ = [
     "UpstreamUsage",
     "Usage",
     "Version",
+    "as_unsent",
     "busy",
     "chained",
     "charged_by",

@@ -58,6 +58,9 @@ class ErrorBody(msgspec.Struct):
     error: ErrorObject
 
 
+_CUT_SHORT: Final = "upstream_connection_lost"
+
+
 class ApiError(HermaError):
     """A request that ends in an error object instead of an answer.
 
@@ -151,7 +154,7 @@ def connection_lost(why: str = "") -> ApiError:
     """
     message = "upstream connection lost"
     message = f"{message}: {why}" if why else message
-    return ApiError(502, message, code="upstream_connection_lost")
+    return ApiError(502, message, code=_CUT_SHORT)
 
 
 def poisoned_request(deaths: int) -> ApiError:
@@ -175,6 +178,13 @@ def stopping(*, has_begun: bool = False) -> ApiError:
     if has_begun:
         return connection_lost("the gateway is stopping")
     return unavailable("The gateway is stopping.", RESTART_S)
+
+
+def as_unsent(error: ApiError, *, is_stopping: bool) -> ApiError:
+    """The error for a client that has got nothing. What a gateway cuts because it stops is, for
+    such a client, a request that it did not take.
+    """
+    return stopping() if is_stopping and error.code == _CUT_SHORT else error
 
 
 def busy(message: str, retry_after_s: int) -> ApiError:

@@ -10,7 +10,7 @@ from typing import Final, final
 
 from starlette.types import Scope, Send
 
-from gateway.api import ApiError, Started, Usage, missing_model, named_body
+from gateway.api import ApiError, Started, Usage, as_unsent, missing_model, named_body
 from gateway.http.auth import client_of_headers, header_of, parent_of_headers
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
@@ -46,10 +46,13 @@ class PassThroughRoute:
         try:
             await self._edge.pass_through(PathRequest(path, named), caller, response.pass_on)
             trace.status = response.status
-        except ApiError as error:
+        except ApiError as raised:
+            is_cut = response.has_begun
+            is_stopping = not is_cut and self._edge.draining()
+            error = as_unsent(raised, is_stopping=is_stopping)
             trace.status, trace.error = error.status, error.code or error.type
-            if not response.has_begun:
-                raise
+            if not is_cut:
+                raise error from raised.__cause__
             await response.fail(error)
         finally:
             trace.model = self._edge.public_name(named.model) or "unknown"

@@ -33,9 +33,11 @@ from gateway.api import (
     UpstreamChunk,
     UpstreamUsage,
     Usage,
+    as_unsent,
     connection_lost,
     with_herma,
 )
+from gateway.http.answer_state import DEAF, STREAMED, TABLE, UNSENT, WHOLE, Event, State
 from gateway.http.auth import client_of_headers, parent_of_headers
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
@@ -106,6 +108,7 @@ class Answer:
         self.started: Started | None = None
         self.usage: Usage | None = None
         self.status = CLIENT_LEFT
+        self.state = State.WITHHELD
 
     def _headers(self) -> tuple[Header, ...]:
         """The request's id, unless the provider sent its own; the `x-herma-*` headers whose facts
@@ -129,12 +132,15 @@ class Answer:
         has_limits = self.caller.charge is not None
         return (*ours, *passed_on(started.headers, self._head.id, has_limits=has_limits))
 
-    def _respond_with_failure(self) -> bool:
-        """Send the error, or else the provider's own error, as a whole response. Returns False if
-        there is neither.
-        """
+    def _fail(self, error: ApiError) -> None:
+        """Nothing of the answer follows. The first error is the client's."""
+        self._error = self._error or error
+        self.state = TABLE[self.state, Event.REPLACE]
+
+    def _respond_with_failure(self) -> None:
+        """Send the error, or else the body of a provider, as a whole response."""
         if self._error is not None:
-            error = self._error
+            error = self._error = as_unsent(self._error, is_stopping=self._edge.draining())
             self.status = error.status
             headers = error_headers(error, self._headers())
             self._writer.respond(error.status, (JSON_TYPE, *headers), self._api.error_body(error))
@@ -142,9 +148,6 @@ class Answer:
             self.status = self._foreign.status
             headers = (JSON_TYPE, *self._headers())
             self._writer.respond(self.status, headers, self._foreign.body)
-        else:
-            return False
-        return True
 
     def _model(self) -> str:
         """The configured model name for metrics, or "unknown": never a name from the client."""
@@ -181,10 +184,6 @@ class StreamedAnswer(Answer):
     _announced: Started | None = None
     _comments_since: float | None = None
     _from_provider = False
-    _has_content = False
-    _has_ended = False
-    _is_finished = False
-    _is_open = False
     _last = b""
 
     async def run(self) -> None:
@@ -197,10 +196,11 @@ class StreamedAnswer(Answer):
         try:
             with self._work:
                 error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
-                self._error = self._error or error
-                if self._is_silent and self._error is None and self._foreign is None:
-                    self._error = connection_lost()
-            if not self._has_ended:
+                if error is None and self._is_silent and self.state not in DEAF:
+                    error = connection_lost()
+                if error is not None:
+                    self._fail(error)
+            if self.state is not State.ENDED:
                 self._end()
         finally:
             # The writer's reference to this object is a cycle, which only the collector would free.
@@ -220,13 +220,14 @@ class StreamedAnswer(Answer):
             self._note_comment(chunk)
         else:
             chunk = self._take_rare(event)  # type: ignore[arg-type] # as `kind` tells
-        if not chunk or self._error is not None or self._foreign is not None:
+        state, writer = self.state, self._writer
+        if not chunk or state in DEAF:
             return
-        if not self._has_content:
-            self._has_content = True
+        if state is not State.SPEAKING:
+            self.state = TABLE[state, Event.CONTENT]
             self._note_content()
-        writer = self._writer
-        if not (writer.write(chunk) if self._is_open else self._open(chunk)) and not writer.is_gone:
+        is_sent = self._open(chunk) if state in UNSENT else writer.write(chunk)
+        if not is_sent and not writer.is_gone:
             self._give_up()
 
     def _note_comment(self, chunk: bytes) -> None:
@@ -234,17 +235,18 @@ class StreamedAnswer(Answer):
         if not chunk.startswith(b":") or b"\ndata:" in chunk:
             self._comments_since = None
         elif self._comments_since is None:
-            is_open = self._is_open
-            self._comments_since = self._writer.wrote_at if is_open else trio.current_time()
+            is_sent = self.state not in UNSENT
+            self._comments_since = self._writer.wrote_at if is_sent else trio.current_time()
 
     def _take_rare(self, event: _RareEvent) -> bytes:
         """Take an event that is not a delta; returns what is sent for it."""
         match event:
             case Failed():
-                self._error = self._error or event.error
+                self._fail(event.error)
                 return b""
             case UpstreamBody():
                 self._foreign = event
+                self.state = TABLE[self.state, Event.REPLACE]
                 return b""
             case UpstreamUsage():
                 self.usage = event.usage
@@ -254,19 +256,18 @@ class StreamedAnswer(Answer):
                 if self.request.n != 1:
                     return self._formatter.format(event)
                 self._note_content()
-                self._is_finished = True
+                self.state = TABLE[self.state, Event.FINISH]
                 self._keep_for_end(event)
                 return b""
             case Usage():
                 self.usage = event
                 self._keep_for_end(event)
-                is_whole = self._is_finished and self._error is None and not self._is_silent
-                if is_whole and not self._has_ended:
+                if self.state in WHOLE and not self._is_silent:
                     self._end()
                 return b""
             case Started():
                 self.started = event
-                if self._is_open and self._is_news(event):
+                if self.state in STREAMED and self._is_news(event):
                     self._announced = event
                     self._announce(event)
                 return self._formatter.format(event)
@@ -276,26 +277,21 @@ class StreamedAnswer(Answer):
     @property
     def _is_silent(self) -> bool:
         """Whether no server has begun to answer."""
-        return self.started is None and not self._has_content
+        return self.started is None and self.state is not State.SPEAKING
 
     def _is_news(self, started: Started) -> bool:
         """Whether the client has yet to learn of this server: the head named another one, or none.
         After the first content another server is not announced.
         """
         announced = self._announced
-        if announced is None or self._has_content:
+        if announced is None or self.state is not State.OPEN:
             return announced is None
         return (started.served_by, started.worker) != (announced.served_by, announced.worker)
 
     def _announce(self, started: Started) -> None:
         """Send an empty delta that names the worker or provider, because the head did not."""
         chunk = with_herma(self._formatter.keep_alive(), started)
-        if (
-            chunk
-            and self._error is None
-            and not self._writer.write(chunk)
-            and not self._writer.is_gone
-        ):
+        if chunk and not self._writer.write(chunk) and not self._writer.is_gone:
             self._give_up()
 
     def _keep_for_end(self, event: Finished | Usage) -> None:
@@ -303,9 +299,8 @@ class StreamedAnswer(Answer):
             self._last += self._formatter.format(event)
 
     def _give_up(self) -> None:
-        self._error = ApiError(
-            408, "The client has stopped reading its stream.", code="client_too_slow"
-        )
+        text = "The client has stopped reading its stream."
+        self._fail(ApiError(408, text, code="client_too_slow"))
         self._work.cancel()
 
     def _open(self, chunk: bytes) -> bool:
@@ -315,7 +310,6 @@ class StreamedAnswer(Answer):
 
     def _open_head(self) -> None:
         """Begin the response, with the headers whose facts are known by now."""
-        self._is_open = True
         self._announced = self.started
         self._writer.open(200, [*SSE_HEADERS, *self._headers()])
 
@@ -330,7 +324,10 @@ class StreamedAnswer(Answer):
         keep_alive_s = self._edge.config.keep_alive_s
         writer = self._writer
         said_at = writer.wrote_at if self._comments_since is None else self._comments_since
-        if not self._is_open:
+        if self.state is State.REPLACED:
+            return now + keep_alive_s  # its response comes with the end of the turn
+        if self.state in UNSENT:
+            self.state = TABLE[self.state, Event.SILENCE]
             self._open(b"")
         elif now >= said_at + keep_alive_s:
             writer.write(self._formatter.keep_alive())
@@ -342,23 +339,25 @@ class StreamedAnswer(Answer):
 
     def _end(self) -> None:
         """End the stream; while the head is withheld an error is a whole response."""
-        self._has_ended = True
-        if self._is_open and self._breaks_off():
-            # Without its last chunk: the server cuts the connection.
-            self.status = self._error.status if self._error is not None else self.status
-        elif self._is_open:
-            self._writer.end(self._ending())
-        elif not self._respond_with_failure():
-            self._open_head()
-            self._writer.end(self._opening() + self._ending())
+        state, self.state = self.state, TABLE[self.state, Event.END]
+        match state:
+            case State.REPLACED:
+                self._respond_with_failure()
+            case State.WITHHELD | State.KEPT:
+                self._open_head()
+                self._writer.end(self._opening() + self._ending())
+            case State.CUT if self._error is not None and self._breaks_off(self._error):
+                # Without its last chunk: the server cuts the connection.
+                self.status = self._error.status
+            case _:
+                self._writer.end(self._ending())
 
-    def _breaks_off(self) -> bool:
+    def _breaks_off(self, error: ApiError) -> bool:
         """Whether the connection breaks instead of telling the failure. Behind an `error` event of
         Messages, Claude Code asks again without a stream, which it gives up after 300 s; behind a
         broken connection it asks for a stream again, up to ten times.
         """
-        error = self._error
-        if error is None or not error.may_pass or self._api.name != MESSAGES:
+        if not error.may_pass or self._api.name != MESSAGES:
             return False
         agents = tuple(one.encode() for one in self._edge.config.break_streams_of)
         return any(

@@ -18,6 +18,7 @@ from gateway.api import (
     Usage,
     connection_lost,
 )
+from gateway.http.answer_state import DEAF, TABLE, WHOLE, Event, State
 from gateway.http.responses import JSON_TYPE, error_of
 from gateway.http.sse_writer import Answer
 
@@ -29,18 +30,17 @@ class WholeAnswer(Answer):
     its accounting.
     """
 
-    _has_responded = False
-
     async def run(self) -> None:
         """Run the turn and send its whole answer."""
         self._builder = self._api.whole(self._head)
         self._num_unfinished = self.request.n
         try:
             error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
-            if not self._has_responded:
-                self._error = error or self._error
-                if self._error is None and self._foreign is None and self.started is None:
-                    self._error = connection_lost()
+            if self.state is not State.ENDED:
+                if error is None and self.started is None and self.state not in DEAF:
+                    error = connection_lost()
+                if error is not None:
+                    self._fail(error)
                 self._respond()
         finally:
             self._observe()
@@ -52,14 +52,14 @@ class WholeAnswer(Answer):
                 self.started = event
             case Usage():
                 self.usage = event
-                is_whole = not self._num_unfinished and self._error is None
                 # Without a `Started` event `run` answers with an error.
-                if is_whole and self.started is not None and not self._has_responded:
+                if self.state in WHOLE and self.started is not None:
                     self._respond()
             case Failed():
-                self._error = event.error
+                self._fail(event.error)
             case UpstreamBody():
                 self._foreign = event
+                self.state = TABLE[self.state, Event.REPLACE]
             case UpstreamUsage():
                 self.usage = event.usage
             case UpstreamChunk():
@@ -70,15 +70,22 @@ class WholeAnswer(Answer):
                 self._note_content()
                 self._builder.add(event)
                 if type(event) is Finished:
-                    self._num_unfinished -= 1
-                    self.trace.finish = event.reason
+                    self._finish(event)
+
+    def _finish(self, event: Finished) -> None:
+        self.trace.finish = event.reason
+        self._num_unfinished -= 1
+        if not self._num_unfinished:
+            self.state = TABLE[self.state, Event.FINISH]
 
     def _respond(self) -> None:
-        self._has_responded = True
-        if not self._respond_with_failure():
-            self.status = 200
-            body = self._builder.body(self.started, self.usage)
-            self._writer.respond(200, (JSON_TYPE, *self._headers()), body)
+        state, self.state = self.state, TABLE[self.state, Event.END]
+        if state is State.REPLACED:
+            self._respond_with_failure()
+            return
+        self.status = 200
+        body = self._builder.body(self.started, self.usage)
+        self._writer.respond(200, (JSON_TYPE, *self._headers()), body)
 
 
 class EmbeddingsAnswer(WholeAnswer):

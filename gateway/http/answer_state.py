@@ -1,0 +1,110 @@
+"""The life of an answer on its way to the client: its states, and what leads from one to another.
+
+Owns the table of states, which streams and whole answers follow. Must not know events of turns,
+formats or sockets. `diagram` prints the table for docs/architecture.md.
+"""
+
+from enum import Enum, auto
+from typing import Final, NoReturn
+
+
+class State(Enum):
+    """Where an answer is in its life."""
+
+    WITHHELD = auto()
+    """Nothing is sent, so that a refusal can still be an HTTP status."""
+    OPEN = auto()
+    """The head is sent, because the client has waited for long, and no content."""
+    SPEAKING = auto()
+    """Content is sent."""
+    KEPT = auto()
+    """The answer is whole, and nothing is sent."""
+    LAST = auto()
+    """The answer is whole, and the head is sent. The end leaves with the usage."""
+    REPLACED = auto()
+    """Nothing is sent. An error, or the body of a provider, is the whole response."""
+    CUT = auto()
+    """The head is sent. An error, or the body of a provider, ends the stream."""
+    ENDED = auto()
+    """Everything is sent."""
+
+
+class Event(Enum):
+    """What happens to an answer."""
+
+    SILENCE = "the client has waited for long"
+    CONTENT = "content comes"
+    FINISH = "its last part comes"
+    REPLACE = "an error or another's body comes"
+    END = "it is sent to its end"
+
+
+UNSENT: Final = (State.WITHHELD, State.KEPT, State.REPLACED)
+"""No byte has left, not even the head."""
+STREAMED: Final = (State.OPEN, State.SPEAKING, State.LAST)
+"""The head is sent, and nothing went wrong."""
+DEAF: Final = (State.REPLACED, State.CUT, State.ENDED)
+"""What still comes of the answer is dropped."""
+WHOLE: Final = (State.KEPT, State.LAST)
+"""The last part has come, and nothing went wrong."""
+
+
+class ImpossibleEventError(Exception):
+    """An event that cannot happen in a state: a fault of the gateway."""
+
+
+class _Table(dict[tuple[State, Event], State]):
+    """The next state of each pair that can be. Reading any other one raises
+    `ImpossibleEventError`, so that a transition is a mere look-up.
+    """
+
+    def __missing__(self, pair: tuple[State, Event]) -> NoReturn:
+        state, event = pair
+        raise ImpossibleEventError(f"{event.name} in {state.name}")
+
+
+def _table() -> _Table:
+    s, e = State, Event
+    table = _Table(
+        {
+            (s.WITHHELD, e.SILENCE): s.OPEN,
+            (s.KEPT, e.SILENCE): s.LAST,
+            (s.KEPT, e.CONTENT): s.LAST,
+            (s.LAST, e.CONTENT): s.LAST,
+            (s.WITHHELD, e.FINISH): s.KEPT,
+        }
+    )
+    for state in (s.WITHHELD, s.OPEN, s.SPEAKING):
+        table[state, e.CONTENT] = s.SPEAKING
+    for state in (s.OPEN, s.SPEAKING):
+        table |= {(state, e.FINISH): s.LAST, (state, e.REPLACE): s.CUT}
+    table |= {
+        (s.LAST, e.REPLACE): s.CUT,
+        (s.WITHHELD, e.REPLACE): s.REPLACED,
+        (s.KEPT, e.REPLACE): s.REPLACED,
+        # The turn has yet to end: a client that has waited for long gets the response at once.
+        (s.REPLACED, e.SILENCE): s.REPLACED,
+    }
+    for state in (s.KEPT, s.LAST):
+        table[state, e.FINISH] = state  # of a turn that began anew
+    for state in DEAF:
+        table |= {(state, event): state for event in (e.FINISH, e.REPLACE)}
+    table |= {(state, e.END): s.ENDED for state in State}
+    return table
+
+
+TABLE: Final = _table()
+
+
+def diagram() -> str:
+    """The table as a state diagram of mermaid, without what changes nothing."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.WITHHELD.name.title()}"]
+    for state in State:
+        arrows: dict[State, list[str]] = {}
+        for event in Event:
+            to = TABLE.get((state, event), state)
+            if to is not state:
+                arrows.setdefault(to, []).append(event.value)
+        for to, why in arrows.items():
+            lines.append(f"    {state.name.title()} --> {to.name.title()}: {', or '.join(why)}")
+    return "\n".join([*lines, f"    {State.ENDED.name.title()} --> [*]"])

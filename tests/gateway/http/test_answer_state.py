@@ -1,0 +1,125 @@
+"""The table of an answer's life, walked beside a model that keeps flags."""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gateway.http.answer_state import (
+    DEAF,
+    STREAMED,
+    TABLE,
+    UNSENT,
+    WHOLE,
+    Event,
+    ImpossibleEventError,
+    State,
+    diagram,
+)
+from tests.fakes.life_tables import disagreement, faults
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What is so of an answer, one word each."""
+
+    is_open: bool = False
+    has_content: bool = False
+    is_whole: bool = False
+    is_replaced: bool = False
+    has_ended: bool = False
+
+    def possible(self) -> set[Event]:
+        """A silence is noticed while nothing is sent; content comes where it is sent."""
+        events = {Event.FINISH, Event.REPLACE, Event.END}
+        if not self.is_open and not self.has_ended:
+            events.add(Event.SILENCE)
+        if not self.is_replaced and not self.has_ended:
+            events.add(Event.CONTENT)
+        return events
+
+    def after(self, event: Event) -> "Flags":
+        if self.has_ended:
+            return self
+        match event:
+            case Event.END:
+                return Flags(has_ended=True)
+            case Event.REPLACE:
+                return replace(self, is_replaced=True)
+            case Event.FINISH:
+                return replace(self, is_whole=True)
+            case Event.SILENCE:
+                return self if self.is_replaced else replace(self, is_open=True)
+            case Event.CONTENT:
+                return replace(self, is_open=True, has_content=True)
+
+
+def _agrees(state: State, flags: Flags) -> bool:
+    """Whether the state says what the flags say."""
+    goes_on = not (flags.is_replaced or flags.has_ended)
+    is_early = goes_on and not flags.is_whole
+    said = {
+        State.WITHHELD: is_early and not flags.is_open,
+        State.OPEN: is_early and flags.is_open and not flags.has_content,
+        State.SPEAKING: is_early and flags.has_content,
+        State.KEPT: goes_on and flags.is_whole and not flags.is_open,
+        State.LAST: goes_on and flags.is_whole and flags.is_open,
+        State.REPLACED: flags.is_replaced and not flags.is_open and not flags.has_ended,
+        State.CUT: flags.is_replaced and flags.is_open and not flags.has_ended,
+        State.ENDED: flags.has_ended,
+    }
+    return [one for one, is_so in said.items() if is_so] == [state]
+
+
+def test_every_walk_agrees_with_a_model_of_flags() -> None:
+    """All states and all entries of the table are reached, and no others."""
+    assert disagreement(TABLE, Event, (State.WITHHELD, Flags()), _agrees) is None
+
+
+def test_every_planted_fault_is_found() -> None:
+    """An entry that is missing, wrong or too much, swapped states, a lost event."""
+    found = {name: disagreement(table, Event, (State.WITHHELD, Flags()), _agrees)
+             for name, table in faults(TABLE, State, Event)}  # fmt: skip
+    assert all(found.values())
+    assert len(found) > len(TABLE) * (len(State) - 1)
+
+
+class AnswerMachine(RuleBasedStateMachine):
+    """Whole lives, in any order of what can happen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.flags = State.WITHHELD, Flags()
+
+    @rule(event=st.sampled_from(Event))
+    def happens(self, event: Event) -> None:
+        if event in self.flags.possible():
+            self.state = TABLE[self.state, event]
+            self.flags = self.flags.after(event)
+            return
+        with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.state.name}$"):
+            TABLE[self.state, event]
+
+    @invariant()
+    def agrees(self) -> None:
+        assert _agrees(self.state, self.flags)
+        assert (self.state in UNSENT) == (not self.flags.is_open and not self.flags.has_ended)
+        is_over = self.flags.is_replaced or self.flags.has_ended
+        assert (self.state in DEAF) == is_over
+        assert (self.state in STREAMED) == (self.flags.is_open and not is_over)
+        assert (self.state in WHOLE) == (self.flags.is_whole and not is_over)
+
+
+TestLives = AnswerMachine.TestCase
+TestLives.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+
+
+def test_the_diagram_of_the_documentation_is_the_table() -> None:
+    """`gateway.http.answer_state.diagram` prints it anew."""
+    page = Path(__file__).parents[3] / "docs" / "architecture.md"
+    blocks = re.findall(r"```mermaid\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert diagram() in blocks

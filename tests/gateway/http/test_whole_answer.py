@@ -1,12 +1,14 @@
 """Answers in one piece, in virtual time."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from gateway.api.errors import busy, connection_lost
+from gateway.api.errors import busy, connection_lost, stopping
 from gateway.api.events import Failed, Finished, Started, TextDelta, UpstreamBody
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
@@ -76,6 +78,29 @@ async def test_a_provider_s_id_of_the_request_stays(autojump_clock: MockClock) -
 async def test_nothing_is_never_a_success(step: Any, autojump_clock: MockClock) -> None:
     """A turn without any event is an error."""
     assert (await _ask(Script(step)).run()).status == 502
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("as_event", [False, True])
+async def test_an_answer_cut_by_a_stop_before_anything_was_sent_is_503(
+    stream: bool, as_event: bool, autojump_clock: MockClock
+) -> None:
+    """Clients ask the next gateway, as with a request that came after the stop began. While the
+    gateway goes on, the same cut is the server's.
+    """
+    cut = stopping(has_begun=True)
+    steps = (STARTED, Failed(cut) if as_event else cut)
+    for is_draining, status in ((False, 502), (True, 503)):
+        edge = replace(scripted_edge(Script(1.0, *steps)), draining=_after_taking(is_draining))
+        exchange = await Exchange(edge_app(edge), body=chat_body(stream=stream)).run()
+        assert exchange.status == status
+        assert ("retry-after" in exchange.head) == is_draining
+
+
+def _after_taking(is_draining: bool) -> Callable[[], bool]:
+    """A stop that begins once the request is taken."""
+    answers = iter((False,))
+    return lambda: next(answers, is_draining)
 
 
 async def test_an_end_that_nobody_began_is_never_a_success(autojump_clock: MockClock) -> None:

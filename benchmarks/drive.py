@@ -83,7 +83,7 @@ class Drive:
         self.tier = None if runner.tier is None else runner.tier.host_tier()
         swaps = runner.tier is not None and runner.tier.swaps
         swap = SwapSpace(self.tier, facts.block_size) if self.tier is not None and swaps else None
-        blocks = BlockManager(
+        self._blocks = blocks = BlockManager(
             self.num_blocks, facts.block_size, states=states, swap=swap, tier=self.tier
         )
         self._scheduler = Scheduler(
@@ -105,6 +105,15 @@ class Drive:
     def num_free_blocks(self) -> int:
         """Blocks that no sequence holds."""
         return self._scheduler.load(0, 0.0, 0.0).free_blocks
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether copies from or to the host are under way, or can begin."""
+        return self._scheduler.is_copying
+
+    def clear_card(self) -> None:
+        """Forget what no sequence holds in the card's prefix cache; the host keeps what it has."""
+        self._blocks.clear_card()
 
     def live(self) -> list[int]:
         """The numbers of the requests that have not ended."""

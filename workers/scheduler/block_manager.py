@@ -199,9 +199,14 @@ class BlockManager:
         """Forget all cached blocks that no sequence holds, on all tiers. Returns how many entries
         went.
         """
+        num_gone = self.clear_card()
+        return num_gone + (0 if self.tier is None else self.tier.clear())
+
+    def clear_card(self) -> int:
+        """Forget all cached blocks of the card that no sequence holds. Returns how many went."""
         gone = self._victims(len(self._kept))
         self._blank.extend(gone)
-        return len(gone) + (0 if self.tier is None else self.tier.clear())
+        return len(gone)
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
         """Make `table` hold `num_tokens` tokens; False, with nothing changed, if too few blocks are

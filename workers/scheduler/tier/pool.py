@@ -67,6 +67,11 @@ class TierPool:
         return len(self._free)
 
     @property
+    def num_open(self) -> int:
+        """Pages that can be used."""
+        return sum(self._is_open)
+
+    @property
     def num_used(self) -> int:
         """Pages with an owner."""
         return len(self._owners)

@@ -46,7 +46,7 @@ from workers.engine.settings import (
     vocabulary_form,
     window,
 )
-from workers.engine.tier.sizing import open_tier
+from workers.engine.tier.sizing import copy_bytes, open_tier
 from workers.engine.warm_up import warm_up
 from workers.model_dir import drafter_dir, local_dir
 
@@ -267,6 +267,7 @@ def _num_blocks(
             probed_bytes = runner.state_bytes
         del cache, runner
     dummy_bytes = token_bytes * config.block_size if device.type == "cuda" else 0
+    dummy_bytes += copy_bytes(config, token_bytes * config.block_size, device)
     step_bytes = meter.peak_bytes - probed_bytes
     draft_bytes = 0 if drafter is None else _draft_bytes(config, model, drafter)
     demand = KvDemand(

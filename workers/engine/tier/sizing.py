@@ -18,7 +18,7 @@ import torch
 from config import WorkerConfig
 from protocol.errors import ConfigError
 from workers.engine.memory.budget import MemoryRoom, host_room
-from workers.engine.tier.engine_tier import EngineTier, Memories
+from workers.engine.tier.engine_tier import EngineTier, Memories, card_bytes
 from workers.model_dir import drafter_dir
 from workers.scheduler.tier import Layout
 from workers.tier_size import default_bytes
@@ -76,6 +76,13 @@ def open_tier(config: WorkerConfig, runner: Runner, fd: int | None, report: Repo
             f"cache.host needs {layout.num_bytes} bytes, but the host gives no such memory "
             f"({error.strerror}): lower it or leave it out"
         ) from error
+
+
+def copy_bytes(config: WorkerConfig, page_bytes: int, device: torch.device) -> int:
+    """The memory of a card that copies from and to the host take."""
+    wanted = config.host_cache_bytes
+    has_tier = _BY_DEFAULT if wanted is None else wanted > 0
+    return card_bytes(page_bytes) if has_tier and device.type == "cuda" and page_bytes else 0
 
 
 def _layout(

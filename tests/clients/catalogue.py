@@ -40,6 +40,7 @@ class Client(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True)
     before: tuple[tuple[str, ...], ...] = ()
     call: Call | None = None
     last: Call | None = None
+    child: tuple[Call, ...] = ()
     environ: dict[str, str] = {}
     files: dict[str, str] = {}
     answer: str = ""

@@ -83,16 +83,22 @@ def _environ(folder: Path, environment: Environment) -> dict[str, str]:
 
 
 def _python(version: str) -> str:
-    """A Python that is `version` or later: this one, one on PATH, or one of pyenv."""
+    """A Python that is `version` or later: this one, one on PATH, or one of pyenv. A shim of pyenv is
+    on PATH for versions that are not chosen too, and then does not run.
+    """
     wanted = tuple(map(int, version.split(".")))
     if sys.version_info[:2] >= wanted:
         return sys.executable
-    if (found := shutil.which(f"python{version}")) is not None:
-        return found
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    for program in sorted(pyenv.glob(f"versions/{version}.*/bin/python")):
-        return str(program)
+    candidates = [shutil.which(f"python{version}"), *pyenv.glob(f"versions/{version}.*/bin/python")]
+    for program in candidates:
+        if program is not None and _runs(program):
+            return str(program)
     raise FileNotFoundError(f"needs Python {version}, which is neither on PATH nor in pyenv")
+
+
+def _runs(program: str | Path) -> bool:
+    return subprocess.run([program, "-V"], capture_output=True, check=False).returncode == 0
 
 
 def _node_package() -> str:

@@ -3,10 +3,12 @@
     make test-clients
     python -m tests.clients.record ~/.cache/herma-clients codex claude opencode pi ...
 
-The engine is scripted: it asks for another note until all are read.
+The engine is scripted: it asks for another note until all are read. Of a client that can begin
+subagents, the requests of one that does are kept beside, in shapes/children.
 """
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +21,15 @@ from tests.clients.shapes import Neutral, Shape, write
 from tests.clients.turns import NOTE, ClientHome, request_of, scripted_gateway, written
 
 NUM_CALLS: Final = 21
+BOUND_S: Final = 500.0
 KEPT_HEADERS: Final = ("user-agent", "anthropic-version", "anthropic-beta", "content-type")
+SESSION_HEADER: Final = re.compile(
+    r".*(session|thread|agent|affinity|correlation|parent|request)[_-]?(id|key)?"
+)
+"""What may name a conversation; the ids in it are replaced."""
+
+CHILD: Final = "Do the part of the child now"
+CHILD_DONE: Final = "The part of the child is done."
 
 
 def rules(client: Client) -> list[dict[str, Any]]:
@@ -43,38 +53,73 @@ def numbered(call: Call, number: int) -> Call:
     return Call(call.name, json.loads(text))
 
 
-def record(environments: Path, client: Client) -> int:
-    """One turn; returns how many requests are kept."""
+def rules_of_child(client: Client) -> list[dict[str, Any]]:
+    """The agent calls its tools in `client.child`, one after the other, the first of which begins a
+    subagent; that reads a note.
+    """
+    assert client.call is not None
+    asked = request_of(client)
+    steps = []
+    for number in range(len(client.child), -1, -1):
+        done = number == len(client.child)
+        answer = "It is done." if done else written(client.child[number])
+        read = rf"(?s)<tools>.*?{asked}" + rf"(?>.*?<tool_response>){{{number}}}"
+        steps.append({"matches": read, "where": "prompt", "answer": answer})
+    child = [
+        {"matches": f"(?s){CHILD}.*{NOTE}", "where": "prompt", "answer": CHILD_DONE},
+        {"contains": CHILD, "where": "prompt", "answer": written(client.call)},
+    ]
+    return [*steps, *child, {"answer": "Nothing to do."}]
+
+
+def record(environments: Path, client: Client) -> str:
+    """One turn, and one with a subagent; returns what is kept."""
+    shapes = _recorded(environments, client, rules(client))
+    write(client.name, shapes)
+    said = f"{len(shapes)} requests"
+    if client.child:
+        shapes = _recorded(environments, client, rules_of_child(client))
+        write(f"children/{client.name}", shapes)
+        said += f", {len(shapes)} with a subagent"
+    return said
+
+
+def _recorded(environments: Path, client: Client, steps: list[dict[str, Any]]) -> list[Shape]:
     with (
         TemporaryDirectory() as folder,
         TemporaryDirectory(ignore_cleanup_errors=True) as home,
-        scripted_gateway(Path(folder), rules=rules(client)) as herma,
+        scripted_gateway(Path(folder), rules=steps) as herma,
         recording_proxy(herma.root_url) as proxy,
     ):
         place = ClientHome(environments, client, Path(home), proxy.root_url)
         for number in range(NUM_CALLS):
             (place.work / f"note{number}.txt").write_text(f"{NOTE}\n")
-        done = place.run(request_of(client))
-        neutral = Neutral((NOTE, request_of(client)))
+        done = place.run(request_of(client), BOUND_S)
+        notes = [f"note{number}" for number in range(NUM_CALLS)]
+        neutral = Neutral((NOTE, request_of(client), CHILD, CHILD_DONE, *notes))
         shapes = [_shape(one, neutral) for one in proxy.turns()]
-    if len(shapes) < NUM_CALLS:
-        print(f"{client.name}: {done.status} {done.output[-500:]} {done.errors[-500:]}")
-    write(client.name, shapes)
-    return len(shapes)
+    if client.said not in done.output:
+        print(f"{client.name}: {done.status} {done.output[-1500:]} {done.errors[-1500:]}")
+    return shapes
 
 
 def _shape(asked: Asked, neutral: Neutral) -> Shape:
     headers = {name: asked.headers[name] for name in KEPT_HEADERS if name in asked.headers}
     # Behind the program's name and version stands the machine's system.
     headers = {**headers, "user-agent": headers.get("user-agent", "none").partition(" ")[0]}
-    return Shape(asked.path, headers, neutral.of(asked.json))
+    names = {
+        name: neutral.of(value)
+        for name, value in asked.headers.items()
+        if SESSION_HEADER.fullmatch(name) and name != "user-agent"
+    }
+    return Shape(asked.path, {**headers, **names}, neutral.of(asked.json))
 
 
 def main(environments: Path, names: Sequence[str]) -> None:
     """Record the named clients."""
     for client in all_clients():
         if client.name in names:
-            print(f"{client.name}: {record(environments, client)} requests", flush=True)
+            print(f"{client.name}: {record(environments, client)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ _HOME: Final = re.compile(r"/(?:tmp|root|home)/[\w.\-/]*")
 _ID: Final = re.compile(
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b[0-9a-f]{24,}\b"
 )
-_CALL: Final = re.compile(r"\b(call|toolu|fc|msg|rs|resp)_?[\w-]{8,}")
+_CALL: Final = re.compile(r"\b(call|toolu|fc|msg|rs|resp|ses)_?(?=[\w-]*\d)[\w-]{8,}")
 _DATE: Final = re.compile(r"\b20\d\d-\d\d-\d\d(?:[T ][\d:.]+Z?)?")
 _HOST: Final = re.compile(r"127\.0\.0\.1:\d+")
 
@@ -105,10 +105,9 @@ def _is_json(text: str) -> bool:
 
 def write(name: str, shapes: Sequence[Shape]) -> None:
     """Keep a client's requests, compressed."""
-    SHAPES.mkdir(exist_ok=True)
-    (SHAPES / f"{name}.json.xz").write_bytes(
-        lzma.compress(msgspec.json.encode(shapes), preset=9 | lzma.PRESET_EXTREME)
-    )
+    path = SHAPES / f"{name}.json.xz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(lzma.compress(msgspec.json.encode(shapes), preset=9 | lzma.PRESET_EXTREME))
 
 
 def read(path: Path) -> list[Shape]:

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tests.clients.catalogue import Call, Client, all_clients
-from tests.clients.install import node_bin
+from tests.clients.install import is_installed, node_bin
 from tests.clients.recording_proxy import RecordingProxy, recording_proxy
 from tests.fakes.herma_process import HermaProcess, herma_up
 
@@ -216,6 +216,9 @@ def main(folder: Path, names: Sequence[str]) -> None:
     clients = [one for one in all_clients() if one.name in names]
     with TemporaryDirectory() as place, scripted_gateway(Path(place)) as herma:
         for client in clients:
+            if not is_installed(folder, client):
+                print(f"===== {client.name}: not installed")
+                continue
             with TemporaryDirectory() as home, recording_proxy(herma.root_url) as proxy:
                 print(f"===== {client.name}")
                 _show(run_turn(folder, client, Path(home), proxy), proxy)

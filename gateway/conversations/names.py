@@ -15,9 +15,9 @@ _STRONG: Final = (
     b"x-claude-code-session-id",
     b"x-opencode-session",
     b"x-session-affinity",
+    b"thread-id",  # before the session: codex's subagents have a thread each in one session
     b"session-id",
     b"session_id",
-    b"thread-id",
     b"conversation_id",
     b"x-hermes-session-id",
     b"x-hermes-affinity-key",

@@ -53,11 +53,18 @@ _IDS: Final = re.compile(
 )
 """UUIDs, long random words, process ids."""
 _ERROR: Final = re.compile(
-    r"(?i)\berror\b|\bexception\b|traceback|\bfailed\b|\bfailure\b|not found|no such|denied|"
-    r"\binvalid\b|refused|timed out|timeout|unauthori[sz]ed|forbidden|\bfatal\b|cannot |can't |"
-    r"could not|unable to|\"success\":\s*false|\"ok\":\s*false|"
-    r"exit(?:ed)?\s(?:code|status)[\s:]*[1-9]"
+    r"(?i)\berror\b|\b[1-9]\d* errors\b|\bexception\b|traceback|\bfailed\b|\bfailure\b|"
+    r"not found|no such|denied|\binvalid\b|refused|timed out|timeout|unauthori[sz]ed|forbidden|"
+    r"\bfatal\b|cannot |can't |could not|unable to|\"success\":\s*false|\"ok\":\s*false|"
+    r"(?:exit(?:ed)?[\s_]?(?:code|status)|return_?code)[\"\s:=]*-?[1-9]"
 )
+_NO_ERROR: Final = re.compile(
+    r"(?i)\b\w*(?:error|exception|fail(?:ed|ure)|time(?:d_?)?out|traceback|fatal)s?[\"']?\s*[:=]\s*"
+    r"(?:null|none|false|0(?![\d.])|\"\"|''|\[\]|\{\})"
+    r"|[\"']timeout\w*[\"']\s*:\s*\d+"
+    r"|\b(?:no|0|zero|without(?: any)?) (?:errors?|exceptions?|fail(?:ed|ures?))\b"
+)
+"""What a result says that went well: Hermes Agent ends each with `"error": null`."""
 _PENDING: Final = re.compile(
     r"(?i)\b(?:pending|running|in[ _-]progress|queued|waiting|not (?:yet )?(?:ready|done|finished)|"
     r"still|starting|building|scheduled|processing|provisioning|deploying|initiali[sz]ing|"
@@ -191,7 +198,7 @@ def result_facts(text: str) -> tuple[int, bool, bool, bool, bool, bool]:
         half = MAX_RESULT_CHARS // 2
         text = f"{text[:half]}{len(text)}{text[-half:]}"
     plain = _SPACES.sub(" ", _IDS.sub("#", _TIMES.sub("#", text))).strip()
-    is_error = _ERROR.search(head) is not None
+    is_error = _ERROR.search(_NO_ERROR.sub("", head)) is not None
     return (
         hash(plain),
         is_error,

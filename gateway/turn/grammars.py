@@ -19,13 +19,14 @@ from gateway.api import (
     schema_source,
 )
 from gateway.output import AnswerFormat
-from gateway.output.tools import CallableTool, call_tags, forced_calls, optional_calls
+from gateway.output.tools import CallableTool, CallGrammar, call_syntax
 from gateway.prompt import ModelText
 from gateway.schemas import LeftOut
 from protocol.messages import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
 _log = logging.getLogger(__name__)
 _MOST_TOLD: Final = 1024
+_AS_TEXT: Final = "this model writes the parameters of a call as plain text"
 _told: set[tuple[str, tuple[LeftOut, ...]]] = set()
 """What the log has been told of: agents repeat their tools with every turn."""
 
@@ -46,14 +47,15 @@ def grammar_of(
     """The grammar for an engine; None if there is nothing to enforce. Raises `ApiError` 400 for a
     grammar that is too large or cannot be combined with tools.
     """
-    found = _content_or_calls(request, text, form, beginning.opening)
+    calls = calls_of(request, text, form)
+    found = _content_or_calls(request, calls, form, beginning)
     if found is None:
         return None
     kind, source = found
     if len(source.encode("utf-8", "replace")) > MAX_GRAMMAR_BYTES:
         raise grammar_too_large("tools")
     reasoning = form.reasoning
-    if beginning.opening or reasoning is None:
+    if beginning.opening or reasoning is None or (calls is not None and calls.reads_thoughts):
         return Grammar(kind, source)
     closing_id, opening_id = text.lone_id(reasoning.close), text.lone_id(reasoning.open)
     if closing_id is None or opening_id is None:
@@ -65,12 +67,23 @@ def grammar_of(
     return Grammar(kind, source, closing_id, opening_id)
 
 
-def skips_reasoning(text: ModelText, form: AnswerFormat) -> bool:
+def calls_of(request: ChatRequest, text: ModelText, form: AnswerFormat) -> CallGrammar | None:
+    """How the request's calls are enforced; None without tools, and in a format without grammar."""
+    if not request.tools:
+        return None
+    syntax = call_syntax(form.tools, text.chat_template or "", text.lone_id)
+    return None if syntax is None else CallGrammar(syntax)
+
+
+def skips_reasoning(request: ChatRequest, text: ModelText, form: AnswerFormat) -> bool:
     """Whether the answer must start without reasoning for a grammar to apply: the engine finds the
-    end of the reasoning only if the tag is one token.
+    end of the reasoning only if the tag is one token, and few grammars read the reasoning.
     """
     reasoning = form.reasoning
     if reasoning is None:
+        return False
+    calls = calls_of(request, text, form)
+    if calls is not None and calls.reads_thoughts:
         return False
     return text.lone_id(reasoning.close) is None or text.lone_id(reasoning.open) is None
 
@@ -82,7 +95,7 @@ def not_served(wanted: OutputGrammar) -> ApiError:
 
 
 def _content_or_calls(
-    request: ChatRequest, text: ModelText, form: AnswerFormat, opening: str
+    request: ChatRequest, calls: CallGrammar | None, form: AnswerFormat, beginning: Beginning
 ) -> tuple[GrammarKind, str] | None:
     wanted = request.grammar
     if wanted is not None and wanted.left_out:
@@ -90,28 +103,47 @@ def _content_or_calls(
         _tell_of(wanted.left_out, owner, wanted.field, is_required=wanted.is_required)
     if not request.tools:
         return None if wanted is None else (wanted.kind, wanted.text)
-    tags = call_tags(form.tools, text.lone_id)
-    if tags is None:
+    if calls is None:
         if wanted is not None and wanted.is_required and request.tool_choice != "required":
             raise not_served(wanted)
+        _tell_of_format(request, form)
         return None
+    is_thinking = calls.reads_thoughts and form.is_opened_by(beginning.end)
     if request.tool_choice == "required":
-        return "lark", forced_calls(_callable(request), tags, opening)
-    if wanted is None:
-        return "lark", optional_calls(_callable(request), tags, None)
-    if wanted.kind != "json_schema":
+        tools = _callable(request, calls)
+        return "lark", calls.forced(tools, beginning.opening, is_thinking=is_thinking)
+    if wanted is not None and wanted.kind != "json_schema":
         raise invalid(wanted.field, f"'{wanted.field}' cannot go with 'tools'.")
-    return "lark", optional_calls(_callable(request), tags, wanted.text)
+    if request.answer_start and calls.reads_thoughts:
+        # The prompt has begun the text, behind which these formats have no calls.
+        return None if wanted is None else (wanted.kind, wanted.text)
+    content = None if wanted is None else wanted.text
+    return "lark", calls.optional(_callable(request, calls), content, is_thinking=is_thinking)
 
 
-def _callable(request: ChatRequest) -> list[CallableTool]:
+def _tell_of_format(request: ChatRequest, form: AnswerFormat) -> None:
+    """Write a line for the operator, once, if strict tools cannot be enforced."""
+    name = form.tools.name if form.tools is not None else "none"
+    key = f"the calls of {request.model!r}", ()
+    if key in _told or not any(map(is_strict_tool, request.tools)):
+        return
+    _told.add(key)
+    _log.warning(
+        "%s are not enforced: the format %s has no grammar, or a tag of it is no token",
+        key[0],
+        name,
+    )
+
+
+def _callable(request: ChatRequest, calls: CallGrammar) -> list[CallableTool]:
     tools = []
     for at, tool in enumerate(request.tools):
         function, is_strict = tool["function"], is_strict_tool(tool)
         field = f"tools[{at}].function.parameters"
         source = _source_of(function, field, is_strict=is_strict)
         owner = f"tool {function['name']!r}"
-        _tell_of(source.left_out, owner, field, is_required=is_strict)
+        limits = tuple(LeftOut(*one, _AS_TEXT) for one in calls.limits(source.text))
+        _tell_of(source.left_out + limits, owner, field, is_required=is_strict)
         tools.append(CallableTool(function["name"], source.text))
     return tools
 

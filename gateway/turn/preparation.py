@@ -261,7 +261,7 @@ def _grammar(
         if request.grammar is not None and request.grammar.is_required:
             raise not_served(request.grammar)
         return None, b""
-    if grammar is None or given.opening or not skips_reasoning(text, form):
+    if grammar is None or given.opening or not skips_reasoning(request, text, form):
         return grammar, b""
     past = form.past_reasoning(given.end)
     return grammar, pack_tokens(text.encode_opening(Opening(past))) if past else b""

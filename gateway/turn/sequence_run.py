@@ -445,7 +445,7 @@ class SequenceRun(TryLoop):
         wanted = request.grammar
         field = wanted.field if wanted is not None else "tools"
         rule, _, why = reason.partition(": ")
-        at = rule.removeprefix(ARGUMENTS)
+        at = rule.removeprefix(ARGUMENTS).partition("_")[0]
         if rule.startswith(ARGUMENTS) and at.isdecimal() and int(at) < len(request.tools):
             field, name = f"tools[{at}]", request.tools[int(at)]["function"]["name"]
             text = f"The schema of tool {name!r} cannot be enforced: {why}"

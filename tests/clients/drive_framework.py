@@ -25,7 +25,7 @@ def smolagents(url: str, model: str, prompt: str) -> Any:
     agent = ToolCallingAgent(
         tools=[tool(read_note)],
         model=OpenAIModel(model_id=model, api_base=url, api_key="sk-none"),
-        max_steps=4,
+        max_steps=30,
     )
     return agent.run(prompt)
 

@@ -83,8 +83,8 @@ def _environ(folder: Path, environment: Environment) -> dict[str, str]:
 
 
 def _python(version: str) -> str:
-    """A Python that is `version` or later: this one, one on PATH, or one of pyenv. A shim of pyenv is
-    on PATH for versions that are not chosen too, and then does not run.
+    """A Python that is `version` or later: this one, one on PATH, or one of pyenv. Shims of pyenv
+    are on PATH for versions that are not chosen too, and then do not run.
     """
     wanted = tuple(map(int, version.split(".")))
     if sys.version_info[:2] >= wanted:

@@ -18,7 +18,14 @@ from typing import Any, Final
 from tests.clients.catalogue import Call, Client, all_clients
 from tests.clients.recording_proxy import Asked, recording_proxy
 from tests.clients.shapes import Neutral, Shape, write
-from tests.clients.turns import NOTE, ClientHome, request_of, scripted_gateway, written
+from tests.clients.turns import (
+    NOTE,
+    ClientHome,
+    call_rules,
+    last_rules,
+    request_of,
+    scripted_gateway,
+)
 
 NUM_CALLS: Final = 21
 BOUND_S: Final = 500.0
@@ -36,12 +43,10 @@ def rules(client: Client) -> list[dict[str, Any]]:
     """A call for each note, then the last words. Prompts without tools are titles."""
     assert client.call is not None
     asked = request_of(client)
-    steps = []
-    for number in range(NUM_CALLS, -1, -1):
+    steps = last_rules(client, rf"(?s)\A(?>.*?{NOTE}){{{NUM_CALLS}}}")
+    for number in range(NUM_CALLS - 1, -1, -1):
         read = rf"(?s)\A.*?<tools>.*{asked}" if number == 0 else rf"(?s)\A(?>.*?{NOTE}){{{number}}}"
-        call = numbered(client.call, number)
-        answer = "It is done." if number == NUM_CALLS else written(call)
-        steps.append({"matches": read, "where": "prompt", "answer": answer})
+        steps += call_rules(numbered(client.call, number), read)
     return [*steps, {"answer": "Nothing to do."}]
 
 
@@ -59,15 +64,15 @@ def rules_of_child(client: Client) -> list[dict[str, Any]]:
     """
     assert client.call is not None
     asked = request_of(client)
-    steps = []
-    for number in range(len(client.child), -1, -1):
-        done = number == len(client.child)
-        answer = "It is done." if done else written(client.child[number])
-        read = rf"(?s)<tools>.*?{asked}" + rf"(?>.*?<tool_response>){{{number}}}"
-        steps.append({"matches": read, "where": "prompt", "answer": answer})
+    read = rf"(?s)<tools>.*?{asked}"
+    num_calls = len(client.child)
+    steps = last_rules(client, rf"{read}(?>.*?<tool_response>){{{num_calls}}}")
+    for number in range(num_calls - 1, -1, -1):
+        before = rf"{read}(?>.*?<tool_response>){{{number}}}"
+        steps += call_rules(client.child[number], before)
     child = [
         {"matches": f"(?s){CHILD}.*{NOTE}", "where": "prompt", "answer": CHILD_DONE},
-        {"contains": CHILD, "where": "prompt", "answer": written(client.call)},
+        *call_rules(client.call, f"(?s){CHILD}"),
     ]
     return [*steps, *child, {"answer": "Nothing to do."}]
 

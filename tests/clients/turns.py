@@ -9,6 +9,7 @@ shows turns: the output, each request, the names of the tools.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,23 +64,39 @@ def script(clients: Sequence[Client]) -> dict[str, Any]:
     for client in clients:
         asked = request_of(client)
         again, first = f"(?s){asked}.*{NOTE}", f"(?s)<tools>.*{asked}"
-        if client.last is not None:
-            rules.append({"matches": again, "where": "prompt", "answer": written(client.last)})
         if client.call is not None:
-            rules += [
-                {"matches": again, "where": "prompt", "answer": "It is done."},
-                {"matches": first, "where": "prompt", "answer": written(client.call)},
-            ]
+            rules += [*last_rules(client, again), *call_rules(client.call, first)]
         else:
             answer = client.answer or "It is done."
             rules.append({"contains": asked, "where": "prompt", "answer": answer})
     return {"rules": [*rules, {"answer": "Nothing to do."}]}
 
 
-def written(call: Call) -> str:
-    """The call in the words of the built-in model."""
+def last_rules(client: Client, prompt: str) -> list[dict[str, Any]]:
+    """What ends the turn of a client behind a prompt of that pattern."""
+    if client.last is not None:
+        return call_rules(client.last, prompt)
+    return [{"matches": prompt, "where": "prompt", "answer": "It is done."}]
+
+
+def call_rules(call: Call, prompt: str) -> list[dict[str, Any]]:
+    """The call in the words of the built-in model, behind a prompt of that pattern. The prompt has
+    its beginning where the client demands a call.
+    """
     text = json.dumps({"name": call.name, "arguments": call.arguments})
-    return f"\n<tool_call>\n{text}\n</tool_call>"
+    rest = text.removeprefix(_BEGUN)
+    begun = prompt + r".*" + re.escape(_BEGUN) + r"\Z"
+    return [
+        {"matches": begun, "where": "prompt", "answer": f"{rest}\n</tool_call>"},
+        {
+            "matches": prompt,
+            "where": "prompt",
+            "answer": f"\n<tool_call>\n{text}\n</tool_call>",
+        },
+    ]
+
+
+_BEGUN: Final = '{"name":'
 
 
 @contextmanager

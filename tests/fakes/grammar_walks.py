@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import jsonschema
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from tokenizers import Tokenizer
 
 from gateway.schemas import LeftOut
 from workers.model_dir import builtin_dir
@@ -24,8 +25,12 @@ _EAGERNESS: Final = 0.4
 class Walker:
     """Walks with the tokens of the built-in model, within the engine's limits."""
 
-    def __init__(self, model_dir: Path | None = None) -> None:
-        text = ((model_dir or builtin_dir("builtin:herma-tiny")) / "tokenizer.json").read_text()
+    def __init__(self, model_dir: Path | None = None, tokenizer: str = "") -> None:
+        text = (
+            tokenizer
+            or ((model_dir or builtin_dir("builtin:herma-tiny")) / "tokenizer.json").read_text()
+        )
+        self._ids = {one["content"]: one["id"] for one in json.loads(text)["added_tokens"]}
         self._tokenizer = LLTokenizer(text)
         self._limits = LLParserLimits(
             initial_lexer_fuel=1_000_000,
@@ -44,11 +49,51 @@ class Walker:
             matcher.compute_bitmask()
         return str(matcher.get_error()) if matcher.is_error() else ""
 
+    def token(self, text: str) -> int | None:
+        """The added token that is this text, if there is one."""
+        return self._ids.get(text)
+
+    def accepts(self, grammar: str, text: str) -> bool:
+        """Whether a Lark grammar allows an answer of exactly this text."""
+        matcher = self._lark_matcher(grammar)
+        tokens = self._tokenizer.tokenize_str(text, parse_special=True)
+        return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+    def walk_lark(
+        self,
+        grammar: str,
+        rng: random.Random,
+        max_tokens: int = 400,
+        begin: str = "",
+        end_of_text: str = "",
+    ) -> str | None:
+        """As `walk`, by a Lark grammar, behind `begin`, which the text includes. `end_of_text` is
+        taken now and then where it is allowed: no random walk would meet it.
+        """
+        matcher = self._lark_matcher(grammar)
+        tokens = self._tokenizer.tokenize_str(begin, parse_special=True) if begin else []
+        assert matcher.try_consume_tokens(tokens) == len(tokens), begin
+        ends = self._tokenizer.tokenize_str(end_of_text) if end_of_text else []
+        return self._walk(matcher, list(tokens), rng, max_tokens, ends)
+
     def walk(self, schema_text: str, rng: random.Random, max_tokens: int = 400) -> str | None:
         """A text that the grammar allows and that ends by itself; None if it did not."""
-        matcher = self._matcher(schema_text)
-        taken: list[int] = []
+        return self._walk(self._matcher(schema_text), [], rng, max_tokens)
+
+    def _walk(
+        self,
+        matcher: LLMatcher,
+        taken: list[int],
+        rng: random.Random,
+        max_tokens: int,
+        ends: Sequence[int] = (),
+    ) -> str | None:
         for _ in range(max_tokens):
+            if ends and rng.random() < _EAGERNESS:
+                num_allowed = matcher.validate_tokens(ends)
+                if num_allowed == len(ends):
+                    assert matcher.consume_tokens(ends)
+                    taken.extend(ends)
             mask = matcher.compute_bitmask()
             assert not matcher.is_error(), matcher.get_error()
             bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
@@ -65,11 +110,26 @@ class Walker:
         return None
 
     def _text(self, taken: list[int]) -> str:
-        return self._tokenizer.decode_bytes(taken).decode()
+        names = {number: name.encode() for name, number in self._ids.items()}
+        parts = [names.get(one) or self._tokenizer.decode_bytes([one]) for one in taken]
+        return b"".join(parts).decode(errors="replace")
+
+    def _lark_matcher(self, text: str) -> LLMatcher:
+        grammar = LLMatcher.grammar_from_lark(text)
+        matcher = LLMatcher(self._tokenizer, grammar, limits=self._limits, log_level=0)
+        assert not matcher.is_error(), (matcher.get_error(), text)
+        return matcher
 
     def _matcher(self, schema_text: str) -> LLMatcher:
         grammar = LLMatcher.grammar_from_json_schema(schema_text)
         return LLMatcher(self._tokenizer, grammar, limits=self._limits, log_level=0)
+
+
+def with_tokens(model_dir: Path, texts: Iterable[str]) -> str:
+    """The tokenizer of a model, with more special tokens, as JSON."""
+    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+    tokenizer.add_special_tokens(list(texts))
+    return tokenizer.to_str()
 
 
 def check_valid(text: str, schema: dict[str, Any], left_out: Iterable[LeftOut]) -> None:

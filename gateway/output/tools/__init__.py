@@ -3,17 +3,16 @@
 `parser.py` finds sections of calls in text and turns them into events; a grammar per format reads a
 section (`hermes.py` and its neighbours, by name in `formats.py`). They share `json_repair.py`;
 formats that write values as plain text share `arguments_writer.py` and `schema.py`. `forcing.py`
-makes a model call a tool, `call_grammar.py` lets it write nothing else. Must not know tokens.
+makes a model call a tool, `call_grammar.py` lets it write nothing else in the formats of
+`call_syntax.py`. Must not know tokens.
 """
 
 from gateway.output.tools.call_grammar import (
     ARGUMENTS,
     CallableTool,
-    CallTags,
-    call_tags,
-    forced_calls,
-    optional_calls,
+    CallGrammar,
 )
+from gateway.output.tools.call_syntax import call_syntax
 from gateway.output.tools.forcing import Opening, forced_opening
 from gateway.output.tools.formats import (
     TOOL_FORMATS,
@@ -26,16 +25,14 @@ from gateway.output.tools.parser import ToolParser, begins_call
 __all__ = [
     "ARGUMENTS",
     "TOOL_FORMATS",
-    "CallTags",
+    "CallGrammar",
     "CallableTool",
     "Opening",
     "ToolFormat",
     "ToolParser",
     "begins_call",
-    "call_tags",
+    "call_syntax",
     "detect_tool_format",
-    "forced_calls",
     "forced_opening",
     "is_known_format",
-    "optional_calls",
 ]

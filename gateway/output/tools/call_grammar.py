@@ -1,40 +1,20 @@
 """Tool calls as a grammar, so that a model can write no other.
 
-Owns the grammars (llguidance's Lark) of the formats whose arguments are JSON behind the name; those
-are Hermes' and Qwen's. Must not know tokens beyond the ids of the two tags, nor requests.
+Owns the grammars (llguidance's Lark) of answers with calls: calls alone, or text and calls. What a
+call looks like in each format is in `call_syntax.py`. Must not know tokens beyond the ids of tags,
+nor requests.
 """
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from gateway.output.tools import hermes
-from gateway.output.tools.formats import ToolFormat
-
-_TAGS: Final = {"hermes": (hermes.OPEN, hermes.CLOSE)}
-"""The formats that have grammars, with the tags around a call."""
+from gateway.output.tools.call_syntax import CallSyntax
+from gateway.output.tools.parameter_grammar import Limit, parameter_rules, unenforceable
 
 ARGUMENTS: Final = "arguments_"
 """The rule of a tool's arguments, with the tool's index behind it. Engines name it in errors."""
 
-_MORE: Final = '("\\n"? call)*'
-
-
-class CallTags(NamedTuple):
-    """The tokens of the two tags. A tag of several tokens could not be told from text."""
-
-    open_id: int
-    close_id: int
-
-
-def call_tags(
-    tool_format: ToolFormat | None, lone_id: Callable[[str], int | None]
-) -> CallTags | None:
-    """The tags of the format; None if it has no grammar. `lone_id` is the token of a text."""
-    if tool_format is None or tool_format.name not in _TAGS:
-        return None
-    open_id, close_id = map(lone_id, _TAGS[tool_format.name])
-    return None if open_id is None or close_id is None else CallTags(open_id, close_id)
+_ANY_TEXT: Final = "TEXT: /(.|\\n)*/\n"
 
 
 class CallableTool(NamedTuple):
@@ -44,41 +24,74 @@ class CallableTool(NamedTuple):
     schema: str
 
 
-def forced_calls(tools: Sequence[CallableTool], tags: CallTags, begun: str) -> str:
-    """One call or more and nothing else, of which the prompt has `begun` the first: not at all,
-    up to the name's key, or up to the arguments of the only tool.
+class CallGrammar:
+    """The grammars of one format. `reads_thoughts`: they begin where the answer begins, thoughts
+    included; others begin behind the thoughts.
     """
-    if not begun:
-        return _grammar(f"call {_MORE}", tools, tags)
-    if begun.rstrip().endswith('"arguments":'):
-        return _grammar(f'" "? arguments_0 end {_MORE}', tools, tags)
-    return _grammar(f"named end {_MORE}", tools, tags)
 
+    def __init__(self, syntax: CallSyntax) -> None:
+        self._syntax = syntax
+        self.reads_thoughts = syntax.channels is not None
 
-def optional_calls(tools: Sequence[CallableTool], tags: CallTags, content: str | None) -> str:
-    """Text, and calls anywhere in it; or with `content`, a JSON schema, either that or calls."""
-    if content is None:
-        return _grammar("TEXT (call TEXT)*", tools, tags) + "TEXT: /(.|\\n)*/\n"
-    return _grammar(f"content | call {_MORE}", tools, tags) + f"content: %json {content}\n"
+    def forced(
+        self, tools: Sequence[CallableTool], begun: str, *, is_thinking: bool = False
+    ) -> str:
+        """One call or more and nothing else, of which the prompt has `begun` the first: not at
+        all, up to where a name follows, or up to the arguments of the only tool. `is_thinking`: as
+        in `optional`.
+        """
+        syntax = self._syntax
+        if not begun:
+            start = f"call {syntax.more}"
+            if syntax.channels is not None:
+                thought = f"TEXT {syntax.channels.end}" if is_thinking else ""
+                start = f"{thought} ({syntax.channels.thought})* {start}".strip()
+                return self._grammar(start, tools) + _ANY_TEXT
+        elif len(tools) == 1 and syntax.is_named(begun, tools[0].name):
+            start = f"{syntax.rest} {ARGUMENTS}0 end {syntax.more}"
+        else:
+            start = f"named end {syntax.more}"
+        return self._grammar(start, tools)
 
+    def optional(
+        self, tools: Sequence[CallableTool], content: str | None, *, is_thinking: bool = False
+    ) -> str:
+        """Text, and calls anywhere in it; or with `content`, a JSON schema, either that or calls.
+        `is_thinking`: the prompt has opened thoughts that the grammar reads.
+        """
+        syntax = self._syntax
+        rest = _ANY_TEXT if content is None else f"content: %json {content}\n"
+        if syntax.channels is not None:
+            final = "TEXT" if content is None else "content"
+            start = syntax.channels.answer(final, syntax.more, is_thinking=is_thinking)
+            rest = _ANY_TEXT + ("" if content is None else rest)
+        elif content is not None:
+            start = f"content | call {syntax.more}"
+        elif syntax.is_bare:
+            start = f"FREE? | call {syntax.more}"
+            rest = "FREE: /[ \\n]*[^{ \\n](.|\\n)*/\n"
+        else:
+            start = "TEXT (call TEXT)*"
+        return self._grammar(start, tools) + rest
 
-def _grammar(start: str, tools: Sequence[CallableTool], tags: CallTags) -> str:
-    """What follows a name's key is a rule of its own, because a prompt may end there."""
-    names = " | ".join(f"tool_{at}" for at in range(len(tools)))
-    key = _quoted('{"name":')
-    lines = [
-        f"start: {start}",
-        f'call: <[{tags.open_id}]> "\\n"? {key} named end',
-        f'end: "}}" "\\n"? <[{tags.close_id}]>',
-        f'named: " "? ({names})',
-    ]
-    for at, tool in enumerate(tools):
-        before = _quoted(f'{json.dumps(tool.name, ensure_ascii=False)}, "arguments":')
-        lines.append(f'tool_{at}: {before} " "? {ARGUMENTS}{at}')
-        lines.append(f"{ARGUMENTS}{at}: %json {tool.schema}")
-    return "\n".join(lines) + "\n"
+    def limits(self, schema: str) -> tuple[Limit, ...]:
+        """What of a tool's schema these grammars do not enforce beside what no engine does."""
+        return unenforceable(schema) if self._syntax.parameters is not None else ()
 
-
-def _quoted(text: str) -> str:
-    """A literal of the grammar; its escapes are JSON's."""
-    return json.dumps(text, ensure_ascii=False)
+    def _grammar(self, start: str, tools: Sequence[CallableTool]) -> str:
+        """What follows a name's key is a rule of its own, because a prompt may end there."""
+        syntax = self._syntax
+        names = " | ".join(f"tool_{at}" for at in range(len(tools)))
+        lines = [
+            f"start: {start}",
+            f"call: {syntax.before} named end",
+            f"end: {syntax.end}",
+            f"named: {syntax.lead} ({names})".replace("  ", " "),
+        ]
+        for at, tool in enumerate(tools):
+            lines.append(f"tool_{at}: {syntax.head(tool.name)} {syntax.gap} {ARGUMENTS}{at}")
+            if syntax.parameters is None:
+                lines.append(f"{ARGUMENTS}{at}: %json {tool.schema}")
+            else:
+                lines += parameter_rules(f"{ARGUMENTS}{at}", tool.schema, syntax.parameters)
+        return "\n".join(lines) + "\n"

@@ -117,6 +117,21 @@ def test_a_summary_in_place_of_the_beginning_continues_it() -> None:
     assert enter(book, chat("Summary: it went well.", *said[9:], "b", "c")) is first
 
 
+def test_threads_of_one_session_are_conversations_of_their_own() -> None:
+    """codex's subagents, which name the session, their thread and their parent's."""
+    book = ConversationBook()
+    session = (b"session-id", b"top")
+    top = enter(book, chat("a"), session, (b"thread-id", b"top"))
+    kind, parent = (b"x-openai-subagent", b"collab_spawn"), (b"x-codex-parent-thread-id", b"top")
+    low = [
+        enter(book, chat(name.decode()), session, (b"thread-id", name), kind, parent)
+        for name in (b"low", b"other")
+    ]
+    assert [one.name for one in (top, *low)] == ["top", "low", "other"]
+    assert [one.parent for one in low] == ["top", "top"]
+    assert top.children == 2
+
+
 def test_a_correlation_id_of_each_request_is_no_name() -> None:
     book = ConversationBook()
     first = enter(book, chat("a"), (b"x-correlation-id", b"1"))

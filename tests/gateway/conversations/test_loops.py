@@ -220,3 +220,36 @@ def test_something_pending_for_ever_is_a_loop_at_last() -> None:
     found = rounds_until_found(play, most=60)
     assert found is not None
     assert found == K * 8
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"output": "4711", "exit_code": 0, "error": null}',
+        '{"content": [{"type": "text", "text": "4711"}], "is_error": false}',
+        '{"stdout": "4711", "errors": [], "timed_out": false, "timeout": 120}',
+        '{"passed": 3, "failed": 0, "failures": ""}',
+        "Checked the file: 0 errors, no failures.",
+        "return code: 0, error: None",
+    ],
+)
+def test_a_result_that_says_that_it_went_well_is_no_error(result: str) -> None:
+    """Other commands with the same result are other steps."""
+    play = lambda talk, number: talk.step("terminal", result, command=f"check part{number}")  # noqa: E731
+    assert rounds_until_found(play) is None
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"output": "", "exit_code": 2, "error": null}',
+        '{"output": "", "exit_code": 0, "error": "no such file"}',
+        '{"stderr": "", "returncode": -9}',
+        '{"is_error": true, "error": "denied"}',
+        "3 errors, 0 failures",
+    ],
+)
+def test_the_same_error_of_other_commands_is_a_loop(result: str) -> None:
+    """Whatever else the result says."""
+    play = lambda talk, number: talk.step("terminal", result, command=f"check part{number}")  # noqa: E731
+    assert rounds_until_found(play) is not None

@@ -6,7 +6,7 @@ from array import array
 import pytest
 
 from gateway.api import schema_text
-from gateway.output.tools import CallableTool, CallTags, optional_calls
+from gateway.output.tools import TOOL_FORMATS, CallableTool, CallGrammar, call_syntax
 from protocol.messages import Grammar
 from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.grammar.sequence_grammar import GrammarBroken
@@ -21,7 +21,10 @@ def _grammar(*, is_strict: bool) -> Grammar:
         CallableTool(name, schema_text(one, "f", is_strict=is_strict, is_lenient=not is_strict))
         for name, one in (("good", GOOD), ("hard", HARD))
     ]
-    return Grammar("lark", optional_calls(tools, CallTags(4090, 4091), None))
+    ids = {"<tool_call>": 4090, "</tool_call>": 4091}
+    syntax = call_syntax(TOOL_FORMATS["hermes"], "", ids.get)
+    assert syntax is not None
+    return Grammar("lark", CallGrammar(syntax).optional(tools, None))
 
 
 def test_one_tool_does_not_refuse_the_others(

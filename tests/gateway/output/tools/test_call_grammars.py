@@ -1,0 +1,265 @@
+"""Calls that a grammar allows: random walks through the grammars of all formats that have one.
+
+The tokenizer is the built-in model's, with the tags of all formats as tokens. What a walk writes is
+read as an answer of the format: nothing but calls of the given tools, whose arguments are valid by
+an independent validator.
+"""
+
+import json
+import random
+from functools import cache
+from typing import Any, Final
+
+import jsonschema
+import pytest
+
+from gateway.api import schema_text
+from gateway.api.events import ToolCallArguments, ToolCallStart
+from gateway.output.answer_format import AnswerFormat, answer_format
+from gateway.output.tools import (
+    TOOL_FORMATS,
+    CallableTool,
+    CallGrammar,
+    ToolParser,
+    call_syntax,
+    forced_opening,
+)
+from tests.fakes.grammar_walks import Walker, with_tokens
+from workers.model_dir import builtin_dir
+
+TEMPLATES: Final = {
+    "hermes": "<tool_call>",
+    "qwen3_coder": "<tool_call><function=f></function></tool_call>",
+    "qwen3_coder seed": "<seed:tool_call><function=f></function></seed:tool_call>",
+    "llama3_json": '<|start_header_id|>"parameters": ',
+    "mistral": "[TOOL_CALLS]f[ARGS]",
+    "mistral old": "[TOOL_CALLS]",
+    "kimi_k2": "<|tool_call_argument_begin|>",
+    "phi4_mini": "<|tool_call|><|/tool_call|>",
+    "nemotron": "<TOOLCALL></TOOLCALL>",
+    "harmony": "<|channel|>commentary <|channel|>analysis<|message|>",
+    "minimax_m1": "<tool_calls></tool_calls>",
+    "apertus": "<|tools_prefix|>",
+}
+"""What a chat template of each format has in it."""
+
+PLAIN: Final = ("<function=", "<parameter=", "</parameter>", "</function>")
+"""Tags that are text in the tokenizers of their models."""
+
+_ALL_TAGS: Final = {tag for name in TEMPLATES for tag in TOOL_FORMATS[name.partition(" ")[0]].tags}
+TAGS: Final = (*sorted(_ALL_TAGS.difference(PLAIN)), "<|return|>")
+
+SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "read_file": {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string"},
+            "line": {"type": "integer", "minimum": 1, "maximum": 40},
+            "mode": {"enum": ["text", "lines"]},
+        },
+        "required": ["path", "line"],
+    },
+    "set": {
+        "type": "object",
+        "properties": {
+            "is_on": {"type": "boolean"},
+            "where": {"$ref": "#/$defs/place"},
+            "which": {"type": "array", "items": {"type": "integer"}, "maxItems": 2},
+        },
+        "required": ["is_on", "where"],
+        "$defs": {
+            "place": {
+                "type": "object",
+                "properties": {"x": {"type": "integer"}},
+                "required": ["x"],
+                "additionalProperties": False,
+            }
+        },
+    },
+    "stop": {"type": "object", "properties": {}},
+}
+TOOLS: Final = tuple(
+    {"type": "function", "function": {"name": name, "parameters": schema}}
+    for name, schema in SCHEMAS.items()
+)
+THOUGHT: Final = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+NUM_WALKS: Final = 12
+
+
+@cache
+def walker() -> Walker:
+    return Walker(tokenizer=with_tokens(builtin_dir("builtin:herma-tiny"), TAGS))
+
+
+@cache
+def form_of(name: str) -> AnswerFormat:
+    return answer_format(TEMPLATES[name], tool_parser=name.partition(" ")[0])
+
+
+def grammar_of(name: str) -> CallGrammar:
+    form = form_of(name)
+    syntax = call_syntax(form.tools, TEMPLATES[name], walker().token)
+    assert syntax is not None
+    return CallGrammar(syntax)
+
+
+def callable_tools(names: tuple[str, ...]) -> list[CallableTool]:
+    return [CallableTool(name, schema_text(SCHEMAS[name], "f", is_strict=True)) for name in names]
+
+
+def calls_in(name: str, text: str) -> tuple[list[tuple[str, Any]], str]:
+    """The calls in an answer, and its text."""
+    form = form_of(name)
+    splitter = form.splitter(TOOLS, is_open=False, is_past=False)
+    parts = [splitter.push(text), splitter.flush()]
+    assert form.tools is not None
+    parser = ToolParser(form.tools, random.randbytes, TOOLS)
+    events = [event for part in parts for event in parser.push(part.answer)]
+    events += parser.flush(is_cut=False)
+    calls: list[list[str]] = []
+    said = ""
+    for event in events:
+        if isinstance(event, ToolCallStart):
+            calls.append([event.name, ""])
+        elif isinstance(event, ToolCallArguments):
+            calls[-1][1] += event.text
+        else:
+            said += getattr(event, "text", "")
+    return [(called, json.loads(arguments)) for called, arguments in calls], said
+
+
+def _end(name: str) -> str:
+    """What ends a value that stands as plain text."""
+    if "qwen" not in name:
+        return ""
+    return "</parameter>\n" if name.endswith("seed") else "\n</parameter>\n"
+
+
+def check(calls: list[tuple[str, Any]], names: tuple[str, ...]) -> None:
+    for name, arguments in calls:
+        assert name in names
+        jsonschema.validate(arguments, {**SCHEMAS[name], "additionalProperties": False})
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("names", [("read_file",), ("set", "read_file", "stop")], ids=len)
+def test_a_demanded_call_can_only_be_one(name: str, names: tuple[str, ...]) -> None:
+    """Behind the beginning that the prompt has."""
+    form = form_of(name)
+    assert form.tools is not None
+    opening = forced_opening(form.tools.name, names, TEMPLATES[name])
+    assert opening is not None
+    grammar = grammar_of(name).forced(callable_tools(names), opening.text)
+    num_ended = 0
+    for seed in range(NUM_WALKS):
+        text = walker().walk_lark(grammar, random.Random(seed), end_of_text=_end(name))
+        if text is None:
+            continue
+        num_ended += 1
+        calls, said = calls_in(name, opening.text + text)
+        assert calls, text
+        assert not said.strip(), text
+        check(calls, names)
+    assert num_ended >= NUM_WALKS // 2
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_begins_as_a_call_becomes_one(name: str) -> None:
+    """Text is free; a call in it is of a tool, and valid."""
+    names = ("set", "read_file")
+    grammar = grammar_of(name).optional(callable_tools(names), None)
+    begin = {
+        "llama3_json": '{"name":',
+        "harmony": f"{THOUGHT}<|channel|>commentary to=",
+    }.get(name, form_of(name).tools.markers[0])  # type: ignore[union-attr]
+    begin = "<seed:tool_call>" if name.endswith("seed") else begin
+    for seed in range(NUM_WALKS // 2):
+        text = walker().walk_lark(grammar, random.Random(seed), begin=begin, end_of_text=_end(name))
+        if text is not None:
+            calls, _ = calls_in(name, text)
+            assert calls, text
+            check(calls, names)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_an_answer_without_calls_is_allowed(name: str) -> None:
+    """Letter by letter what the model would have written without a grammar."""
+    text = "It is done: see {a} and [b].\n\nBye."
+    if name == "harmony":
+        text = f"{THOUGHT}<|channel|>final<|message|>{text}"
+    grammar = grammar_of(name).optional(callable_tools(("set",)), None)
+    assert walker().accepts(grammar, text)
+
+
+def test_harmony_goes_on_in_thoughts_that_the_prompt_has_opened() -> None:
+    """Then calls or a text."""
+    grammar = grammar_of("harmony").optional(callable_tools(("set",)), None, is_thinking=True)
+    between = "<|end|><|start|>assistant<|channel|>"
+    assert walker().accepts(grammar, f"Hm.{between}final<|message|>Yes.")
+    call = (
+        'commentary to=functions.set <|constrain|>json<|message|>{"is_on": true, "where": {"x": 1}}'
+    )
+    assert walker().accepts(grammar, f"Hm.{between}{call}<|call|>")
+    assert walker().accepts(grammar, f"Hm.{between}{call}")
+    wrong = call.replace("set", "get")
+    assert not walker().accepts(grammar, f"Hm.{between}{wrong}")
+
+
+def test_without_tokens_for_the_tags_there_is_no_grammar() -> None:
+    """Tags of several tokens could not be told from text."""
+    for name in TEMPLATES:
+        form = form_of(name)
+        syntax = call_syntax(form.tools, TEMPLATES[name], lambda _: None)
+        assert (syntax is None) == (name != "llama3_json")
+
+
+def test_what_plain_values_cannot_hold_is_named() -> None:
+    """The format of a text without quotes, and a schema that is more than its properties."""
+    grammar = grammar_of("qwen3_coder")
+    text = {"type": "string"}
+    schema = {
+        "properties": {
+            "a/b": {**text, "format": "date", "maxLength": 5},
+            "c": {**text, "pattern": "^a+$", "minLength": 5},
+            "d": {**text, "pattern": "^a+$"},
+            "n": {"type": "integer", "minimum": 3},
+        }
+    }
+    assert [tuple(one) for one in grammar.limits(json.dumps(schema))] == [
+        ("/properties/a~1b/format", "format"),
+        ("/properties/c/minLength", "minLength"),
+    ]
+    assert [one.keyword for one in grammar.limits('{"anyOf": []}')] == ["anyOf"]
+    assert grammar_of("hermes").limits(json.dumps(schema)) == ()
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "qwen3_coder seed"])
+def test_plain_values_have_their_pattern_and_length(name: str) -> None:
+    """A text is bounded, an optional parameter may be left out, its order is the schema's."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "code": {"type": "string", "pattern": "^[a-z/]{2,3}-[0-9]+$"},
+            "word": {"type": "string", "minLength": 2, "maxLength": 4},
+        },
+        "required": ["code"],
+    }
+    tool = CallableTool("keep", schema_text(schema, "f", is_strict=True))
+    grammar = grammar_of(name).optional([tool], None)
+    outer = "seed:tool_call" if name.endswith("seed") else "tool_call"
+    gap = "" if name.endswith("seed") else "\n"
+
+    def call(**values: str) -> str:
+        parts = [f"<parameter={key}>{gap}{one}{gap}</parameter>\n" for key, one in values.items()]
+        return f"<{outer}>\n<function=keep>\n{''.join(parts)}</function>\n</{outer}>"
+
+    def accepts(**values: str) -> bool:
+        return walker().accepts(grammar, f"So:\n{call(**values)}")
+
+    assert accepts(code="a/-12")
+    assert accepts(code="ab-1", word="a\nbc")
+    assert not accepts(code="AB-1")
+    assert not accepts(code="ab-1", word="a")
+    assert not accepts(code="ab-1", word="abcde")
+    assert not accepts(word="abc")
+    assert not accepts()

@@ -1,4 +1,5 @@
-"""Requests that real clients sent, replayed: nothing is refused, and each turn finds the last one.
+"""Requests that real clients sent, replayed: nothing is refused, each turn finds the last one in
+the cache, and the gateway sees one conversation that is no loop and whose prefix nothing breaks.
 
 They are kept in shapes/, with every text replaced. Each is from a turn of 21 calls of a tool, by
 
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import msgspec
 import pytest
 
-from tests.clients.shapes import SHAPES, Shape, read
+from tests.clients.shapes import SHAPES, Shape, own, read
 from tests.clients.turns import scripted_gateway
 from tests.fakes.herma_process import HermaProcess
 
@@ -43,11 +45,26 @@ def test_a_client_s_requests_are_taken_and_cached(path: Path, herma: HermaProces
     """By the ids of the prompts, with the tokenizer and template of the built-in model."""
     shapes = read(path)
     assert len(shapes) >= MIN_REQUESTS
-    with httpx.Client(base_url=herma.root_url, timeout=120) as client:
-        counts = [_counts(client, shape) for shape in shapes]
+    with httpx.Client(base_url=herma.root_url, timeout=300) as client:
+        before = _seen(client)
+        counts = [_counts(client, _own(shape, FILES.index(path))) for shape in shapes]
+        after = _seen(client)
+    (name,) = after.keys() - before.keys()
+    assert after[name] == (len(shapes), 0, "")
     for (before, _), (now, cached) in pairwise(counts):
         sent_again = min(before, now)
         assert cached >= min(MIN_CACHED * sent_again, sent_again - BLOCK_TOKENS), counts
+
+
+def _own(shape: Shape, number: int) -> Shape:
+    """With other ids than those of the other clients."""
+    return msgspec.json.decode(own(msgspec.json.encode(shape), number), type=Shape)
+
+
+def _seen(client: httpx.Client) -> dict[str, tuple[int, int, str]]:
+    """Of each conversation its turns, breaks of its prefix, and loop."""
+    rows = client.get("/admin/conversations").json()["conversations"]
+    return {row["name"]: (row["turns"], row["breaks"], row["loop"]) for row in rows}
 
 
 def _counts(client: httpx.Client, shape: Shape) -> tuple[int, int]:
@@ -55,6 +72,7 @@ def _counts(client: httpx.Client, shape: Shape) -> tuple[int, int]:
     body = {name: value for name, value in shape.body.items() if name != "stream_options"}
     reply = client.post(shape.path, json={**body, "stream": False}, headers=shape.headers)
     assert reply.status_code == 200, reply.text[:1000]
+    assert "x-herma-loop" not in reply.headers
     usage: dict[str, Any] = reply.json()["usage"]
     if "cache_read_input_tokens" in usage:
         cached = usage["cache_read_input_tokens"]

@@ -16,15 +16,12 @@ import pytest
 from gateway.api import ChatRequest, parse_any_chat, parse_messages, parse_responses
 from gateway.api.signatures import Signer
 from gateway.conversations import Conversation, ConversationBook, LoopFinder, named_by
-from tests.clients.shapes import SHAPES, Shape, read
+from tests.clients.shapes import SHAPES, Shape, own, read
 
 SIGNER: Final = Signer(b"k" * 32)
 NUM_CONVERSATIONS: Final = 1000
 REPEATS: Final = 5
 CHILD: Final = "Do the part of the child now"
-_ID: Final = re.compile(
-    rb"\b(00000000-0000-4000-8000-|(?:call|toolu|fc|msg|rs|resp|ses)_)0{6}(?=\d{6}\b)"
-)
 _ASKED: Final = re.compile(rb"Please do the check of [\w-]+ now|" + CHILD.encode())
 
 FILES: Final = sorted(SHAPES.glob("*.json.xz"))
@@ -61,8 +58,7 @@ def _is_child(shape: Shape) -> bool:
 
 
 def _own(text: bytes, number: int) -> bytes:
-    text = _ID.sub(rb"\g<1>%06d" % number, text)
-    return _ASKED.sub(lambda found: found[0] + b" in /src/%d" % number, text)
+    return _ASKED.sub(lambda found: found[0] + b" in /src/%d" % number, own(text, number))
 
 
 def _parsed(path: str, body: bytes) -> ChatRequest:

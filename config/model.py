@@ -52,6 +52,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
 Processes = Annotated[int, msgspec.Meta(ge=1, le=64)]
 """A worker dials at most this many gateways."""
+Pause = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 HangSeconds = Annotated[float, msgspec.Meta(ge=3, le=3600)]
 """A gateway process beats once a second."""
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
@@ -188,9 +189,11 @@ class GatewayConfig(_Table, frozen=True):
     `recovery_probes` successes in a row end a fallback to providers.
 
     Bounds. `max_queue` bounds the waiting sequences of one model; by default as many as its workers
-    take at once, at least 256. `rate_limit` applies to each key without its own,
-    `address_rate_limit` to each client address in addition. An event reports each of
-    `spending_thresholds`, in percent of a spending limit, that is passed.
+    take at once, at least 256. With a `max_pause_s`, conversations that do not all fit into the
+    workers' memory take turns of several requests, and none waits for longer than that.
+    `rate_limit` applies to each key without its own, `address_rate_limit` to each client address in
+    addition. An event reports each of `spending_thresholds`, in percent of a spending limit, that
+    is passed.
 
     Paths. In addition to inference, embeddings, rerank, images and audio, a POST to one of `paths`
     (below /v1, as "/videos") is passed on to the server of its model.
@@ -219,6 +222,7 @@ class GatewayConfig(_Table, frozen=True):
     drain_s: Seconds = 10.0
     hang_s: HangSeconds = 10.0
     max_queue: Positive | None = None
+    max_pause_s: Pause = 0.0
     max_body_bytes: Positive = 32 * 2**20
     allowed_origins: tuple[str, ...] = ()
     paths: tuple[PassedPath, ...] = ()

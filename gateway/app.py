@@ -120,6 +120,7 @@ def build_services(
         max_queue=gateway.max_queue,
         resume_wait_s=gateway.resume_wait_s,
         rejoin_s=gateway.rejoin_wait_s,
+        max_pause_s=gateway.max_pause_s,
         recovery_probes=gateway.recovery_probes,
     )
     feed = EventFeed(process=gateway_index.name)
@@ -142,6 +143,7 @@ def build_services(
         step=write_batch,
         admits_others=gateway.insecure_local,
     )
+    conversing.retain = link.retain
     return Services(
         config=config,
         dispatcher=dispatcher,

@@ -25,14 +25,17 @@ def run(arguments: argparse.Namespace) -> int:
         from benchmarks.gateway import command as gateway_command
 
         return gateway_command.run_command(arguments)
-    if arguments.action == "http":
+    if arguments.action in {"http", "agents"}:
+        from benchmarks.agents import command as agents_command
         from benchmarks.http import command as http_command
         from config import found_config
         from herma.processes import gateway_url
 
         if arguments.url is None:
             arguments.url = [f"{gateway_url(None, found_config(Path.cwd(), os.environ))}/v1"]
-        return http_command.run_command(arguments)
+        if arguments.action == "http":
+            return http_command.run_command(arguments)
+        return agents_command.run_command(arguments)
     if arguments.action == "quality":
         from benchmarks.quality import command as quality_command
 
@@ -94,6 +97,7 @@ def add_bench(commands: Commands) -> None:
     _add_bench_quality(actions)
     _add_bench_gateway(actions)
     _add_bench_http(actions)
+    _add_bench_agents(actions)
     _add_bench_routing(actions)
     _add_bench_speculation(actions)
 
@@ -183,6 +187,11 @@ def _add_bench_http(actions: Commands) -> None:
         metavar="NxT",
         help="conversations x tokens of a cold prefix; -: none",
     )
+    add(
+        "--stagger",
+        action="store_true",
+        help="run each cell again with starts drawn over the time of one answer",
+    )
     add("--input", type=int, default=550, metavar="N", help="tokens of a prompt")
     add("--output", type=int, default=128, metavar="N", help="tokens of an answer")
     add("--requests", type=int, default=2, metavar="N", help="requests of a stream in a round")
@@ -203,6 +212,47 @@ def _add_bench_http(actions: Commands) -> None:
     add("--text", type=Path, metavar="FILE", help="take the prompts' words from it")
     add("--json", type=Path, metavar="FILE", help="write the figures to it")
     add("--plot", type=Path, metavar="FILE", help="draw a PNG; needs matplotlib")
+
+
+def _add_bench_agents(actions: Commands) -> None:
+    agents = add_command(
+        actions, "agents", "agents of the field's shape: as many as fit in memory, and more"
+    )
+    add = agents.add_argument
+    add(
+        "--url",
+        action="append",
+        help="of a server, with /v1; once for each; default: the gateway on this host",
+    )
+    add("--name", action="append", help="the server's name in the table; once for each --url")
+    add("--model", action="append", metavar="ID", help="one for all servers, or one for each")
+    add("--key-env", action="append", metavar="NAME", help="variable with the API key; -: none")
+    add(
+        "--kv-tokens",
+        type=float,
+        required=True,
+        metavar="N",
+        help="tokens of keys and values that the server holds: what fits",
+    )
+    add("--ratios", default="1,1.5,2,4", metavar="X,X", help="multiples of the agents that fit")
+    add("--seconds", type=float, default=300.0, metavar="S", help="of each run")
+    add("--warm", type=float, default=60.0, metavar="S", help="before it, not counted")
+    add("--size", type=float, default=1.0, metavar="X", help="multiplies all lengths")
+    add("--output", type=int, metavar="N", help="tokens of an answer, at most")
+    add("--seed", type=int, metavar="N", help="default: another one every time")
+    add(
+        "--patience",
+        type=float,
+        default=900.0,
+        metavar="S",
+        help="seconds of silence that end a request",
+    )
+    add(
+        "--no-ignore-eos",
+        action="store_true",
+        help="let answers end early; for servers that refuse ignore_eos",
+    )
+    add("--json", type=Path, metavar="FILE", help="write the figures to it")
 
 
 def _add_bench_speculation(actions: Commands) -> None:
@@ -272,7 +322,7 @@ def _add_bench_routing(actions: Commands) -> None:
     add(
         "--trace",
         action="append",
-        metavar="FILE|fleet|long|fanout",
+        metavar="FILE|fleet|long|overload|fanout",
         help="what is replayed; repeatable; default: fleet",
     )
     add("--workers", default="2,4,8,16", metavar="N,N", help="sizes of fleets")
@@ -293,6 +343,8 @@ def _add_bench_routing(actions: Commands) -> None:
         choices=("fairness", "collapse"),
         help="run this experiment instead of the table",
     )
+    add("--agents", action="store_true", help="run agents that do not all fit in memory instead")
+    add("--ratios", default="1,1.5,2,4", metavar="X,X", help="of --agents: multiples of what fits")
     add("--waits", action="store_true", help="show announced waits beside real ones instead")
     add("--moves", action="store_true", help="explain turns placed away from their cache instead")
     add("--validate", action="store_true", help="compare the simulator with two real CPU workers")

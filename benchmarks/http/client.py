@@ -103,7 +103,7 @@ class Client:
     async def ask(self, request: Request, output_tokens: int) -> Answer:
         """One answer, outside of any load. Raises `NoAnswer`."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._end_stalled)
+            nursery.start_soon(self.end_stalled)
             answer = await self._answer(self._body(request, output_tokens))
             nursery.cancel_scope.cancel()
         if answer.error_kind is not None:
@@ -119,16 +119,19 @@ class Client:
         streams: int,
         output_tokens: int,
         count_answer: Callable[[], None],
+        starts_s: Sequence[float] = (),
     ) -> tuple[list[tuple[Request, Answer]], float]:
         """Answers to all `chains`, `streams` of them at once, and the CPU seconds of this process.
-        `count_answer` is called after each answer.
+        `count_answer` is called after each answer. The streams begin after `starts_s`, all at once
+        without.
         """
         waiting = iter(
             [[(one, self._body(one, output_tokens)) for one in chain] for chain in chains]
         )
         answers: list[tuple[Request, Answer]] = []
 
-        async def run_chains() -> None:
+        async def run_chains(start_s: float) -> None:
+            await trio.sleep(start_s)
             for chain in waiting:
                 for request, body in chain:
                     answers.append((request, await self._answer(body)))
@@ -139,14 +142,18 @@ class Client:
         began_s = time.process_time()
         try:
             async with trio.open_nursery() as watching:
-                watching.start_soon(self._end_stalled)
+                watching.start_soon(self.end_stalled)
                 async with trio.open_nursery() as nursery:
-                    for _ in range(streams):
-                        nursery.start_soon(run_chains)
+                    for start_s in starts_s or [0.0] * streams:
+                        nursery.start_soon(run_chains, start_s)
                 watching.cancel_scope.cancel()
         finally:
             gc.enable()
         return answers, time.process_time() - began_s
+
+    async def answer(self, request: Request, output_tokens: int) -> Answer:
+        """One answer of a load whose owner runs `end_stalled`."""
+        return await self._answer(self._body(request, output_tokens))
 
     def close(self) -> None:
         """Close all connections."""
@@ -185,9 +192,9 @@ class Client:
                 feed(data, clock())
             answer.end()
 
-    async def _end_stalled(self) -> None:
-        """End stalled answers. One task watches all streams: a deadline moved at every read costs
-        more.
+    async def end_stalled(self) -> None:
+        """End stalled answers until cancelled. One task watches all streams: a deadline moved at
+        every read costs more.
         """
         patience_s = self._options.patience_s
         while True:

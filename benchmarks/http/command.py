@@ -22,7 +22,7 @@ from benchmarks.http.figures import merge
 from benchmarks.http.plot import plot
 from benchmarks.http.run import HttpBench, Plan, Results
 from benchmarks.http.table import notes, table
-from benchmarks.http.workload import Agents, Cell, Cold, PromptWords, Streams
+from benchmarks.http.workload import Agents, Cell, Cold, PromptWords, Staggered, Streams
 from benchmarks.machine import describe_machine
 from benchmarks.progress import Progress
 from protocol.errors import ConfigError
@@ -62,6 +62,8 @@ def run_command(arguments: argparse.Namespace) -> int:
 def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     """The plan of the options. Raises `ConfigError`."""
     cells = tuple(_cells(arguments))
+    if arguments.stagger:
+        cells = tuple(one for cell in cells for one in (cell, Staggered(cell, cell.streams)))
     if not cells:
         raise ConfigError("nothing to measure: give --cells, --agents or --cold")
     for option in ("rounds", "requests", "input", "output"):
@@ -71,7 +73,7 @@ def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
         raise ConfigError("--patience must be more than 0 seconds")
     seed = arguments.seed
     return Plan(
-        endpoints=tuple(_endpoints(arguments, environ)),
+        endpoints=tuple(endpoints_of(arguments, environ)),
         cells=cells,
         rounds=arguments.rounds,
         seed=random.SystemRandom().randrange(10**9) if seed is None else seed,
@@ -107,7 +109,8 @@ def _pair(option: str, text: str, mark: str) -> tuple[int, int]:
     return _count(option, one), _count(option, other)
 
 
-def _endpoints(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Iterator[Endpoint]:
+def endpoints_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Iterator[Endpoint]:
+    """The servers that the options name. Raises `ConfigError`."""
     urls = [url.rstrip("/") for url in arguments.url or [DEFAULT_URL]]
     count = len(urls)
     if any("@" in urlsplit(url).netloc for url in urls):

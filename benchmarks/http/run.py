@@ -19,6 +19,7 @@ from benchmarks.http.workload import (
     PromptGenerator,
     PromptWords,
     Request,
+    Staggered,
     TokenScale,
     server_order,
     token_scale,
@@ -99,6 +100,7 @@ class HttpBench:
         self._show_progress = show_progress
         self._print_line = print_line
         self._end_turn = end_turn
+        self._answers_s: dict[str, dict[str, float]] = {}
         self.results = Results(plan)
 
     async def run(self) -> None:
@@ -129,20 +131,10 @@ class HttpBench:
 
     async def _calibrate(self, client: Client) -> None:
         """Find the model, and how many tokens the server counts for a word."""
-        name, model = client.endpoint.name, client.endpoint.model
+        name = client.endpoint.name
         self._show_progress(f"{name}: sizing prompts")
-        if not model:
-            model = await client.first_model()
-            client.endpoint = replace(client.endpoint, model=model)
-        self.results.models[name] = model
-        counts = []
-        for num_words in _PROBE_WORDS:
-            prompts = PromptGenerator(self._plan.words, TokenScale(), self._salt(str(num_words)))
-            request = Request(({"role": "user", "content": prompts.text(num_words)},))
-            answer = await client.ask(request, _PROBE_OUTPUT)
-            counts.append(0 if answer.usage is None else answer.usage.prompt_tokens)
-        scale = token_scale(*zip(_PROBE_WORDS, counts, strict=True)) if all(counts) else None
-        self.results.scales[name] = scale
+        self.results.scales[name] = await sized(client, self._plan.words, str(self._plan.seed))
+        self.results.models[name] = client.endpoint.model
 
     async def _warm_up(self, client: Client, cell: Cell) -> None:
         """Run as many streams as the cell has, once and with few tokens. Nothing of it is
@@ -167,14 +159,29 @@ class HttpBench:
         self._show_progress(turn)
         chains = cell.chains(self._prompts(name, self._salt(str(round_index), name, cell.name)))
         answers, cpu_s = await client.load(
-            chains, cell.streams, plan.options.output_tokens, count_answer
+            chains,
+            cell.streams,
+            plan.options.output_tokens,
+            count_answer,
+            self._starts_s(cell, round_index),
         )
+        self._answers_s.setdefault(cell.name, {})[name] = median_answer_s(answers)
         figures = self._add(cell.name, "", name, [answer for _, answer in answers], cpu_s)
         for part in dict.fromkeys(one.part for chain in chains for one in chain if one.part):
             of_part = [answer for request, answer in answers if request.part == part]
             self._add(cell.name, part, name, of_part)
         self._end_turn()
         self._print_line(f"{turn}: {summary(figures)}")
+
+    def _starts_s(self, cell: Cell, round_index: int) -> list[float]:
+        """When the streams of a staggered cell begin: the same at every server, over the mean time
+        of their answers in the lockstep cell before it.
+        """
+        if not isinstance(cell, Staggered):
+            return []
+        answers_s = self._answers_s[cell.base.name].values()
+        salt = self._salt("starts", str(round_index), cell.name)
+        return cell.starts_s(salt, sum(answers_s) / len(answers_s))
 
     def _add(
         self, cell: str, part: str, name: str, answers: Sequence[Answer], cpu_s: float = 0.0
@@ -191,6 +198,27 @@ class HttpBench:
         whole prompts finds nothing, even one that two addresses share.
         """
         return "/".join((str(self._plan.seed), *names))
+
+
+async def sized(client: Client, words: PromptWords, salt: str) -> TokenScale | None:
+    """How many tokens the server counts for a word; None if it reports no usage. Sets the client's
+    model if it has none. Raises `NoAnswer`.
+    """
+    if not client.endpoint.model:
+        client.endpoint = replace(client.endpoint, model=await client.first_model())
+    counts = []
+    for num_words in _PROBE_WORDS:
+        prompts = PromptGenerator(words, TokenScale(), f"{salt}/{num_words}")
+        request = Request(({"role": "user", "content": prompts.text(num_words)},))
+        answer = await client.ask(request, _PROBE_OUTPUT)
+        counts.append(0 if answer.usage is None else answer.usage.prompt_tokens)
+    return token_scale(*zip(_PROBE_WORDS, counts, strict=True)) if all(counts) else None
+
+
+def median_answer_s(answers: Sequence[tuple[Request, Answer]]) -> float:
+    """The median time of an answer from its request to its last content; 0 without answers."""
+    whole = sorted(one.content_at[-1] - one.sent_at for _, one in answers if one.content_at)
+    return whole[len(whole) // 2] if whole else 0.0
 
 
 def summary(figures: RoundFigures) -> str:

@@ -250,6 +250,34 @@ class Cold(Cell):
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Staggered(Cell):
+    """The cell `base` again, whose streams begin at moments drawn over the time of one answer: many
+    clients that know nothing of each other. In lockstep all streams begin at one moment.
+    """
+
+    base: Cell
+    streams: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.base.name} staggered"
+
+    @property
+    def num_requests(self) -> int:
+        return self.base.num_requests
+
+    def chains(self, prompts: PromptGenerator) -> list[RequestChain]:
+        return self.base.chains(prompts)
+
+    def starts_s(self, salt: str, answer_s: float) -> list[float]:
+        """Seconds from the cell's begin to the start of each stream. Equal salts give equal starts,
+        so that every server sees the same.
+        """
+        chance = random.Random(salt)
+        return [answer_s * chance.random() for _ in range(self.streams)]
+
+
 def _user(text: str) -> Message:
     return {"role": "user", "content": text}
 

@@ -49,6 +49,9 @@ class Cache(Protocol):
     def retain(self, name: object, conversation: object, expected: Expectation) -> None:
         """Set what is expected of the prefix that was released under `name`."""
 
+    def fetch(self, digests: Sequence[BlockDigest], now: float) -> float:
+        """Begin to bring what is found of these blocks to the card. Returns when it is there."""
+
     def take_events(self) -> tuple[BlockEvent, ...]:
         """The changes since the last call."""
 
@@ -97,7 +100,7 @@ class BlockCache:
         self._blank -= num_blank
         for _ in range(num_blocks - num_blank):
             digest = self._idle.pop(self.now)
-            self._events.dropped(digest)
+            self._evicted(digest)
             if self.states is not None:
                 self.states.pool.forget(digest)
 
@@ -110,7 +113,7 @@ class BlockCache:
             self._held[digest] = 1
             if parent is not None:
                 self._idle.stored_behind(parent)
-            self._events.stored(digest)
+            self._stored(digest)
 
     def release(
         self, digests: Sequence[BlockDigest], num_private: int, name: object = None
@@ -131,8 +134,18 @@ class BlockCache:
         """Set what is expected of the prefix that was released under `name`."""
         self._idle.retain(name, conversation, expected)
 
+    def fetch(self, digests: Sequence[BlockDigest], now: float) -> float:  # noqa: ARG002
+        """Everything that is found is on the card."""
+        return now
+
     def take_events(self) -> tuple[BlockEvent, ...]:
         return self._events.take()
+
+    def _stored(self, digest: BlockDigest) -> None:
+        self._events.stored(digest)
+
+    def _evicted(self, digest: BlockDigest) -> None:
+        self._events.dropped(digest)
 
 
 class EndlessCache:
@@ -191,6 +204,9 @@ class EndlessCache:
 
     def retain(self, name: object, conversation: object, expected: Expectation) -> None:
         """Nothing is ever forgotten."""
+
+    def fetch(self, digests: Sequence[BlockDigest], now: float) -> float:  # noqa: ARG002
+        return now
 
     def take_events(self) -> tuple[BlockEvent, ...]:
         return ()

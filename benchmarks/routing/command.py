@@ -13,6 +13,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from benchmarks.progress import Progress
+from benchmarks.routing.agents_table import cells as cells_of_agents
+from benchmarks.routing.agents_table import run_cell
+from benchmarks.routing.agents_table import table as table_of_agents
 from benchmarks.routing.cost_model import QWEN3_8B_H200
 from benchmarks.routing.experiments import collapse_lines, fairness, fairness_lines
 from benchmarks.routing.moves import move_lines, moves
@@ -45,6 +48,8 @@ def run_command(arguments: argparse.Namespace) -> int:
         return _experiment(arguments.experiment)
     if arguments.validate:
         return run_validation()
+    if arguments.agents:
+        return _agents(arguments)
     plan = plan_of(arguments)
     planned = tasks(plan)
     if arguments.waits or arguments.moves:
@@ -81,6 +86,24 @@ def _read_rows(path: Path) -> list[Row]:
     except (OSError, msgspec.DecodeError, KeyError) as error:
         raise ConfigError(f"--beside {path}: not the rows of a `--json` report: {error}") from error
     return rows
+
+
+def _agents(arguments: argparse.Namespace) -> int:
+    """The table of agents that do not all fit; `--json` writes its rows. Raises `ConfigError`."""
+    ratios = _numbers("--ratios", arguments.ratios, float, least=0.1)
+    planned = [*cells_of_agents(_numbers("--seeds", arguments.seeds, int, least=0), ratios)]
+    progress = Progress(len(planned))
+    done = []
+    for cell in planned:
+        progress.begin(f"{cell.ratio:g}x {cell.admission}, {cell.order}")
+        done.append(run_cell(cell))
+        progress.end()
+        progress.note(table_of_agents(done[-1:])[-1])
+    progress.say("\n".join(table_of_agents(done)))
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(done), indent=1) + b"\n")
+    return 0
 
 
 def _experiment(name: str) -> int:

@@ -41,10 +41,11 @@ def long_trace(kind: str, num_sessions: int, seed: int) -> Trace:
     chance = Random(f"{kind}/{num_sessions}/{seed}")
     chains, turns, num_ids = Chains(), [], 0
     for number in range(num_sessions):
+        shape = _SHAPES[kind](chance)
         ids: list[int] = []
         after: tuple[int, ...] = ()
         starts_at = chance.random()
-        for tokens, pause_s, gap, kept in _SHAPES[kind](chance):
+        for tokens, pause_s, gap, kept in shape:
             ids = ids[: int(kept * len(ids))][: tokens // BLOCK]
             num_new = tokens // BLOCK - len(ids)
             ids = [*ids, *range(num_ids, num_ids + num_new)]

@@ -35,7 +35,8 @@ class TraceError(HermaError):
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One request. `digests` name the full blocks of its prompt. It arrives at `arrival_s`, but not
-    before `pause_s` after the last of the turns `after`. `key` is the API key that sends it.
+    before `pause_s` after the last of the turns `after`. `key` is the API key that sends it. Its
+    answer calls the `tool`, if any; `is_last`: its conversation sends nothing more.
     """
 
     number: int
@@ -47,6 +48,8 @@ class Turn:
     after: tuple[int, ...] = ()
     pause_s: float = 0.0
     key: str = "fleet"
+    tool: str = ""
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
+from math import inf
 from typing import Final, NamedTuple
 
 from benchmarks.routing.cache import Cache
@@ -81,6 +82,7 @@ class Running:
         "num_awaited",
         "num_blocks",
         "num_tokens",
+        "ready_at",
         "saves",
         "stored",
         "table",
@@ -99,6 +101,7 @@ class Running:
         self.table = BlockTable(_ROOT)
         self.saves: list[int] = []
         self.is_new = True
+        self.ready_at = 0.0
         self.joined_at = 0
         self.due_at = -1
 
@@ -188,9 +191,11 @@ class SimWorker:
     def submit(self, turn: Turn, now: float) -> None:
         """Add a turn, which joins at the end of the current step."""
         self.cache.now = now
-        self.waiting.append(Running(turn, self._num_arrivals))
+        sequence = Running(turn, self._num_arrivals)
+        sequence.ready_at = self.cache.fetch(_reusable(sequence, self.block_size), now)
+        self.waiting.append(sequence)
         self._num_arrivals += 1
-        if self.next_at is None:
+        if self.next_at is None or not (self._chunks or self.decoding):
             self._begin(now)
         elif self._stretch > 1 and len(self.waiting) == 1:
             self._cut(now)  # A turn that waits longer could not start, and only an end makes room.
@@ -255,8 +260,16 @@ class SimWorker:
             self._stretch = max(1, self._next_due() - self._num_steps)
             stretch_s = cost.stretch_s(num_decoding, self._context, self._stretch)
             self.next_at = self._began_at + stretch_s
+            if self._next_load_at() < self.next_at:
+                self._cut(self._next_load_at())
         else:
-            self.next_at = None
+            # Blocks on their way from the host may be all that the waiting turns wait for.
+            self.next_at = load_at if (load_at := self._next_load_at()) < inf else None
+
+    def _next_load_at(self) -> float:
+        """When the next waiting turn has its blocks from the host."""
+        coming = [one.ready_at for one in self.waiting if one.ready_at > self._began_at]
+        return min(coming, default=inf)
 
     def _cut(self, now: float) -> None:
         """End the stretch with the step that is being computed."""
@@ -325,7 +338,7 @@ class SimWorker:
         # place.
         num_places = self.spec.max_seqs - self.num_running
         for sequence in islice(self.waiting, num_places):
-            if sequence.awaits in self.planned:
+            if sequence.awaits in self.planned or sequence.ready_at > cache.now:
                 continue
             names = _reusable(sequence, size)
             num_hits, num_idle, num_matched = self._match(names)

@@ -11,6 +11,7 @@ from gateway.conversations.conversation import (
     ConversationRow,
     row_of,
 )
+from gateway.conversations.hints import hint_of
 from gateway.conversations.loops import Loop, LoopFinder
 from gateway.conversations.names import Named, named_by
 from gateway.conversations.prefix_doctor import (
@@ -22,13 +23,16 @@ from gateway.conversations.prefix_doctor import (
     tools_of,
 )
 from gateway.conversations.repairs import Repair
+from gateway.conversations.returns import Expected, Hint, ReturnModel
 
 __all__ = [
     "Conversation",
     "ConversationBook",
     "ConversationList",
     "ConversationRow",
+    "Expected",
     "Finding",
+    "Hint",
     "Loop",
     "LoopFinder",
     "Named",
@@ -37,7 +41,9 @@ __all__ = [
     "PrefixRow",
     "Prompt",
     "Repair",
+    "ReturnModel",
     "Visit",
+    "hint_of",
     "named_by",
     "row_of",
     "tools_of",

@@ -60,6 +60,7 @@ from protocol.messages import (
     RelayEnd,
     RelayHead,
     RelayTaken,
+    Retain,
     Score,
     Scored,
     Snapshot,
@@ -239,6 +240,13 @@ class WorkerLink:
         """Send more of an exchange that was submitted."""
         if attempt.worker_id in self._peers:
             self._send(attempt.worker_id, message)
+
+    def retain(self, worker_id: WorkerId, message: Retain) -> None:
+        """Tell the worker what is expected of a conversation whose answer it gave, if its engine
+        wants to know.
+        """
+        if worker_id in self._peers and self._dispatcher.retains(worker_id):
+            self._send(worker_id, message)
 
     def waiting_bytes(self, attempt: Attempt) -> int:
         """Bytes that wait to be sent to the attempt's worker."""

@@ -106,6 +106,11 @@ class SequenceOutput:
         return self._max_bytes // TOKEN_BYTES - self.num_tokens
 
     @property
+    def last_tool(self) -> str:
+        """The tool that the answer has called last; "" without a call."""
+        return self._pipeline.last_tool
+
+    @property
     def completion_tokens(self) -> int:
         """Tokens that the client pays for."""
         return self.num_tokens - self._pipeline.num_unread + self.num_unsent
@@ -279,6 +284,11 @@ class OutputPipeline:
         stop = self._stops.matched if self.stopped else None
         events.append(Finished(self._index, self._reason(reason), stop))
         return events
+
+    @property
+    def last_tool(self) -> str:
+        """See `SequenceOutput`."""
+        return "" if self._tool_parser is None else self._tool_parser.last_name
 
     def _reason(self, reason: Literal["stop", "length"]) -> StopReason:
         parser = self._tool_parser

@@ -93,12 +93,14 @@ class Dispatch:
         max_queue: int | None,
         resume_wait_s: float,
         rejoin_s: float = 0.0,
+        max_pause_s: float = 0.0,
         recovery_probes: int = RECOVERY_PROBES,
     ) -> None:
         """For `rejoin_s` requests wait for a worker that has vanished without a `Bye` or whose
         attached engine is away, and after `start` for workers that have yet to dial in. A model
         that only workers have named is kept for as long without a worker. `recovery_probes`
-        successes in a row end a fallback.
+        successes in a row end a fallback. Conversations wait for at most `max_pause_s` while others
+        keep their place, with 0 not at all.
         """
         self._models = Models(models, recovery_probes)
         self.fleet = Fleet(self._models)
@@ -111,6 +113,7 @@ class Dispatch:
             self.quarantine,
             max_queue=max_queue,
             resume_wait_s=resume_wait_s,
+            max_pause_s=max_pause_s,
         )
         self._rejoin_s = rejoin_s
         self._num_stale = 0
@@ -133,7 +136,7 @@ class Dispatch:
     def reconfigure(self, gateway: GatewayConfig, configs: Iterable[ModelConfig]) -> None:
         """Apply the configurations; the next tick judges the requests that wait."""
         self.fleet.configure(configs, gateway.recovery_probes)
-        self.tickets.set_limits(gateway.max_queue, gateway.resume_wait_s)
+        self.tickets.set_limits(gateway.max_queue, gateway.resume_wait_s, gateway.max_pause_s)
         self._rejoin_s = gateway.rejoin_wait_s
 
     def register(self, worker_id: WorkerId, message: Register, now: float) -> Effects:

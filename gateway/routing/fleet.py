@@ -17,6 +17,7 @@ from gateway.routing.conversations import Conversations
 from gateway.routing.effects import RouteRequest
 from gateway.routing.fair_shares import FairShares
 from gateway.routing.fallback import Fallback
+from gateway.routing.programs import Programs
 from gateway.routing.trust import Trust
 from gateway.routing.wait_forecast import WaitForecast
 from gateway.routing.worker_view import Worker
@@ -109,6 +110,7 @@ class Model:
         self.queue = AdmissionQueue()
         self.shares = FairShares()
         self.conversations = Conversations()
+        self.programs = Programs()
         self.output_tokens = Average(PRIOR_OUTPUT_TOKENS)
         self.service_s = Average(PRIOR_SERVICE_S)
         self.forecast = WaitForecast()
@@ -145,6 +147,7 @@ class Models:
     ) -> None:
         self._models: dict[str, Model] = {}
         self._brought: dict[str, Model] = {}
+        self._max_pause_s = 0.0
         self.configure(configs, recovery_probes)
 
     def configure(
@@ -163,8 +166,15 @@ class Models:
         self._aliases: dict[str, str] = {
             alias: model.name for model in self._models.values() for alias in model.config.aliases
         }
+        self.limit_pauses(self._max_pause_s)
         aliased = {alias: self._models[name] for alias, name in self._aliases.items()}
         self.by_name = {**self._models, **aliased}
+
+    def limit_pauses(self, max_pause_s: float) -> None:
+        """Set how long conversations may wait for those that are resident, in seconds."""
+        self._max_pause_s = max_pause_s
+        for model in self:
+            model.programs.max_pause_s = max_pause_s
 
     def conflict(self, configs: Iterable[ModelConfig], served: Container[str]) -> str | None:
         """Why the configurations conflict with the names that workers serve now; None if they do
@@ -208,6 +218,7 @@ class Models:
         for name in names:
             if name not in self._models:
                 model = Model(ModelConfig(name=name))
+                model.programs.max_pause_s = self._max_pause_s
                 self._models[name] = self.by_name[name] = self._brought[name] = model
 
     def brought(self) -> tuple[Model, ...]:

@@ -1,8 +1,8 @@
 """The pick: which waiting request gets a place next, and on which worker.
 
 Owns the walk through the queue (which request may pass which) and the collection of the inputs of
-one decision: index, running prompts, conversations. Changes nothing. Must not know how tickets end,
-providers or refusals.
+one decision: index, running prompts, conversations. Changes nothing but the line of conversations
+that wait for a place (`programs.py`). Must not know how tickets end, providers or refusals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,9 +115,12 @@ def first_that_fits(
     kept: set[WorkerId] = set()
     promised_s: dict[WorkerId, float] = {}
     num_looked_at = 0
+    programs = model.programs
     for waiting in order:
         request = waiting.request
         if waiting.is_on_probation and model.probation_ticket is not None:
+            continue
+        if programs.max_pause_s and not _may_start(model, waiting, ready, now):
             continue
         usable = eligible(ready, request, now)
         expected = model.expected_output(request.max_tokens)
@@ -156,6 +159,19 @@ def first_that_fits(
         if num_looked_at >= LOOKED_AT:
             break
     return None
+
+
+def _may_start(model: Model, waiting: Waiting, ready: Sequence[Worker], now: float) -> bool:
+    """Whether its conversation is resident, or becomes so now. A request whose answer has begun
+    and short auxiliary ones are never held.
+    """
+    request = waiting.request
+    if waiting.first or request.auxiliary:
+        return True
+    tokens = request.prompt_tokens + model.expected_output(request.max_tokens)
+    capacity = sum([w.engine.kv_tokens for w in ready if w.engine is not None])
+    switch_s = min([w.prefill_rate.seconds(0, request.prompt_tokens) for w in ready])
+    return model.programs.may_start(waiting.session, tokens, capacity, switch_s, now)
 
 
 def _until_room(

@@ -55,20 +55,22 @@ class PlacementQueue:
         *,
         max_queue: int | None,
         resume_wait_s: float,
+        max_pause_s: float,
     ) -> None:
         self._models = models
         self._fleet = fleet
         self._index = index
         self._quarantine = quarantine
-        self.set_limits(max_queue, resume_wait_s)
+        self.set_limits(max_queue, resume_wait_s, max_pause_s)
         self._model_of: dict[int, Model] = {}
         self._placed: dict[int, Reservation] = {}
         self._num_arrivals = 0
         self.is_stopping = False
         self.decisions: Counter[str] = Counter()
 
-    def set_limits(self, max_queue: int | None, resume_wait_s: float) -> None:
+    def set_limits(self, max_queue: int | None, resume_wait_s: float, max_pause_s: float) -> None:
         """Apply new limits, to waiting requests too."""
+        self._models.limit_pauses(max_pause_s)
         self._max_queue = max_queue
         self._resume_wait_s = resume_wait_s
 
@@ -356,6 +358,8 @@ class PlacementQueue:
         worker.take(reservation)
         model.shares.charge(request.key, session, request.weight, charged)
         model.conversations.record(session, request.digests, worker.worker_id, now)
+        if model.programs.max_pause_s:
+            model.programs.placed(session, request.key, request.weight, request.prompt_tokens, now)
         return Assign(
             ticket,
             worker.worker_id,
@@ -428,8 +432,11 @@ class PlacementQueue:
     def positions(self, model: Model, now: float) -> dict[int, QueuePosition]:
         """The position of each ticket in the queue of the model."""
         waits_s = model.forecast.waits_s(self._played(model, now), model.shares)
+        in_line_s = model.programs.wait_s
         return {
-            waiting.request.ticket: QueuePosition(number, waiting.asked_at, wait_s)
+            waiting.request.ticket: QueuePosition(
+                number, waiting.asked_at, max(wait_s, in_line_s(waiting.session, now))
+            )
             for number, (waiting, wait_s) in enumerate(waits_s, start=1)
         }
 
@@ -437,7 +444,11 @@ class PlacementQueue:
         """The forecast of seconds until the ticket, which must be waiting, has a place."""
         model = self._model_of[ticket]
         waits_s = model.forecast.waits_s(self._played(model, now), model.shares)
-        return next(wait_s for waiting, wait_s in waits_s if waiting.request.ticket == ticket)
+        return next(
+            max(wait_s, model.programs.wait_s(waiting.session, now))
+            for waiting, wait_s in waits_s
+            if waiting.request.ticket == ticket
+        )
 
     def _played(self, model: Model, now: float) -> list[Waiting]:
         """The queue in its expected order. Refreshes the forecast if it is old."""
@@ -491,6 +502,7 @@ class PlacementQueue:
     def _dequeue(self, model: Model, ticket: int) -> Waiting:
         del self._model_of[ticket]
         waiting = model.queue.pop(ticket)
+        model.programs.left(waiting.session)
         model.shares.leave(waiting.request.key, waiting.session)
         return waiting
 
@@ -518,6 +530,9 @@ class PlacementQueue:
         if model.probation_ticket == request.ticket:
             model.probation_ticket = None
         reservation.worker.drop(reservation, now)
+        if model.programs.max_pause_s:
+            num_tokens = request.prompt_tokens + reservation.expected_output
+            model.programs.ended(reservation.session, num_tokens, now)
         model.shares.leave(request.key, reservation.session)
 
 

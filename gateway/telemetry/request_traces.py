@@ -11,12 +11,13 @@ Times are on trio's clock, in seconds.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, final
+from typing import Final, NamedTuple, Protocol, final
 
 import msgspec
 
 from config import ConversationLimitsConfig
 from gateway.api import Usage
+from protocol.ids import WorkerId
 
 MAX_ATTEMPTS: Final = 24
 """A request with more attempts shows its first ones and its last one."""
@@ -102,6 +103,17 @@ class Limited(msgspec.Struct, frozen=True):
     limits: ConversationLimitsConfig
 
 
+class Left(NamedTuple):
+    """Whose prefix cache has the prompt of an answered request: the request's name there, and the
+    tool that its answer called last ("": none).
+    """
+
+    worker_id: WorkerId
+    request_id: bytes
+    attempt: int
+    tool: str
+
+
 class TurnTrace(msgspec.Struct):
     """The part of a trace that turns write. `num_open` turns of the request `number` run now.
     `ticket` is the one that waits for a place, or 0. `prompt_tokens` is the sum over all prompts.
@@ -109,7 +121,7 @@ class TurnTrace(msgspec.Struct):
     ids and `text` that by which they can be read. `cost` is what providers charge for it so far,
     in micro-units, `spent_tokens` are those of all answers that were paid for or computed, with
     their prompts. It is held for `hold_s` before it begins. Its conversation may have
-    limits.
+    limits. `left` is None unless a worker has answered.
     """
 
     number: int = 0
@@ -127,6 +139,7 @@ class TurnTrace(msgspec.Struct):
     spent_tokens: int = 0
     hold_s: float = 0.0
     limited: Limited | None = None
+    left: Left | None = None
 
     @property
     def output_tokens(self) -> int:

@@ -8,6 +8,7 @@ tokens.
 import time
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -23,7 +24,9 @@ from gateway.conversations import (
     PrefixRow,
     Prompt,
     Repair,
+    ReturnModel,
     Visit,
+    hint_of,
     named_by,
     tools_of,
 )
@@ -32,6 +35,8 @@ from gateway.spending import day_of
 from gateway.store import ConversationUse
 from gateway.telemetry import FleetEvent, Limited, LoopFound, RequestTrace
 from gateway.turn.caller import Caller
+from protocol.ids import WorkerId
+from protocol.messages import Retain
 
 SWEEP_S: Final = 60.0
 MAX_WORDS: Final = 200
@@ -45,8 +50,14 @@ def _forget(_use: ConversationUse) -> None:
     """Without a ledger no usage is recorded."""
 
 
+def _tell_nobody(_worker_id: WorkerId, _message: Retain) -> None:
+    """Without a link no worker keeps prefixes."""
+
+
 class Conversing:
-    """`publish` takes events, `unix_time` returns seconds since 1970, `record_use` takes usage."""
+    """`publish` takes events, `unix_time` returns seconds since 1970, `record_use` takes usage.
+    `retain` takes what is expected of a conversation, for the worker that has its prefix.
+    """
 
     def __init__(
         self,
@@ -62,6 +73,8 @@ class Conversing:
         self._finder = LoopFinder()
         self._doctor = PrefixDoctor()
         self._visits: dict[int, Visit] = {}
+        self._returns = ReturnModel()
+        self.retain: Callable[[WorkerId, Retain], None] = _tell_nobody
         self._sweeps_at = 0.0
         self.reconfigure(config)
 
@@ -105,6 +118,7 @@ class Conversing:
             return
         self._examine(visit, trace)
         now = self._now()
+        self._expect(visit, trace, now)
         ended_at = trace.received_at if trace.ended_at is None else trace.ended_at
         self.book.leave(
             visit,
@@ -120,6 +134,7 @@ class Conversing:
         if now >= self._sweeps_at:
             self._sweeps_at = now + SWEEP_S
             self.book.sweep(now)
+            self._returns.sweep(now)
 
     def prefixes(self) -> tuple[PrefixRow, ...]:
         """What breaks the prefixes of prompts, by client."""
@@ -130,6 +145,26 @@ class Conversing:
             if repair.is_for(client):
                 request = repair.mended(request)
         return request
+
+    def _expect(self, visit: Visit, trace: RequestTrace, now: float) -> None:
+        """Learn from the pause before this request, and tell the worker when the next one is
+        expected.
+        """
+        key, name = visit.conversation.key, visit.conversation.name
+        self._returns.returned((key, name), trace.unix_time)
+        left, request = trace.turn.left, visit.request
+        if left is None or request is None:
+            return
+        expected = self._returns.ended(
+            (key, name),
+            now,
+            tool=left.tool,
+            key=key,
+            client=trace.client,
+            hint=hint_of(request.raw),
+        )
+        digest = blake2b(f"{key}\0{name}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        self.retain(left.worker_id, Retain(left.request_id, left.attempt, digest, *expected))
 
     def _record(self, name: str, trace: RequestTrace, now: float) -> None:
         """The usage of an ended request, for `herma usage --by conversation`."""

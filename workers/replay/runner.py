@@ -10,7 +10,7 @@ from typing import Final
 
 from config import WorkerConfig
 from protocol.errors import ConfigError
-from protocol.messages import EngineFacts, TokenLogprobs
+from protocol.messages import RETAINS, EngineFacts, TokenLogprobs
 from protocol.sampling import SamplingParams
 from workers.model_dir import CONFIG_NAME, read_eos_ids, read_json
 from workers.scheduler import CARD_SEQS, Sampled, StepPlan, most_sequences
@@ -69,4 +69,5 @@ def _engine_facts(config: WorkerConfig, model_dir: Path) -> EngineFacts:
         max_seqs=most_sequences(config.max_seqs, kv_tokens, CARD_SEQS),
         token_budget=config.token_budget,
         files_digest=bytes(16),  # filled in by the supervisor, which reads the files
+        capabilities=(RETAINS,),
     )

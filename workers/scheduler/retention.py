@@ -85,7 +85,6 @@ class KeptChain:
         self.is_kept = True
 
 
-@final
 class KeptChains:
     """All chains of one cache, and which cached blocks no sequence holds (`len`).
 

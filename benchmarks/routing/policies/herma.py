@@ -28,10 +28,13 @@ class Herma:
 
     tick_s: float | None = TICK_S
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, *, max_pause_s: float = 0.0) -> None:
         self._outputs: dict[int, int] = {}
         self.dispatch = Dispatch(
-            (ModelConfig(name=MODEL),), max_queue=NO_LIMIT, resume_wait_s=120.0
+            (ModelConfig(name=MODEL),),
+            max_queue=NO_LIMIT,
+            resume_wait_s=120.0,
+            max_pause_s=max_pause_s,
         )
         self._ids = [WorkerId(n.to_bytes(16, "big")) for n in range(setting.num_workers)]
         self._numbers = {worker_id: n for n, worker_id in enumerate(self._ids)}

@@ -91,6 +91,11 @@ class ToolParser:
         return self._calls.num_calls
 
     @property
+    def last_name(self) -> str:
+        """The tool of the last call; "" before the first."""
+        return self._calls.last_name
+
+    @property
     def is_full(self) -> bool:
         return self._calls.is_full
 
@@ -275,6 +280,7 @@ class _CallEvents:
         self.close: Callable[[], str | None] = str
         self.runs: RunReader | None = None
         self.num_calls = 0
+        self.last_name = ""
         self.is_full = False
         self.is_open = False
         self.in_section = False
@@ -289,6 +295,7 @@ class _CallEvents:
         self._ids.add(call_id)
         self.events.append(ToolCallStart(self._index, self.num_calls, call_id, name))
         self.num_calls += 1
+        self.last_name = name
         self.is_open = self.in_section = True
         self.close = close
         self.left = ""

@@ -105,6 +105,22 @@ async def test_every_prompt_is_sent_once() -> None:
     assert {len(text.split()) for text in measured} == {60 - TEMPLATE_TOKENS}
 
 
+async def test_each_cell_runs_staggered_too(tmp_path: Path) -> None:
+    """Behind its lockstep cell, with as many requests, at both servers."""
+    async with open_fake_openai(FakeOpenAI()) as one, open_fake_openai(FakeOpenAI()) as other:
+        status, report = await run_bench(
+            tmp_path / "report.json",
+            *f"--url {one.url} --name one --url {other.url} --name other --stagger".split(),
+            *["--cells=4", "--agents=2x2", "--agent-tokens=60,500", "--cold=-", "--rounds", "1"],
+        )
+    assert status == 0
+    for server in ("one", "other"):
+        found = {row["cell"]: row["servers"][server] for row in report["rows"] if not row["part"]}
+        assert list(found) == ["c=4", "c=4 staggered", "agents 2x2", "agents 2x2 staggered"]
+        assert [row["num_requests"] for row in found.values()] == [8, 8, 4, 4]
+        assert not any(row["errors"] for row in found.values())
+
+
 async def test_failures_are_reported_by_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +247,8 @@ def test_the_options_are_the_cells() -> None:
     assert plan.cells == (Streams(3, 9), *agents)
     assert not plan.options.ignores_eos
     assert plan_of(arguments("--cells", "-", "--agents", "-"), {}).cells == (Cold(8, 15000),)
+    plan = plan_of(arguments("--cells", "8", "--agents", "-", "--cold", "-", "--stagger"), {})
+    assert [cell.name for cell in plan.cells] == ["c=8", "c=8 staggered"]
 
 
 @pytest.mark.parametrize(

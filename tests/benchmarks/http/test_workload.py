@@ -15,6 +15,7 @@ from benchmarks.http.workload import (
     Cold,
     PromptGenerator,
     PromptWords,
+    Staggered,
     Streams,
     TokenScale,
     server_order,
@@ -112,6 +113,19 @@ def test_agents_that_have_no_room_are_refused() -> None:
     """Before anything is sent."""
     with pytest.raises(ConfigError, match="4 turns do not fit between 4000 and 4300 tokens"):
         Agents(32, 4, 4000, 4300)
+
+
+def test_staggered_streams_begin_within_an_answer_and_alike_everywhere() -> None:
+    """The requests are those of the cell; only the starts differ, by the salt alone."""
+    base = Streams(16, 60)
+    cell = Staggered(base, base.streams)
+    starts = cell.starts_s("5/round", 4.0)
+    assert starts == cell.starts_s("5/round", 4.0) != cell.starts_s("5/other", 4.0)
+    assert len(starts) == 16
+    assert 0 <= min(starts) < 1.0
+    assert 3.0 < max(starts) <= 4.0
+    assert cell.chains(prompts()) == base.chains(prompts())
+    assert cell.num_requests == base.num_requests
 
 
 def test_a_cold_prefix_is_new_in_every_round() -> None:

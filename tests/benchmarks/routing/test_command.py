@@ -11,7 +11,7 @@ from herma.cli import main
 
 ROW = (
     *("policy", "trace", "workers", "load", "seed", "ttft_mean_ms", "ttft_p50_ms"),
-    *("ttft_p90_ms", "ttft_p99_ms", "hit_rate", "throughput_tok_s", "imbalance"),
+    *("ttft_p90_ms", "ttft_p99_ms", "ttft_max_ms", "hit_rate", "throughput_tok_s", "imbalance"),
 )
 SMALL = ("--limit", "60", "--workers", "2", "--load", "0.8", "--processes", "1")
 

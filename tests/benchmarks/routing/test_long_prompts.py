@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from benchmarks.routing.long_prompts import LONG_KINDS, long_trace
+from benchmarks.routing.long_prompts import LONG_KINDS, OVERLOAD_KINDS, long_trace
 from benchmarks.routing.trace import Trace
 
 NUM_SESSIONS = 400
@@ -35,6 +35,20 @@ def test_documents_are_long_and_wait_for_their_answers() -> None:
     trace = long_trace("documents", NUM_SESSIONS, 1)
     assert min(turn.prompt_tokens for turn in trace.turns) >= 8_000
     assert all(bool(turn.after) == (turn.pause_s > 0) for turn in trace.turns)
+
+
+@pytest.mark.parametrize("kind", OVERLOAD_KINDS)
+def test_overloads_are_long_and_begin_with_some_of_the_turn_before(kind: str) -> None:
+    trace = long_trace(kind, NUM_SESSIONS, 1)
+    assert all(8_000 <= turn.prompt_tokens <= 120_000 for turn in trace.turns)
+    last: dict[str | None, tuple[bytes, ...]] = {}
+    shared = []
+    for turn in trace.turns:
+        if (before := last.get(turn.session)) is not None:
+            shared.append(turn.digests[:1] == before[:1])
+        last[turn.session] = turn.digests
+    assert 0.2 < statistics.mean(shared) < 0.95
+    assert any(turn.after for turn in trace.turns) == (kind == "weak")
 
 
 def test_bursts_wait_for_nothing() -> None:

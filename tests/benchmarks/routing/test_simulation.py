@@ -81,6 +81,7 @@ def test_the_figures_of_a_row() -> None:
         "ttft_p50_ms": 3000.0,
         "ttft_p90_ms": 3000.0,
         "ttft_p99_ms": 3000.0,
+        "ttft_max_ms": 3000.0,
         "hit_rate": 0.25,
         "throughput_tok_s": 16.0,
         "imbalance": 1.5,

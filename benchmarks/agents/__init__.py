@@ -1,0 +1,1 @@
+"""Agents of the shape that operators report, against any server over HTTP."""

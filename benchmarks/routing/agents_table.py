@@ -1,0 +1,208 @@
+"""Agents of the field's shape beside each other: what caches and admission bring.
+
+Owns the cells and their figures. A cell has as many agents as fit, or a multiple of them, on one
+worker; agents ask again when they have their answer, so a slow fleet gets less work. Must not know
+how a cache decides.
+
+Figures are of the turns that ended between a tenth of the time and the moment when the first agent
+ran out of turns.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+from typing import Any, Final
+
+from benchmarks.agents.shape import num_fitting
+from benchmarks.routing.agents import agents_trace
+from benchmarks.routing.cache import BlockCache
+from benchmarks.routing.cost_model import QWEN3_8B_H200
+from benchmarks.routing.policies.base import Placed, Policy, Setting
+from benchmarks.routing.policies.herma import Herma
+from benchmarks.routing.policies.simple import RoundRobin
+from benchmarks.routing.run import percentile
+from benchmarks.routing.simulation import Simulation
+from benchmarks.routing.tiers import LruChains, OracleChains, TieredCache, TtlChains
+from benchmarks.routing.trace import Trace, Turn
+from benchmarks.routing.worker import Report, SimWorker, WorkerSpec
+from gateway.conversations.returns import Hint, ReturnModel
+from workers.scheduler.retention import Expectation, KeptChains
+
+KV_TOKENS: Final = 730_000
+"""What a card of 141 GB holds beside an 8B in 16 bits."""
+HOST_FACTOR: Final = 4
+"""The host's tier holds so many times what the card holds: 430 GB here, a part of a card's host."""
+NUM_CONVERSATIONS: Final = 4
+RATIOS: Final = (1.0, 1.5, 2.0, 4.0)
+ORDERS: Final = ("lru", "ttl", "return", "belady")
+ADMISSIONS: Final = ("none", "queue", "programs")
+"""`none`: each request goes to the engine at once, which starts them in order, as the field's
+engines do. `queue`: the gateway's queue. `programs`: the same, and conversations keep their place.
+"""
+MAX_PAUSE_S: Final = 300.0
+_WARM: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsCell:
+    """One simulation."""
+
+    ratio: float
+    order: str
+    admission: str
+    has_host: bool
+    seed: int
+    kv_tokens: int = KV_TOKENS
+
+
+class Learning(Herma):
+    """Our policy, which learns when conversations return and tells the caches."""
+
+    def __init__(self, setting: Setting, trace: Trace, max_pause_s: float) -> None:
+        super().__init__(setting, max_pause_s=max_pause_s)
+        self.returns = ReturnModel()
+        self._turns = trace.turns
+        self._workers = setting.workers
+
+    def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
+        self.returns.returned(turn.session, now)
+        return super().arrived(turn, now)
+
+    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
+        for number in report.finished:
+            turn = self._turns[number]
+            # Every second agent says that it is done; of the others nothing comes.
+            hint = Hint(is_over=turn.is_last and turn.number % 2 == 0)
+            found = self.returns.ended(turn.session, now, tool=turn.tool, hint=hint)
+            cache = self._workers[report.worker].cache
+            cache.retain(number, turn.session, Expectation(*found))
+        return super().on_report(report, now)
+
+
+class ClosedLoop(Simulation):
+    """Ends when the first agent has no turn left. `next_use` is the time of the turn that follows
+    the one of that number: known, once the one before has ended.
+    """
+
+    def __init__(self, trace: Trace, policy: Policy, workers: Sequence[SimWorker]) -> None:
+        self.arrives_at: dict[object, float] = {}
+        super().__init__(trace, policy, workers)
+
+    def next_use(self, name: object) -> float:
+        return self.arrives_at.get(name, inf)
+
+    def _finished(self, number: int, now: float) -> None:
+        super()._finished(number, now)
+        later = self._next_turns.get(number, ())
+        if not later:
+            self._num_open = 0
+        for other in later:
+            turn = self._turns[other]
+            if turn.session == self._turns[number].session:
+                self.arrives_at[number] = now + turn.pause_s
+
+
+def run_cell(cell: AgentsCell) -> dict[str, Any]:
+    """Simulate; the row of the table."""
+    size = 512
+    num_agents = max(1, round(cell.ratio * num_fitting(cell.kv_tokens)))
+    trace = agents_trace(num_agents, NUM_CONVERSATIONS, cell.seed)
+    spec = WorkerSpec(QWEN3_8B_H200, cell.kv_tokens, 64, 8192)
+    num_blocks = cell.kv_tokens // size
+    loops: list[ClosedLoop] = []
+
+    def next_use(name: object) -> float:
+        return loops[0].next_use(name)
+
+    kept = _CHAINS[cell.order](next_use)
+    if cell.has_host:
+        cache: BlockCache = TieredCache(num_blocks, HOST_FACTOR * num_blocks, size, kept)
+    else:
+        cache = BlockCache(num_blocks, kept=kept)
+    workers = [SimWorker(0, spec, cache, size)]
+    setting = Setting(1, spec, size, cell.seed, workers)
+    policy: Policy
+    if cell.admission == "none":
+        policy = RoundRobin(setting)
+    else:
+        policy = Learning(setting, trace, MAX_PAUSE_S if cell.admission == "programs" else 0.0)
+    loop = ClosedLoop(trace, policy, workers)
+    loops.append(loop)
+    loop.run()
+    return {**_named(cell), "agents": num_agents, **_figures(trace, loop)}
+
+
+def _named(cell: AgentsCell) -> dict[str, Any]:
+    return {
+        "ratio": cell.ratio,
+        "order": cell.order,
+        "admission": cell.admission,
+        "host": cell.has_host,
+        "seed": cell.seed,
+    }
+
+
+def _figures(trace: Trace, loop: ClosedLoop) -> dict[str, Any]:
+    end_s = max(one.finished_at for one in loop.outcomes)
+    begin_s = _WARM * end_s
+    done = [
+        (turn, one)
+        for turn, one in zip(trace.turns, loop.outcomes, strict=True)
+        if one.finished_at > begin_s
+    ]
+    waits = sorted(one.first_token_at - one.arrived_at for _, one in done)
+    prompts = sum(turn.prompt_tokens for turn, _ in done)
+    cached = sum(one.cached_tokens for _, one in done)
+    outputs = sum(turn.output_tokens for turn, _ in done)
+    return {
+        "turns": len(done),
+        "throughput_tok_s": outputs / (end_s - begin_s),
+        "hit_rate": cached / prompts,
+        "computed_per_turn": (prompts - cached) / len(done),
+        "ttft_p50_s": percentile(waits, 0.5),
+        "ttft_p90_s": percentile(waits, 0.9),
+        "ttft_max_s": waits[-1],
+    }
+
+
+_HEAD: Final = (
+    "| agents | memory | admission, order | tok/s | hits | computed a turn "
+    "| first token p50 / p90 / longest, s |"
+)
+_Chains = Callable[[Callable[[object], float]], KeptChains]
+_CHAINS: Final[dict[str, _Chains]] = {
+    "lru": lambda _next_use: LruChains(),
+    "ttl": lambda _next_use: TtlChains(),
+    "return": lambda _next_use: KeptChains(512),
+    "belady": OracleChains,
+}
+
+
+def cells(seeds: Sequence[int], ratios: Sequence[float] = RATIOS) -> Iterator[AgentsCell]:
+    """The cells of the table: on the card alone all orders, with a host's tier the two that
+    matter.
+    """
+    for seed, ratio in product(seeds, ratios):
+        yield AgentsCell(ratio, "lru", "none", has_host=False, seed=seed)
+        yield AgentsCell(ratio, "lru", "queue", has_host=False, seed=seed)
+        yield AgentsCell(ratio, "return", "queue", has_host=False, seed=seed)
+        for order in ORDERS:
+            yield AgentsCell(ratio, order, "programs", has_host=False, seed=seed)
+        yield AgentsCell(ratio, "lru", "none", has_host=True, seed=seed)
+        yield AgentsCell(ratio, "return", "queue", has_host=True, seed=seed)
+        yield AgentsCell(ratio, "return", "programs", has_host=True, seed=seed)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Markdown, a line for each row."""
+    text = [_HEAD, "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        memory = "card and host" if row["host"] else "card"
+        waits = " / ".join(f"{row[f'ttft_{name}_s']:.1f}" for name in ("p50", "p90", "max"))
+        text.append(
+            f"| {row['ratio']:g}x: {row['agents']} | {memory} | {row['admission']}, {row['order']} "
+            f"| {row['throughput_tok_s']:.0f} | {row['hit_rate']:.3f} "
+            f"| {row['computed_per_turn']:,.0f} | {waits} |"
+        )
+    return text

@@ -1,0 +1,189 @@
+"""When a conversation comes back: learned from the pauses of those before.
+
+Owns the counts of pauses by the tool that an answer called, by key and by client, and what follows
+from them for one conversation. Must not know workers, caches or tokens. The time is an argument.
+
+An agent sends its next request when its tool is done, so the tool's name says most. Counts of one
+key, client and tool are few at first; they start from those of the tool anywhere, and these from
+those of all turns that ended in a call, or in none (a person answers, or nobody).
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from math import exp2, log2
+from typing import Final, NamedTuple
+
+LOST_AFTER_S: Final = 900.0
+"""A conversation that stays away for so long counts as one that does not come back."""
+
+MAX_AWAY: Final = 8192
+MAX_GROUPS: Final = 2048
+_PRIOR_WEIGHT: Final = 6.0
+"""A group weighs its own pauses against so many of the wider group."""
+
+_HALVE_AT: Final = 256.0
+"""Counts are halved there, so that the last few hundred pauses decide."""
+
+_FIRST_BIN: Final = -5
+_NUM_BINS: Final = 22
+"""Pauses from 1/32 s to 2^16 s, one bin for each power of two."""
+
+TTL_PARTS: Final = 60.0
+"""A client that asks for a prefix to be kept for five minutes is expected to come back, with a
+median pause of five seconds at least: it pays for the whole of its time to live.
+"""
+
+
+class Expected(NamedTuple):
+    """With probability `chance` there is another request; half of these come within `within_s`."""
+
+    chance: float
+    within_s: float
+
+
+class Hint(NamedTuple):
+    """What a client says. `keep_s`: how long it wants its prefix kept; `is_over`: the conversation
+    is finished; `comes`: it announces its next turn.
+    """
+
+    keep_s: float | None = None
+    is_over: bool = False
+    comes: bool = False
+
+
+NO_HINT: Final = Hint()
+OVER: Final = Expected(0.0, 1.0)
+_Group = tuple[str, ...]
+
+
+class _Counts:
+    """The pauses of a group by size, and the conversations that did not come back."""
+
+    __slots__ = ("bins", "lost", "returned")
+
+    def __init__(self) -> None:
+        self.bins = [0.0] * _NUM_BINS
+        self.returned = 0.0
+        self.lost = 0.0
+
+    def add(self, pause_s: float | None) -> None:
+        """Count one end: its pause, or None if it did not come back."""
+        if self.returned + self.lost >= _HALVE_AT:
+            self.bins = [count / 2 for count in self.bins]
+            self.returned, self.lost = self.returned / 2, self.lost / 2
+        if pause_s is None:
+            self.lost += 1
+        else:
+            self.returned += 1
+            self.bins[_bin(pause_s)] += 1
+
+
+class _Away(NamedTuple):
+    since: float
+    groups: tuple[_Group, ...]
+
+
+class ReturnModel:
+    """What is expected of conversations, by everything that was seen of others."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[_Group, _Counts] = OrderedDict()
+        self._away: OrderedDict[Hashable, _Away] = OrderedDict()
+        for kind, usual_s, chance in (("call", 0.5, 0.97), ("none", 30.0, 0.6)):
+            counts = self._counts((kind,))
+            # What operators report, as a few first pauses.
+            for step in (-2, -1, 0, 0, 1, 2):
+                counts.bins[_bin(usual_s * 4.0**step)] += chance
+            counts.returned, counts.lost = 6 * chance, 6 * (1 - chance)
+
+    def ended(
+        self,
+        conversation: Hashable,
+        now: float,
+        *,
+        tool: str,
+        key: str = "",
+        client: str = "",
+        hint: Hint = NO_HINT,
+    ) -> Expected:
+        """An answer of the conversation has ended with a call of `tool`, or with none ("")."""
+        kind = "call" if tool else "none"
+        groups: tuple[_Group, ...] = ((kind,), (kind, tool), (kind, tool, key, client))
+        self._away.pop(conversation, None)
+        if hint.is_over:
+            return OVER
+        self._away[conversation] = _Away(now, groups)
+        if len(self._away) > MAX_AWAY:
+            self._away.popitem(last=False)
+        return _sharpened(self._expected(groups), hint)
+
+    def returned(self, conversation: Hashable, now: float) -> None:
+        """The conversation has sent another request."""
+        away = self._away.pop(conversation, None)
+        if away is not None:
+            self._note(away, now - away.since)
+
+    def sweep(self, now: float) -> None:
+        """Give up those that have been away for long; call it now and then."""
+        while self._away:
+            conversation, away = next(iter(self._away.items()))
+            if now - away.since < LOST_AFTER_S:
+                return
+            del self._away[conversation]
+            self._note(away, None)
+
+    def _note(self, away: _Away, pause_s: float | None) -> None:
+        for group in away.groups:
+            self._counts(group).add(pause_s)
+
+    def _counts(self, group: _Group) -> _Counts:
+        counts = self._groups.get(group)
+        if counts is None:
+            if len(self._groups) >= MAX_GROUPS:
+                # The two widest groups are the oldest, and stay.
+                del self._groups[next(name for name in self._groups if len(name) > 1)]
+            counts = self._groups[group] = _Counts()
+        elif len(group) > 1:
+            self._groups.move_to_end(group)
+        return counts
+
+    def _expected(self, groups: tuple[_Group, ...]) -> Expected:
+        chance, shares = 0.5, [1.0 / _NUM_BINS] * _NUM_BINS
+        for group in groups:
+            counts = self._groups.get(group)
+            if counts is None:
+                continue
+            total = counts.returned + counts.lost
+            chance = (counts.returned + _PRIOR_WEIGHT * chance) / (total + _PRIOR_WEIGHT)
+            weight = counts.returned + _PRIOR_WEIGHT
+            shares = [
+                (own + _PRIOR_WEIGHT * wide) / weight
+                for own, wide in zip(counts.bins, shares, strict=True)
+            ]
+        return Expected(chance, _median_s(shares))
+
+
+def _bin(pause_s: float) -> int:
+    size = round(log2(max(pause_s, 1e-3)))
+    return min(_NUM_BINS - 1, max(0, size - _FIRST_BIN))
+
+
+def _median_s(shares: list[float]) -> float:
+    """The size of the pause that half of all do not exceed."""
+    left = sum(shares) / 2
+    for index, share in enumerate(shares):
+        if share >= left:
+            return exp2(_FIRST_BIN + index - 0.5 + left / share)
+        left -= share
+    return exp2(_FIRST_BIN + len(shares) - 1)
+
+
+def _sharpened(expected: Expected, hint: Hint) -> Expected:
+    """What is expected if the client's hint holds as well."""
+    chance, within_s = expected
+    if hint.comes:
+        chance = max(chance, 0.98)
+    if hint.keep_s is not None:
+        chance = max(chance, 0.9)
+        within_s = max(within_s, hint.keep_s / TTL_PARTS)
+    return Expected(chance, within_s)

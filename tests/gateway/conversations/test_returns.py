@@ -1,0 +1,94 @@
+"""When conversations are expected back."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from gateway.conversations.hints import hint_of
+from gateway.conversations.returns import LOST_AFTER_S, NO_HINT, Expected, Hint, ReturnModel
+
+
+def played(model: ReturnModel, tool: str, pauses: list[float | None], key: str = "k") -> None:
+    """Conversations of one turn each, with these pauses; None stays away."""
+    now = 0.0
+    for number, pause_s in enumerate(pauses):
+        name = f"{tool}-{key}-{number}"
+        model.ended(name, now, tool=tool, key=key)
+        if pause_s is not None:
+            model.returned(name, now + pause_s)
+        now += 1.0
+    model.sweep(now + LOST_AFTER_S)
+
+
+def expected(model: ReturnModel, tool: str, key: str = "k", hint: Hint = NO_HINT) -> Expected:
+    return model.ended("new", 1e6, tool=tool, key=key, hint=hint)
+
+
+def test_pauses_are_learned_by_tool() -> None:
+    model, chance = ReturnModel(), Random(3)
+    played(model, "read", [chance.uniform(0.05, 0.2) for _ in range(60)])
+    played(model, "tests", [chance.uniform(20, 60) for _ in range(60)])
+    read, tests = expected(model, "read"), expected(model, "tests")
+    assert read.within_s < 0.5
+    assert 10 < tests.within_s < 80
+    assert min(read.chance, tests.chance) > 0.9
+
+
+def test_what_stays_away_lowers_the_chance() -> None:
+    model = ReturnModel()
+    played(model, "", [30.0, None, None, None] * 20)
+    assert expected(model, "").chance == pytest.approx(0.25, abs=0.1)
+
+
+def test_a_new_key_starts_from_the_tool_and_a_new_tool_from_all() -> None:
+    model = ReturnModel()
+    before = expected(model, "build")
+    played(model, "build", [100.0] * 80)
+    assert expected(model, "build", key="other").within_s > 30 > before.within_s
+    played(model, "build", [1.0] * 80, key="fast")
+    assert expected(model, "build", key="fast").within_s < 5
+
+
+def test_hints_sharpen_and_an_end_is_an_end() -> None:
+    model = ReturnModel()
+    plain = expected(model, "")
+    assert expected(model, "", hint=Hint(is_over=True)).chance == 0.0
+    assert expected(model, "", hint=Hint(comes=True)).chance == 0.98
+    kept = expected(model, "read", hint=Hint(keep_s=3600.0))
+    assert kept.within_s == 60.0
+    assert kept.chance >= plain.chance
+
+
+def test_tables_are_bounded() -> None:
+    model = ReturnModel()
+    for number in range(20_000):
+        model.ended(number, float(number), tool=f"t{number % 5000}", key=str(number % 7))
+        if number % 2:
+            model.returned(number, number + 0.5)
+    assert len(model._away) <= 8192
+    assert len(model._groups) <= 2048
+
+
+@pytest.mark.parametrize(
+    ("raw", "hint"),
+    [
+        ({}, NO_HINT),
+        ({"prompt_cache_retention": "24h"}, Hint(86_400.0)),
+        ({"prompt_cache_retention": "in_memory"}, Hint(300.0)),
+        ({"prompt_cache_retention": 5}, NO_HINT),
+        ({"cache_control": {"type": "ephemeral", "ttl": "1h"}}, Hint(3600.0)),
+        ({"tools": [{}, {"cache_control": {"type": "ephemeral"}}]}, Hint(300.0)),
+        ({"system": [{"cache_control": {"type": "ephemeral", "ttl": "5m"}}]}, Hint(300.0)),
+        (
+            {"messages": [{"content": [{"cache_control": {"type": "ephemeral", "ttl": "1h"}}]}]},
+            Hint(3600.0),
+        ),
+        ({"messages": [{"content": "text"}], "system": "text", "tools": None}, NO_HINT),
+        ({"nvext": {"agent_hints": {"speculative_prefill": True}}}, Hint(comes=True)),
+        ({"nvext": {"session_control": {"action": "close"}}}, Hint(is_over=True)),
+        ({"nvext": "x"}, NO_HINT),
+    ],
+)
+def test_what_counts_as_a_hint(raw: dict[str, Any], hint: Hint) -> None:
+    assert hint_of(raw) == hint

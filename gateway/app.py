@@ -143,7 +143,6 @@ def build_services(
         step=write_batch,
         admits_others=gateway.insecure_local,
     )
-    conversing.retain = link.retain
     return Services(
         config=config,
         dispatcher=dispatcher,
@@ -282,6 +281,7 @@ async def running(services: Services) -> AsyncIterator[str]:
     """Run all parts except the HTTP server while the block runs; gives the address that workers
     dial. Raises `ConfigError` when that address cannot be bound.
     """
+    services.conversing.retain = services.link.retain
     async with trio.open_nursery() as nursery:
         try:
             bind = services.config.gateway.worker_bind

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from config import FallbackConfig, ModelConfig, wildcard_of
-from gateway.routing.admission_queue import AdmissionQueue
+from gateway.routing.admission_queue import AdmissionQueue, Waiting
 from gateway.routing.breaker import Breaker
 from gateway.routing.conversations import Conversations
 from gateway.routing.effects import RouteRequest
@@ -129,6 +129,11 @@ class Model:
     def expected_output(self, max_tokens: int) -> int:
         """An estimate of the tokens that a sequence will generate, from past sequences."""
         return max(1, min(max_tokens, round(self.output_tokens.value)))
+
+    def waits_s(self, order: list[Waiting], now: float) -> Iterator[tuple[Waiting, float]]:
+        """How long each of the waiting tickets, in their expected order, will probably wait."""
+        for waiting, wait_s in self.forecast.waits_s(order, self.shares):
+            yield waiting, max(wait_s, self.programs.wait_s(waiting.session, now))
 
     def chain(self, request: RouteRequest) -> tuple[FallbackConfig, ...]:
         """The providers that may answer this request, in order."""

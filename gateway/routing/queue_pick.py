@@ -115,12 +115,11 @@ def first_that_fits(
     kept: set[WorkerId] = set()
     promised_s: dict[WorkerId, float] = {}
     num_looked_at = 0
-    programs = model.programs
     for waiting in order:
         request = waiting.request
         if waiting.is_on_probation and model.probation_ticket is not None:
             continue
-        if programs.max_pause_s and not _may_start(model, waiting, ready, now):
+        if not _may_start(model, waiting, ready, now):
             continue
         usable = eligible(ready, request, now)
         expected = model.expected_output(request.max_tokens)
@@ -166,7 +165,7 @@ def _may_start(model: Model, waiting: Waiting, ready: Sequence[Worker], now: flo
     and short auxiliary ones are never held.
     """
     request = waiting.request
-    if waiting.first or request.auxiliary:
+    if not model.programs.max_pause_s or waiting.first or request.auxiliary:
         return True
     tokens = request.prompt_tokens + model.expected_output(request.max_tokens)
     capacity = sum([w.engine.kv_tokens for w in ready if w.engine is not None])

@@ -431,24 +431,17 @@ class PlacementQueue:
 
     def positions(self, model: Model, now: float) -> dict[int, QueuePosition]:
         """The position of each ticket in the queue of the model."""
-        waits_s = model.forecast.waits_s(self._played(model, now), model.shares)
-        in_line_s = model.programs.wait_s
+        waits_s = model.waits_s(self._played(model, now), now)
         return {
-            waiting.request.ticket: QueuePosition(
-                number, waiting.asked_at, max(wait_s, in_line_s(waiting.session, now))
-            )
+            waiting.request.ticket: QueuePosition(number, waiting.asked_at, wait_s)
             for number, (waiting, wait_s) in enumerate(waits_s, start=1)
         }
 
     def wait_s(self, ticket: int, now: float) -> float:
         """The forecast of seconds until the ticket, which must be waiting, has a place."""
         model = self._model_of[ticket]
-        waits_s = model.forecast.waits_s(self._played(model, now), model.shares)
-        return next(
-            max(wait_s, model.programs.wait_s(waiting.session, now))
-            for waiting, wait_s in waits_s
-            if waiting.request.ticket == ticket
-        )
+        waits_s = model.waits_s(self._played(model, now), now)
+        return next(wait_s for waiting, wait_s in waits_s if waiting.request.ticket == ticket)
 
     def _played(self, model: Model, now: float) -> list[Waiting]:
         """The queue in its expected order. Refreshes the forecast if it is old."""

@@ -107,12 +107,17 @@ async def test_every_prompt_is_sent_once() -> None:
 
 async def test_each_cell_runs_staggered_too(tmp_path: Path) -> None:
     """Behind its lockstep cell, with as many requests, at both servers."""
+    words = [
+        "--stagger",
+        "--cells=4",
+        "--agents=2x2",
+        "--agent-tokens=60,500",
+        "--cold=-",
+        "--rounds=1",
+    ]
     async with open_fake_openai(FakeOpenAI()) as one, open_fake_openai(FakeOpenAI()) as other:
-        status, report = await run_bench(
-            tmp_path / "report.json",
-            *f"--url {one.url} --name one --url {other.url} --name other --stagger".split(),
-            *["--cells=4", "--agents=2x2", "--agent-tokens=60,500", "--cold=-", "--rounds", "1"],
-        )
+        words += ["--url", one.url, "--name", "one", "--url", other.url, "--name", "other"]
+        status, report = await run_bench(tmp_path / "report.json", *words)
     assert status == 0
     for server in ("one", "other"):
         found = {row["cell"]: row["servers"][server] for row in report["rows"] if not row["part"]}

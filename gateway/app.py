@@ -130,14 +130,13 @@ def build_services(
     traces = _traces(config, span_export, conversing)
     dispatcher = Dispatcher(core, feed)
     files.on_built = functools.partial(_tell_unknown_calls, config, dispatcher, feed)
-    # Milliseconds since 1970: a larger epoch tells a worker that the gateway was restarted.
-    epoch = time.time_ns() // 1_000_000
     link = WorkerLink(
         dispatcher,
         files,
         counters,
         gateway_id=os.urandom(ID_BYTES),
-        epoch=epoch,
+        # Milliseconds since 1970: a larger epoch tells a worker that the gateway was restarted.
+        epoch=time.time_ns() // 1_000_000,
         gateways=neighbours,
         keys=_link_keys(gateway),
         step=write_batch,

@@ -117,8 +117,6 @@ def first_that_fits(
     num_looked_at = 0
     for waiting in order:
         request = waiting.request
-        if waiting.is_on_probation and model.probation_ticket is not None:
-            continue
         if not _may_start(model, waiting, ready, now):
             continue
         usable = eligible(ready, request, now)
@@ -161,9 +159,11 @@ def first_that_fits(
 
 
 def _may_start(model: Model, waiting: Waiting, ready: Sequence[Worker], now: float) -> bool:
-    """Whether its conversation is resident, or becomes so now. A request whose answer has begun
-    and short auxiliary ones are never held.
+    """Whether no other request is on probation with it, and its conversation is resident or becomes
+    so now. A request whose answer has begun and short auxiliary ones are never held for memory.
     """
+    if waiting.is_on_probation and model.probation_ticket is not None:
+        return False
     request = waiting.request
     if not model.programs.max_pause_s or waiting.first or request.auxiliary:
         return True

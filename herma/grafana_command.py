@@ -148,6 +148,10 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ((f"1 - {_engine('free_blocks')} / {_engine('num_blocks')}", "{{worker}}"),),
             "percentunit",
         ),
+        Panel(
+            "Computed again after evictions, tokens/s",
+            ((f"rate({_engine('recomputed_tokens')}[5m:])", "{{worker}}"),),
+        ),
         Panel("Step", ((_engine("step_seconds"), "{{worker}}"),), "s"),
         Panel("Prefill", ((_engine("prefill_tokens_per_second"), "{{worker}}"),)),
         Panel(

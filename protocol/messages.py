@@ -521,7 +521,8 @@ class Load(_Message, frozen=True, tag=42):
     `prefill_tokens_per_s` are moving averages, 0 while unknown. `places` is how many sequences the
     engine takes at once now: `max_seqs` of its facts, or fewer if the answers of that many would
     not fit into its memory; 0 while unknown. `drafting` is None for an engine without drafts,
-    `cache` for one without a host tier.
+    `cache` for one without a host tier. Of `evicted_blocks`, which no tier has any more, some were
+    wanted later: `recomputed_tokens` were computed again. Both count since the engine's start.
     """
 
     epoch: Count
@@ -536,6 +537,8 @@ class Load(_Message, frozen=True, tag=42):
     places: Count = 0
     drafting: Drafting | None = None
     cache: CacheUse | None = None
+    evicted_blocks: Count = 0
+    recomputed_tokens: Count = 0
 
 
 MAX_FIGURES: Final = 8

@@ -316,6 +316,8 @@ def _worker_row(view: WorkerView, tokens_per_s: float) -> WorkerRow:
         step_ms=round(load.step_ms, 2) if load is not None else 0.0,
         prefill_tokens_per_s=round(load.prefill_tokens_per_s) if load is not None else 0.0,
         tokens_per_s=round(tokens_per_s, 1),
+        evicted_blocks=load.evicted_blocks if load is not None else 0,
+        recomputed_tokens=load.recomputed_tokens if load is not None else 0,
     )
 
 

@@ -45,6 +45,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     step_ms: float
     prefill_tokens_per_s: float
     tokens_per_s: float
+    evicted_blocks: int = 0
+    recomputed_tokens: int = 0
 
 
 class ModelRow(msgspec.Struct, frozen=True):

@@ -219,6 +219,8 @@ _ENGINE_GAUGES: Final = {
     "num_blocks": "Blocks of the key-value cache.",
     "steps": "Steps since the engine's start.",
     "preemptions": "Sequences set back for lack of blocks since the engine's start.",
+    "evicted_blocks": "Cached blocks evicted since the engine's start, of which no copy is left.",
+    "recomputed_tokens": "Tokens computed again since the engine's start, because of evictions.",
     "step_seconds": "Moving average of a step's duration.",
     "prefill_tokens_per_second": "Moving average of the prefill rate.",
 }

@@ -192,6 +192,7 @@ def _worker_row(one: WorkerRow, marks: Marks) -> Row:
     cached = min(1.0, max(one.held_blocks, one.cached_blocks) / blocks)
     memory = bar(_BAR, one.held_blocks / blocks, cached, marks)
     prefill = count(one.prefill_tokens_per_s) if one.prefill_tokens_per_s else NONE
+    again = f", {count(one.recomputed_tokens)} again" if one.recomputed_tokens else ""
     return Row(
         (
             name,
@@ -199,7 +200,7 @@ def _worker_row(one: WorkerRow, marks: Marks) -> Row:
             plain(", ".join(one.models)),
             plain(one.device),
             (*sequences, Piece(f" {one.running}/{one.places}{waits}")),
-            (*memory, Piece(f" {percent(one.held_blocks, one.num_blocks)}")),
+            (*memory, Piece(f" {percent(one.held_blocks, one.num_blocks)}{again}")),
             plain(rate(one.tokens_per_s)),
             plain(duration(one.step_ms) if one.step_ms else NONE),
             plain(prefill),

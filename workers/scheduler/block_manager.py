@@ -27,12 +27,15 @@ from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
 from workers.scheduler.planned_blocks import PlannedBlocks
-from workers.scheduler.retention import Expectation, KeptChains
+from workers.scheduler.retention import EvictionMeter, Expectation, KeptChains
 from workers.scheduler.saving import PrefixStates
 from workers.scheduler.swapping import SwapSpace
 from workers.scheduler.tier import HostTier, Kind, Name
 
 _NOT_CACHED: Final = -1
+
+_REMEMBERED: Final = 4
+"""Evicted blocks are remembered as long as so many caches are filled anew: 100 bytes each."""
 
 Digests: TypeAlias = Callable[[BlockDigest, Iterable[bytes]], list[BlockDigest]]
 """What `protocol.hashing.chained_digests` does."""
@@ -83,6 +86,7 @@ class BlockManager:
         self._by_digest: dict[BlockDigest, int] = {}
         self._blank = deque(range(num_blocks))
         self._kept = KeptChains(block_size)
+        self.evictions = EvictionMeter(_REMEMBERED * num_blocks)
         self.now = 0.0
         self._events = BlockEvents()
         self._growth = 0
@@ -319,6 +323,7 @@ class BlockManager:
             block_id = table.block_ids[index]
             self._cached[block_id] = CachedBlock(digest, block, parent)
             self._by_digest[digest] = block_id
+            self.evictions.computed(digest)
             if index:
                 self._kept.stored_behind(table.digests[index - 1])
             if self.tier is None or table.is_private:
@@ -387,6 +392,7 @@ class BlockManager:
                 self._cached[block_id] = None
                 if tier is None or not tier.left(Kind.BLOCK, digest):
                     self._events.dropped(digest)
+                    self.evictions.evicted(digest)
                 if self.states is not None:
                     self.states.pool.forget(digest)
 

@@ -69,6 +69,34 @@ def value(expected: _Class, age_s: float) -> float:
 
 
 @final
+class EvictionMeter:
+    """What evictions cost later. Of the blocks evicted last, `most` at a time, those are remembered
+    that were not computed again.
+    """
+
+    __slots__ = ("_gone", "_most", "num_again", "num_evicted")
+
+    def __init__(self, most: int) -> None:
+        self.num_evicted = 0
+        self.num_again = 0
+        self._most = most
+        self._gone: dict[BlockDigest, None] = {}
+
+    def evicted(self, digest: BlockDigest) -> None:
+        """The last copy of a block is gone."""
+        self.num_evicted += 1
+        self._gone[digest] = None
+        if len(self._gone) > self._most:
+            del self._gone[next(iter(self._gone))]
+
+    def computed(self, digest: BlockDigest) -> None:
+        """A block has been computed."""
+        if digest in self._gone:
+            del self._gone[digest]
+            self.num_again += 1
+
+
+@final
 class KeptChain:
     """One chain. `order` counts releases; `is_kept` becomes False when it is forgotten."""
 

@@ -334,6 +334,8 @@ class Scheduler:
             places=self._concurrency.places,
             drafting=None if self._proposer is None else self._proposer.summary(),
             cache=self._cache_use(),
+            evicted_blocks=self._blocks.evictions.num_evicted,
+            recomputed_tokens=self._blocks.evictions.num_again * self._blocks.block_size,
         )
 
     def _cache_use(self) -> CacheUse | None:

@@ -10,7 +10,14 @@ from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Sampled, StepResult
-from workers.scheduler.retention import NEVER, UNKNOWN, Expectation, KeptChains, value
+from workers.scheduler.retention import (
+    NEVER,
+    UNKNOWN,
+    EvictionMeter,
+    Expectation,
+    KeptChains,
+    value,
+)
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 
 SOON = Expectation(0.97, 0.5)
@@ -165,3 +172,29 @@ def _cached(scheduler: Scheduler, number: int, prompt: list[int]) -> int:
     sampled = tuple(Sampled(chunk.seq, (9,)) for chunk in plan.chunks if chunk.samples)
     messages = scheduler.commit(plan, StepResult(plan.step, sampled))
     return next(one.message.cached_tokens for one in messages if isinstance(one.message, Finished))
+
+
+def test_what_evictions_cost_later_is_counted() -> None:
+    """A block that was evicted and computed again counts once for each time."""
+    limits = SchedulerLimits(
+        max_seqs=4, token_budget=64, context_length=64, max_waiting=4, vocab_size=100
+    )
+    scheduler = Scheduler(limits, BlockManager(5, 2), ("m",), frozenset({0}))
+    answered(scheduler, 1, [*range(1, 9)])
+    assert scheduler.load(1, 0.0, 0.0).evicted_blocks == 0
+    answered(scheduler, 2, [*range(10, 18)])
+    load = scheduler.load(1, 0.0, 0.0)
+    assert load.evicted_blocks > 0
+    assert load.recomputed_tokens == 0
+    answered(scheduler, 3, [*range(1, 9)])
+    assert scheduler.load(1, 0.0, 0.0).recomputed_tokens == 2 * load.evicted_blocks
+
+
+def test_only_so_many_evicted_blocks_are_remembered() -> None:
+    meter = EvictionMeter(2)
+    gone = digests("a", 3)
+    for digest in gone:
+        meter.evicted(digest)
+    for digest in [*gone, gone[2]]:
+        meter.computed(digest)
+    assert (meter.num_evicted, meter.num_again) == (3, 2)

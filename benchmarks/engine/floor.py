@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from workers.engine.load.quantize import Stored
-from workers.engine.models.description import Attention, Experts, ModelConfig
+from workers.engine.models.description import Attention, Experts, Latent, ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,8 @@ class Floor:
         sizes = [self._expert_weights(mlp) for mlp in self.config.mixtures]
         stacks = sum(mlp.num_experts * self._expert_weights(mlp) for mlp in self.config.mixtures)
         moved = (self.layer_weights - stacks) * each + head * self.head_weights
-        return moved + experts * sum(sizes) * by_expert
+        sides = 2 * self.config.side_width * self.config.hidden_size
+        return moved + experts * sum(sizes) * by_expert + sides
 
     def _expert_weights(self, mlp: Experts) -> int:
         return 3 * mlp.width * self.config.hidden_size
@@ -127,14 +128,18 @@ class Floor:
         """
         mixers = self.config.attentions
         seen = [min(tokens, batch * mixer.window) if mixer.window else tokens for mixer in mixers]
-        heads = self.config.attention
-        return 4 * heads.num_kv_heads * heads.head_dim * sum(seen)
+        return sum(
+            [2 * mixer.read_numbers * count for mixer, count in zip(mixers, seen, strict=True)]
+        )
 
     def _attended(self, mixer: Attention, lengths: Sequence[int], cached: int) -> float:
         """Multiplications and additions of rows with the keys and values that they attend to."""
         pairs = sum(length * cached + length * length / 2 for length in lengths)
         if mixer.window:
             pairs = min(pairs, float(sum(lengths) * mixer.window))
+        if isinstance(mixer, Latent):
+            made = mixer.plain_dim + mixer.rope.dim + mixer.value_dim
+            return 2 * mixer.num_heads * made * pairs
         return 4 * mixer.num_heads * mixer.head_dim * pairs
 
     def _compute(self, rows: int, head_rows: int, is_fp8: bool) -> float:

@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.delta_rule import reference as delta_rule
+from kernels.experts import Routed
 from kernels.experts import reference as mixtures
 from kernels.experts.stack import Stack, expert_of
 from kernels.fp8 import BLOCK, DualWeight, Fp8Weight
@@ -121,8 +122,10 @@ def reference_logits(
     scale = torch.tensor(config.embedding_scale).to(weights.embedding.dtype).to(dtype)
     hidden = F.embedding(ids, weights.embedding).to(dtype) * scale
     eps = config.rms_norm_eps
-    head_dim, ropes = config.attention.head_dim, {each.rope for each in config.attentions}
-    angles = {rope: cos_sin(rope, head_dim, len(ids)).to(ids.device) for rope in ropes}
+    if config.side_width:
+        raise ValueError(f"{config.family} with side inputs has no reference to check answers")
+    turned = {(each.rope, each.head_dim) for each in config.attentions}
+    angles = {each: cos_sin(*each, len(ids)).to(ids.device) for each in turned}
     last = weights.layers[-1]
     all_rows = Rows(tuple((part.num_rows, part.step_rows) for part in parts), invariant)
     drawn_rows = Rows(tuple((part.num_rows, part.draws) for part in parts), invariant)
@@ -132,7 +135,7 @@ def reference_logits(
         if isinstance(mixer, DeltaRule):
             mixed = _recurrent(mixer, eps, layer, hidden, all_rows)
         else:
-            turns = angles[mixer.rope].unsqueeze(1).chunk(2, dim=-1)
+            turns = angles[mixer.rope, mixer.head_dim].unsqueeze(1).chunk(2, dim=-1)
             mixed = _attention(mixer, eps, layer, hidden, turns, all_rows)
         out = behind.product(_adds(layer.mixer_out_norm), mixed, layer.out, layer.out_bias)
         hidden = hidden + _branch(out, layer.mixer_out_norm, eps)
@@ -140,6 +143,8 @@ def reference_logits(
             hidden = hidden + _mixture(described.mlp, eps, layer, hidden, behind)
         else:
             hidden = hidden + _mlp(described.mlp.gate, eps, layer, hidden, behind)
+        if layer.scale is not None:
+            hidden = hidden * layer.scale.to(dtype)
     hidden = _norm(hidden[rows], weights.norm, eps)
     starts = range(0, config.vocab_size, _HEAD_ROWS)
     head = weights.head
@@ -148,7 +153,9 @@ def reference_logits(
     heads = (head[part] if isinstance(head, Tensor) else head.rows(part) for part in slices)
     draws = drawn_rows.at(rows.tolist())
     product = partial(draws.product, Op.NORM_LINEAR, hidden, whole=head)
-    return torch.cat([product(weight=part) for part in heads], dim=-1).float()
+    logits = torch.cat([product(weight=part) for part in heads], dim=-1)
+    cap = config.logit_cap
+    return (logits.div(cap).tanh().mul(cap) if cap else logits).float()
 
 
 def _adds(norm: Tensor | None) -> Op:
@@ -173,13 +180,14 @@ def _attention(
     normed = _norm(hidden, layer.input_norm, eps)
     qkv = rows.product(Op.NORM_LINEAR, normed, layer.qkv, layer.qkv_bias)
     qkv = qkv.view(len(hidden), heads + 2 * keys, mixer.head_dim)
-    query_key = qkv[:, : heads + keys]
+    query_key, values = qkv[:, : heads + keys], qkv[:, heads + keys :]
     if layer.qk_norm is not None:
-        query_key = _norm(query_key, layer.qk_norm, eps)
+        query_key = _norm(query_key, layer.qk_norm[: heads + keys], eps)
+        if mixer.value_norms:
+            values = _norm(values, layer.qk_norm[heads + keys :], eps)
     query_key = _turn(query_key, *turns)
     query, key, value = (
-        part.transpose(0, 1)
-        for part in (query_key[:, :heads], query_key[:, heads:], qkv[:, heads + keys :])
+        part.transpose(0, 1) for part in (query_key[:, :heads], query_key[:, heads:], values)
     )
     key, value = (part.repeat_interleave(heads // keys, dim=0) for part in (key, value))
     if hidden.dtype == torch.float32 or mixer.window or layer.sinks is not None:
@@ -264,11 +272,19 @@ def _mixture(mlp: Experts, eps: float, layer: LayerWeights, hidden: Tensor, step
     found = []
     for start in range(0, len(hidden), _MLP_ROWS):
         rows, own = hidden[start : start + _MLP_ROWS], steps.between(start, start + _MLP_ROWS)
-        found.append(_mixed(mlp, layer, _norm(rows, layer.mlp_norm, eps), own))
-    return torch.cat(found)
+        normed = _norm(rows, layer.mlp_norm, eps)
+        if layer.apart is None:
+            found.append(_mixed(mlp, layer, normed, own))
+            continue
+        norms = layer.apart
+        routed = _routed(mlp, layer, _norm(rows, norms.router, eps))
+        made = _summed(mlp, layer, _norm(rows, norms.before, eps), routed)
+        beside = _norm(_shared(mlp, layer, normed, own, Op.LINEAR), norms.behind_shared, eps)
+        found.append(beside + _norm(made, norms.behind, eps))
+    return _branch(torch.cat(found), layer.mlp_out_norm, eps)
 
 
-def _mixed(mlp: Experts, layer: LayerWeights, normed: Tensor, steps: Rows) -> Tensor:
+def _routed(mlp: Experts, layer: LayerWeights, normed: Tensor) -> Routed:
     experts, dtype = layer.experts, normed.dtype
     assert experts is not None
     bias = experts.router_bias
@@ -277,21 +293,48 @@ def _mixed(mlp: Experts, layer: LayerWeights, normed: Tensor, steps: Rows) -> Te
         router_bias=None if bias is None else bias.to(dtype),
         drawn=None,
     )
-    routed = mixtures.route(normed, chosen_by, mlp.routing)
+    return mixtures.route(normed, chosen_by, mlp.routing)
+
+
+def _summed(mlp: Experts, layer: LayerWeights, normed: Tensor, routed: Routed) -> Tensor:
+    """The weighed sum of what each row's experts make of it."""
     summed = torch.zeros(normed.shape, dtype=torch.float32, device=normed.device)
     count = mlp.num_experts
     for index in routed.experts.unique().tolist():
         rows, places = (routed.experts == index).nonzero(as_tuple=True)
         out = _expert(mlp, layer, normed[rows], index, count)
         summed.index_add_(0, rows, out.float() * routed.weights[rows, places].unsqueeze(1))
-    if experts.shared_gate_up is None or experts.shared_down is None:
-        return summed.to(dtype)
-    gate_up = steps.product(Op.NORM_SWIGLU, normed, experts.shared_gate_up)
+    return summed.to(normed.dtype)
+
+
+def _shared(
+    mlp: Experts,
+    layer: LayerWeights,
+    normed: Tensor,
+    steps: Rows,
+    last: Op,
+    share: Tensor | None = None,
+) -> Tensor:
+    """What the shared expert makes of each row, times its `share`."""
+    experts, is_gelu = layer.experts, mlp.gate is not Gate.SILU
+    assert experts is not None
+    assert experts.shared_gate_up is not None
+    assert experts.shared_down is not None
+    gate_up = steps.product(Op.NORM_SWIGLU, normed, experts.shared_gate_up, is_gelu=is_gelu)
     gate, up = gate_up.chunk(2, dim=-1)
-    gated = F.silu(gate) * up
-    if routed.shared is not None:
-        gated = gated * routed.shared.unsqueeze(1).to(dtype)
-    return summed.to(dtype) + steps.product(Op.LINEAR_ADD, gated, experts.shared_down)
+    gated = (F.gelu(gate, approximate="tanh") if is_gelu else F.silu(gate)) * up
+    if share is not None:
+        gated = gated * share.unsqueeze(1).to(normed.dtype)
+    return steps.product(last, gated, experts.shared_down)
+
+
+def _mixed(mlp: Experts, layer: LayerWeights, normed: Tensor, steps: Rows) -> Tensor:
+    """The experts of each row, and the shared one."""
+    routed = _routed(mlp, layer, normed)
+    summed = _summed(mlp, layer, normed, routed)
+    if not mlp.shared_width:
+        return summed
+    return summed + _shared(mlp, layer, normed, steps, Op.LINEAR_ADD, routed.shared)
 
 
 def _expert(mlp: Experts, layer: LayerWeights, x: Tensor, index: int, count: int) -> Tensor:

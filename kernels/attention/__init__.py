@@ -108,11 +108,14 @@ def attend(
     window: int = 0,
     sees_ahead: bool = False,
     sinks: Tensor | None = None,
+    borrows: bool = False,
 ) -> Tensor:
     """Causal attention of T rows, [T, H D]; writes their keys and values.
 
     qkv [T, (H + 2 KV) D] contiguous: queries, keys, values. Every query and key head has its own
-    norm weights, qk_norm [H + KV, D] of qkv's dtype or float32; None: they are not normed. cos_sin
+    norm weights, qk_norm [H + KV, D] of qkv's dtype or float32, with further KV rows if values are
+    normed too; None: they are not normed. If the layer `borrows`, qkv [T, H D] are queries and
+    qk_norm [H, D] theirs; another layer of the step has written their keys and values. cos_sin
     [positions, D] float32: the cosines of D / 2 angles, then their sines. Caches [blocks,
     block_size, KV, D], contiguous, of qkv's dtype, or float8_e4m3fn. Scores are products times
     `scale`, 1 / sqrt(D) by default. With a `window` a row sees so many positions, the last of which
@@ -121,12 +124,13 @@ def attend(
     prepared for each of these. Raises `ValueError` for shapes that do not fit, and for a window
     that sees ahead.
     """
-    _check(qkv, qk_norm, cos_sin, key_cache, value_cache)
+    _check(qkv, qk_norm, cos_sin, key_cache, value_cache, borrows=borrows)
     if sinks is not None:
         _check_sinks(sinks, qkv, key_cache)
     if window and sees_ahead:
         raise ValueError(f"rows with a window of {window} do not see ahead")
-    scope = Scope(key_cache.shape[3] ** -0.5 if scale is None else scale, window, sees_ahead)
+    scale = key_cache.shape[3] ** -0.5 if scale is None else scale
+    scope = Scope(scale, window, sees_ahead, borrows)
     if plan.positions.shape[0] != qkv.shape[0]:
         raise ValueError(f"{plan.positions.shape[0]} planned rows for qkv {tuple(qkv.shape)}")
     if isinstance(plan, PagedPlan) and uses_triton(qkv):
@@ -203,17 +207,24 @@ def blocks_at(
 
 
 def _check(
-    qkv: Tensor, qk_norm: Tensor | None, cos_sin: Tensor, key_cache: Tensor, value_cache: Tensor
+    qkv: Tensor,
+    qk_norm: Tensor | None,
+    cos_sin: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    *,
+    borrows: bool,
 ) -> None:
     """Runs at every layer of every step, so it reads each tensor's shape once."""
     cache_shape, qkv_shape = key_cache.shape, qkv.shape
     if len(cache_shape) != 4 or cache_shape != value_cache.shape:
         raise ValueError(f"caches {tuple(cache_shape)} and {tuple(value_cache.shape)}")
     _, _, num_kv, head_dim = cache_shape
-    num_heads = qkv_shape[1] // head_dim - 2 * num_kv
+    num_heads = qkv_shape[1] // head_dim - (0 if borrows else 2 * num_kv)
     if num_heads <= 0 or num_heads % num_kv or qkv_shape[1] % head_dim:
         raise ValueError(f"qkv {tuple(qkv_shape)} for {num_kv} x {head_dim} keys")
-    if qk_norm is not None and qk_norm.shape != (num_heads + num_kv, head_dim):
+    normed = [num_heads] if borrows else [num_heads + num_kv, num_heads + 2 * num_kv]
+    if qk_norm is not None and (qk_norm.shape[1] != head_dim or qk_norm.shape[0] not in normed):
         raise ValueError(f"norm weights {tuple(qk_norm.shape)} for {num_heads} + {num_kv} heads")
     if cos_sin.shape[1:] != (head_dim,):
         raise ValueError(f"angles {tuple(cos_sin.shape)} for heads of {head_dim}")

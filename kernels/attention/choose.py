@@ -27,6 +27,7 @@ _TOKEN_BYTES: Final = 4096
 """Of the keys and values for which `sharing_costs` were measured."""
 
 _LARGE_TILE_BYTES: Final = 104 * 1024
+_LARGEST_TILE_BYTES: Final = 140 * 1024
 
 
 @cache
@@ -41,6 +42,10 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
     rows = next((capacity for capacity in _ROW_CAPACITIES if num_rows <= capacity), None)
     if rows is None:
         raise ValueError(f"{num_rows} decodes in one step; at most {_ROW_CAPACITIES[-1]}")
+    if head_dim > 256:
+        # 80 KiB of shared memory in 16 bits; in float32, which parity runs alone use, 96.
+        stages = 1 if cache_dtype == torch.float32 else 2
+        return DecodeConfig(tile=16, warps=8, stages=stages, target=2 * MULTIPROCESSORS, rows=rows)
     if cache_dtype == torch.float32:  # parity runs; products outside the tensor cores
         return DecodeConfig(tile=16, warps=8, stages=2, target=4 * MULTIPROCESSORS, rows=rows)
     if head_dim > 128:
@@ -111,6 +116,13 @@ def _prefill_config(
 
         if extend_attention.serves(device, num_heads, shape, cache_dtype, dtype):
             return EXTEND_CONFIG
+    if shape[-1] > 256:
+        # In 16 bits 132 KiB of shared memory with tiles of 32 keys and 64 rows, else 68.
+        if torch.float32 in (dtype, cache_dtype):
+            return PrefillConfig(rows=32, tile=16, warps=8, stages=1, target=MULTIPROCESSORS)
+        is_large = not is_card(device) or shared_bytes(device) >= _LARGEST_TILE_BYTES
+        rows, tile = (64, 32) if is_large else (32, 16)
+        return PrefillConfig(rows=rows, tile=tile, warps=8, stages=2, target=MULTIPROCESSORS)
     if torch.float32 in (dtype, cache_dtype):
         return PrefillConfig(rows=32, tile=16, warps=8, stages=2, target=MULTIPROCESSORS)
     if shape[-1] > 128:

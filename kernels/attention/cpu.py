@@ -224,7 +224,7 @@ def _decode(
     num_kv, head_dim = key_cache.shape[2:]
     rows = queries[group.first_row : group.first_row + group.num_rows]
     grouped = rows.reshape(group.num_rows, num_kv, -1, head_dim)
-    keys, values = (_padded(cache, group, rows.dtype) for cache in (key_cache, value_cache))
+    keys, values = (padded_rows(cache, group, rows.dtype) for cache in (key_cache, value_cache))
     mask = group.mask
     if scope.window and group.context > scope.window:
         ends = group.starts.view(-1, 1, 1, 1)
@@ -260,7 +260,7 @@ def _mixed(
     )
 
 
-def _padded(cache: Tensor, group: DecodeGroup, dtype: torch.dtype) -> Tensor:
+def padded_rows(cache: Tensor, group: DecodeGroup, dtype: torch.dtype) -> Tensor:
     """The cached vectors of a group, [rows, KV, context, D], zeros where a row has none.
 
     A masked score weighs its value with 0, but 0 x NaN is NaN: what other sequences left in a
@@ -288,8 +288,8 @@ def _prefill(
     # [rows, H, D] -> [KV, H / KV, rows, D]: a batch of key heads, each with its query heads.
     grouped = rows.view(segment.num_rows, num_kv, -1, head_dim).permute(1, 2, 0, 3)
     shape = (num_kv, grouped.shape[1], context, head_dim)
-    keys = _sequence(key_cache, segment.blocks, context, rows.dtype).expand(shape)
-    values = _sequence(value_cache, segment.blocks, context, rows.dtype).expand(shape)
+    keys = sequence_rows(key_cache, segment.blocks, context, rows.dtype).expand(shape)
+    values = sequence_rows(value_cache, segment.blocks, context, rows.dtype).expand(shape)
     own, size = None, segment.tile_rows
     if sinks is not None:  # they make a mask of each head
         own, size = sinks.view(num_kv, -1, 1, 1), max(1, size // sinks.shape[0])
@@ -313,7 +313,7 @@ def _tiled(
     return attend_tiled(rows, key_cache, value_cache, segment.start, segment.blocks, scope, sinks)
 
 
-def _sequence(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -> Tensor:
+def sequence_rows(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -> Tensor:
     """The cached vectors of one sequence, [KV, 1, context, D]."""
     gathered = _blocks(cache, blocks, dtype).flatten(0, 1)[:context]
     return gathered.transpose(0, 1).unsqueeze(1)

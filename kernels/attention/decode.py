@@ -72,26 +72,40 @@ def _tile(
 def _own_token(
     qkv_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
     H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    HALF: tl.constexpr, NORMED: tl.constexpr,
+    HALF: tl.constexpr, NORMED: tl.constexpr, BORROWS: tl.constexpr,
 ):  # fmt: skip
     """Norm and turn the row's key, write it and the value if `is_first`; both as cached, float32.
+    If the layer BORROWS, an earlier launch of the step has written both.
 
     The key [1, 2, HALF], the value [2 HALF].
     """
     columns = tl.arange(0, 2 * HALF)
+    slot = tl.load(table_ptr + position // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
+    slot = ((slot + position % BLOCK_SIZE) * KV + kv) * D
+    half, pair = tl.arange(0, 2)[None, :, None], tl.arange(0, HALF)[None, None, :]
+    places = slot + half * (D // 2) + pair
+    if BORROWS:  # by way of L2: the tiles may have brought what stood there before
+        key = tl.load(keys_ptr + places, mask=pair < D // 2, other=0.0, cache_modifier=".cg")
+        value = tl.load(
+            values_ptr + slot + columns, mask=columns < D, other=0.0, cache_modifier=".cg"
+        )
+        return key.to(tl.float32), value.to(tl.float32)
     zero = tl.zeros([1, 1, 1], tl.int32)
     weights = angles
     if NORMED:
         weights = load_pairs(qk_norm_ptr, zero + (H + kv) * D, zero == 0, D, HALF)
     key = load_pairs(qkv_ptr, zero + (H + kv) * D, zero == 0, D, HALF)
     value = tl.load(qkv_ptr + (H + KV + kv) * D + columns, mask=columns < D, other=0.0)
-    key = turned(key, weights, angles, eps, D, value.dtype, NORMED)
+    key = turned(key, weights, angles, eps, D, value.dtype, NORMED > 0)
     key = to_cache(key, keys_ptr.dtype.element_ty)
-    value = to_cache(value.to(tl.float32), values_ptr.dtype.element_ty)
-    slot = tl.load(table_ptr + position // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
-    slot = ((slot + position % BLOCK_SIZE) * KV + kv) * D
-    half, pair = tl.arange(0, 2)[None, :, None], tl.arange(0, HALF)[None, None, :]
-    places = slot + half * (D // 2) + pair
+    wide = value.to(tl.float32)
+    if NORMED > H + KV:
+        own = qk_norm_ptr + (H + KV + kv) * D + columns
+        weight = tl.load(own, mask=columns < D, other=0.0).to(tl.float32)
+        scale = tl.rsqrt(tl.sum(wide * wide, 0) / D + eps)
+        wide = ((wide * scale).to(value.dtype).to(tl.float32) * weight).to(value.dtype)
+        wide = wide.to(tl.float32)
+    value = to_cache(wide, values_ptr.dtype.element_ty)
     tl.store(keys_ptr + places, key, mask=(pair < D // 2) & is_first)
     tl.store(values_ptr + slot + columns, value, mask=(columns < D) & is_first)
     return key.to(tl.float32), value.to(tl.float32)
@@ -181,8 +195,8 @@ def _row(
     first_slot, count, skipped, begin, end, position, H: tl.constexpr, KV: tl.constexpr,
     D: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, NARROW: tl.constexpr,
     BLOCK_D: tl.constexpr, TILE: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr,
-    NORMED: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, SHARED: tl.constexpr,
-    PDL: tl.constexpr,
+    NORMED: tl.constexpr, BORROWS: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr,
+    SHARED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One row, or a part of it: cached tokens [begin, end) in its window, with the row's own if it
     begins it.
@@ -205,11 +219,11 @@ def _row(
     if PDL:
         tl.extra.cuda.gdc_wait()
     query = load_pairs(qkv_ptr, starts, ours, D, BLOCK_D // 2)
-    query = turned(query, weights, angles, eps, D, out_ptr.dtype.element_ty, NORMED)
+    query = turned(query, weights, angles, eps, D, out_ptr.dtype.element_ty, NORMED > 0)
     is_first = begin == skipped
     own_key, own_value = _own_token(
         qkv_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
-        H, KV, D, BLOCK_SIZE, BLOCK_D // 2, NORMED,
+        H, KV, D, BLOCK_SIZE, BLOCK_D // 2, NORMED, BORROWS,
     )  # fmt: skip
     # The row's own token starts the softmax of its first part.
     score = tl.sum(tl.sum(query * own_key, 2), 1)
@@ -251,8 +265,8 @@ def _decode_kernel(
     KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
     NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, START: tl.constexpr,
     SLACK: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr, NUMBERS: tl.constexpr,
-    NORMED: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, SHARED_WORDS: tl.constexpr,
-    PDL: tl.constexpr,
+    NORMED: tl.constexpr, BORROWS: tl.constexpr, ROW: tl.constexpr, WINDOW: tl.constexpr,
+    SINKS: tl.constexpr, SHARED_WORDS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One share for one key head; GROUP >= 16 rows hold its H / KV query heads.
 
@@ -286,13 +300,13 @@ def _decode_kernel(
             first, count = row_parts(place - passed, cost, share, START, SLACK)
             wide_row = row.to(tl.int64)
             _row(
-                qkv_ptr + wide_row * ((H + 2 * KV) * D), qk_norm_ptr, cos_sin_ptr, keys_ptr,
+                qkv_ptr + wide_row * ROW, qk_norm_ptr, cos_sin_ptr, keys_ptr,
                 values_ptr, tables_ptr + table_row.to(tl.int64) * table_width,
                 out_ptr + wide_row * (H * D), partial_ptr, lse_ptr, counters_ptr + row * KV + kv,
                 shared_ptr + row * SHARED_WORDS, run_partial_ptr, run_lse_ptr, sinks_ptr, eps,
                 scale, kv,
                 number + row, first + row, count, skipped, begin, end, position, H, KV, D,
-                BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, NORMED, WINDOW, SINKS,
+                BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, NORMED, BORROWS, WINDOW, SINKS,
                 SHARED_WORDS > 0, PDL,
             )  # fmt: skip
         num_left -= taken
@@ -329,7 +343,8 @@ def decode(
     `config`.
     """
     _, block_size, num_kv, head_dim = keys.shape
-    num_heads = qkv.shape[1] // head_dim - 2 * num_kv
+    scope = scope or Scope(head_dim**-0.5)
+    num_heads = qkv.shape[1] // head_dim - (0 if scope.borrows else 2 * num_kv)
     rows, shares = plan.num_decodes, plan.shares
     if shares is None or shares.shape[0] != config.target // num_kv:
         raise ValueError("a plan with decodes needs `shares` for this configuration")
@@ -340,8 +355,7 @@ def decode(
         behind = num_slots(num_heads, num_kv, plan.work)
     ready = _ready(
         config, qkv.device, rows, num_heads, num_kv, head_dim, block_size, eps, qkv.dtype,
-        keys.dtype, scope or Scope(head_dim**-0.5), qk_norm is not None,
-        sinks is not None, behind,
+        keys.dtype, scope, 0 if qk_norm is None else qk_norm.shape[0], sinks is not None, behind,
     )  # fmt: skip
     ready.launch(
         ready.grid,
@@ -377,7 +391,7 @@ def _ready(
     dtype: torch.dtype,
     cache_dtype: torch.dtype,
     scope: Scope,
-    is_normed: bool,
+    num_normed: int,
     has_sinks: bool,
     behind: int,
 ) -> _Ready:
@@ -401,7 +415,7 @@ def _ready(
             dtype,
             cache_dtype,
             scope,
-            is_normed,
+            num_normed,
             has_sinks,
             is_shared,
         ),
@@ -424,20 +438,21 @@ def _launch_of(
     dtype: torch.dtype,
     cache_dtype: torch.dtype,
     scope: Scope,
-    is_normed: bool,
+    num_normed: int,
     has_sinks: bool,
     is_shared: bool,
 ) -> Launch:
     narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, head_dim))
     fan = min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d)))
     pdl = has_pdl(device)
+    row = (num_heads if scope.borrows else num_heads + 2 * num_kv) * head_dim
     constants = {
         "eps": eps, "scale": _LOG2_E * scope.scale, "H": num_heads, "KV": num_kv, "D": head_dim,
         "BLOCK_SIZE": block_size, "GROUP": max(16, narrow), "NARROW": narrow, "BLOCK_D": block_d,
         "TILE": config.tile, "START": config.start, "SLACK": config.slack, "FAN": fan,
         "DOT": dot_type(dtype, cache_dtype, device), "NUMBERS": SHARE_NUMBERS,
-        "NORMED": is_normed, "WINDOW": scope.window, "SINKS": has_sinks,
-        "SHARED_WORDS": SHARED_WORDS if is_shared else 0, "PDL": pdl,
+        "NORMED": num_normed, "BORROWS": scope.borrows, "ROW": row, "WINDOW": scope.window,
+        "SINKS": has_sinks, "SHARED_WORDS": SHARED_WORDS if is_shared else 0, "PDL": pdl,
     }  # fmt: skip
     return Launch(
         _decode_kernel,

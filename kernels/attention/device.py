@@ -68,6 +68,16 @@ def turned(heads, weights, angles, eps, D: tl.constexpr, DTYPE: tl.constexpr, NO
 
 
 @triton.jit
+def normed(heads, weights, eps, D: tl.constexpr, DTYPE: tl.constexpr):
+    """Norm heads [R, 2, HALF] that do not turn, as values: float32, rounded to DTYPE where `turned`
+    rounds.
+    """
+    squares = tl.sum(tl.sum(heads * heads, 2), 1)
+    scale = tl.rsqrt(squares / D + eps)[:, None, None]
+    return ((heads * scale).to(DTYPE).to(tl.float32) * weights).to(DTYPE).to(tl.float32)
+
+
+@triton.jit
 def to_cache(x, CACHE_DTYPE: tl.constexpr):
     """Float32 as the cache stores it; float8 saturates and keeps NaN."""
     if CACHE_DTYPE == tl.float8e4nv:  # noqa: SIM300

@@ -104,7 +104,8 @@ def attend(
     decodes without `plan.shares`, and for invariant decodes, which must be segments.
     """
     num_kv, head_dim = keys.shape[2:]
-    num_heads = qkv.shape[1] // head_dim - 2 * num_kv
+    borrows = scope is not None and scope.borrows
+    num_heads = qkv.shape[1] // head_dim - (0 if borrows else 2 * num_kv)
     if plan.prefills and plan.work is None:
         raise ValueError("a plan with segments needs `work`, from `plan_prefills`")
     if plan.invariant and plan.num_decodes:
@@ -115,7 +116,7 @@ def attend(
         _decode(operands, out, scope, sinks)
     if plan.work is None:
         return out
-    queries = qk_norm_rope_write(*operands, choose.write_config())
+    queries = qk_norm_rope_write(*operands, choose.write_config(), borrows=borrows)
     for work in (plan.work, *plan.work.more):
         if scope is not None and scope.sees_ahead:
             if work.ahead is None:

@@ -16,12 +16,14 @@ NO_ROW: Final = -1
 
 class Scope(NamedTuple):
     """What rows see. Scores are products times `scale`. A row sees the last `window` positions, 0
-    for all, and with `sees_ahead` all rows of its segment.
+    for all, and with `sees_ahead` all rows of its segment. With `borrows` there are queries alone,
+    and the keys and values of the rows are in the cache.
     """
 
     scale: float
     window: int = 0
     sees_ahead: bool = False
+    borrows: bool = False
 
 
 class ExtendSegment(NamedTuple):
@@ -88,8 +90,9 @@ class PagedPlan:
 
     The kernels need `work` (`kernels.attention.work`) for segments and for `runs`, which decodes
     share, and `shares` (`kernels.attention.shares`) for decodes. The reference needs only
-    `prefills`. With `invariant` a row's result is bit for bit the same in every plan; then all rows
-    are those of segments.
+    `prefills`. `others` are the same rows prepared for the other kinds of heads of a network. With
+    `invariant` a row's result is bit for bit the same in every plan; then all rows are those of
+    segments.
     """
 
     positions: Tensor
@@ -101,6 +104,7 @@ class PagedPlan:
     shares: Tensor | None = None
     invariant: bool = False
     runs: tuple[SharedRun, ...] = ()
+    others: tuple["PagedPlan", ...] = ()
 
     @property
     def first_prepared(self) -> int:

@@ -28,7 +28,10 @@ def attend(
 ) -> Tensor:
     """See `kernels.attention.attend`; `scope` None is the default."""
     scope = scope or Scope(key_cache.shape[3] ** -0.5)
-    queries = prepare(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
+    if scope.borrows:
+        queries = _queries(qkv, qk_norm, eps, cos_sin, key_cache.shape[3], plan)
+    else:
+        queries = prepare(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
     if isinstance(plan, AttentionPlan):
         return paged_attention(queries, key_cache, value_cache, plan, scope, sinks).flatten(1)
     out = torch.full_like(queries, torch.nan)  # of rows that pad the step
@@ -52,19 +55,37 @@ def prepare(
     num_kv, head_dim = key_cache.shape[2:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     cos, sin = cos_sin[plan.positions.long()].chunk(2, dim=-1)
-    query_key = heads[:, :-num_kv]
+    query_key, values = heads[:, :-num_kv], heads[:, -num_kv:]
     if qk_norm is not None:
-        query_key = rms_norm(query_key, qk_norm, eps)
+        num_turned = query_key.shape[1]
+        if qk_norm.shape[0] > num_turned:
+            values = rms_norm(values, qk_norm[num_turned:], eps)
+        query_key = rms_norm(query_key, qk_norm[:num_turned], eps)
     query_key = rope(query_key, cos, sin)
     queries, keys = query_key[:, :-num_kv], query_key[:, -num_kv:]
-    values = heads[:, -num_kv:]
     if isinstance(plan, AttentionPlan) and key_cache.dtype == qkv.dtype:
         kv_write(keys, values, key_cache, value_cache, plan.slots)
     else:
-        slots = plan.slots if isinstance(plan, AttentionPlan) else _slots(plan, key_cache.shape[1])
-        _write(keys, key_cache, slots)
-        _write(values, value_cache, slots)
+        slots = (
+            plan.slots if isinstance(plan, AttentionPlan) else slots_of(plan, key_cache.shape[1])
+        )
+        write_slots(keys, key_cache, slots)
+        write_slots(values, value_cache, slots)
     return queries
+
+
+def _queries(
+    rows: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    cos_sin: Tensor,
+    head_dim: int,
+    plan: AttentionPlan | PagedPlan,
+) -> Tensor:
+    """Queries [T, H, D] alone, normed and turned."""
+    cos, sin = cos_sin[plan.positions.long()].chunk(2, dim=-1)
+    heads = rows.view(rows.shape[0], -1, head_dim)
+    return rope(heads if norm is None else rms_norm(heads, norm, eps), cos, sin)
 
 
 def write_context(
@@ -78,7 +99,7 @@ def write_context(
     """See `kernels.attention.write_context`."""
     layers, _, _, block_size, num_kv, head_dim = cache.shape
     heads = rows.view(rows.shape[0], layers, 2, num_kv, head_dim)
-    slots = plan.slots if isinstance(plan, AttentionPlan) else _slots(plan, block_size)
+    slots = plan.slots if isinstance(plan, AttentionPlan) else slots_of(plan, block_size)
     there = (plan.positions >= 0).nonzero()[:, 0]
     heads, slots = heads[there], slots[there]
     cos, sin = cos_sin[plan.positions[there].long()].chunk(2, dim=-1)
@@ -86,17 +107,19 @@ def write_context(
         keys, values = heads[:, layer].unbind(1)
         if k_norm is not None:
             keys = rms_norm(keys, k_norm[layer], eps)
-        _write(rope(keys, cos, sin), cache[layer, 0], slots)
-        _write(values, cache[layer, 1], slots)
+        write_slots(rope(keys, cos, sin), cache[layer, 0], slots)
+        write_slots(values, cache[layer, 1], slots)
 
 
-def _slots(plan: PagedPlan, block_size: int) -> Tensor:
+def slots_of(plan: PagedPlan, block_size: int) -> Tensor:
+    """Where each row's keys and values are, int64 [T]: block x block size + offset."""
     positions = plan.positions.long()
     blocks = plan.block_tables[plan.table_rows.long(), positions // block_size].long()
     return blocks * block_size + positions % block_size
 
 
-def _write(rows: Tensor, cache: Tensor, slots: Tensor) -> None:
+def write_slots(rows: Tensor, cache: Tensor, slots: Tensor) -> None:
+    """Write rows [T, KV, D] to slots [T] of a cache of any dtype."""
     if cache.dtype == torch.float8_e4m3fn:
         rows = rows.float().clamp(-_FLOAT8_MAX, _FLOAT8_MAX).to(cache.dtype).view(torch.uint8)
         cache = cache.view(torch.uint8)

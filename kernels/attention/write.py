@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.config import WriteConfig
-from kernels.attention.device import load_angles, load_pairs, to_cache, turned
+from kernels.attention.device import load_angles, load_pairs, normed, to_cache, turned
 from kernels.attention.plan import PagedPlan
 from kernels.choose import has_pdl
 from kernels.launch import Launch
@@ -23,10 +23,11 @@ def _write_kernel(
     qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
     tables_ptr, queries_ptr, first_row, num_decodes, table_width, eps, H: tl.constexpr,
     KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr,
-    HALF: tl.constexpr, NORMED: tl.constexpr, PDL: tl.constexpr,
+    HALF: tl.constexpr, NORMED: tl.constexpr, HEADS_OF_ROW: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """HEADS heads of one row: queries to [rows, H, D], keys and values to their slot, unless the
-    row is a decode, which writes its own.
+    row is a decode, which writes its own. Where a row has H heads these are queries alone. The
+    first NORMED heads are normed.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -40,17 +41,19 @@ def _write_kernel(
     starts, kind = (heads * D)[:, None, None], heads[:, None, None]
     weights = angles
     if NORMED:
-        weights = load_pairs(qk_norm_ptr, starts, kind < H + KV, D, HALF)
+        weights = load_pairs(qk_norm_ptr, starts, kind < NORMED, D, HALF)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    row_ptr = qkv_ptr + row.to(tl.int64) * ((H + 2 * KV) * D)
-    plain = load_pairs(row_ptr, starts, kind < H + 2 * KV, D, HALF)
-    new = turned(plain, weights, angles, eps, D, queries_ptr.dtype.element_ty, NORMED)
+    row_ptr = qkv_ptr + row.to(tl.int64) * (HEADS_OF_ROW * D)
+    plain = load_pairs(row_ptr, starts, kind < HEADS_OF_ROW, D, HALF)
+    new = turned(plain, weights, angles, eps, D, queries_ptr.dtype.element_ty, NORMED > 0)
     half, column = tl.arange(0, 2)[None, :, None], tl.arange(0, HALF)[None, None, :]
     places = starts + half * (D // 2) + column
     narrow = column < D // 2
     queries = queries_ptr + out_row.to(tl.int64) * (H * D) + places
     tl.store(queries, new.to(queries_ptr.dtype.element_ty), mask=(kind < H) & narrow)
+    if HEADS_OF_ROW == H:
+        return
     slot = (block * BLOCK_SIZE + position % BLOCK_SIZE) * (KV * D)
     narrow = narrow & (row >= num_decodes)
     is_key = (kind >= H) & (kind < H + KV) & narrow
@@ -58,7 +61,10 @@ def _write_kernel(
     tl.store(keys, to_cache(new, keys_ptr.dtype.element_ty), mask=is_key)
     is_value = (kind >= H + KV) & (kind < H + 2 * KV) & narrow
     values = values_ptr + slot + places - (H + KV) * D
-    tl.store(values, to_cache(plain[0], values_ptr.dtype.element_ty), mask=is_value)
+    own = plain[0]
+    if NORMED > H + KV:
+        own = normed(own, weights[0], eps, D, queries_ptr.dtype.element_ty)
+    tl.store(values, to_cache(own, values_ptr.dtype.element_ty), mask=is_value)
 
 
 def qk_norm_rope_write(
@@ -70,17 +76,20 @@ def qk_norm_rope_write(
     values: Tensor,
     plan: PagedPlan,
     config: WriteConfig,
+    *,
+    borrows: bool = False,
 ) -> Tensor:
     """Queries [rows, H, D] from `plan.first_prepared` on; keys and values of the rows behind the
-    decodes go to the caches.
+    decodes go to the caches, unless the layer `borrows`.
     """
     _, block_size, num_kv, head_dim = keys.shape
-    num_heads = qkv.shape[1] // head_dim - 2 * num_kv
+    num_heads = qkv.shape[1] // head_dim - (0 if borrows else 2 * num_kv)
     num_rows = qkv.shape[0] - plan.first_prepared
     queries = qkv.new_empty(num_rows, num_heads, head_dim)
     launch, parts = _launch_of(
-        config, qkv.device, num_heads, num_kv, head_dim, block_size, eps, qk_norm is not None
-    )
+        config, qkv.device, num_heads, num_kv, head_dim, block_size, eps,
+        0 if qk_norm is None else qk_norm.shape[0], borrows,
+    )  # fmt: skip
     launch(
         (num_rows, parts, 1),
         (
@@ -101,14 +110,16 @@ def _launch_of(
     head_dim: int,
     block_size: int,
     eps: float,
-    is_normed: bool,
+    num_normed: int,
+    borrows: bool,
 ) -> tuple[Launch, int]:
     """The launch, and the number of programs per row."""
     pdl = has_pdl(device)
+    num_all = num_heads + (0 if borrows else 2 * num_kv)
     constants = {
         "eps": eps, "H": num_heads, "KV": num_kv, "D": head_dim, "BLOCK_SIZE": block_size,
         "HEADS": config.heads, "HALF": triton.next_power_of_2(head_dim // 2),
-        "NORMED": is_normed, "PDL": pdl,
+        "NORMED": num_normed, "HEADS_OF_ROW": num_all, "PDL": pdl,
     }  # fmt: skip
     launch = Launch(_write_kernel, constants, num_warps=config.warps, launch_pdl=pdl)
-    return launch, triton.cdiv(num_heads + 2 * num_kv, config.heads)
+    return launch, triton.cdiv(num_all, config.heads)

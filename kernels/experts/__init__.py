@@ -16,6 +16,7 @@ from kernels.choose import uses_triton
 from kernels.experts import reference
 from kernels.experts.shapes import (
     DRAWN_TILES,
+    GELU_TANH,
     Activation,
     Drawn,
     ExpertWeights,
@@ -31,6 +32,7 @@ _PAIRS_OF_EXPERT: Final = 4
 
 __all__ = [
     "DRAWN_TILES",
+    "GELU_TANH",
     "Activation",
     "Drawn",
     "ExpertWeights",

@@ -58,9 +58,10 @@ def _gate_up_kernel(
     ACTIVE: tl.constexpr,  # pairs of a row
     GROUP: tl.constexpr,  # columns that share a scale
     FORM: tl.constexpr,  # of the stack
-    SLOPE: tl.constexpr,  # these three are `Activation`
+    SLOPE: tl.constexpr,  # these four are `Activation`
     SHIFT: tl.constexpr,
     LIMIT: tl.constexpr,
+    CUBIC: tl.constexpr,
     BIAS: tl.constexpr,
     OUTPUTS: tl.constexpr,  # gates of a program
     COLUMNS: tl.constexpr,  # columns at a time
@@ -105,7 +106,7 @@ def _gate_up_kernel(
     if BIAS:
         gates_sum += tl.load(bias_ptr + rows).to(tl.float32)
         ups_sum += tl.load(bias_ptr + rows + WIDTH).to(tl.float32)
-    out = activated(gates_sum, ups_sum, SLOPE, SHIFT, LIMIT).to(out_ptr.dtype.element_ty)
+    out = activated(gates_sum, ups_sum, SLOPE, SHIFT, LIMIT, CUBIC).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + pair.to(tl.int64) * WIDTH + gates, out, gates < WIDTH)
 
 
@@ -243,10 +244,10 @@ def _gate_up_launch(
     is_packed: bool,
     tiles: Tiles,
 ) -> Launch:
-    slope, shift, limit = activation
+    slope, shift, limit, cubic = activation
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
-        "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "BIAS": has_bias,
+        "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "BIAS": has_bias,
         "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
         "SUMS": _sums(tiles, form), "PACKED": is_packed,
         "PDL": has_pdl(device),

@@ -109,9 +109,10 @@ def _gate_up_kernel(
     ACTIVE: tl.constexpr,  # pairs of a row
     GROUP: tl.constexpr,  # columns that share a scale
     FORM: tl.constexpr,  # of the stack
-    SLOPE: tl.constexpr,  # these three are `Activation`
+    SLOPE: tl.constexpr,  # these four are `Activation`
     SHIFT: tl.constexpr,
     LIMIT: tl.constexpr,
+    CUBIC: tl.constexpr,
     BIAS: tl.constexpr,
     ROWS: tl.constexpr,  # pairs of a tile
     OUTPUTS: tl.constexpr,  # gates of a program
@@ -164,7 +165,7 @@ def _gate_up_kernel(
     if BIAS:
         gate += tl.load(bias_ptr + rows).to(tl.float32)[None, :]
         up += tl.load(bias_ptr + rows + WIDTH).to(tl.float32)[None, :]
-    out = activated(gate, up, SLOPE, SHIFT, LIMIT).to(out_ptr.dtype.element_ty)
+    out = activated(gate, up, SLOPE, SHIFT, LIMIT, CUBIC).to(out_ptr.dtype.element_ty)
     place = pairs.to(tl.int64)[:, None] * WIDTH + gates[None, :]
     tl.store(out_ptr + place, out, is_pair & (gates < WIDTH)[None, :])
 
@@ -356,11 +357,11 @@ def _gate_up_launch(
     dot: tl.dtype,
     tiles: Tiles,
 ) -> Launch:
-    slope, shift, limit = activation
+    slope, shift, limit, cubic = activation
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
-        "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "BIAS": has_bias, "ROWS": rows,
-        "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns, "DOT": dot,
+        "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "BIAS": has_bias,
+        "ROWS": rows, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns, "DOT": dot,
         "PACKED": dot == tl.bfloat16, "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)

@@ -7,7 +7,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-from kernels.experts.shapes import Activation, Drawn, ExpertWeights, Routed, Routing
+from kernels.experts.shapes import (
+    GELU_TANH,
+    Activation,
+    Drawn,
+    ExpertWeights,
+    Routed,
+    Routing,
+)
 from kernels.experts.stack import expert_of
 from kernels.fp8 import DualWeight, Weight
 from kernels.linear import reference as products
@@ -33,10 +40,13 @@ def route(
     chosen = scores.gather(1, experts)
     if routing.renormalises:
         chosen = chosen / chosen.sum(-1, keepdim=True)
+    chosen = chosen * routing.scale
+    if weights.scales is not None:
+        chosen = chosen * weights.scales[experts]
     if weights.drawn is not None:
         kept = weights.drawn.kept[: x.shape[0]]
         kept.copy_(experts[: kept.shape[0]])
-    return Routed(experts.int(), chosen * routing.scale, shared)
+    return Routed(experts.int(), chosen, shared)
 
 
 def _drawn_or(logits: Tensor, drawn: Drawn | None) -> Tensor:
@@ -65,10 +75,15 @@ def _among_groups(scores: Tensor, routing: Routing) -> Tensor:
 def activate(gate_up: Tensor, activation: Activation) -> Tensor:
     """What is made of gates and ups [T, 2 I], gates first: [T, I]."""
     gate, up = gate_up.chunk(2, dim=-1)
-    slope, shift, limit = activation
+    slope, shift, limit, cubic = activation
     if limit:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    gated = F.silu(gate) if slope == 1.0 else gate * torch.sigmoid(slope * gate)
+    if activation == GELU_TANH:
+        gated = F.gelu(gate, approximate="tanh")
+    elif slope == 1.0 and not cubic:
+        gated = F.silu(gate)
+    else:
+        gated = gate * torch.sigmoid(slope * (gate + cubic * gate**3))
     out: Tensor = gated * (up + shift if shift else up)
     return out
 

@@ -41,6 +41,7 @@ def _route_kernel(
     shared_ptr,  # out: float32 [num_rows], written if SHARED
     state_ptr,  # int32 [1 + TILES], `Drawn.state`, read and counted up if DRAWN
     kept_ptr,  # out: int32 [KEPT, ACTIVE], written if DRAWN
+    scales_ptr,  # float32 [E], by which weights are multiplied, read if SCALES
     num_rows,
     E: tl.constexpr,  # experts
     ACTIVE: tl.constexpr,  # experts of a row
@@ -56,6 +57,7 @@ def _route_kernel(
     DRAWN: tl.constexpr,  # whether experts may be drawn
     TILES: tl.constexpr,  # counters of draws
     KEPT: tl.constexpr,  # rows whose experts are kept
+    SCALES: tl.constexpr,
     ROWS: tl.constexpr,  # rows of a tile
     EXPERTS: tl.constexpr,  # experts of a tile
     COLUMNS: tl.constexpr,  # columns at a time
@@ -97,21 +99,21 @@ def _route_kernel(
         tl.store(arrived_ptr + tile, 0)
         _choose(
             bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr, state_ptr,
-            kept_ptr, rows, num_rows, E, ACTIVE, GROUPS, ACTIVE_GROUPS, SCALE, SIGMOID,
-            RENORMALISES, SHARED, BIAS, CHOICE, DRAWN, TILES, KEPT, ROWS, PARTS, STRIDE, E_PAD,
-            ACTIVE_PAD,
+            kept_ptr, scales_ptr, rows, num_rows, E, ACTIVE, GROUPS, ACTIVE_GROUPS, SCALE, SIGMOID,
+            RENORMALISES, SHARED, BIAS, CHOICE, DRAWN, TILES, KEPT, SCALES, ROWS, PARTS, STRIDE,
+            E_PAD, ACTIVE_PAD,
         )  # fmt: skip
 
 
 @triton.jit
 def _choose(
     bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr, state_ptr, kept_ptr,
-    rows, num_rows,
+    scales_ptr, rows, num_rows,
     E: tl.constexpr, ACTIVE: tl.constexpr, GROUPS: tl.constexpr, ACTIVE_GROUPS: tl.constexpr,
     SCALE: tl.constexpr, SIGMOID: tl.constexpr, RENORMALISES: tl.constexpr, SHARED: tl.constexpr,
     BIAS: tl.constexpr, CHOICE: tl.constexpr, DRAWN: tl.constexpr, TILES: tl.constexpr,
-    KEPT: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr,
-    E_PAD: tl.constexpr, ACTIVE_PAD: tl.constexpr,
+    KEPT: tl.constexpr, SCALES: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    STRIDE: tl.constexpr, E_PAD: tl.constexpr, ACTIVE_PAD: tl.constexpr,
 ):  # fmt: skip
     """The experts of a tile's rows, the best first, and their weights."""
     numbers = tl.arange(0, E_PAD)
@@ -147,6 +149,7 @@ def _choose(
     )
     if RENORMALISES:
         weights /= tl.sum(weights, 1)[:, None]
+    weights = _scaled(weights, experts, scales_ptr, SCALES)
     out = rows.to(tl.int64)[:, None] * ACTIVE + places[None, :]
     inside = (rows < num_rows)[:, None] & (places < ACTIVE)[None, :]
     tl.store(experts_ptr + out, experts, inside)
@@ -226,6 +229,14 @@ def _mixed(bits):
 
 
 @triton.jit
+def _scaled(weights, experts, scales_ptr, SCALES: tl.constexpr):
+    """Weights times what belongs to each expert."""
+    if SCALES:
+        weights *= tl.load(scales_ptr + experts)
+    return weights
+
+
+@triton.jit
 def _first_of_best(wanted, numbers, SIZE: tl.constexpr):
     """For each row the lowest index of its greatest number; SIZE if it has none."""
     is_best = wanted == tl.max(wanted, 1)[:, None]
@@ -265,7 +276,8 @@ def route(x: Tensor, weights: ExpertWeights, routing: Routing) -> Routed:
     drawn = weights.drawn
     ready = _ready(
         x.device, routing, hidden, has_gate, weights.router_bias is not None,
-        weights.choice_bias is not None, 0 if drawn is None else drawn.kept.shape[0], dot_type(x),
+        weights.choice_bias is not None, 0 if drawn is None else drawn.kept.shape[0],
+        weights.scales is not None, dot_type(x),
     )  # fmt: skip
     tiles = triton.cdiv(num_rows, _ROWS)
     if tiles > _COUNTERS:
@@ -282,6 +294,7 @@ def route(x: Tensor, weights: ExpertWeights, routing: Routing) -> Routed:
                 x, router, *[x if bias is None else bias for bias in biases], products,
                 _counters(x.device), experts, chosen, chosen if shared is None else shared,
                 *((experts, experts) if drawn is None else drawn),
+                chosen if weights.scales is None else weights.scales,
             ),
             (num_rows,),
         )  # fmt: skip
@@ -302,6 +315,7 @@ def _ready(
     has_bias: bool,
     has_choice: bool,
     kept: int,
+    has_scales: bool,
     dot: tl.dtype,
 ) -> _Ready:
     padded = triton.next_power_of_2(routing.num_experts)
@@ -313,7 +327,7 @@ def _ready(
         "SCALE": routing.scale, "SIGMOID": routing.is_sigmoid,
         "RENORMALISES": routing.renormalises, "SHARED": has_gate, "BIAS": has_bias,
         "CHOICE": has_choice, "DRAWN": kept > 0, "TILES": DRAWN_TILES, "KEPT": kept,
-        "ROWS": _ROWS, "EXPERTS": _EXPERTS, "COLUMNS": _COLUMNS,
+        "SCALES": has_scales, "ROWS": _ROWS, "EXPERTS": _EXPERTS, "COLUMNS": _COLUMNS,
         "PARTS": _PARTS, "PART": part, "STRIDE": stride, "E_PAD": padded,
         "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot, "PDL": pdl,
     }  # fmt: skip

@@ -3,6 +3,7 @@
 Owns the shapes and the check that they fit together. Must not know how the layer is computed.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -32,13 +33,21 @@ class Routing(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """What an expert makes of a gate g and its up u: `g sigmoid(slope g) (u + shift)`, with g at
-    most `limit` and u between -`limit` and `limit` unless that is 0. The defaults are SwiGLU.
+    """What an expert makes of a gate g and its up u: `g sigmoid(slope (g + cubic g^3)) (u +
+    shift)`, with g at most `limit` and u between -`limit` and `limit` unless that is 0. The
+    defaults are SwiGLU, `GELU_TANH` is the gelu that is approximated by tanh.
     """
 
     slope: float = 1.0
     shift: float = 0.0
     limit: float = 0.0
+    cubic: float = 0.0
+
+
+GELU_TANH: Final = Activation(slope=2 * (2 / math.pi) ** 0.5, cubic=0.044715)
+"""gelu(g) is about g (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) / 2, and (1 + tanh(x)) / 2 is
+sigmoid(2 x).
+"""
 
 
 class Drawn(NamedTuple):
@@ -66,7 +75,8 @@ class ExpertWeights(NamedTuple):
     `router_bias` [E], which is added to the products, are in the rows' dtype; `choice_bias` float32
     [E] is added to scores only to choose. `gate_up_bias` [E, 2 I] and `down_bias` [E, hidden].
     `shared_gate_up` [2 S, hidden] and `shared_down` [hidden, S] are an expert of S gates that every
-    row goes through. With `drawn` a router can draw.
+    row goes through. With `drawn` a router can draw. The weights of expert e are multiplied by
+    `scales` float32 [E].
     """
 
     router: Tensor
@@ -77,6 +87,7 @@ class ExpertWeights(NamedTuple):
     shared_gate_up: Weight | None = None
     shared_down: Weight | None = None
     drawn: Drawn | None = None
+    scales: Tensor | None = None
 
     def tensors(self) -> Iterator[Weight]:
         """The weights that there are."""
@@ -107,7 +118,11 @@ def check_router(x: Tensor, weights: ExpertWeights, routing: Routing) -> None:
     room = count // routing.num_groups * routing.num_active_groups
     if not active <= room <= count:
         raise ValueError(f"{active} experts of {routing.num_active_groups} groups of {room} in all")
-    for bias, dtype in ((weights.router_bias, x.dtype), (weights.choice_bias, torch.float32)):
+    for bias, dtype in (
+        (weights.router_bias, x.dtype),
+        (weights.choice_bias, torch.float32),
+        (weights.scales, torch.float32),
+    ):
         if bias is not None and (bias.shape != (count,) or bias.dtype != dtype):
             raise ValueError(f"bias {tuple(bias.shape)} {bias.dtype} of {count} experts")
 

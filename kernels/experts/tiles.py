@@ -216,10 +216,14 @@ def activated(
     SLOPE: tl.constexpr,  # of `Activation`
     SHIFT: tl.constexpr,  # of `Activation`
     LIMIT: tl.constexpr,  # of `Activation`, 0 for none
+    CUBIC: tl.constexpr,  # of `Activation`, 0 for none
 ):
     """What an expert makes of gates and ups."""
     if LIMIT > 0.0:
         gate = tl.minimum(gate, LIMIT)
         up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
-    share = tl.maximum(gate * SLOPE, -80.0)  # the exponential stays a number
+    turned = gate
+    if CUBIC > 0.0:
+        turned += CUBIC * gate * gate * gate
+    share = tl.maximum(turned * SLOPE, -80.0)  # the exponential stays a number
     return gate / (1.0 + tl.exp(-share)) * (up + SHIFT)

@@ -29,19 +29,25 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, is_early: bool = False) -
     return reference.rms_norm(x, weight, eps)
 
 
-def norm_add(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
-    """`residual + rms_norm(x, weight, eps)` in one pass; residual is like x, both stay as they are.
+def norm_add(
+    x: Tensor, weight: Tensor, eps: float, residual: Tensor, scale: Tensor | None = None
+) -> Tensor:
+    """`residual + rms_norm(x, weight, eps)` in one pass, times `scale` [1] of x's dtype if there is
+    one; residual is like x, both stay as they are.
 
-    The normed row is rounded to x's dtype before the sum. Raises `ValueError`.
+    The normed row is rounded to x's dtype before the sum, and the sum before it is multiplied.
+    Raises `ValueError`.
     """
     _check(x, weight)
+    if scale is not None and (scale.shape != (1,) or scale.dtype != x.dtype):
+        raise ValueError(f"scale {tuple(scale.shape)} {scale.dtype} for x {x.dtype}")
     if residual.shape != x.shape or residual.dtype != x.dtype:
         raise ValueError(f"x {tuple(x.shape)} {x.dtype}, residual {tuple(residual.shape)}")
     if uses_triton(x):
         from kernels.rms_norm import kernel
 
-        return kernel.norm_add(x, weight, eps, residual)
-    return reference.norm_add(x, weight, eps, residual)
+        return kernel.norm_add(x, weight, eps, residual, scale)
+    return reference.norm_add(x, weight, eps, residual, scale)
 
 
 def _check(x: Tensor, weight: Tensor) -> None:

@@ -19,12 +19,14 @@ def _rms_norm_kernel(
     x_ptr,
     residual_ptr,
     weight_ptr,
+    scale_ptr,
     out_ptr,
     num_columns,
     weight_rows,
     eps,
     BLOCK: tl.constexpr,
     ADDS: tl.constexpr,
+    SCALES: tl.constexpr,
     EARLY: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -49,6 +51,8 @@ def _rms_norm_kernel(
     if ADDS:
         normed = normed.to(dtype).to(tl.float32)
         normed += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if SCALES:
+        normed = normed.to(dtype).to(tl.float32) * tl.load(scale_ptr).to(tl.float32)
     tl.store(out_ptr + at, normed.to(dtype), mask=inside)
 
 
@@ -58,17 +62,23 @@ def rms_norm(
     """See `kernels.rms_norm.rms_norm`; weight has the last or the last two dimensions of x."""
     x = x.contiguous()
     out = x.new_empty(x.shape)
-    _launch(x, x, weight, out, eps, num_warps, adds=False, is_early=is_early)
+    _launch(x, x, weight, None, out, eps, num_warps, adds=False, is_early=is_early)
     return out
 
 
 def norm_add(
-    x: Tensor, weight: Tensor, eps: float, residual: Tensor, *, num_warps: int | None = None
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    residual: Tensor,
+    scale: Tensor | None = None,
+    *,
+    num_warps: int | None = None,
 ) -> Tensor:
     """See `kernels.rms_norm.norm_add`."""
     x, residual = x.contiguous(), residual.contiguous()
     out = x.new_empty(x.shape)
-    _launch(x, residual, weight, out, eps, num_warps, adds=True)
+    _launch(x, residual, weight, scale, out, eps, num_warps, adds=True)
     return out
 
 
@@ -76,6 +86,7 @@ def _launch(
     x: Tensor,
     residual: Tensor,
     weight: Tensor,
+    factor: Tensor | None,
     out: Tensor,
     eps: float,
     num_warps: int | None,
@@ -87,9 +98,10 @@ def _launch(
     if not numbers:
         return
     num_columns = x.shape[-1]
-    given = weight.numel() // num_columns, eps, num_warps, adds, is_early
+    given = weight.numel() // num_columns, eps, num_warps, adds, factor is not None, is_early
     launch = _launch_of(x.device, num_columns, *given)
-    launch((numbers // num_columns, 1, 1), (x, residual, weight.contiguous(), out))
+    operands = x, residual, weight.contiguous(), x if factor is None else factor, out
+    launch((numbers // num_columns, 1, 1), operands)
 
 
 @cache
@@ -100,6 +112,7 @@ def _launch_of(
     eps: float,
     num_warps: int | None,
     adds: bool,
+    scales: bool,
     is_early: bool,
 ) -> Launch:
     block = triton.next_power_of_2(num_columns)
@@ -112,6 +125,7 @@ def _launch_of(
             "eps": eps,
             "BLOCK": block,
             "ADDS": adds,
+            "SCALES": scales,
             "EARLY": is_early,
             "PDL": pdl,
         },

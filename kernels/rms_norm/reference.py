@@ -9,6 +9,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (F.rms_norm(x, x.shape[-1:], eps=eps) * weight).to(x.dtype)
 
 
-def norm_add(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
+def norm_add(
+    x: Tensor, weight: Tensor, eps: float, residual: Tensor, scale: Tensor | None = None
+) -> Tensor:
     """See `kernels.rms_norm.norm_add`."""
-    return residual + rms_norm(x, weight, eps)
+    total = residual + rms_norm(x, weight, eps)
+    return total if scale is None else total * scale

@@ -18,6 +18,6 @@ def tier_for(
     words = memories.words
     aligned = -(-words.page_bytes // 4096) * 4096
     layout = Layout(memories.identity(model), aligned, num_pages)
-    tier = EngineTier(memories, layout, fd, cache.memory.device)
+    tier = EngineTier(memories, layout, fd, cache.memories[0].device)
     runner.attach(tier)
     return tier

@@ -42,6 +42,28 @@ _HYBRID: dict[str, Any] = {
 }
 """Layers of the delta rule and of attention."""
 
+_LATENT: dict[str, Any] = {
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 20,
+    "num_key_value_heads": 4,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "num_nextn_predict_layers": 0,
+}
+"""Heads of 12 + 8 dimensions whose keys and values are made of latents."""
+
+_GEMMA4: dict[str, Any] = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "sliding_window": 20,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    "num_hidden_layers": 4,
+    "final_logit_softcapping": 8.0,
+}
+"""Heads of two sizes."""
+
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2Config", {"head_dim": 12}),
     "qwen2-yarn": (
@@ -203,6 +225,76 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3_5TextConfig",
         {**_HYBRID},
     ),
+    "gemma4": (
+        "Gemma4TextConfig",
+        {
+            **_GEMMA4,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "hidden_size_per_layer_input": 0,
+        },
+    ),
+    "gemma4_unified": (
+        "Gemma4UnifiedTextConfig",
+        {**_GEMMA4, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+    ),
+    "gemma4-experts": (
+        "Gemma4TextConfig",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 40,
+        },
+    ),
+    "gemma4-e": (
+        "Gemma4TextConfig",
+        {
+            **_GEMMA4,
+            "hidden_size_per_layer_input": 24,
+            "vocab_size_per_layer_input": 151,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "glm4_moe_lite": (
+        "Glm4MoeLiteConfig",
+        {
+            **_LATENT,
+            "q_lora_rank": 24,
+            "n_routed_experts": 6,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        {
+            **_LATENT,
+            "q_lora_rank": None,
+            "v_head_dim": 12,
+            "n_routed_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "first_k_dense_replace": 1,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10_000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        },
+    ),
 }
 
 
@@ -220,7 +312,7 @@ def write_family(model_dir: Path, family: str, *, seed: int = 0, **changes: Any)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                if name.endswith("norm.weight"):
+                if "norm" in name or name.endswith("scale"):
                     weight.add_(torch.randn_like(weight) * 0.2)
                 elif name.endswith(("A_log", "dt_bias")):
                     # Heads that forget at once, and heads that hardly do.
@@ -229,5 +321,10 @@ def write_family(model_dir: Path, family: str, *, seed: int = 0, **changes: Any)
                     weight.copy_(torch.randn_like(weight))
                 else:
                     weight.copy_(torch.randn_like(weight) * 0.2)
+            for name, buffer in model.named_buffers():
+                if name.endswith("layer_scalar"):
+                    buffer.uniform_(0.5, 1.2)
+                elif name.endswith("e_score_correction_bias"):
+                    buffer.uniform_(-0.2, 0.2)
     model.save_pretrained(model_dir)
     return model_dir

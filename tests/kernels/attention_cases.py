@@ -24,9 +24,11 @@ Runs = tuple[SharedRun, ...]
 
 @dataclass(frozen=True)
 class Shape:
-    """Heads and caches; `cache_dtype` None is that of the rows. Of `norms`, "wide" are float32 and
-    "none" leave queries and keys as they are. `scale`, `window` and `sees_ahead` are `attend`'s.
-    With `sinks` each head has one, small and large ones.
+    """Heads and caches; `cache_dtype` None is that of the rows. Of `norms`, "wide" are float32,
+    "none" leave queries and keys as they are, and "all" norm values too. `scale`, `window` and
+    `sees_ahead` are `attend`'s.
+    With `sinks` each head has one, small and large ones. A case that `borrows` is made by
+    `borrowing`.
     """
 
     heads: int = 4
@@ -40,6 +42,7 @@ class Shape:
     window: int = 0
     sees_ahead: bool = False
     sinks: bool = False
+    borrows: bool = False
 
     def sink_scores(self, device: torch.device | str = "cpu") -> Tensor | None:
         """As the kernels take them."""
@@ -49,7 +52,7 @@ class Shape:
     def scope(self) -> Scope:
         """As the kernels take it."""
         scale = self.dim**-0.5 if self.scale is None else self.scale
-        return Scope(scale, self.window, self.sees_ahead)
+        return Scope(scale, self.window, self.sees_ahead, self.borrows)
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,9 @@ def make_case(segments: Segments, shape: Shape, seed: int = 0) -> Case:
     frequencies = 1e4 ** -(torch.arange(shape.dim // 2) / (shape.dim // 2))
     angles = torch.arange(MAX_POSITIONS)[:, None] * frequencies
     cache_dtype = shape.cache_dtype or shape.dtype
-    norm = torch.rand(shape.heads + shape.kv, shape.dim, generator=generator).to(shape.dtype) + 0.5
-    norms = {"plain": norm, "wide": norm.float(), "none": None}
+    num_normed = shape.heads + shape.kv * (1 + (shape.norms == "all"))
+    norm = torch.rand(num_normed, shape.dim, generator=generator).to(shape.dtype) + 0.5
+    norms = {"plain": norm, "wide": norm.float(), "none": None, "all": norm}
     return Case(
         shape,
         segments,
@@ -137,6 +141,19 @@ def make_case(segments: Segments, shape: Shape, seed: int = 0) -> Case:
         keys.to(cache_dtype),
         values.to(cache_dtype),
         tables,
+    )
+
+
+def borrowing(case: Case, keys: Tensor, values: Tensor) -> Case:
+    """The case's queries alone, over caches that hold the keys and values of its rows already."""
+    shape = case.shape
+    return replace(
+        case,
+        shape=replace(shape, borrows=True),
+        qkv=case.qkv[:, : shape.heads * shape.dim].contiguous(),
+        qk_norm=None if case.qk_norm is None else case.qk_norm[: shape.heads],
+        keys=keys.to(case.keys.dtype),
+        values=values.to(case.values.dtype),
     )
 
 
@@ -158,10 +175,12 @@ def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """Output [T, H D] and the caches after the step, float64, rounded only to the cache."""
     shape = case.shape
     heads = case.qkv.double().view(-1, shape.heads + 2 * shape.kv, shape.dim)
-    query_key, fresh = heads[:, : -shape.kv], heads[:, -shape.kv :]
     if case.qk_norm is not None:
-        root = (query_key.square().mean(-1, keepdim=True) + EPS).sqrt()
-        query_key = query_key / root * case.qk_norm.double()
+        root = (heads.square().mean(-1, keepdim=True) + EPS).sqrt()
+        count = len(case.qk_norm)
+        weighed = heads[:, :count] / root[:, :count] * case.qk_norm.double()
+        heads = torch.cat((weighed, heads[:, count:]), dim=1)
+    query_key, fresh = heads[:, : -shape.kv], heads[:, -shape.kv :]
     plan = case.paged_plan()
     cos, sin = case.cos_sin.double()[plan.positions.long()].unsqueeze(1).chunk(2, dim=-1)
     first, second = query_key.chunk(2, dim=-1)

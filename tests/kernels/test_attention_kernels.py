@@ -59,7 +59,7 @@ def run_prefill(case: Case, config: PrefillConfig) -> torch.Tensor:
     work = to_device(host, case.qkv.device)
     plan = dataclasses.replace(plan, work=work)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
-    queries = qk_norm_rope_write(*args, WriteConfig(heads=4))
+    queries = qk_norm_rope_write(*args, WriteConfig(heads=4), borrows=shape.borrows)
     sinks = shape.sink_scores(out.device)
     prefill(queries, case.keys, case.values, plan, work, config, out, shape.scope, sinks)
     return out

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from kernels.attention import attend, choose
-from tests.kernels.attention_cases import EPS, Segments, Shape, distance, expected, make_case
+from tests.kernels.attention_cases import (
+    EPS,
+    Segments,
+    Shape,
+    borrowing,
+    distance,
+    expected,
+    make_case,
+)
 from tests.kernels.test_attention_kernels import SMALL, TILES, check_case, run_decode, run_prefill
 
 SCOPES = [
@@ -15,10 +23,11 @@ SCOPES = [
     Shape(window=33, dim=96, norms="none", dtype=torch.float16),
     Shape(heads=8, kv=2, dim=32, norms="none", sinks=True),
     Shape(heads=6, kv=2, window=20, norms="none", sinks=True),
+    Shape(heads=6, kv=2, dim=24, window=20, norms="all", scale=1.0),
 ]
 MOSTLY = [
     pytest.param(shape, target, marks=pytest.mark.slow if shape.dim > 128 else ())
-    for shape, target in zip(SCOPES, (16, 1, 16, 1, 1, 16, 16), strict=True)
+    for shape, target in zip(SCOPES, (16, 1, 16, 1, 1, 16, 16, 16), strict=True)
 ]
 """The interpreter takes seconds for wide heads."""
 
@@ -69,6 +78,39 @@ def test_segments_equal_the_definition(shape: Shape, target: int, device: torch.
     wanted = expected(make_case(case.segments, shape))[0]
     out[0], wanted[0] = 0, 0  # the decode
     assert distance(out.cpu(), wanted) < {1e-6: 1e-5}.get(ROUNDED[shape.dtype], 3e-2)
+
+
+BORROWS = [
+    Shape(heads=6, kv=2, dim=24, window=20, norms="all", scale=1.0),
+    Shape(heads=3, kv=1, dim=48, norms="none"),
+]
+
+
+@pytest.mark.parametrize("shape", BORROWS)
+def test_a_layer_that_borrows_gives_what_its_lender_gives(
+    shape: Shape, device: torch.device
+) -> None:
+    """Queries alone, over the keys and values that the lender has written; nothing else is read,
+    and nothing is written. By decodes, by segments and by the plain form.
+    """
+    decodes = make_case(((3, 1), (150, 1), (0, 1), (31, 1)), shape)
+    given, *kept = expected(decodes)
+    case = borrowing(decodes, *kept).to(device)
+    before = case.keys.clone(), case.values.clone()
+    found = run_decode(case, SMALL._replace(target=16))
+    assert distance(found.cpu(), given) < 1e-5
+    for cache, old in zip((case.keys, case.values), before, strict=True):
+        assert torch.equal(cache.nan_to_num(), old.nan_to_num())
+    segments = make_case(((3, 1), (0, 21), (70, 12), (33, 9)), shape)
+    given, *kept = expected(segments)
+    case = borrowing(segments, *kept)
+    options = {"scale": shape.scale, "window": shape.window, "borrows": True}
+    plain = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values
+    for plan in (case.paged_plan(), case.cpu_plan()):
+        assert distance(attend(*plain, plan, **options), given) < 1e-5
+    found = run_prefill(case.to(device), TILES._replace(target=16, piece=16, start=0))
+    found[0], given[0] = 0, 0  # the decode
+    assert distance(found.cpu(), given) < 1e-5
 
 
 def test_what_has_no_windows_is_not_chosen() -> None:

@@ -29,6 +29,11 @@ OFTEN = (
     "qwen3_5",
     "qwen3_moe",
     "gpt_oss",
+    "gemma4",
+    "gemma4-experts",
+    "gemma4-e",
+    "glm4_moe_lite",
+    "deepseek_v3",
 )
 """These have each feature once; the others come with the slow tests."""
 

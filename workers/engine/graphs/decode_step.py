@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from kernels.attention import NO_ROW, PagedPlan, SegmentBucket, bucket_for
-from kernels.embed_rows import embed_rows
 from kernels.sample import pick
 from workers.engine.graphs.capture_order import Decode
 from workers.engine.models.kv_cache import KvCache
@@ -54,7 +53,7 @@ class DecodeStep:
         self._draws = draws
         self._rows = torch.zeros((4, aligned(max_rows)), dtype=torch.int32, device=model.device)
         self._token_ids = torch.zeros(max_rows, dtype=torch.int32, device=model.device)
-        num_words = self._bucket(max_rows).num_words
+        num_words = 0 if model.config.is_latent else self._bucket(max_rows).num_words
         self._work = torch.zeros(num_words, dtype=torch.int32, device=model.device)
         self._held: tuple[int, SharedOrder | None] = (0, None)
 
@@ -107,7 +106,7 @@ class DecodeStep:
         model, tables, last_token = self._model, self._tables, self._tables.last_token
         plan = self._plan(size)
         positions, table_rows = plan.positions, plan.table_rows
-        hidden = embed_rows(table_rows, last_token, model.weights.embedding, model.embedding_scale)
+        hidden = model.embed_last(table_rows, last_token)
         states, step = self._states, None
         if states is not None:
             step = decode_step(states, self._rows[:, : size.num_rows])
@@ -153,6 +152,6 @@ class DecodeStep:
         return self._model.prepared(plan, self._cache)
 
     def _bucket(self, num_rows: int) -> SegmentBucket:
-        keys, _ = self._cache.layers[0]
+        """Decodes share only where all layers have the same heads: `_can_share`."""
         heads, dtype = self._model.config.attention.num_heads, self._model.weights.embedding.dtype
-        return bucket_for(0, 0, heads, keys, dtype, num_sharing=num_rows)
+        return bucket_for(0, 0, heads, self._cache.keys_of(0), dtype, num_sharing=num_rows)

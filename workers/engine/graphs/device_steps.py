@@ -561,9 +561,10 @@ def _capture_on(model: Network, spare_bytes: int) -> Capture | None:
 
 def _can_share(model: Network) -> bool:
     """Whether decodes may share prefixes. With `invariant` a row's result must not depend on other
-    rows, and layers with windows do not share.
+    rows, and neither layers with windows nor heads of several sizes share.
     """
-    return not model.invariant and not model.config.is_scoped
+    config = model.config
+    return not model.invariant and not config.is_scoped and len(config.head_sizes) == 1
 
 
 def _sharing_on(model: Network, cache: KvCache) -> SharingCosts | None:

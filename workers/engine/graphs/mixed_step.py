@@ -14,6 +14,7 @@ long as a layer. If a sequence needs more than that, all tokens are drawn again 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -21,9 +22,10 @@ import torch
 from torch import Tensor
 
 from kernels.accept import accept
-from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, SegmentBucket, bucket_for
+from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, bucket_for
 from kernels.sample import pick
 from workers.engine.graphs.buckets import GraphBucket
+from workers.engine.graphs.head_buckets import HeadBuckets
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.step.batch import (
@@ -79,7 +81,7 @@ class _Input:
     def __init__(
         self,
         bucket: GraphBucket,
-        segments: SegmentBucket,
+        segments: HeadBuckets,
         spans: SpanRoom | None,
         dummy_row: int,
         device: torch.device,
@@ -301,29 +303,38 @@ class MixedStep:
     def _plan(self, bucket: GraphBucket) -> PagedPlan:
         found = self._inputs[bucket]
         words, places = found.words, found.places
-        return PagedPlan(
-            words[places.positions],
-            words[places.table_rows],
-            self._tables.block_tables,
-            bucket.num_decodes,
-            found.prefills,
-            work=found.segments.work(words[places.work]),
-            invariant=self._model.invariant,
-        )
+        first, *others = [
+            PagedPlan(
+                words[places.positions],
+                words[places.table_rows],
+                self._tables.block_tables,
+                bucket.num_decodes,
+                found.prefills,
+                work=work,
+                invariant=self._model.invariant,
+            )
+            for work in found.segments.works(words[places.work])
+        ]
+        return replace(first, others=tuple(others))
 
     def _input(self, bucket: GraphBucket) -> _Input:
-        keys, _ = self._cache.layers[0]
-        segments = bucket_for(
-            bucket.segment_rows,
-            bucket.num_segments,
-            self._model.config.attention.num_heads,
-            keys,
-            self._model.weights.embedding.dtype,
-            invariant=self._model.invariant,
-            is_scoped=self._model.config.is_scoped,
-            num_sharing=bucket.num_decodes if self._shares else 0,
-            longest=bucket.longest_segment,
-        )
+        config = self._model.config
+        buckets = [
+            bucket_for(
+                bucket.segment_rows,
+                bucket.num_segments,
+                heads.num_heads,
+                self._cache.keys_of(kind),
+                self._model.weights.embedding.dtype,
+                invariant=self._model.invariant,
+                is_scoped=config.is_scoped,
+                num_sharing=bucket.num_decodes if self._shares else 0,
+                longest=bucket.longest_segment,
+            )
+            # Latent attention takes rows one by one.
+            for kind, heads in enumerate(() if config.is_latent else config.head_sizes)
+        ]
+        segments = HeadBuckets(tuple(buckets))
         spans = None if self._states is None else SpanRoom.holding(*bucket[:4])
         return _Input(bucket, segments, spans, self._tables.dummy_row, self._model.device)
 
@@ -347,7 +358,7 @@ def _lay_out_verified(words: _Words, places: _Places, rows: PagedRows, *, draws:
         words[places.owners][: len(sizes)] = rows.sampled_tables[ends - sizes]
 
 
-def _places(bucket: GraphBucket, segments: SegmentBucket, spans: SpanRoom | None) -> _Places:
+def _places(bucket: GraphBucket, segments: HeadBuckets, spans: SpanRoom | None) -> _Places:
     sampled, sequences = _verified(bucket)
     sizes = [bucket.num_rows] * 3 + [bucket.num_sampled] * 3
     sizes += [sampled, sequences, sequences, segments.num_words]

@@ -15,7 +15,14 @@ from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules
 from workers.engine.load.quantize import Stored
 from workers.engine.memory.kv_size import CARD_SHARE
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
-from workers.engine.models.description import DeltaRule, Dense, Experts, Layer, ModelConfig
+from workers.engine.models.description import (
+    DeltaRule,
+    Dense,
+    Experts,
+    Latent,
+    Layer,
+    ModelConfig,
+)
 from workers.engine.models.tensor_names import last_part
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
 from workers.scheduler import CARD_SEQS, most_sequences
@@ -139,7 +146,7 @@ def weights_bytes(
     with a scale of 16 bits and a zero point of 8 for each group; of a checkpoint in "mxfp4" experts
     only. What gates a recurrent layer stays in 16, as does a product of which `kept` has a part.
     """
-    outer = sum(vocabulary_bytes(config, vocabulary))
+    outer = sum(vocabulary_bytes(config, vocabulary)) + _HALF * config.side_numbers
     if form == "bfloat16":
         return _HALF * config.layer_weights + outer
     return outer + sum(
@@ -169,6 +176,18 @@ def layer_bytes(config: ModelConfig, layer: Layer, form: str, kept: KeptModules,
 
 def _are_wide(config: ModelConfig, layer: Layer, kept: KeptModules, at: int) -> Iterator[bool]:
     """Which of a layer's merged products are in 16 bits, in the order of `matrices`."""
+    yield from _mixed_are_wide(config, layer, kept, at)
+    prefixes, names = config.names.prefixes, config.names
+    if layer.side_width:
+        for name in (names.side_gate, names.side_out):
+            spellings = [f"{each}layers.{at}.{name}" for each in prefixes]
+            yield config.stored is Stored.MXFP4 or kept.has(spellings)
+
+
+def _mixed_are_wide(
+    config: ModelConfig, layer: Layer, kept: KeptModules, at: int
+) -> Iterator[bool]:
+    """Those of the mixer and of the feed-forward network."""
 
     def has_kept(modules: tuple[str, ...]) -> bool:
         names = [[f"{each}layers.{at}.{name}" for each in prefixes] for name in modules]
@@ -186,11 +205,17 @@ def _are_wide(config: ModelConfig, layer: Layer, kept: KeptModules, at: int) -> 
         out, is_moved = f"{names.delta}.out_proj", config.stored.is_by_block and len(inputs) == 1
     else:
         inputs, out = names.qkv, names.out
+        if isinstance(mixer, Latent):
+            maker = names.query_down if mixer.query_rank else names.qkv[0]
+            inputs = maker, names.latent_down
         # Scales by block do not move with the rows, so the loader widens these.
-        is_moved = config.stored.is_by_block and (mixer.is_partial or mixer.out_gate)
+        moves = isinstance(mixer, Latent) and mixer.interleaved
+        is_moved = config.stored.is_by_block and (mixer.is_partial or mixer.out_gate or moves)
     reads_wide = is_moved or has_kept(inputs)
     # Attention's output gates are rows of the queries.
     yield from (reads_wide, has_kept((out,)), reads_wide or isinstance(mixer, DeltaRule))
+    if isinstance(mixer, Latent):
+        yield from (reads_wide or has_kept((names.query_up,)), True)
     if isinstance(layer.mlp, Dense):
         yield from (has_kept(names.gate_up), has_kept((names.down,)))
         return
@@ -228,7 +253,7 @@ def kv_token_bytes(config: ModelConfig, choice: Choice) -> int:
 def step_bytes(config: ModelConfig, token_budget: int) -> int:
     """The tensors of the widest layer for a full step, and a full batch of draws with filters."""
     widest = max(config.row_numbers(layer) for layer in config.layers)
-    row = _HALF * (widest + _RESIDUALS * config.hidden_size)
+    row = _HALF * (widest + _RESIDUALS * config.hidden_size + 2 * config.side_width)
     draws = min(CARD_SEQS, token_budget) * config.vocab_size * 4 * _SAMPLER_COPIES
     return max(token_budget * row, draws)
 

@@ -50,6 +50,10 @@ def inverse_frequencies(rope: Rope, window: int) -> Tensor:
     """float32 [dim / 2] of an engine whose sequences have up to `window` tokens."""
     steps = torch.arange(0, rope.dim, 2, dtype=torch.int64).float() / rope.dim
     powers = rope.theta**steps
+    if rope.kind is RopeKind.PROPORTIONAL:
+        inverse = 1.0 / powers / rope.factor
+        inverse[rope.pairs :] = 0.0
+        return inverse
     if rope.kind is RopeKind.LONG:
         # One set for all, because cached keys are turned once.
         divisors = rope.long_divisors if window > rope.original else rope.divisors

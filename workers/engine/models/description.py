@@ -6,6 +6,7 @@ graphs follow from them. Must not know tensors, files of a family, nor how anyth
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +23,7 @@ class RopeKind(StrEnum):
     LLAMA3 = "llama3"
     YARN = "yarn"
     LONG = "longrope"
+    PROPORTIONAL = "proportional"
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +32,8 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     `factor` stretches the window of `original` tokens that the model was first trained with; llama3
     and YaRN blend between the bounds `low` and `high`. longrope has a divisor for each pair, and
     `long_divisors` for windows beyond `original`. Cosines and sines are multiplied by `magnitude`.
-    Queries are multiplied by 1 + `growth` ln(1 + floor(position / `original`)).
+    Queries are multiplied by 1 + `growth` ln(1 + floor(position / `original`)). Of a proportional
+    one, whose `dim` is the whole head, the first `pairs` turn, the others stand still.
     """
 
     dim: int
@@ -45,6 +48,17 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     divisors: tuple[float, ...] = ()
     long_divisors: tuple[float, ...] = ()
     growth: float = 0.0
+    pairs: int = 0
+
+
+class HeadSizes(NamedTuple):
+    """The heads of an attention; layers with equal ones share the memory of keys and values, and
+    what is prepared for a step.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +70,11 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     the sigmoid of a product of the same width, whose rows lie behind each head's query rows in a
     checkpoint. `sinks`: each head has a score of its own, which no value answers: it only takes
     weight from the others.
+
+    `value_norms`: values are normed too, without weights. `keys_are_values`: one product makes
+    both, which differ by their norms and the rotation. With `borrows` a layer has queries alone,
+    and reads the keys and values of the last layer before it with the same heads and window that
+    makes its own.
     """
 
     num_heads: int
@@ -63,6 +82,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     rope: Rope
     scale: float
+    value_norms: bool = False
+    keys_are_values: bool = False
+    borrows: bool = False
     window: int = 0
     sees_ahead: bool = False
     head_norms: bool = False
@@ -80,6 +102,64 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     def query_size(self) -> int:
         """Columns of all queries, and of the attention's output."""
         return self.num_heads * self.head_dim
+
+    @property
+    def sizes(self) -> HeadSizes:
+        """The heads."""
+        return HeadSizes(self.num_heads, self.num_kv_heads, self.head_dim)
+
+    @property
+    def side_rows(self) -> tuple[int, int, int]:
+        """Rows of the products of queries, keys and values, without those of output gates."""
+        key = 0 if self.borrows else self.num_kv_heads * self.head_dim
+        return self.query_size, key, key
+
+    @property
+    def read_numbers(self) -> int:
+        """Numbers that a row reads of each token that it sees."""
+        return 2 * self.num_kv_heads * self.head_dim
+
+
+class Latent(Attention, frozen=True, kw_only=True):
+    """Latent attention (`kernels.latent` has its forms). The heads are those of the absorbed form:
+    all share one cached row, of `rank` numbers and those that turn, which is their key, and whose
+    first `rank` numbers are their value.
+
+    A head's query has `plain_dim` dimensions ahead of those that turn; a product of `query_rank`
+    numbers makes queries, 0: of the hidden state itself. `interleaved`: a checkpoint pairs
+    neighbours where the kernels pair halves.
+    """
+
+    rank: int
+    plain_dim: int
+    value_dim: int
+    query_rank: int = 0
+    interleaved: bool = True
+
+    @property
+    def is_partial(self) -> bool:
+        """What turns is apart from what does not."""
+        return False
+
+    @property
+    def query_size(self) -> int:
+        """Columns of the attention's output."""
+        return self.num_heads * self.value_dim
+
+    @property
+    def query_rows(self) -> int:
+        """Rows of the product that makes all heads' queries."""
+        return self.num_heads * (self.plain_dim + self.rope.dim)
+
+    @property
+    def side_rows(self) -> tuple[int, int, int]:
+        """Rows of the first product: of queries, or what makes them, and of what is cached."""
+        return self.query_rank or self.query_rows, self.head_dim, 0
+
+    @property
+    def read_numbers(self) -> int:
+        """See `Attention`."""
+        return self.head_dim
 
 
 class DeltaRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +210,9 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     (`kernels.experts` has the meaning of both). Every token also goes through a shared one of
     `shared_width` gates, unless that is 0; with `shared_gate` that is multiplied by the sigmoid of
     a product. `biased`: router and experts add biases. `choice_bias`: the router has one by which
-    it only chooses.
+    it only chooses. `apart`: router, experts and the shared one each norm the layer's input by
+    themselves, what experts and the shared one make is normed before it is added, and each expert
+    has a scale.
     """
 
     width: int
@@ -140,24 +222,29 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     shared_gate: bool = False
     biased: bool = False
     choice_bias: bool = False
+    apart: bool = False
+    gate: Gate = Gate.SILU
+    """Of the shared one."""
 
     @property
     def num_experts(self) -> int:
         """Of those among which a token's are chosen."""
         return self.routing.num_experts
 
-    @property
-    def gate(self) -> Gate:
-        """Of the shared one."""
-        return Gate.SILU
-
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """`x += mixer(norm(x)); x += mlp(norm(x))`; with `branch_norms` each summand is normed too."""
+    """`x += mixer(norm(x)); x += mlp(norm(x))`; with `branch_norms` each summand is normed too.
+
+    With `side_width` a third summand is made of the token's side input for the layer, a row of so
+    many numbers: a product of x, its gelu, is multiplied by it, brought back to the width of x by
+    another one, and normed. With `scaled` the layer's result is multiplied by one stored number.
+    """
 
     mixer: Attention | DeltaRule
     mlp: Dense | Experts
     branch_norms: bool = False
+    side_width: int = 0
+    scaled: bool = False
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +270,13 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     out: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
+    v_norm: str = "self_attn.v_norm"
+    query_down: str = "self_attn.q_a_proj"
+    query_norm: str = "self_attn.q_a_layernorm"
+    query_up: str = "self_attn.q_b_proj"
+    latent_down: str = "self_attn.kv_a_proj_with_mqa"
+    latent_norm: str = "self_attn.kv_a_layernorm"
+    latent_up: str = "self_attn.kv_b_proj"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     router: str = "mlp.gate"
@@ -201,6 +295,18 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     delta_in: tuple[str, ...] = ("in_proj_qkv", "in_proj_z")
     delta_gates: tuple[str, ...] = ("in_proj_b", "in_proj_a")
     sinks: str = "self_attn.sinks"
+    scale: str = "layer_scalar"
+    experts_norm: str = "pre_feedforward_layernorm_2"
+    experts_out_norm: str = "post_feedforward_layernorm_2"
+    shared_out_norm: str = "post_feedforward_layernorm_1"
+    router_norm: str = "router.scale"
+    expert_scales: str = "router.per_expert_scale"
+    side_embedding: str = "embed_tokens_per_layer"
+    side_in: str = "per_layer_model_projection"
+    side_in_norm: str = "per_layer_projection_norm"
+    side_gate: str = "per_layer_input_gate"
+    side_out: str = "per_layer_projection"
+    side_norm: str = "post_per_layer_input_norm"
     skipped: tuple[str, ...] = ()
 
 
@@ -210,6 +316,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     Norms multiply by `norm_offset` plus the stored weights. Embedded tokens are multiplied by
     `embedding_scale`, rounded to the weights' dtype. A model that `embeds` was trained to give
     embeddings, the last token's state behind the final norm; its checkpoint may lack a head.
+    Logits z become `logit_cap` tanh(z / `logit_cap`), unless that is 0. Side inputs of layers are
+    made of a further embedding of `side_vocab` tokens, and of a product of the embedded token.
     """
 
     family: str
@@ -225,6 +333,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     norm_offset: int = 0
     embedding_scale: float = 1.0
     embeds: bool = False
+    logit_cap: float = 0.0
+    side_vocab: int = 0
     names: Names = Names()
 
     @property
@@ -239,8 +349,45 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attention(self) -> Attention:
-        """The first attention; all have the same heads."""
+        """The first attention; only `head_sizes` tells of others' heads."""
         return self.attentions[0]
+
+    @property
+    def head_sizes(self) -> tuple[HeadSizes, ...]:
+        """The kinds of heads, in the order of the first layers that have them."""
+        return tuple(dict.fromkeys([mixer.sizes for mixer in self.attentions]))
+
+    @property
+    def key_owners(self) -> tuple[int, ...]:
+        """For each attention the place, among attentions, of the one whose keys and values it
+        reads. Raises `ValueError` for one that borrows where nothing is to be had.
+        """
+        last: dict[tuple[HeadSizes, int], int] = {}
+        owners = []
+        for place, mixer in enumerate(self.attentions):
+            kind = mixer.sizes, mixer.window
+            if not mixer.borrows:
+                last[kind] = place
+            elif kind not in last:
+                raise ValueError(f"attention {place} has no keys and values to borrow")
+            owners.append(last[kind])
+        return tuple(owners)
+
+    @property
+    def side_width(self) -> int:
+        """Numbers of a token's side inputs of all layers."""
+        return sum([layer.side_width for layer in self.layers])
+
+    @property
+    def side_numbers(self) -> int:
+        """Numbers in what makes side inputs, beside the layers."""
+        width = self.side_width
+        return width * (self.side_vocab + self.hidden_size) if width else 0
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether attention is latent; then it is in all layers that have one."""
+        return any(isinstance(mixer, Latent) for mixer in self.attentions)
 
     @property
     def delta_rules(self) -> list[DeltaRule]:
@@ -260,7 +407,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def token_numbers(self) -> int:
         """How many numbers one token's keys and values are in all layers."""
-        return sum([2 * mixer.num_kv_heads * mixer.head_dim for mixer in self.attentions])
+        return sum([sum(mixer.side_rows[1:]) for mixer in self.attentions])
 
     def state_bytes(self, item_bytes: int) -> int:
         """Bytes of one sequence's states in all layers, where a number of a row has `item_bytes`; 0
@@ -282,7 +429,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def mixer_matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
         """Rows and columns of the merged products of a layer's mixer: qkv (for a delta rule with
-        z), out, and the mixer's gate, which has no rows if there is none.
+        z), out, and the mixer's gate, which has no rows if there is none. Latent attention also has
+        those that make queries, and keys and values, of latents.
         """
         mixer, hidden = layer.mixer, self.hidden_size
         if isinstance(mixer, DeltaRule):
@@ -294,8 +442,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
                 (2 * sizes.num_value_heads, hidden),
             )
         query = mixer.query_size
-        merged = query + 2 * mixer.num_kv_heads * mixer.head_dim
-        return (merged, hidden), (hidden, query), (query * mixer.out_gate, hidden)
+        merged = sum(mixer.side_rows)
+        first = (merged, hidden), (hidden, query), (query * mixer.out_gate, hidden)
+        if not isinstance(mixer, Latent):
+            return first
+        made = mixer.num_heads * (mixer.plain_dim + mixer.value_dim), mixer.rank
+        return *first, (mixer.query_rows if mixer.query_rank else 0, mixer.query_rank), made
 
     def mlp_matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
         """Of gates and ups, and of down; of a mixture these are the stacks of all experts, and then
@@ -311,7 +463,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
         """Rows and columns of all merged products of a layer."""
-        return *self.mixer_matrices(layer), *self.mlp_matrices(layer)
+        return *self.mixer_matrices(layer), *self.mlp_matrices(layer), *self.side_matrices(layer)
+
+    def side_matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
+        """Rows and columns of the products of a layer's side input, if it has one."""
+        width, hidden = layer.side_width, self.hidden_size
+        return ((width, hidden), (hidden, width)) if width else ()
 
     @property
     def layer_weights(self) -> int:

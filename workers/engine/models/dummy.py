@@ -13,11 +13,25 @@ from torch import Tensor
 
 from kernels.delta_rule import DeltaWeights
 from kernels.experts import DRAWN_TILES, Drawn, ExpertWeights
+from kernels.latent import LatentWeights
 from kernels.mxfp4 import GROUP, Mxfp4Weight
 from workers.engine.load.quantize import Stored
-from workers.engine.models.description import Attention, DeltaRule, Dense, Layer, ModelConfig
+from workers.engine.models.description import (
+    Attention,
+    DeltaRule,
+    Dense,
+    Latent,
+    Layer,
+    ModelConfig,
+)
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
-from workers.engine.models.weights import LayerWeights, ModelWeights
+from workers.engine.models.weights import (
+    ApartNorms,
+    LayerWeights,
+    ModelWeights,
+    SideInputs,
+    SideWeights,
+)
 
 _BRANCH_GAIN: Final = 2.0
 """Attention averages values and SwiGLU halves what goes through it."""
@@ -66,7 +80,8 @@ def draw_weights(
     whole = embedding if config.tied else draw.normal(config.vocab_size, config.hidden_size)
     embedding, head = vocabulary.changed(embedding, whole)
     norm = norm_before(head, draw.norms(config.hidden_size), dtype)
-    return ModelWeights(embedding, tuple(layers), norm, head, vocabulary.moves(device))
+    is_on_host = vocabulary.moves(device)
+    return ModelWeights(embedding, tuple(layers), norm, head, is_on_host, draw.sides())
 
 
 class _Draw:
@@ -108,6 +123,8 @@ class _Draw:
         branch = self.norms(hidden, value=gain) if described.branch_norms else None
         if isinstance(described.mixer, DeltaRule):
             mixed = self._delta(described, described.mixer, gain)
+        elif isinstance(described.mixer, Latent):
+            mixed = self._latent(described, described.mixer, gain)
         else:
             mixed = self._attention(described, described.mixer, gain)
         return LayerWeights(
@@ -117,7 +134,26 @@ class _Draw:
             mixer_out_norm=branch,
             mlp_norm=self.norms(hidden),
             mlp_out_norm=branch,
+            side=self._side(described, branch),
+            scale=self.norms(1) if described.scaled else None,
         )
+
+    def sides(self) -> SideInputs | None:
+        """What makes the side inputs of all layers."""
+        config = self._config
+        if not (width := config.side_width):
+            return None
+        return SideInputs(
+            self.normal(config.side_vocab, width),
+            self.normal(width, config.hidden_size),
+            self.norms(config.layers[0].side_width),
+        )
+
+    def _side(self, described: Layer, branch: Tensor | None) -> SideWeights | None:
+        if not (matrices := self._config.side_matrices(described)):
+            return None
+        gate, out = [self.normal(*matrix) for matrix in matrices]
+        return SideWeights(gate, out, self.norms(gate.shape[1]) if branch is None else branch)
 
     def _mlp(self, described: Layer, gain: float) -> dict[str, Any]:
         """Experts add up to as much as a dense network, whatever their number and weights."""
@@ -127,6 +163,7 @@ class _Draw:
             return {"gate_up": self.normal(*gate_up), "down": self.normal(*down, gain=gain)}
         stack = self._mxfp4 if self._config.stored is Stored.MXFP4 else self.normal
         *_, shared_gate_up, shared_down, router = matrices
+        apart = None
         count, hidden, kept = mlp.num_experts, self._config.hidden_size, self._dtype
         experts = ExpertWeights(router=self.normal(*router))
         if mlp.choice_bias:
@@ -148,12 +185,18 @@ class _Draw:
             size = _KEPT_ROWS, mlp.routing.num_active
             chosen = torch.zeros(size, dtype=torch.int32, device=self._device)
             experts = experts._replace(drawn=Drawn(self._drawn, chosen))
+        if mlp.apart:
+            scales = torch.ones(count, dtype=torch.float32, device=self._device)
+            experts = experts._replace(scales=scales)
+            own = torch.full((hidden,), hidden**-0.5, dtype=torch.float32, device=self._device)
+            apart = ApartNorms(own, *(self.norms(hidden) for _ in range(3)))
         # Weights of K experts that add up to 1 make of their sum the K-th part of a square.
         whole = gain * mlp.routing.num_active**0.5
         return {
             "gate_up": stack(*gate_up),
             "down": stack(*down, gain=whole),
             "experts": experts,
+            "apart": apart,
         }
 
     def _mxfp4(self, num_rows: int, depth: int, *, gain: float = 1.0) -> Mxfp4Weight:
@@ -167,7 +210,10 @@ class _Draw:
 
     def _attention(self, described: Layer, mixer: Attention, gain: float) -> dict[str, Any]:
         merged, out, gate = self._config.mixer_matrices(described)
-        num_normed, hidden = mixer.num_heads + mixer.num_kv_heads, self._config.hidden_size
+        hidden = self._config.hidden_size
+        num_normed = mixer.num_heads
+        if not mixer.borrows:
+            num_normed += mixer.num_kv_heads * (1 + mixer.value_norms)
         return {
             "qkv": self.normal(*merged),
             "qkv_bias": self.normal(merged[0]) if mixer.qkv_bias else None,
@@ -181,6 +227,24 @@ class _Draw:
             "sinks": torch.zeros(mixer.num_heads, dtype=torch.float32, device=self._device)
             if mixer.sinks
             else None,
+        }
+
+    def _latent(self, described: Layer, mixer: Latent, gain: float) -> dict[str, Any]:
+        merged, out, _, query_up, _ = self._config.mixer_matrices(described)
+        heads, rank, has_latent = mixer.num_heads, mixer.rank, mixer.query_rank > 0
+        return {
+            "qkv": self.normal(*merged),
+            "qkv_bias": None,
+            "qk_norm": None,
+            "out": self.normal(*out, gain=gain),
+            "out_bias": None,
+            "latent": LatentWeights(
+                norm=self.norms(rank),
+                key_up=self.normal(heads, mixer.plain_dim, rank, gain=_KEY_NORM),
+                value_up=self.normal(heads, mixer.value_dim, rank),
+                query_norm=self.norms(mixer.query_rank) if has_latent else None,
+                query_up=self.normal(*query_up, gain=_KEY_NORM) if has_latent else None,
+            ),
         }
 
     def _delta(self, described: Layer, mixer: DeltaRule, gain: float) -> dict[str, Any]:

@@ -9,12 +9,14 @@ import mmap
 import torch
 from torch import Tensor
 
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import Latent, ModelConfig
 
 
 class KvCache:
     """`layers` holds (keys, values) per layer with attention, each [blocks, block_size, KV, D],
-    contiguous; `memory` all of them, [layers, 2, blocks, block_size, KV, D].
+    contiguous; one that borrows has those of the layer that it reads. `memories` are all of them,
+    one for each kind of heads, [layers, 2, blocks, block_size, KV, D]. Of latent attention they are
+    [layers, 1, blocks, block_size, 1, D], where values are a part of the keys.
 
     Behind the `num_blocks` that the scheduler knows lies `dummy_block`, for rows that pad a step.
     """
@@ -28,23 +30,44 @@ class KvCache:
         dtype: torch.dtype,
     ) -> None:
         """All zeros. On a CPU a page takes the host's memory when it is first written."""
-        heads = config.attention
-        blocks = (num_blocks + 1, block_size, heads.num_kv_heads, heads.head_dim)
-        shape = len(config.attentions), 2, *blocks
-        if device.type == "cpu":
-            self.memory = _untouched(shape, dtype)
-        else:
-            self.memory = torch.zeros(shape, dtype=dtype, device=device)
+        owners = config.key_owners
+        makers = [place for place, owner in enumerate(owners) if place == owner]
+        memories = []
+        layers: dict[int, tuple[Tensor, Tensor]] = {}
+        for heads in config.head_sizes:
+            own = [place for place in makers if config.attentions[place].sizes == heads]
+            blocks = (num_blocks + 1, block_size, heads.num_kv_heads, heads.head_dim)
+            memory = _zeros((len(own), 1 if config.is_latent else 2, *blocks), dtype, device)
+            memories.append(memory)
+            for place, sides in zip(own, memory, strict=True):
+                mixer = config.attentions[place]
+                values = sides[0, ..., : mixer.rank] if isinstance(mixer, Latent) else sides[1]
+                layers[place] = sides[0], values
+        self.memories: tuple[Tensor, ...] = tuple(memories)
         self.num_blocks = num_blocks
         self.dummy_block = num_blocks
         self.block_size = block_size
-        self.layers: tuple[tuple[Tensor, Tensor], ...] = tuple(
-            (layer[0], layer[1]) for layer in self.memory
-        )
+        self.layers: tuple[tuple[Tensor, Tensor], ...] = tuple([layers[owner] for owner in owners])
+
+    @property
+    def memory(self) -> Tensor:
+        """That of a network whose layers all have the same heads."""
+        (memory,) = self.memories
+        return memory
+
+    def keys_of(self, kind: int) -> Tensor:
+        """The keys of some layer of a kind, in the order of `ModelConfig.head_sizes`."""
+        return self.memories[kind][0, 0]
 
     def num_bytes(self) -> int:
         """Bytes of all keys and values."""
-        return self.memory.nbytes
+        return sum([memory.nbytes for memory in self.memories])
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return _untouched(shape, dtype)
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _untouched(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

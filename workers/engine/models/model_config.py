@@ -4,6 +4,7 @@ Owns which models we run and what we say about the others. Must not know tensors
 """
 
 from pathlib import Path
+from typing import Final
 
 from protocol.errors import ConfigError
 from workers.engine.models.config_file import ConfigFile
@@ -12,6 +13,19 @@ from workers.engine.models.families import ARCHITECTURES, MODEL_TYPES
 from workers.model_dir import CONFIG_NAME, read_json
 
 __all__ = ["ModelConfig", "read_model_config"]
+
+_LACKING: Final = {
+    "deepseek_v32": "DeepSeek-V3.2 chooses keys by an index",
+    "deepseek_v4": "DeepSeek-V4 compresses its keys and chooses them by an index",
+    "glm_moe_dsa": "GLM-5 chooses keys by an index",
+    "glm5_next": "GLM-5 chooses keys by an index",
+    "kimi_k2": "Kimi K2, a DeepSeek-V3 of 384 experts, was compared with no reference",
+    "kimi_k25": "Kimi K2.5, a DeepSeek-V3 of 384 experts, was compared with no reference",
+    "kimi_linear": "Kimi Linear has recurrent layers of another kind",
+}
+"""What is like a family that runs, by model_type, and why it does not."""
+
+_ELSEWHERE: Final = 'serve it with another engine, as engine = "vllm"'
 
 
 def read_model_config(model_dir: Path) -> ModelConfig:
@@ -23,6 +37,8 @@ def read_model_config(model_dir: Path) -> ModelConfig:
         raise ConfigError(f"{path}: architectures is {architectures!r}, not a list of names")
     model_type = raw.get("model_type")
     describe = MODEL_TYPES.get(str(model_type))
+    if (lacking := _LACKING.get(str(model_type))) is not None:
+        raise ConfigError(f"{path}: {lacking}, which is not supported: {_ELSEWHERE}")
     unknown = [name for name in architectures if name not in ARCHITECTURES]
     if describe is None or unknown:
         raise ConfigError(f"{path}: {_unknown(unknown, model_type, is_known=describe is not None)}")
@@ -37,7 +53,4 @@ def _unknown(architectures: list[object], model_type: object, *, is_known: bool)
         what, known = f"model_type {model_type!r}", tuple(MODEL_TYPES)
     if architectures and not is_known:
         what += f" (model_type {model_type!r})"
-    return (
-        f"{what} is not supported: choose one of {', '.join(known)}, or serve it with another "
-        'engine, as engine = "vllm"'
-    )
+    return f"{what} is not supported: choose one of {', '.join(known)}, or {_ELSEWHERE}"

@@ -5,7 +5,8 @@ operation is an entry of `kernels`, and every tensor lies where the weights lie.
 """
 
 from copy import copy
-from itertools import count
+from dataclasses import replace
+from itertools import accumulate, count
 from typing import NamedTuple
 
 import torch
@@ -14,17 +15,28 @@ from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan, attend, prepared
 from kernels.delta_rule import GateProduct, mix, takes_product, verify
+from kernels.embed_rows import embed_rows
 from kernels.experts import mix as mix_experts
 from kernels.experts import route
+from kernels.latent import LATENT_EPS, LatentWeights
+from kernels.latent import attend as attend_latents
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
 from kernels.rms_norm import norm_add, rms_norm
 from kernels.silu_mul import sigmoid_mul
 from workers.engine.models.angles import cos_sin, query_scales
-from workers.engine.models.description import Attention, Dense, Experts, Gate, ModelConfig
+from workers.engine.models.description import (
+    Attention,
+    Dense,
+    Experts,
+    Gate,
+    Latent,
+    ModelConfig,
+    Rope,
+)
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.state_slots import StateStep
 from workers.engine.models.vocabulary import logits
-from workers.engine.models.weights import LayerWeights, ModelWeights
+from workers.engine.models.weights import LayerWeights, ModelWeights, SideInputs, SideWeights
 from workers.engine.parallel.ranks import Ranks
 
 
@@ -52,6 +64,9 @@ class _Attention(NamedTuple):
     window: int
     sees_ahead: bool
     query_scales: Tensor | None
+    query_size: int
+    kind: int
+    borrows: bool
 
 
 class Network:
@@ -78,26 +93,30 @@ class Network:
         self.weights = weights
         self.device = weights.embedding.device
         longest = window or config.max_position_embeddings
-        ropes = dict.fromkeys(mixer.rope for mixer in config.attentions)
-        head_dim = config.attention.head_dim
-        angles = {rope: cos_sin(rope, head_dim, longest).to(self.device) for rope in ropes}
-        scales = {rope: query_scales(rope, longest) for rope in ropes}
+        turns = dict.fromkeys(_turn(mixer) for mixer in config.attentions)
+        angles = {turn: cos_sin(*turn, longest).to(self.device) for turn in turns}
+        scales = {rope: query_scales(rope, longest) for rope, _ in turns}
         on_device = {
             rope: None if scale is None else scale.to(self.device) for rope, scale in scales.items()
         }
+        kinds = {sizes: kind for kind, sizes in enumerate(config.head_sizes)}
         self._attentions = [
             _Attention(
-                angles[mixer.rope],
-                mixer.scale,
-                mixer.window,
-                mixer.sees_ahead,
-                on_device[mixer.rope],
+                cos_sin=angles[_turn(mixer)],
+                scale=mixer.scale,
+                window=mixer.window,
+                sees_ahead=mixer.sees_ahead,
+                query_scales=on_device[mixer.rope],
+                query_size=mixer.query_size,
+                kind=kinds[mixer.sizes],
+                borrows=mixer.borrows,
             )
             if isinstance(mixer, Attention)
             else None
             for mixer in [layer.mixer for layer in config.layers]
         ]
         self._mlps = [layer.mlp for layer in config.layers]
+        self._sides = _side_parts(config)
         scale = torch.tensor(config.embedding_scale).to(weights.embedding.dtype)
         self.embedding_scale = float(scale)
 
@@ -109,20 +128,50 @@ class Network:
         # A copy of this.
         fewer._attentions = [self._attentions[index] for index in chosen]  # noqa: SLF001
         fewer._mlps = [self._mlps[index] for index in chosen]  # noqa: SLF001
+        fewer._sides = [self._sides[index] for index in chosen]  # noqa: SLF001
+        kinds = {sizes: kind for kind, sizes in enumerate(fewer.config.head_sizes)}
+        for at, index in enumerate(chosen):
+            mixer, attention = self.config.layers[index].mixer, self._attentions[index]
+            if isinstance(mixer, Attention) and attention is not None:
+                fewer._attentions[at] = attention._replace(kind=kinds[mixer.sizes])  # noqa: SLF001
         return fewer
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """Hidden states [T, hidden] of token ids [T]."""
+        """What `forward` starts from, of token ids [T]: hidden states [T, hidden], and behind them,
+        where layers have side inputs, what the tokens add to these.
+        """
         hidden = F.embedding(token_ids, self.weights.embedding)
-        return hidden if self.embedding_scale == 1.0 else hidden.mul_(self.embedding_scale)
+        hidden = hidden if self.embedding_scale == 1.0 else hidden.mul_(self.embedding_scale)
+        if self.weights.sides is None:
+            return hidden
+        own = F.embedding(token_ids, self.weights.sides.embedding)
+        return torch.cat((hidden, own.mul_(self._side_scale(self.weights.sides))), dim=1)
+
+    def embed_last(self, table_rows: Tensor, last_token: Tensor) -> Tensor:
+        """As `embed`, of the tokens `last_token[table_rows]`, int32 both."""
+        weights = self.weights
+        hidden = embed_rows(table_rows, last_token, weights.embedding, self.embedding_scale)
+        if weights.sides is None:
+            return hidden
+        scale = self._side_scale(weights.sides)
+        own = embed_rows(table_rows, last_token, weights.sides.embedding, scale)
+        return torch.cat((hidden, own), dim=1)
+
+    @staticmethod
+    def _side_scale(sides: SideInputs) -> float:
+        return _rounded(sides.norm.shape[0] ** 0.5, sides.embedding.dtype)
 
     def prepared(self, plan: PagedPlan, cache: KvCache) -> PagedPlan:
         """`plan` with what the kernels need, ahead of a `forward`."""
-        keys, _ = cache.layers[0]
-        return prepared(
-            plan, self.config.attention.num_heads, keys, self.weights.embedding.dtype,
-            is_scoped=self.config.is_scoped,
-        )  # fmt: skip
+        if self.config.is_latent:
+            return plan
+        dtype, is_scoped = self.weights.embedding.dtype, self.config.is_scoped
+        plans = [plan, *(plan.others or [plan] * (len(self.config.head_sizes) - 1))]
+        first, *others = [
+            prepared(each, sizes.num_heads, cache.keys_of(kind), dtype, is_scoped=is_scoped)
+            for kind, (each, sizes) in enumerate(zip(plans, self.config.head_sizes, strict=True))
+        ]
+        return replace(first, others=tuple(others)) if others else first
 
     def forward(
         self,
@@ -136,11 +185,12 @@ class Network:
         """The last hidden states [T, hidden], before the final norm. Writes keys and values, and
         moves on the `states` of a network with recurrent layers.
 
-        With `rows` int64 [S] returns those rows only, [S, hidden]. Then the last layer computes
-        only keys and values of the other rows; for a long prompt that saves 1 / 40 of the products.
-        May overwrite `hidden`.
+        `hidden` is what `embed` makes. With `rows` int64 [S] returns those rows only, [S, hidden].
+        Then the last layer computes only keys and values of the other rows; for a long prompt that
+        saves 1 / 40 of the products. May overwrite `hidden`.
         """
         last = self.weights.layers[-1]
+        hidden, sides = self._split(hidden)
         pages, slots = iter(cache.layers), count()
         for index, layer in enumerate(self.weights.layers):
             attention = self._attentions[index]
@@ -153,8 +203,11 @@ class Network:
                 if rows.shape[0] == 0:
                     return hidden[:0]
                 mixed, hidden = mixed.index_select(0, rows), hidden.index_select(0, rows)
+                sides = None if sides is None else sides.index_select(0, rows)
             hidden = self._added(hidden, mixed, layer.out, layer.out_bias, layer.mixer_out_norm)
             hidden = self._fed(hidden, layer, self._mlps[index])
+            if layer.side is not None and sides is not None:
+                hidden = self._beside(hidden, layer, layer.side, sides[:, self._sides[index]])
             if taps is not None:
                 taps.take(index, hidden)
         return hidden
@@ -168,10 +221,61 @@ class Network:
             hidden, layer.mlp_norm, eps, layer.gate_up, is_gelu=mlp.gate is Gate.GELU_TANH,
             invariant=invariant,
         )  # fmt: skip
-        return self._added(hidden, gated, layer.down, None, layer.mlp_out_norm)
+        scale = layer.scale if layer.side is None else None
+        return self._added(hidden, gated, layer.down, None, layer.mlp_out_norm, scale)
+
+    def _split(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Hidden states, and the side inputs of all layers: what the token adds and a normed
+        product of its embedding, together.
+        """
+        sides = self.weights.sides
+        if sides is None:
+            return hidden, None
+        size = self.config.hidden_size
+        hidden, own = hidden[:, :size].contiguous(), hidden[:, size:]
+        made = linear(hidden, sides.product, None, invariant=self.invariant)
+        made = made.mul_(_rounded(size**-0.5, made.dtype))
+        parts = made.view(made.shape[0], -1, sides.norm.shape[0])
+        normed = rms_norm(parts, sides.norm, self.config.rms_norm_eps).flatten(1)
+        return hidden, normed.add_(own).mul_(_rounded(2**-0.5, own.dtype))
+
+    def _beside(
+        self, hidden: Tensor, layer: LayerWeights, weights: SideWeights, side: Tensor
+    ) -> Tensor:
+        """`hidden` plus what the layer makes of its side input [T, width]."""
+        gates = linear(hidden, weights.gate, None, invariant=self.invariant)
+        gated = F.gelu(gates, approximate="tanh").mul_(side)
+        return self._added(hidden, gated, weights.out, None, weights.norm, layer.scale)
+
+    def _mixed_apart(self, hidden: Tensor, layer: LayerWeights, mlp: Experts) -> Tensor:
+        """A mixture that is `apart`, and the network beside it."""
+        eps, invariant, experts = self.config.rms_norm_eps, self.invariant, layer.experts
+        norms = layer.apart
+        assert experts is not None
+        assert norms is not None
+        assert experts.shared_gate_up is not None
+        assert experts.shared_down is not None
+        assert layer.mlp_out_norm is not None
+        gated = norm_swiglu(
+            hidden, layer.mlp_norm, eps, experts.shared_gate_up,
+            is_gelu=mlp.gate is Gate.GELU_TANH, invariant=invariant,
+        )  # fmt: skip
+        beside = linear(gated, experts.shared_down, None, invariant=invariant)
+        beside = rms_norm(beside, norms.behind_shared, eps)
+        routed = route(
+            rms_norm(hidden, norms.router, eps), experts, mlp.routing, invariant=invariant
+        )
+        made = mix_experts(
+            rms_norm(hidden, norms.before, eps), layer.gate_up, layer.down, experts, routed,
+            mlp.routing, mlp.activation, torch.zeros_like(hidden), invariant=invariant,
+        )  # fmt: skip
+        both = norm_add(made, norms.behind, eps, beside)
+        return norm_add(both, layer.mlp_out_norm, eps, hidden, layer.scale)
 
     def _mixed(self, hidden: Tensor, layer: LayerWeights, mlp: Experts) -> Tensor:
         """A mixture; the shared expert first."""
+        if mlp.apart:
+            return self._mixed_apart(hidden, layer, mlp)
         eps, invariant, experts = self.config.rms_norm_eps, self.invariant, layer.experts
         assert experts is not None
         normed = rms_norm(hidden, layer.mlp_norm, eps)
@@ -194,9 +298,10 @@ class Network:
         """Logits [rows, vocab] of last hidden states [rows, hidden], in their dtype."""
         weights, eps = self.weights, self.config.rms_norm_eps
         found = logits(hidden, weights.norm, eps, weights.head, invariant=self.invariant)
-        if self.ranks is None or found.shape[1] == self.config.vocab_size:
-            return found
-        return self.ranks.joined(found)
+        if self.ranks is not None and found.shape[1] != self.config.vocab_size:
+            found = self.ranks.joined(found)
+        cap = self.config.logit_cap
+        return found.div_(cap).tanh_().mul_(cap) if cap else found
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         """The final norm of last hidden states [rows, hidden], which a head or a pooling reads."""
@@ -211,22 +316,50 @@ class Network:
         pages: tuple[Tensor, Tensor],
     ) -> Tensor:
         eps, invariant = self.config.rms_norm_eps, self.invariant
-        angles, scale, window, sees_ahead, query_scales = attention
+        if layer.latent is not None:
+            return self._latent(hidden, layer, layer.latent, attention, plan, pages[0])
+        query_scales = attention.query_scales
+        if attention.kind and isinstance(plan, PagedPlan) and plan.others:
+            plan = plan.others[attention.kind - 1]
         qkv = norm_linear(
             hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias, invariant=invariant
         )
         if query_scales is not None:
             # Before the rotation, which is linear. Rows that pad a step have no position.
             rows = query_scales.index_select(0, plan.positions.clamp_min(0))
-            qkv[:, : self.config.attention.query_size].mul_(rows)
+            qkv[:, : attention.query_size].mul_(rows)
         mixed = attend(
-            qkv, layer.qk_norm, eps, angles, *pages, plan, scale=scale, window=window,
-            sees_ahead=sees_ahead, sinks=layer.sinks,
+            qkv, layer.qk_norm, eps, attention.cos_sin, *pages, plan, scale=attention.scale,
+            window=attention.window, sees_ahead=attention.sees_ahead, sinks=layer.sinks,
+            borrows=attention.borrows,
         )  # fmt: skip
         if layer.gate is None:
             return mixed
         gates = norm_linear(hidden, layer.input_norm, eps, layer.gate, invariant=invariant)
         return sigmoid_mul(mixed, gates)
+
+    def _latent(
+        self,
+        hidden: Tensor,
+        layer: LayerWeights,
+        weights: LatentWeights,
+        attention: _Attention,
+        plan: AttentionPlan | PagedPlan,
+        cache: Tensor,
+    ) -> Tensor:
+        made = norm_linear(
+            hidden, layer.input_norm, self.config.rms_norm_eps, layer.qkv, layer.qkv_bias,
+            invariant=self.invariant,
+        )  # fmt: skip
+        first = made.shape[1] - cache.shape[3]
+        queries, rows = made[:, :first].contiguous(), made[:, first:]
+        if weights.query_up is not None and weights.query_norm is not None:
+            queries = norm_linear(
+                queries, weights.query_norm, LATENT_EPS, weights.query_up, invariant=self.invariant
+            )
+        return attend_latents(
+            queries, rows, weights, attention.cos_sin, cache, plan, scale=attention.scale
+        )
 
     def _recurrent(
         self, hidden: Tensor, layer: LayerWeights, index: int, step: StateStep
@@ -254,14 +387,22 @@ class Network:
         return mixed
 
     def _added(
-        self, hidden: Tensor, x: Tensor, weight: Weight, bias: Tensor | None, norm: Tensor | None
+        self,
+        hidden: Tensor,
+        x: Tensor,
+        weight: Weight,
+        bias: Tensor | None,
+        norm: Tensor | None,
+        scale: Tensor | None = None,
     ) -> Tensor:
-        """`hidden` plus the product of x, which is normed first if there is a `norm`."""
+        """`hidden` plus the product of x, which is normed first if there is a `norm`; where the
+        layer ends there may be a `scale` of its result, behind a norm.
+        """
         if norm is None:
             residual = self._once(hidden)
             return self._summed(linear_add(x, weight, residual, bias, invariant=self.invariant))
         branch = self._summed(linear(x, weight, bias, invariant=self.invariant))
-        return norm_add(branch, norm, self.config.rms_norm_eps, hidden)
+        return norm_add(branch, norm, self.config.rms_norm_eps, hidden, scale)
 
     def _once(self, residual: Tensor) -> Tensor:
         """What this rank adds its part of a product to: the residual at the first rank, else 0."""
@@ -272,3 +413,21 @@ class Network:
     def _summed(self, part: Tensor) -> Tensor:
         """The sum of all ranks' parts."""
         return part if self.ranks is None else self.ranks.add(part)
+
+
+def _turn(mixer: Attention) -> tuple[Rope, int]:
+    """A rotation, and the dimensions of what it turns."""
+    return mixer.rope, mixer.rope.dim if isinstance(mixer, Latent) else mixer.head_dim
+
+
+def _side_parts(config: ModelConfig) -> list[slice]:
+    """Where each layer's numbers are in a row of side inputs."""
+    ends = list(accumulate([layer.side_width for layer in config.layers]))
+    return [
+        slice(end - layer.side_width, end) for end, layer in zip(ends, config.layers, strict=True)
+    ]
+
+
+def _rounded(factor: float, dtype: torch.dtype) -> float:
+    """The factor as the reference has it, a tensor of the rows' dtype."""
+    return float(torch.tensor(factor).to(dtype))

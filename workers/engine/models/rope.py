@@ -37,6 +37,14 @@ def read_rope(
     kind = _kind(stated)
     base = stated if stated.raw.get("rope_theta") else file
     share = stated if stated.raw.get("partial_rotary_factor") else file
+    if kind is RopeKind.PROPORTIONAL:
+        return Rope(
+            dim=head_dim,
+            theta=base.number("rope_theta", theta),
+            kind=kind,
+            factor=stated.number("factor", 1.0),
+            pairs=int(stated.number("partial_rotary_factor", 1.0) * head_dim // 2),
+        )
     dim = int(head_dim * share.number("partial_rotary_factor", 1.0))
     if dim % 2 or not 0 < dim <= head_dim:
         raise file.lacks(f"a rotation of {dim} of {head_dim} dimensions")

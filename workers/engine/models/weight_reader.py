@@ -5,7 +5,6 @@ and the head, the description the names of tensors. Must not know files (`checkp
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -13,10 +12,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kernels.delta_rule import DeltaSizes, DeltaWeights
+from kernels.delta_rule import DeltaWeights
 from kernels.experts import ExpertWeights
-from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, dequantise
-from kernels.int4 import Int4Weight, in_order
+from kernels.fp8 import BLOCK, FP8, Fp8Weight
+from kernels.int4 import Int4Weight
+from kernels.latent import LatentWeights
 from kernels.linear import Weight
 from kernels.mxfp4 import GROUP, Mxfp4Weight
 from protocol.errors import ConfigError
@@ -33,14 +33,23 @@ from workers.engine.load.int4_formats import (
     widened,
 )
 from workers.engine.load.quantize import Stored
-from workers.engine.models.angles import turned_order
 from workers.engine.models.description import (
     Attention,
     DeltaRule,
     Dense,
     Experts,
+    Latent,
     Layer,
     ModelConfig,
+)
+from workers.engine.models.row_orders import (
+    by_kind,
+    gates_first,
+    in_turned_order,
+    interleaved_rows,
+    rows_of,
+    scales_shape,
+    wide_form,
 )
 from workers.engine.models.tensor_names import (
     EMBEDDING,
@@ -51,7 +60,14 @@ from workers.engine.models.tensor_names import (
     prefix_of,
 )
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
-from workers.engine.models.weights import LayerWeights, ModelWeights, with_narrow_norms
+from workers.engine.models.weights import (
+    ApartNorms,
+    LayerWeights,
+    ModelWeights,
+    SideInputs,
+    SideWeights,
+    with_narrow_norms,
+)
 
 _INT4: Final[dict[Stored, tuple[str, Format]]] = {
     Stored.INT4_AWQ: (".qweight", read_awq),
@@ -123,11 +139,23 @@ class WeightReader:
         embedding, head = vocabulary.changed(embedding, whole)
         del whole  # before the layers need its memory
         layers = self.layers(prefix)
+        sides = self._side_inputs(prefix)
         norm = norm_before(head, self._norm(f"{prefix}norm", hidden), self._dtype)
         self.settle()
         self._report_widened()
         is_on_host = vocabulary.moves(self._device)
-        return ModelWeights(embedding, layers, norm, head, is_on_host)
+        return ModelWeights(embedding, layers, norm, head, is_on_host, sides)
+
+    def _side_inputs(self, prefix: str) -> SideInputs | None:
+        """What makes the side inputs of layers, all in 16 bits."""
+        config, names = self._config, self._config.names
+        if not (width := config.side_width):
+            return None
+        return SideInputs(
+            self._wide(width, (prefix + names.side_embedding, config.side_vocab)),
+            self._wide(config.hidden_size, (prefix + names.side_in, width)),
+            self._norm(prefix + names.side_in_norm, config.layers[0].side_width),
+        )
 
     def layers(self, prefix: str) -> tuple[LayerWeights, ...]:
         """All layers, whose tensors begin with `prefix`."""
@@ -139,8 +167,8 @@ class WeightReader:
             is_moved = isinstance(mixer, Attention) and (mixer.is_partial or mixer.out_gate)
             if self._change is not None or is_moved:
                 self.settle()
-                if isinstance(mixer, Attention):
-                    layer = _in_order(layer, mixer, self._dtype)
+                if isinstance(mixer, Attention) and not isinstance(mixer, Latent):
+                    layer = in_turned_order(layer, mixer, self._dtype)
             layer = layer if self._change is None else self._change(layer)
             layers.append(with_narrow_norms(layer, self._dtype))
         return tuple(layers)
@@ -216,6 +244,8 @@ class WeightReader:
         names, mixer, hidden = self._config.names, described.mixer, self._config.hidden_size
         if isinstance(mixer, DeltaRule):
             mixed = self._delta(prefix, mixer)
+        elif isinstance(mixer, Latent):
+            mixed = self._latent(prefix, mixer)
         else:
             mixed = self._attention(prefix, mixer)
         mlp = self._dense if isinstance(described.mlp, Dense) else self._mixture
@@ -226,6 +256,18 @@ class WeightReader:
             mixer_out_norm=self._branch_norm(prefix, names.mixer_out_norm, described),
             mlp_norm=self._norm(prefix + names.mlp_norm, hidden),
             mlp_out_norm=self._branch_norm(prefix, names.mlp_out_norm, described),
+            side=self._side(prefix, described),
+            scale=self._take(prefix + names.scale, 1) if described.scaled else None,
+        )
+
+    def _side(self, prefix: str, described: Layer) -> SideWeights | None:
+        names, hidden = self._config.names, self._config.hidden_size
+        if not (width := described.side_width):
+            return None
+        return SideWeights(
+            self._product(hidden, (prefix + names.side_gate, width)),
+            self._product(width, (prefix + names.side_out, hidden)),
+            self._norm(prefix + names.side_norm, hidden),
         )
 
     def _dense(self, prefix: str, described: Layer) -> dict[str, Any]:
@@ -243,11 +285,19 @@ class WeightReader:
     def _attention(self, prefix: str, mixer: Attention) -> dict[str, Any]:
         """What an attention has of a layer. Output gates are still among the queries' rows."""
         names, hidden = self._config.names, self._config.hidden_size
-        query, key = mixer.query_size, mixer.num_kv_heads * mixer.head_dim
-        sides = [query * (1 + mixer.out_gate), key, key]
-        if len(names.qkv) == 1:
+        query, key, value = mixer.side_rows
+        sides = [query * (1 + mixer.out_gate), key, value]
+        modules = names.qkv
+        if len(modules) == 1:
             sides = [sum(sides)]
-        qkv = [(prefix + name, rows) for name, rows in zip(names.qkv, sides, strict=True)]
+        elif mixer.keys_are_values:
+            modules = *modules[:2], modules[1]
+        qkv = [(prefix + name, rows) for name, rows in zip(modules, sides, strict=True) if rows]
+        if mixer.borrows:  # published files may hold what no layer reads
+            unread = [f"{prefix}{name}." for name in (*modules[1:], names.k_norm, names.v_norm)]
+            self._taken |= {
+                each for each in self._checkpoint.names if each.startswith(tuple(unread))
+            }
         biases = ((f"{name}.bias", (rows,)) for name, rows in qkv)
         return {
             "qkv": self._product(hidden, *qkv),
@@ -258,6 +308,38 @@ class WeightReader:
             "sinks": self._take(prefix + names.sinks, mixer.num_heads, dtype=torch.float32)
             if mixer.sinks
             else None,
+        }
+
+    def _latent(self, prefix: str, mixer: Latent) -> dict[str, Any]:
+        """What latent attention has of a layer."""
+        names, hidden, heads = self._config.names, self._config.hidden_size, mixer.num_heads
+        first, cached, _ = mixer.side_rows
+        maker = names.query_down if mixer.query_rank else names.qkv[0]
+        qkv = self._product(hidden, (prefix + maker, first), (prefix + names.latent_down, cached))
+        made = heads * (mixer.plain_dim + mixer.value_dim)
+        up = self._wide(mixer.rank, (prefix + names.latent_up, made))
+        norm = self._norm(prefix + names.latent_norm, mixer.rank)
+        query_norm = query_up = None
+        if mixer.query_rank:
+            query_norm = self._norm(prefix + names.query_norm, mixer.query_rank)
+            query_up = self._product(mixer.query_rank, (prefix + names.query_up, mixer.query_rows))
+        self.settle()
+        if mixer.interleaved:
+            queries, tail = interleaved_rows(mixer)
+            own = torch.arange(first) if mixer.query_rank else queries
+            rows = torch.cat((own, first + tail)).to(self._device)
+            qkv = rows_of(qkv, rows, self._dtype)
+            if query_up is not None:
+                query_up = rows_of(query_up, queries.to(self._device), self._dtype)
+        heads_up, plain = up.view(heads, -1, mixer.rank), mixer.plain_dim
+        ups = heads_up[:, :plain].contiguous(), heads_up[:, plain:].contiguous()
+        return {
+            "qkv": qkv,
+            "qkv_bias": None,
+            "qk_norm": None,
+            "out": self._product(mixer.query_size, (prefix + names.out, hidden)),
+            "out_bias": None,
+            "latent": LatentWeights(norm, *ups, query_norm, query_up),
         }
 
     def _delta(self, prefix: str, mixer: DeltaRule) -> dict[str, Any]:
@@ -271,8 +353,8 @@ class WeightReader:
             qkv = self._product(hidden, (at + names.delta_in[0], columns + values))
             gate = self._wide(hidden, (at + names.delta_gates[0], 2 * heads))
             self.settle()
-            of_products, of_gates = _by_kind(sizes)
-            qkv = _rows_of(qkv, of_products.to(self._device), self._dtype)
+            of_products, of_gates = by_kind(sizes)
+            qkv = rows_of(qkv, of_products.to(self._device), self._dtype)
             gate = gate[of_gates.to(self._device)]
         else:
             sides = zip(names.delta_in, (columns, values), strict=True)
@@ -297,6 +379,7 @@ class WeightReader:
         """What a mixture has of a layer. Experts are tensors of their own, or all in one."""
         mlp, names, hidden = described.mlp, self._config.names, self._config.hidden_size
         assert isinstance(mlp, Experts)
+        apart = None
         count, at = mlp.num_experts, f"{prefix}{names.experts}."
         if self._is_fused(f"{at}{names.fused_gate_up}"):
             gate_up = self._fused(f"{at}{names.fused_gate_up}", count, 2 * mlp.width, hidden)
@@ -316,10 +399,20 @@ class WeightReader:
             sides = self._take(f"{at}{names.fused_gate_up}_bias", count, 2 * mlp.width)
             experts = experts._replace(
                 router_bias=self._take(f"{router}.bias", count),
-                gate_up_bias=sides[:, _gates_first(2 * mlp.width)] if names.alternate else sides,
+                gate_up_bias=sides[:, gates_first(2 * mlp.width)] if names.alternate else sides,
                 down_bias=self._take(f"{at}{names.fused_down}_bias", count, hidden),
             )
-        return {"gate_up": gate_up, "down": down, "experts": experts}
+        if mlp.apart:
+            scales = self._take(prefix + names.expert_scales, count, dtype=torch.float32)
+            experts = experts._replace(scales=scales)
+            own = self._take(prefix + names.router_norm, hidden, dtype=torch.float32)
+            apart = ApartNorms(
+                own.mul_(hidden**-0.5),
+                self._norm(prefix + names.experts_norm, hidden),
+                self._norm(prefix + names.experts_out_norm, hidden),
+                self._norm(prefix + names.shared_out_norm, hidden),
+            )
+        return {"gate_up": gate_up, "down": down, "experts": experts, "apart": apart}
 
     def _gated(self, starts: list[str], width: int) -> tuple[Weight, Weight]:
         """The stacks of gated networks whose modules' names follow one of `starts` each."""
@@ -339,13 +432,13 @@ class WeightReader:
             turned = self._checkpoint.read(name, (count, depth, num_rows)).mT
             self._taken.add(name)
             if name.endswith(names.fused_gate_up):
-                turned = turned[:, _gates_first(num_rows)]
+                turned = turned[:, gates_first(num_rows)]
             return turned.reshape(stack, depth).to(self._device, self._dtype, copy=True)
         if not self._has_scales(name):
             return self._merge((name, shape)).view(stack, depth)
         values = self._merge((name, shape), dtype=FP8).view(stack, depth)
         scales = self._merge(
-            (name + stored.fused_scale_suffix, (count, *_scales_shape(stored, num_rows, depth))),
+            (name + stored.fused_scale_suffix, (count, *scales_shape(stored, num_rows, depth))),
             dtype=torch.float32,
         ).flatten(0, 1)
         return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
@@ -361,7 +454,7 @@ class WeightReader:
         powers = self._checkpoint.read(name + _SCALES, (count, num_rows, groups))
         self._taken |= {name + _BLOCKS, name + _SCALES}
         if names.alternate and name.endswith(names.fused_gate_up):
-            order = _gates_first(num_rows)
+            order = gates_first(num_rows)
             pairs, powers = pairs[:, order], powers[:, order]
         stack = count * num_rows
         on_device = [
@@ -375,12 +468,16 @@ class WeightReader:
         return stored.is_fp8 and name + stored.fused_scale_suffix in self._checkpoint.names
 
     def _head_norms(self, prefix: str, mixer: Attention) -> Tensor:
-        """One row per head: queries, then keys."""
-        query, key = [
-            self._norm(prefix + name, mixer.head_dim)
-            for name in (self._config.names.q_norm, self._config.names.k_norm)
-        ]
-        return torch.cat((query.expand(mixer.num_heads, -1), key.expand(mixer.num_kv_heads, -1)))
+        """One row per head: queries, then keys, then ones for values that are normed."""
+        names = self._config.names
+        query = self._norm(prefix + names.q_norm, mixer.head_dim)
+        parts = [query.expand(mixer.num_heads, -1)]
+        if not mixer.borrows:
+            key = self._norm(prefix + names.k_norm, mixer.head_dim)
+            parts.append(key.expand(mixer.num_kv_heads, -1))
+            if mixer.value_norms:
+                parts.append(torch.ones_like(parts[-1]))
+        return torch.cat(parts)
 
     def _branch_norm(self, prefix: str, name: str, described: Layer) -> Tensor | None:
         if not described.branch_norms:
@@ -406,7 +503,7 @@ class WeightReader:
         for name, num_rows in modules:
             self._check_fp8(name, num_rows, is_last=name == modules[-1][0])
         values = self._merge(*weights, dtype=FP8)
-        shapes = [_scales_shape(stored, num_rows, depth) for _, num_rows in modules]
+        shapes = [scales_shape(stored, num_rows, depth) for _, num_rows in modules]
         suffixed = [name + stored.scale_suffix for name, _ in modules]
         scales = self._merge(*zip(suffixed, shapes, strict=True), dtype=torch.float32)
         return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
@@ -443,7 +540,7 @@ class WeightReader:
             return self._merge(*((f"{name}.weight", (rows, depth)) for name, rows in modules))
         parts = [self._product(depth, module) for module in modules]
         self.settle()
-        return torch.cat([_dense(part, self._dtype) for part in parts])
+        return torch.cat([wide_form(part, self._dtype) for part in parts])
 
     def _check_fp8(self, name: str, num_rows: int, *, is_last: bool) -> None:
         """Check a module that has scales, or whose neighbours in a merged matrix have some."""
@@ -494,77 +591,3 @@ class WeightReader:
         self._taken.add(name)
         # copy=True: what safetensors gives may be a view of the mapped file.
         return tensor.to(self._device, dtype or self._dtype, copy=True)
-
-
-def _in_order(layer: LayerWeights, mixer: Attention, dtype: torch.dtype) -> LayerWeights:
-    """The layer with the rows of queries and keys as rotations of a part of a head want them, and
-    output gates, which lie behind the queries of their head, by themselves.
-    """
-    order = turned_order(mixer.rope, mixer.head_dim)
-    if order is None and not mixer.out_gate:
-        return layer
-    inside = torch.arange(mixer.head_dim)
-    turned = inside if order is None else order
-    query_step = mixer.head_dim * (1 + mixer.out_gate)
-    queries = torch.arange(mixer.num_heads).unsqueeze(1) * query_step
-    keys = torch.arange(2 * mixer.num_kv_heads).unsqueeze(1) * mixer.head_dim
-    keys += mixer.num_heads * query_step
-    first, last = keys.chunk(2)
-    device = layer.input_norm.device
-    parts = queries + turned, first + turned, last + inside
-    rows = torch.cat([part.flatten() for part in parts]).to(device)
-    gates = (queries + mixer.head_dim + inside).flatten().to(device)
-    return replace(
-        layer,
-        qkv=_rows_of(layer.qkv, rows, dtype),
-        gate=_rows_of(layer.qkv, gates, dtype) if mixer.out_gate else None,
-        qkv_bias=None if layer.qkv_bias is None else layer.qkv_bias[rows],
-        qk_norm=None if layer.qk_norm is None else layer.qk_norm[:, turned.to(device)],
-    )
-
-
-def _rows_of(weight: Weight, rows: Tensor, dtype: torch.dtype) -> Weight:
-    """These rows; in `dtype` where scales by block would have to move with them."""
-    if isinstance(weight, Tensor):
-        return weight[rows]
-    if isinstance(weight, Int4Weight):
-        return weight.rows(rows)
-    if isinstance(weight, DualWeight):
-        raise TypeError("rows are ordered before they are quantised")
-    if isinstance(weight, Fp8Weight) and weight.is_blocked:
-        return dequantise(weight, dtype)[rows]
-    return weight.rows(rows)
-
-
-def _dense(weight: Weight, dtype: torch.dtype) -> Tensor:
-    """The matrix in `dtype`, its columns in the checkpoint's order."""
-    if isinstance(weight, Int4Weight):
-        return in_order(weight, dtype)
-    if isinstance(weight, DualWeight | Mxfp4Weight):
-        raise TypeError("weights are widened before they are doubled, and experts are not")
-    return dequantise(weight, dtype) if isinstance(weight, Fp8Weight) else weight
-
-
-def _by_kind(sizes: DeltaSizes) -> tuple[Tensor, Tensor]:
-    """Where the rows of queries, keys, values and z are, and those of b and a, where both lie by
-    key head.
-    """
-    group = sizes.num_value_heads // sizes.num_key_heads
-    values = group * sizes.value_dim
-    orders = []
-    for parts in ([sizes.key_dim, sizes.key_dim, values, values], [group, group]):
-        rows = torch.arange(sizes.num_key_heads * sum(parts)).view(sizes.num_key_heads, -1)
-        orders.append(torch.cat([part.flatten() for part in torch.split(rows, parts, dim=1)]))
-    return orders[0], orders[1]
-
-
-def _gates_first(num_rows: int) -> Tensor:
-    """The order of rows that alternate, gates and ups, with the gates first."""
-    return torch.arange(num_rows).view(-1, 2).t().flatten()
-
-
-def _scales_shape(stored: Stored, num_rows: int, depth: int) -> tuple[int, int]:
-    """The shape of one module's scales in the checkpoint."""
-    if stored is Stored.FP8_ROWS:
-        return num_rows, 1
-    return -(-num_rows // BLOCK), -(-depth // BLOCK)

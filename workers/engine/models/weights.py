@@ -7,6 +7,7 @@ checkpoints (`weight_reader.py`), nor how weights are used.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,39 @@ from kernels.delta_rule import DeltaWeights
 from kernels.experts import ExpertWeights
 from kernels.fp8 import DualWeight, Fp8Weight, quantize_weight
 from kernels.int4 import GROUPS, Int4Weight, quantize
+from kernels.latent import LatentWeights
 from kernels.linear import Weight
+
+
+class ApartNorms(NamedTuple):
+    """Norms [hidden] around a mixture that is `apart`: before the router, float32, before experts,
+    behind them, and behind the shared one. `mlp_norm` is before the shared one.
+    """
+
+    router: Tensor
+    before: Tensor
+    behind: Tensor
+    behind_shared: Tensor
+
+
+class SideWeights(NamedTuple):
+    """What a layer makes of its side input: gates [width, hidden], `out` [hidden, width] and the
+    norm behind it.
+    """
+
+    gate: Weight
+    out: Weight
+    norm: Tensor
+
+
+class SideInputs(NamedTuple):
+    """What makes the side inputs of all layers, N numbers together: an embedding [vocab, N], a
+    product [N, hidden] of the embedded token, and the norm of each layer's part of it.
+    """
+
+    embedding: Tensor
+    product: Tensor
+    norm: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +66,11 @@ class LayerWeights:
     `gate` [H D, hidden] makes attention's output gates. A layer of the delta rule has `delta`; its
     `qkv` also has the rows of z, and its `gate` [2 HV, hidden], of b and a, is never quantised,
     because a row's gates affect all later rows. `sinks` float32 [H] are scores of heads.
+
+    A layer that borrows keys has queries alone in `qkv`; where values are normed `qk_norm` has rows
+    for their heads too. `apart` are the norms of a mixture that is so. `side` makes something of
+    the side input. `scale` [1] multiplies the layer's result. Latent attention has `latent`; its
+    `qkv` makes queries, or their latents, and behind them what is cached.
     """
 
     input_norm: Tensor
@@ -50,6 +88,10 @@ class LayerWeights:
     delta: DeltaWeights | None = None
     experts: ExpertWeights | None = None
     sinks: Tensor | None = None
+    apart: ApartNorms | None = None
+    side: SideWeights | None = None
+    scale: Tensor | None = None
+    latent: LatentWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +105,7 @@ class ModelWeights:
     norm: Tensor
     head: Weight
     is_on_host: bool = False
+    sides: SideInputs | None = None
 
     def num_bytes(self) -> int:
         """Bytes of all weights on the device; a tied head counts once."""
@@ -101,16 +144,19 @@ class ModelWeights:
 
     def _tensors(self) -> Iterator[Weight]:
         yield from (self.embedding, self.norm, self.head)
+        yield from self.sides or ()
         yield from self._of_layers()
 
     def _of_layers(self) -> Iterator[Weight]:
         for layer in self.layers:
             for name in LayerWeights.__slots__:
                 found = getattr(layer, name)
-                if isinstance(found, DeltaWeights):
+                if isinstance(found, DeltaWeights | ApartNorms | SideWeights):
                     yield from found
                 elif isinstance(found, ExpertWeights):
                     yield from found.tensors()
+                elif isinstance(found, LatentWeights):
+                    yield from (each for each in found if each is not None)
                 elif found is not None:
                     yield found
 
@@ -174,6 +220,8 @@ def with_products(layer: LayerWeights, change: Callable[[Weight], Weight]) -> La
         down=change(layer.down),
         gate=layer.gate if layer.gate is None or layer.delta else change(layer.gate),
         experts=_with_shared(layer.experts, change),
+        side=_with_side(layer.side, change),
+        latent=_with_latent(layer.latent, change),
     )
 
 
@@ -185,6 +233,20 @@ def _with_shared(
     return experts._replace(
         shared_gate_up=change(experts.shared_gate_up), shared_down=change(experts.shared_down)
     )
+
+
+def _with_latent(
+    latent: LatentWeights | None, change: Callable[[Weight], Weight]
+) -> LatentWeights | None:
+    if latent is None or latent.query_up is None:
+        return latent
+    return latent._replace(query_up=change(latent.query_up))
+
+
+def _with_side(side: SideWeights | None, change: Callable[[Weight], Weight]) -> SideWeights | None:
+    if side is None:
+        return None
+    return side._replace(gate=change(side.gate), out=change(side.out))
 
 
 def _quantised(weight: Weight) -> Weight:

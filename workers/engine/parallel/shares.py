@@ -47,6 +47,12 @@ class Share:
 
 def config_of(config: ModelConfig, share: Share) -> ModelConfig:
     """The network of one rank. Raises `ConfigError` naming what the ranks do not divide."""
+    is_uncut = any(mixer.value_norms or mixer.borrows for mixer in config.attentions)
+    if config.is_latent or is_uncut:
+        raise ConfigError(
+            f"tensor_parallel does not cut {config.family} yet: leave it out, and take a card that "
+            "holds the model, or weights in 8 or 4 bits"
+        )
     layers = {layer: _layer_config(layer, share.count) for layer in set(config.layers)}
     return msgspec.structs.replace(config, layers=tuple([layers[each] for each in config.layers]))
 

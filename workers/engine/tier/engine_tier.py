@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, final
 
 import msgspec
 import torch
+from torch import Tensor
 
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.state_slots import StateSlots
@@ -43,7 +44,7 @@ class Memories(NamedTuple):
 
     def identity(self, model: bytes) -> bytes:
         """A hash of what a page means: the `model`, and the shapes and dtypes of these memories."""
-        shapes = [_shape(cache) for cache in self.caches]
+        shapes = [_shape(memory) for cache in self.caches for memory in cache.memories]
         if self.kept is not None:
             shapes += _shapes(self.kept.running)
         return hashlib.sha256(model + msgspec.json.encode(shapes)).digest()
@@ -105,9 +106,9 @@ def card_bytes(page_bytes: int) -> int:
     return staging_bytes(page_bytes)
 
 
-def _shape(cache: KvCache) -> tuple[str, list[int]]:
-    layers, pair, _, *block = cache.memory.shape
-    return str(cache.memory.dtype), [layers, pair, *block]
+def _shape(memory: Tensor) -> tuple[str, list[int]]:
+    layers, sides, _, *block = memory.shape
+    return str(memory.dtype), [layers, sides, *block]
 
 
 def _shapes(slots: StateSlots) -> Sequence[tuple[str, list[int]]]:

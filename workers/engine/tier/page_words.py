@@ -50,7 +50,9 @@ class PageWords:
     def __init__(
         self, caches: Sequence[KvCache], states: StateSlots | None, running: StateSlots | None
     ) -> None:
-        self._blocks = [_words(cache) for cache in caches if cache.num_bytes()]
+        self._blocks = [
+            _words(memory) for cache in caches for memory in cache.memories if memory.nbytes
+        ]
         self._states, self._running = states, running
         self.block_bytes = sum(words.shape[0] * words.shape[2] * WORD for words in self._blocks)
         self.state_bytes = 0
@@ -120,10 +122,10 @@ def used_bytes(parts: Sequence[Part]) -> int:
     return max([part.at + part.memory.nbytes for part in parts], default=0)
 
 
-def _words(cache: KvCache) -> Tensor:
-    """The keys and values as int64 [layers x 2, blocks, words of a block]."""
-    layers, pair, blocks, *_ = cache.memory.shape
-    return cache.memory.view(layers * pair, blocks, -1).view(torch.int64)
+def _words(memory: Tensor) -> Tensor:
+    """Keys and values as int64 [layers x sides, blocks, words of a block]."""
+    layers, sides, blocks, *_ = memory.shape
+    return memory.view(layers * sides, blocks, -1).view(torch.int64)
 
 
 def _flat(slots: StateSlots, slot: int) -> list[Tensor]:

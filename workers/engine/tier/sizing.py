@@ -41,7 +41,7 @@ def open_tier(config: WorkerConfig, runner: Runner, fd: int | None, report: Repo
     `ConfigError` if what the configuration asks for does not fit.
     """
     wanted, cache = config.host_cache_bytes, runner.cache
-    device = cache.memory.device
+    device = cache.memories[0].device
     drafter = runner.drafter
     caches = (cache,) if drafter is None or drafter.cache is None else (cache, drafter.cache)
     memories = Memories(caches, runner.kept)

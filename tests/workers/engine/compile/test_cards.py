@@ -27,6 +27,10 @@ CASES = [
     *((arch, "dummy:qwen3-8b", ("quantization=int4",)) for arch in (80, 86, 120)),
     (86, "dummy:qwen3-30b-a3b", ()),
     (120, "dummy:gpt-oss-20b", ()),
+    *((arch, "dummy:gemma-4-31b", ()) for arch in (86, 120)),
+    (86, "dummy:gemma-4-26b-a4b", ()),
+    (120, "dummy:gemma-4-e4b", ()),
+    *((arch, "dummy:glm-4.7-flash", ()) for arch in (86, 120)),
     (86, "dummy:qwen3.6-27b", ("quantization=int4", "head=int4", "embedding=host")),
     (120, "dummy:qwen3.6-27b", ("quantization=int4", "head=fp8", "speculation=auto")),
 ]

@@ -9,11 +9,21 @@ from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.description import ModelConfig
-from workers.engine.models.families import gemma3, gpt_oss, llama, phi3, qwen, qwen3_5, qwen3_moe
+from workers.engine.models.families import (
+    deepseek,
+    gemma3,
+    gemma4,
+    gpt_oss,
+    llama,
+    phi3,
+    qwen,
+    qwen3_5,
+    qwen3_moe,
+)
 
 __all__ = ["ARCHITECTURES", "FAMILIES", "MODEL_TYPES"]
 
-FAMILIES: Final = (qwen, qwen3_moe, llama, gemma3, phi3, qwen3_5, gpt_oss)
+FAMILIES: Final = (qwen, qwen3_moe, llama, gemma3, gemma4, phi3, qwen3_5, gpt_oss, deepseek)
 
 MODEL_TYPES: Final[dict[str, Callable[[ConfigFile], ModelConfig]]] = {
     model_type: family.describe for family in FAMILIES for model_type in family.MODEL_TYPES

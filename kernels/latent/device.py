@@ -1,0 +1,309 @@
+"""Latent attention on the card: rows in the absorbed form, long segments in the plain one.
+
+Owns the kernels that write what is cached, that attend for single rows, and that merge rows which
+were cut, and their launches. A program of the second serves some heads of one row over a part of
+its cached tokens: a latent is read once for all of them, as key and as value. It turns its queries
+by itself. Segments that the host knows, and that are long enough, go by torch in the plain form; in
+a captured step, whose segments change at every replay, all rows are single ones.
+"""
+
+from functools import cache as cached
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.attention.config import MULTIPROCESSORS
+from kernels.attention.device import dot_type, to_cache
+from kernels.attention.plan import PagedPlan
+from kernels.attention.reference import rope
+from kernels.choose import is_card, shared_bytes
+from kernels.latent.reference import LATENT_EPS, cached_rows, plain_form
+from kernels.latent.shapes import LatentWeights
+from kernels.launch import Launch, scratch
+
+_LOG2_E: Final = 1.4426950408889634
+_MOST_PARTS: Final = 64
+_HEADS: Final = 32
+"""Of a program at most: its sums are so many rows of float32."""
+_WIDE_TILE_BYTES: Final = 110 * 1024
+"""Of shared memory that a program with tiles of 32 tokens takes, for latents of 512."""
+
+
+@triton.jit(do_not_specialize=["table_width", "row_stride"])
+def _write_kernel(
+    rows_ptr, norm_ptr, cos_sin_ptr, cache_ptr, positions_ptr, table_rows_ptr, tables_ptr,
+    table_width, row_stride, eps, RANK: tl.constexpr, TURNED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, RANK_PAD: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    """One row's latent, normed, and its key, turned, to their slot."""
+    row = tl.program_id(0)
+    position = tl.load(positions_ptr + row)
+    if position < 0:
+        return
+    table = tl.load(table_rows_ptr + row).to(tl.int64) * table_width
+    block = tl.load(tables_ptr + table + position // BLOCK_SIZE).to(tl.int64)
+    out = cache_ptr + (block * BLOCK_SIZE + position % BLOCK_SIZE) * (RANK + TURNED)
+    rows_ptr += row.to(tl.int64) * row_stride
+    dtype = rows_ptr.dtype.element_ty
+    columns = tl.arange(0, RANK_PAD)
+    latent = tl.load(rows_ptr + columns, mask=columns < RANK, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(latent * latent, 0) / RANK + eps)
+    weight = tl.load(norm_ptr + columns, mask=columns < RANK, other=0.0).to(tl.float32)
+    latent = ((latent * scale).to(dtype).to(tl.float32) * weight).to(dtype).to(tl.float32)
+    tl.store(out + columns, to_cache(latent, cache_ptr.dtype.element_ty), mask=columns < RANK)
+    pairs = tl.arange(0, HALF)
+    inside = pairs < TURNED // 2
+    first = tl.load(rows_ptr + RANK + pairs, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(rows_ptr + RANK + TURNED // 2 + pairs, mask=inside, other=0.0).to(tl.float32)
+    angles = cos_sin_ptr + position.to(tl.int64) * TURNED
+    cos = tl.load(angles + pairs, mask=inside, other=0.0)
+    sin = tl.load(angles + TURNED // 2 + pairs, mask=inside, other=0.0)
+    low = (first * cos - second * sin).to(dtype).to(tl.float32)
+    high = (second * cos + first * sin).to(dtype).to(tl.float32)
+    out += RANK
+    tl.store(out + pairs, to_cache(low, cache_ptr.dtype.element_ty), mask=inside)
+    tl.store(out + TURNED // 2 + pairs, to_cache(high, cache_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _cached(ptr, slots, valid, columns, inside, WIDTH: tl.constexpr, DOT: tl.constexpr):
+    """[TILE, columns] of cached rows; what is not valid is never read: it may be NaN."""
+    at = slots[:, None] * WIDTH + columns[None, :]
+    return tl.load(ptr + at, mask=valid[:, None] & inside[None, :], other=0.0).to(DOT)
+
+
+@triton.jit
+def _turned(at, angles, pairs, own, inside, TURNED: tl.constexpr):
+    """Both halves of what turns of some heads' queries, as rounded as the rows."""
+    both = own[:, None] & inside[None, :]
+    own_low = tl.load(at, mask=both, other=0.0)
+    own_high = tl.load(at + TURNED // 2, mask=both, other=0.0)
+    first, second, dtype = own_low.to(tl.float32), own_high.to(tl.float32), own_low.dtype
+    cos = tl.load(angles + pairs, mask=inside, other=0.0)[None, :]
+    sin = tl.load(angles + TURNED // 2 + pairs, mask=inside, other=0.0)[None, :]
+    return (first * cos - second * sin).to(dtype), (second * cos + first * sin).to(dtype)
+
+
+@triton.jit(do_not_specialize=["table_width"])
+def _rows_kernel(
+    seen_ptr, queries_ptr, cos_sin_ptr, cache_ptr, positions_ptr, table_rows_ptr, tables_ptr,
+    out_ptr, partial_ptr, lse_ptr, table_width, scale, H: tl.constexpr, PLAIN: tl.constexpr,
+    RANK: tl.constexpr, TURNED: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr,
+    RANK_PAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    DOT: tl.constexpr,
+):  # fmt: skip
+    """Program (part of the cached tokens, block of heads, row). Scores are powers of two."""
+    part, row = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    position = tl.load(positions_ptr + row)
+    if position < 0:
+        return
+    heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    own, columns, pairs = heads < H, tl.arange(0, RANK_PAD), tl.arange(0, HALF)
+    there, inside = columns < RANK, pairs < TURNED // 2
+    count = position + 1
+    share = tl.cdiv(tl.cdiv(count, PARTS), TILE) * TILE
+    begin, end = part * share, tl.minimum((part + 1) * share, count)
+    seen = tl.load(
+        seen_ptr + (row * H + heads)[:, None] * RANK + columns[None, :],
+        mask=own[:, None] & there[None, :], other=0.0,
+    ).to(DOT)  # fmt: skip
+    at = queries_ptr + (row * H + heads)[:, None] * (PLAIN + TURNED) + PLAIN + pairs[None, :]
+    angles = cos_sin_ptr + position.to(tl.int64) * TURNED
+    low, high = _turned(at, angles, pairs, own, inside, TURNED)
+    low, high = low.to(DOT), high.to(DOT)
+    top = tl.full([HEADS], -float("inf"), tl.float32)
+    total = tl.zeros([HEADS], tl.float32)
+    mixed = tl.zeros([HEADS, RANK_PAD], tl.float32)
+    table_ptr = tables_ptr + tl.load(table_rows_ptr + row).to(tl.int64) * table_width
+    for start in range(begin, end, TILE):
+        tokens = start + tl.arange(0, TILE)
+        valid = tokens < end
+        blocks = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=valid, other=0).to(tl.int64)
+        slots = blocks * BLOCK_SIZE + tokens % BLOCK_SIZE
+        latents = _cached(cache_ptr, slots, valid, columns, there, RANK + TURNED, DOT)
+        k_low = _cached(cache_ptr + RANK, slots, valid, pairs, inside, RANK + TURNED, DOT)
+        k_high = _cached(
+            cache_ptr + RANK + TURNED // 2, slots, valid, pairs, inside, RANK + TURNED, DOT
+        )
+        scores = tl.dot(seen, tl.trans(latents), input_precision="ieee")
+        scores = tl.dot(low, tl.trans(k_low), scores, input_precision="ieee")
+        scores = tl.dot(high, tl.trans(k_high), scores, input_precision="ieee") * scale
+        scores = tl.where(valid[None, :], scores, -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, 1))
+        weights = tl.exp2(scores - new_top[:, None])
+        fade = tl.exp2(top - new_top)
+        total = total * fade + tl.sum(weights, 1)
+        mixed = tl.dot(weights.to(DOT), latents, mixed * fade[:, None], input_precision="ieee")
+        top = new_top
+    whole = own[:, None] & there[None, :]
+    if PARTS == 1:
+        place = out_ptr + (row * H + heads)[:, None] * RANK + columns[None, :]
+        tl.store(place, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=whole)
+    else:
+        slot = (row * PARTS + part) * H + heads
+        safe = tl.where(total == 0.0, 1.0, total)  # a part without tokens
+        result = mixed / safe[:, None]
+        tl.store(partial_ptr + slot[:, None] * RANK + columns[None, :], result, mask=whole)
+        tl.store(lse_ptr + slot, top + tl.log2(safe), mask=own)
+
+
+@triton.jit
+def _merge_kernel(
+    partial_ptr, lse_ptr, positions_ptr, out_ptr, H: tl.constexpr, RANK: tl.constexpr,
+    RANK_PAD: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """One head of one row: its parts, always in the same order."""
+    head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    if tl.load(positions_ptr + row) < 0:
+        return
+    parts, columns = tl.arange(0, PARTS), tl.arange(0, RANK_PAD)
+    slots = (row * PARTS + parts) * H + head
+    lse = tl.load(lse_ptr + slots)
+    weights = tl.exp2(lse - tl.max(lse, 0))
+    whole = tl.zeros([RANK_PAD], tl.float32)
+    total = tl.sum(weights, 0)
+    for part in range(PARTS):
+        slot = (row * PARTS + part) * H + head
+        weight = tl.sum(tl.where(parts == part, weights, 0.0), 0)
+        found = tl.load(partial_ptr + slot * RANK + columns, mask=columns < RANK, other=0.0)
+        whole += weight * found
+    place = out_ptr + (row * H + head) * RANK + columns
+    tl.store(place, (whole / total).to(out_ptr.dtype.element_ty), mask=columns < RANK)
+
+
+def attend(
+    queries: Tensor,
+    rows: Tensor,
+    weights: LatentWeights,
+    cos_sin: Tensor,
+    cache: Tensor,
+    plan: PagedPlan,
+    scale: float,
+) -> Tensor:
+    """See `kernels.latent.attend`; queries [T, H, N + T]."""
+    write(rows, weights, cos_sin, cache, plan)
+    num_heads, plain, _ = weights.key_up.shape
+    if not plan.prefills:
+        mixed = attend_rows(queries, weights, cos_sin, cache, plan, scale)
+        return torch.einsum("thr,hvr->thv", mixed, weights.value_up).flatten(1)
+    out = queries.new_empty(queries.shape[0], num_heads, weights.value_up.shape[1])
+    count = plan.num_decodes
+    if count:
+        mixed = attend_rows(queries[:count], weights, cos_sin, cache, plan, scale)
+        out[:count] = torch.einsum("thr,hvr->thv", mixed, weights.value_up)
+    cos, sin = cos_sin[plan.positions.long()].chunk(2, dim=-1)
+    for first, size, start, table in plan.prefills:
+        own = slice(first, first + size)
+        turned = rope(queries[own, :, plain:], cos[own], sin[own])
+        both = torch.cat((queries[own, :, :plain], turned), dim=2)
+        found = cached_rows(cache, plan.block_tables[table], start + size, queries.dtype)
+        out[own] = plain_form(both, found, weights, start, scale)
+    return out.flatten(1)
+
+
+def write(
+    rows: Tensor, weights: LatentWeights, cos_sin: Tensor, cache: Tensor, plan: PagedPlan
+) -> None:
+    """Latents and keys of all rows to the cache."""
+    launch = _write_launch(
+        rows.device, weights.norm.shape[0], cos_sin.shape[1], cache.shape[1], LATENT_EPS
+    )
+    tables = plan.block_tables
+    launch(
+        (rows.shape[0], 1, 1),
+        (rows, weights.norm, cos_sin, cache, plan.positions, plan.table_rows, tables),
+        (tables.stride(0), rows.stride(0)),
+    )
+
+
+def attend_rows(
+    queries: Tensor,
+    weights: LatentWeights,
+    cos_sin: Tensor,
+    cache: Tensor,
+    plan: PagedPlan,
+    scale: float,
+    num_parts: int | None = None,
+) -> Tensor:
+    """What the first rows of the plan, as many as queries [rows, H, N + T], make of the latents:
+    [rows, H, R]. `num_parts`, a power of two, is chosen by the number of rows.
+    """
+    num_rows, num_heads, _ = queries.shape
+    plain, rank = weights.key_up.shape[1:]
+    queries = queries.contiguous()
+    seen = torch.einsum("thn,hnr->thr", queries[..., :plain], weights.key_up).contiguous()
+    out = torch.empty_like(seen)
+    heads = max(16, min(_HEADS, triton.next_power_of_2(num_heads)))
+    blocks = triton.cdiv(num_heads, heads)
+    parts = num_parts or _parts(num_rows * blocks)
+    slots = num_rows * parts * num_heads
+    partial = scratch(queries.device, slots * (rank + 1)) if parts > 1 else out
+    lse = partial[slots * rank :] if parts > 1 else out
+    launch, merge = _launches(
+        queries.device, queries.dtype, cache.dtype, num_heads, plain, rank, cos_sin.shape[1],
+        cache.shape[1], heads, parts, scale,
+    )  # fmt: skip
+    tables = plan.block_tables
+    launch(
+        (parts, blocks, num_rows),
+        (
+            seen, queries, cos_sin, cache, plan.positions, plan.table_rows, tables, out, partial,
+            lse,
+        ),
+        (tables.stride(0),),
+    )  # fmt: skip
+    if parts > 1:
+        merge((num_heads, num_rows, 1), (partial, lse, plan.positions, out))
+    return out
+
+
+def _parts(programs: int) -> int:
+    """Into how many parts rows are cut, so that about twice as many programs run as fit at once."""
+    wanted = min(_MOST_PARTS, 2 * MULTIPROCESSORS // max(1, programs))
+    return 1 << max(0, wanted.bit_length() - 1)
+
+
+@cached
+def _write_launch(
+    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    rank: int,
+    turned: int,
+    block_size: int,
+    eps: float,
+) -> Launch:
+    constants = {
+        "eps": eps, "RANK": rank, "TURNED": turned, "BLOCK_SIZE": block_size,
+        "RANK_PAD": triton.next_power_of_2(rank), "HALF": triton.next_power_of_2(turned // 2),
+    }  # fmt: skip
+    return Launch(_write_kernel, constants, num_warps=2)
+
+
+@cached
+def _launches(
+    device: torch.device,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    num_heads: int,
+    plain: int,
+    rank: int,
+    turned: int,
+    block_size: int,
+    heads: int,
+    parts: int,
+    scale: float,
+) -> tuple[Launch, Launch]:
+    is_wide = is_card(device) and shared_bytes(device) < _WIDE_TILE_BYTES
+    tile = 16 if is_wide or dtype == torch.float32 else 32
+    pad = max(16, triton.next_power_of_2(rank))
+    constants = {
+        "scale": _LOG2_E * scale, "H": num_heads, "PLAIN": plain, "RANK": rank, "TURNED": turned,
+        "BLOCK_SIZE": block_size, "HEADS": heads, "RANK_PAD": pad,
+        "HALF": max(16, triton.next_power_of_2(turned // 2)), "TILE": tile, "PARTS": parts,
+        "DOT": dot_type(dtype, cache_dtype, device),
+    }  # fmt: skip
+    merging = {"H": num_heads, "RANK": rank, "RANK_PAD": pad, "PARTS": parts}
+    rows = Launch(_rows_kernel, constants, num_warps=8, num_stages=2)
+    return rows, Launch(_merge_kernel, merging, num_warps=4)

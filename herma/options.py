@@ -40,7 +40,7 @@ def add_command(commands: Commands, name: str, does: str) -> argparse.ArgumentPa
 def add_cache(commands: Commands) -> None:
     """Add `herma cache clear`."""
     cache = add_command(commands, "cache", "forget cached prefixes, on cards and on the host")
-    actions = cache.add_subparsers(dest="action", metavar="clear")
+    actions = cache.add_subparsers(dest="action", metavar="ACTION")
     clear = add_command(actions, "clear", "forget all that no request uses")
     clear.add_argument(
         "worker", nargs="?", metavar="NAME", help="default: all workers of this host"

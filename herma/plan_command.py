@@ -230,6 +230,7 @@ def _facts(model: Model, card: Card, plans: list[tuple[str, Choice, Forecast]]) 
         ("head", _head(config, model.vocabulary)),
         ("keys, values", f"{_by(tokens)} a token{_windows(config)}"),
         *_states(config, first),
+        ("host cache", _host_cache(tokens)),
         *_drafter(model.drafting),
         ("graphs", f"about {bytes_text(first.graphs_bytes)}"),
         ("largest step", f"about {_by(steps)}"),
@@ -247,6 +248,12 @@ def _head(config: ModelConfig, form: VocabularyForm) -> str:
         return text
     both = "--head fp8 --embedding host"
     return f"{text}; {both if is_shared else f'{both}, or one of them,'} takes less"
+
+
+def _host_cache(tokens: dict[str, int]) -> str:
+    """What `cache.host` keeps beyond the card."""
+    kept = ", ".join(f"{2**30 // count:,} ({name})" for name, count in tokens.items() if count)
+    return f'cache = {{ host = "64GiB" }}; tokens of prefixes for each GiB: {kept}'
 
 
 def _windows(config: ModelConfig) -> str:

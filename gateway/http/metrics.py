@@ -261,6 +261,7 @@ def _of_engines(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
                 family.add_metric((worker.name,), _figure(worker.load, name))
         yield family
     yield from _of_drafts(workers)
+    yield from _of_host_caches(workers)
 
 
 def _of_drafts(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
@@ -283,6 +284,40 @@ def _of_drafts(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
             for place, count in enumerate(getattr(figures, name)[:_MOST_PLACES], 1):
                 family.add_metric((worker, str(place)), count)
         yield family
+
+
+_HOST_CACHE_GAUGES: Final = {
+    "bytes": ("num_bytes", "Host memory of the prefix cache."),
+    "held_bytes": ("held_bytes", "Of it, bytes that hold something."),
+    "stored_bytes": ("stored_bytes", "Bytes stored on the host since the engine's start."),
+    "loaded_bytes": ("loaded_bytes", "Bytes loaded from the host since the engine's start."),
+    "evicted": ("evicted", "Blocks and states that made room for others."),
+    "spoilt": ("spoilt", "Blocks and states that were not what was stored, and not used."),
+    "recovered": ("recovered", "Blocks and states that the engine found at its start."),
+}
+
+
+def _of_host_caches(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
+    """The prefix caches with a tier in the host's memory."""
+    caches = [
+        (worker.name, worker.load.cache)
+        for worker in workers
+        if worker.load is not None and worker.load.cache is not None
+    ]
+    for name, (figure, help_text) in _HOST_CACHE_GAUGES.items():
+        family = GaugeMetricFamily(f"herma_engine_cache_host_{name}", help_text, labels=("worker",))
+        for worker, use in caches:
+            family.add_metric((worker,), getattr(use, figure))
+        yield family
+    hits = GaugeMetricFamily(
+        "herma_engine_cache_hit_tokens",
+        "Tokens of prompts found in the prefix cache since the engine's start, by tier.",
+        labels=("worker", "tier"),
+    )
+    for worker, use in caches:
+        hits.add_metric((worker, "card"), max(0, use.hit_tokens - use.loaded_tokens))
+        hits.add_metric((worker, "host"), use.loaded_tokens)
+    yield hits
 
 
 class _Rates(Collector):

@@ -17,6 +17,7 @@ from herma.doctor.host import Host
 from herma.doctor.memory import (
     check_control_group,
     check_gpu_limits,
+    check_host_caches,
     check_page_cache,
     check_shared_memory,
 )
@@ -48,6 +49,7 @@ OF_HOST: Final[tuple[Callable[[Host], Iterator[Finding]], ...]] = (
 OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (
     check_ports,
     check_control_group,
+    check_host_caches,
     check_models,
     check_settings,
     check_starts,

@@ -124,6 +124,24 @@ def check_control_group(host: Host, config: Config) -> Iterator[Finding]:
             )
 
 
+def check_host_caches(host: Host, config: Config) -> Iterator[Finding]:
+    """Compare what the workers' host caches take together with the memory of the host."""
+    sizes = {worker.name: worker.host_cache_bytes or 0 for worker in config.workers}
+    asked = {name: size for name, size in sizes.items() if size}
+    limit = host.text("/sys/fs/cgroup/memory.max").strip()
+    total = _meminfo(host)["MemTotal"]
+    room = min(int(limit), total) if limit.isdigit() else total
+    if asked and room and sum(asked.values()) > room:
+        yield Finding(
+            "error",
+            CHECK,
+            f"cache.host of {', '.join(f'`{name}`' for name in asked)} takes "
+            f"{sum(asked.values()) / _GIB:.1f} GiB, and the host has {room / _GIB:.1f} GiB",
+            "a worker that asks for more than is free does not start",
+            "lower cache.host, and leave the host its own memory",
+        )
+
+
 def check_shared_memory(host: Host) -> Iterator[Finding]:
     """Find segments that no process maps, and a mount that is too small for several ranks."""
     segments = [name for name in host.names(_SHM) if _LEFT_OVER.match(name.name)]

@@ -60,9 +60,10 @@ def test_the_table_names_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     """8.19 billion numbers in 16 bits, 36 layers x 8 heads x 128 x 2 a token; 8 bits fit."""
     status, out, _ = _printed(capsys, "dummy:qwen3-8b", "--card", "24GB")
     assert status == 0
-    names = [line.split("  ")[0] for line in out.splitlines()[:9]]
+    names = [line.split("  ")[0] for line in out.splitlines()[:10]]
     expected = ["model", "card", "weights", "head", "keys, values", "states", "snapshots"]
-    assert names == [*expected, "graphs", "largest step"]
+    assert names == [*expected, "host cache", "graphs", "largest step"]
+    assert "tokens of prefixes for each GiB: 7,281 (bfloat16), 14,563 (fp8)" in out
     assert "15.26 GiB (bfloat16), 8.79 GiB (fp8), 5.70 GiB (int4)" in out
     assert "144 KiB (bfloat16), 72 KiB (fp8) a token" in out
     assert [line.split()[0] for line in out.split("\n\n")[1].splitlines()[1:]] == [

@@ -85,6 +85,9 @@ class Worker:
         self._reread = reread
         self._manager = ServiceManager.take(os.environ)
         self._log = log
+        if config.host_bytes:
+            size = f"{max(1, config.host_bytes // 2**20)}MiB"
+            log.info(f'host_bytes is an older name: write cache = {{ host = "{size}" }} instead')
         self._audit = AuditFile(_audit_path(), f"worker {config.name}", log.info, time.time)
         self._keys = _curve_keys(config)
         self._identity = WorkerId(os.urandom(ID_BYTES))

@@ -6,7 +6,7 @@ from gateway.http.edge import FleetGauges
 from gateway.http.metrics import Metrics
 from gateway.routing.worker_view import Worker
 from gateway.telemetry import RequestTrace
-from protocol.messages import Drafting, Fault, Load
+from protocol.messages import CacheUse, Drafting, Fault, Load
 from tests.fakes.fleet import W1, facts, hello
 
 
@@ -59,4 +59,27 @@ def test_an_engine_that_drafts_says_what_it_brings() -> None:
         'herma_engine_draft_gain{worker="w1"} 1.5',
         'herma_engine_drafts_verified{place="1",worker="w1"} 10.0',
         'herma_engine_drafts_accepted{place="2",worker="w1"} 6.0',
+    }
+
+
+def test_an_engine_with_a_host_tier_says_what_it_holds() -> None:
+    """Hits by tier; one without has no such lines."""
+    worker = Worker(W1, hello("w1", facts()), 0.0)
+    worker.load = Load(1, 0, 0, 9, 9, 5, 0, 4.0, 0.0)
+    gauges = FleetGauges(workers=(worker.view(cached_blocks=0),))
+    assert "cache_host_bytes{" not in Metrics(lambda: (), lambda: gauges).render().decode()
+    use = CacheUse(4096, 1024, 512, 256, 96, 32, 3, 2, 1)
+    worker.load = msgspec.structs.replace(worker.load, cache=use)
+    gauges = FleetGauges(workers=(worker.view(cached_blocks=0),))
+    lines = set(Metrics(lambda: (), lambda: gauges).render().decode().splitlines())
+    assert lines >= {
+        'herma_engine_cache_host_bytes{worker="w1"} 4096.0',
+        'herma_engine_cache_host_held_bytes{worker="w1"} 1024.0',
+        'herma_engine_cache_host_stored_bytes{worker="w1"} 512.0',
+        'herma_engine_cache_host_loaded_bytes{worker="w1"} 256.0',
+        'herma_engine_cache_host_evicted{worker="w1"} 3.0',
+        'herma_engine_cache_host_spoilt{worker="w1"} 2.0',
+        'herma_engine_cache_host_recovered{worker="w1"} 1.0',
+        'herma_engine_cache_hit_tokens{tier="card",worker="w1"} 64.0',
+        'herma_engine_cache_hit_tokens{tier="host",worker="w1"} 32.0',
     }

@@ -5,7 +5,8 @@ import hashlib
 import pytest
 from msgspec.structs import replace
 
-from config import Config
+from config import Config, WorkerConfig
+from config.model import CacheConfig
 from herma.doctor import Finding, examine
 from herma.processes import Gateway, Supervisor
 from protocol.control_messages import GatewayStatus, LastFault, WorkerStatus
@@ -224,3 +225,18 @@ def test_workers_that_gave_up_and_that_are_not_ready(machine: Machine) -> None:
     assert "reaches none of its 2 gateways" in only(machine).what
     machine.workers[:] = [Supervisor(path, 7, None)]
     assert (only(machine).level, "does not answer" in only(machine).what) == ("error", True)
+
+
+def test_host_caches_that_the_host_has_no_memory_for(machine: Machine) -> None:
+    """Of all workers together, under the container's limit."""
+    machine.write("/proc/meminfo", f"MemTotal: {128 * 2**20} kB\n")
+    table = ("m", "m", (), 1)
+    workers = tuple(
+        WorkerConfig(name, *table, cache=CacheConfig(size))
+        for name, size in (("a", "40GiB"), ("b", "80GiB"), ("c", "auto"))
+    )
+    about = [one for one in examine(machine.host, Config(workers=workers)) if "cache" in one.what]
+    assert about == []
+    machine.write("/sys/fs/cgroup/memory.max", f"{100 * 2**30}\n")
+    (one,) = [one for one in examine(machine.host, Config(workers=workers)) if "cache" in one.what]
+    assert one.what == "cache.host of `a`, `b` takes 120.0 GiB, and the host has 100.0 GiB"

@@ -69,7 +69,7 @@ class EngineTier:
         words, is_card = memories.words, device.type == "cuda"
         self.swaps = False
         self.layout = layout
-        self.region = HostRegion(fd, layout, locks=is_card)
+        self.region = HostRegion(fd, layout, device if is_card else None)
         self.swapper = Swapper(self.region, words)
         self.copies: Copies = (
             CardCopies(self.region, words, device) if is_card else HostCopies(self.region, words)

@@ -33,9 +33,9 @@ _POPULATE_WRITE: Final = 23
 
 @final
 class HostRegion:
-    """The pages of one `layout`. With `locks` each page is locked before it is open."""
+    """The pages of one `layout`. With a `card` each page is locked for it before it is open."""
 
-    def __init__(self, fd: int | None, layout: Layout, *, locks: bool) -> None:
+    def __init__(self, fd: int | None, layout: Layout, card: torch.device | None = None) -> None:
         """Map the file `fd`, or one of the engine's own; its size becomes that of the layout.
         Raises `OSError`.
         """
@@ -50,7 +50,7 @@ class HostRegion:
         self.index = memoryview(self._map)[: layout.pages_at]
         whole = torch.frombuffer(self._map, dtype=torch.uint8)
         self.pages: Tensor = whole[layout.pages_at :].view(layout.num_pages, layout.page_bytes)
-        self._locks = locks
+        self._card = card
         self._opened: queue.SimpleQueue[range] = queue.SimpleQueue()
         self._locked: list[int] = []
         self._is_closing = False
@@ -62,13 +62,13 @@ class HostRegion:
     def open(self, first: Iterable[int] = ()) -> None:
         """Begin to open the pages, those of `first` before the others."""
         pieces = self._pieces()
-        if not self._locks:
+        if self._card is None:
             for piece in pieces:
                 self._opened.put(piece)
             return
         wanted = set(first)
         ordered = sorted(pieces, key=lambda piece: not any(page in wanted for page in piece))
-        self._thread = Thread(target=self._lock_all, args=(ordered,), daemon=True)
+        self._thread = Thread(target=self._lock_all, args=(ordered, self._card), daemon=True)
         self._thread.start()
 
     def take_opened(self) -> list[range]:
@@ -94,7 +94,8 @@ class HostRegion:
         count = self.layout.num_pages
         return [range(at, min(count, at + each)) for at in range(0, count, each)]
 
-    def _lock_all(self, pieces: list[range]) -> None:
+    def _lock_all(self, pieces: list[range], card: torch.device) -> None:
+        torch.cuda.set_device(card)  # of this thread: another card would get a context for nothing
         for piece in pieces:
             if self._is_closing:
                 return

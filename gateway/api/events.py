@@ -139,6 +139,12 @@ class UpstreamUsage(_Event, frozen=True, gc=False):
     usage: Usage
 
 
+class Restarted(_Event, frozen=True, gc=False):
+    """Nothing that came of the answer counts: a provider begins it anew. Only of an answer in one
+    piece, of which nothing was sent.
+    """
+
+
 class Embedded(_Event, frozen=True, gc=False):
     """The embedding of a prompt: float32, little-endian."""
 
@@ -164,5 +170,12 @@ ToolCallEvent = ToolCallStart | ToolCallArguments | ToolCallEnd
 ContentEvent = ReasoningDelta | TextDelta | ToolCallEvent | Finished
 ChoiceEvent = Started | ContentEvent | Usage
 TurnEvent = (
-    ChoiceEvent | UpstreamChunk | UpstreamBody | UpstreamUsage | Embedded | PromptScored | Failed
+    ChoiceEvent
+    | UpstreamChunk
+    | UpstreamBody
+    | UpstreamUsage
+    | Restarted
+    | Embedded
+    | PromptScored
+    | Failed
 )

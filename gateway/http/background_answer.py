@@ -15,6 +15,7 @@ from gateway.api import (
     Finished,
     PromptScored,
     ResponseStream,
+    Restarted,
     Started,
     TurnEvent,
     UpstreamBody,
@@ -62,7 +63,7 @@ class BackgroundAnswer(Answer):
             case UpstreamUsage():
                 self.usage = event.usage
                 return
-            case UpstreamBody() | UpstreamChunk() | Embedded() | PromptScored():
+            case UpstreamBody() | UpstreamChunk() | Restarted() | Embedded() | PromptScored():
                 raise TypeError(f"{type(event).__name__} came where text is expected")
             case Started():
                 self.started = event

@@ -10,6 +10,7 @@ from gateway.api import (
     Failed,
     Finished,
     PromptScored,
+    Restarted,
     Started,
     TurnEvent,
     UpstreamBody,
@@ -32,8 +33,7 @@ class WholeAnswer(Answer):
 
     async def run(self) -> None:
         """Run the turn and send its whole answer."""
-        self._builder = self._api.whole(self._head)
-        self._num_unfinished = self.request.n
+        self._begin_anew()
         try:
             error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
             if self.state is not State.ENDED:
@@ -62,15 +62,19 @@ class WholeAnswer(Answer):
                 self.state = TABLE[self.state, Event.REPLACE]
             case UpstreamUsage():
                 self.usage = event.usage
-            case UpstreamChunk():
-                raise TypeError("a stream's chunk came for an answer that is not streamed")
-            case Embedded() | PromptScored():
-                raise TypeError(f"{type(event).__name__} came for an answer of text")
+            case Restarted():
+                self._begin_anew()
+            case UpstreamChunk() | Embedded() | PromptScored():
+                raise TypeError(f"{type(event).__name__} came for an answer of text in one piece")
             case _:
                 self._note_content()
                 self._builder.add(event)
                 if type(event) is Finished:
                     self._finish(event)
+
+    def _begin_anew(self) -> None:
+        self._builder = self._api.whole(self._head)
+        self._num_unfinished = self.request.n
 
     def _finish(self, event: Finished) -> None:
         self.trace.finish = event.reason

@@ -25,7 +25,8 @@ class RouteRequest(msgspec.Struct, frozen=True):
     without tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at`
     is on the clock of `now`. `excluded` workers are used only if no other one is ready, and if they
     have failed on this request (`has_failed`) only if no provider may answer either. `resumed`:
-    text was sent already, so no provider can continue the answer. `prefer` breaks ties.
+    tokens came already, so no provider can continue the answer; but one may begin it anew if
+    nothing of it was sent (`may_restart`). `prefer` breaks ties.
     `fingerprint` is equal for equal bytes of the client's body; see `quarantine.py`.
     `num_sequences`: a placed request leads to this many sequences, one for each choice.
     """
@@ -43,6 +44,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     deadline_at: float | None = None
     excluded: frozenset[WorkerId] = frozenset()
     resumed: bool = False
+    may_restart: bool = False
     prefer: WorkerId | None = None
     fingerprint: bytes = b""
     num_sequences: int = 1

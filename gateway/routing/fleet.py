@@ -137,7 +137,8 @@ class Model:
 
     def chain(self, request: RouteRequest) -> tuple[FallbackConfig, ...]:
         """The providers that may answer this request, in order."""
-        if request.resumed or not request.cloud or self.config.cloud == "never":
+        is_bound = request.resumed and not request.may_restart
+        if is_bound or not request.cloud or self.config.cloud == "never":
             return ()
         return self.config.fallback
 

@@ -211,6 +211,7 @@ class SequenceRun(TryLoop):
             has_failed=self._has_failed,
             # Once this choice has begun, text of its siblings may have been sent.
             resumed=self._is_text_sent or output.has_text or (self.has_begun and job.request.n > 1),
+            may_restart=not job.request.stream,
             prefer=self._prefer,
             fingerprint=job.request.fingerprint,
             # The first choice asks for all choices: the others start once it has begun.
@@ -221,7 +222,7 @@ class SequenceRun(TryLoop):
         """The error when the prompt was encoded with another tokenizer than the model's workers now
         have, so that its token ids mean something else.
         """
-        if self.output.packed:
+        if self.output.packed and self._job.request.stream:
             return connection_lost()
         return unavailable("The model was replaced while this request waited for it.", 1)
 

@@ -17,6 +17,7 @@ from gateway.api import (
     ApiError,
     ChatRequest,
     Failed,
+    Restarted,
     TurnEvent,
     Usage,
     model_not_found,
@@ -282,35 +283,47 @@ class Turn:
                 self._services.spending.record_local(self._caller.key, job.model, usage, trace)
         if provider is None:
             self._services.counters.count(self._usage or self._emit_usage(job, *choices))
+        elif first.has_begun and not job.request.stream:
+            self._emit(Restarted())
         return provider
 
     async def _fan_out(
         self, first: SequenceRun, others: list[SequenceRun], *, cloud: bool
     ) -> UseProvider | None:
-        provider: UseProvider | None = None
+        providers: list[UseProvider] = []
         with self._services.open_turns.interruptible():
             async with trio.open_nursery() as nursery:
                 for choice in others:
-                    nursery.start_soon(self._follow, first, choice, nursery.cancel_scope)
-                try:
-                    provider = await first.run(cloud=cloud)
-                except ApiError as error:
-                    self._fail(error, nursery.cancel_scope)
-                if provider is not None:
-                    nursery.cancel_scope.cancel()
+                    nursery.start_soon(self._follow, first, choice, cloud, providers, nursery)
+                await self._run_choice(first, cloud, providers, nursery)
         if self._error is not None:
             raise self._error
-        return provider
+        return providers[0] if providers else None
 
     async def _follow(
-        self, first: SequenceRun, choice: SequenceRun, scope: trio.CancelScope
+        self,
+        first: SequenceRun,
+        choice: SequenceRun,
+        cloud: bool,
+        providers: list[UseProvider],
+        nursery: trio.Nursery,
     ) -> None:
         await first.until_begun()
+        choice.follow(first)
+        await self._run_choice(choice, cloud, providers, nursery)
+
+    async def _run_choice(
+        self, choice: SequenceRun, cloud: bool, providers: list[UseProvider], nursery: trio.Nursery
+    ) -> None:
+        """Run a choice. If providers are to answer instead, they answer for all choices."""
         try:
-            choice.follow(first)
-            await choice.run()
+            provider = await choice.run(cloud=cloud)
         except ApiError as error:
-            self._fail(error, scope)
+            self._fail(error, nursery.cancel_scope)
+            return
+        if provider is not None:
+            providers.append(provider)
+            nursery.cancel_scope.cancel()
 
     def _fail(self, error: ApiError, scope: trio.CancelScope) -> None:
         """End all choices with `error`: one that cannot be finished ends the answer."""

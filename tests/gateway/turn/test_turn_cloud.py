@@ -358,7 +358,7 @@ async def test_a_stream_that_has_begun_never_moves_to_the_cloud() -> None:
         ):
             await gateway.wait_state("ready")
             worker.pause_after = 3
-            asked = gateway.start()
+            asked = gateway.start(stream=True)
             await asked.wait_text()
             worker.pause_after = None
             worker.fail_engine()

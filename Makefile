@@ -162,7 +162,7 @@ gpu-answers: $(DEV)
 
 # The same properties as in `make test`, with many more examples.
 fuzz: $(DEV)
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -o faulthandler_timeout=0 -m 'not gpu' tests/protocol tests/workers/scheduler tests/workers/engine/test_scarce_memory.py tests/gateway/api tests/gateway/upstream/test_chat_events.py tests/gateway/prompt tests/gateway/output tests/gateway/routing tests/gateway/spending tests/gateway/http/server tests/gateway/http/test_fuzz.py tests/benchmarks/routing/test_worker.py tests/kernels/test_attention_work.py tests/kernels/test_attention_bucket.py $(ARGS)
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -o faulthandler_timeout=0 -m 'not gpu' tests/protocol tests/workers/scheduler tests/workers/turns tests/workers/engine/test_scarce_memory.py tests/gateway/api tests/gateway/upstream/test_chat_events.py tests/gateway/prompt tests/gateway/output tests/gateway/routing tests/gateway/spending tests/gateway/http/server tests/gateway/http/test_fuzz.py tests/benchmarks/routing/test_worker.py tests/kernels/test_attention_work.py tests/kernels/test_attention_bucket.py $(ARGS)
 
 # Real processes on loopback that are killed, stopped, cut off and lied to, about 25 minutes; fails if
 # a client sees an error or a wrong byte, or a bar is missed. FAULT=kill-engine runs that one alone.

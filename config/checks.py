@@ -186,6 +186,14 @@ def _model_mistakes(config: Config) -> Iterator[Mistake]:
                     f"model `{model.name}` falls back to provider `{target.provider}`, "
                     f"which has no table [providers.{target.provider}]",
                 )
+        if model.while_waking == "cloud" and not model.fallback:
+            text = f'model `{model.name}` has while_waking = "cloud" and no `fallback` to go to'
+            yield Mistake(("models", at, "while_waking"), text)
+        on_demand = model.residency == "on-demand"
+        if not on_demand and (model.idle_s is not None or model.while_waking != "wait"):
+            key = "while_waking" if model.idle_s is None else "idle_s"
+            text = f'model `{model.name}`: {key} needs residency = "on-demand"'
+            yield Mistake(("models", at, key), text)
 
 
 def _worker_mistakes(config: Config) -> Iterator[Mistake]:
@@ -210,6 +218,7 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
                 f"worker `{worker.name}` serves `{worker.serves}`, "
                 f"which is not a [[models]] name; known: {', '.join(sorted(models))}",
             )
+        yield from _residency_mistakes(worker, at)
         other = next((one for one in config.workers if _shares_gpu(worker, one)), None)
         if worker.owns_gpu and other is not None:
             yield Mistake(
@@ -217,6 +226,23 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
                 f"worker `{worker.name}` owns {worker.device}, which `{other.name}` uses too: it "
                 "would end that engine; leave owns_gpu out",
             )
+
+
+def _residency_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
+    """A worker that takes turns must have a way to sleep."""
+    if worker.residency == "always":
+        if worker.idle_s is not None:
+            text = f'worker `{worker.name}`: idle_s needs residency = "on-demand"'
+            yield Mistake(("workers", at, "idle_s"), text)
+        return
+    place = ("workers", at, "residency")
+    who = f'worker `{worker.name}` has residency "on-demand"'
+    if worker.group is not None:
+        yield Mistake(place, f"{who} and a `group`: the ranks of a group are always resident")
+    elif worker.owns_gpu:
+        yield Mistake(place, f"{who} and owns_gpu, which would end the engines of the others")
+    elif worker.engine in EXTERNAL_ENGINES and worker.launch is None:
+        yield Mistake(place, f"{who}, but its engine is started by others: give it a `launch`")
 
 
 def _shares_gpu(worker: WorkerConfig, other: WorkerConfig) -> bool:

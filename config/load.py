@@ -125,6 +125,9 @@ def _fill_workers(raw: dict[str, Any]) -> None:
         worker.setdefault("token_budget", limits.token_budget)
         worker.setdefault("max_gap_ms", model.get("max_gap_ms", limits.max_gap_ms))
         worker.setdefault("max_context", limits.max_context)
+        for key in ("residency", "idle_s"):
+            if key in model:
+                worker.setdefault(key, model[key])
         worker.setdefault("gateways", [bind])
         # People copy the base URL of a client, which ends in /v1.
         if (url := _text(worker, "url")) is not None and url.startswith(("http://", "https://")):

@@ -101,6 +101,8 @@ ReasoningParserName = Literal[
     "harmony",
 ]
 
+Residency = Literal["always", "on-demand"]
+
 DUMMY_PREFIX: Final = "dummy:"
 """Models without weights and tokenizer, only for `herma bench engine`."""
 
@@ -268,6 +270,12 @@ class ModelConfig(_Table, frozen=True):
     `chat_template_kwargs` are its variables where a request does not give them. `pictures` says
     what happens to those that a model of text cannot read. `reasoning_field` and `thinking_switch`
     are those of its text-level engines, as of a provider.
+
+    With `residency` "on-demand" its workers hold memory of their `device` only while they are used:
+    they take turns with others of that device, and those that fit together are resident together.
+    One without work falls asleep after `idle_s`, by default only when another needs the memory. A
+    request for a sleeping model wakes it and waits; `while_waking` "cloud" sends it to the model's
+    providers meanwhile.
     """
 
     name: Name
@@ -286,6 +294,9 @@ class ModelConfig(_Table, frozen=True):
     pictures: Literal["replace", "refuse"] = "replace"
     reasoning_field: ReasoningField | None = None
     thinking_switch: ThinkingSwitch = "chat_template_kwargs"
+    residency: Residency = "always"
+    idle_s: Seconds | None = None
+    while_waking: Literal["wait", "cloud"] = "wait"
 
 
 def wildcard_of(name: str, aliases: Iterable[str]) -> str | None:
@@ -649,6 +660,8 @@ class WorkerConfig(_Table, frozen=True):
     Cards. With `tensor_parallel` that many cards of this host compute one model together, each with
     a share of its heads and widths: those of `devices`, by default the first ones.
 
+    Turns. `residency` and `idle_s` are the model's unless set here.
+
     Starts. A start without progress for `stall_s` has failed. `prepare` lists what is cleared
     before each start: the page cache, and segments in /dev/shm that no process uses. With
     `owns_gpu` a process that still holds memory of `device` between two starts is ended.
@@ -714,6 +727,8 @@ class WorkerConfig(_Table, frozen=True):
     probe_context: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 8192
     prepare: tuple[Literal["drop-page-cache", "clear-shm"], ...] = ()
     owns_gpu: bool = False
+    residency: Residency = "always"
+    idle_s: Seconds | None = None
     group: Name | None = None
     rank: Annotated[int, msgspec.Meta(ge=0, le=1023)] = 0
     ranks: Annotated[int, msgspec.Meta(ge=2, le=1024)] = 2

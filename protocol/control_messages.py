@@ -20,7 +20,10 @@ GATEWAY_SOCKET: Final = "gateway"
 UP_SOCKET: Final = "up"
 """The last word in the name of a control socket, behind its owner (`protocol/leftovers.py`)."""
 
-State = Literal["starting", "ready", "draining", "waiting", "ending", "stopped", "leaving"]
+State = Literal[
+    "starting", "ready", "draining", "waiting", "ending", "stopped", "leaving",
+    "falling asleep", "asleep", "waking",
+]  # fmt: skip
 
 MAX_SHOWN_LINES: Final = 20
 """More lines, of up to 500 characters, might exceed `MAX_LINE_BYTES` once escaped."""
@@ -93,6 +96,15 @@ class AskReplace(msgspec.Struct, frozen=True, tag="replace", forbid_unknown_fiel
     lease_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 0.0
 
 
+class AskSleep(msgspec.Struct, frozen=True, tag="sleep", forbid_unknown_fields=True):
+    """Let the engine finish its sequences and fall asleep. The next request for its model wakes it.
+    """
+
+
+class AskWake(msgspec.Struct, frozen=True, tag="wake", forbid_unknown_fields=True):
+    """Wake the engine; others of its device fall asleep for it where they must."""
+
+
 class AskOverview(msgspec.Struct, frozen=True, tag="overview", forbid_unknown_fields=True):
     """Asks a gateway process that serves `url` for the overview of its dashboard."""
 
@@ -115,6 +127,8 @@ Ask = (
     | AskProbe
     | AskServe
     | AskReplace
+    | AskSleep
+    | AskWake
     | AskOverview
     | AskRequest
 )
@@ -169,6 +183,9 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     are what the start found, its `warnings` included, and the reasons of the other gateways.
     `is_held`: no gateway can use it; `probe` is its last probe.
 
+    Its turns, if it takes turns: `turn` is a line about its sleep: for how long, or until when; what
+    it holds of the card; by which way it sleeps, and why by no better one.
+
     Its process: `entry` is the program, of the version `build`. `rank` is its rank in `group`.
     `config` is the absolute path of its file, "" without one, None from a version that does not
     say it.
@@ -204,6 +221,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     group: str = ""
     rank: int = 0
     config: str | None = None
+    turn: str = ""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

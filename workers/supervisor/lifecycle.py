@@ -39,6 +39,16 @@ class State(Enum):
     """It was killed, gateways know so, and the kernel does not let its process go yet."""
     STOPPED = auto()
     """No process, and none follows until an operator asks for it."""
+    DROWSY = auto()
+    """It finishes its sequences, and falls asleep afterwards."""
+    FALLING_ASLEEP = auto()
+    """Its process ends, or moves its memory off the card."""
+    ASLEEP = auto()
+    """It holds no memory of the card beyond what is known. A process may live; the next turn wakes
+    that one, or starts another.
+    """
+    WAKING = auto()
+    """Its process takes its memory back."""
     LEAVING = auto()
     """The worker ends, and its engine with it."""
 
@@ -59,15 +69,20 @@ class Event(Enum):
     LINGERS = "the killed process stays"
     RETRY = "another start may help"
     GIVE_UP = "no start can help"
+    SLEEP = "its turn is over"
+    RESTED = "it has nothing left to do"
+    SLEPT = "its memory is free"
+    STAY = "it cannot sleep"
+    WAKE = "its turn begins"
     LEAVE = "the worker ends"
 
 
 _UNPROVEN: Final = (State.STARTING, State.PROBING)
 OVER: Final = (State.ENDING, State.LINGERING)
 """The process is dead by itself, and the verdict on its death is due."""
-DRAINS: Final = (State.YIELDING, State.DRAINING)
+DRAINS: Final = (State.YIELDING, State.DRAINING, State.DROWSY)
 """The engine finishes its sequences and takes no others."""
-SERVING: Final = frozenset((State.READY, State.YIELDING, State.HELD, State.DRAINING))
+SERVING: Final = frozenset((State.READY, State.YIELDING, State.HELD, State.DRAINING, State.DROWSY))
 """The engine has generated the health probe's tokens, and lives."""
 
 
@@ -89,6 +104,19 @@ def _table() -> dict[tuple[State, Event], State]:
         (s.HELD, e.RESTART): s.DRAINING,
         (s.DRAINING, e.DRAINED): s.REPLACING,
         (s.REPLACING, e.RETRY): s.WAITING,
+        (s.READY, e.SLEEP): s.DROWSY,
+        (s.WAITING, e.SLEEP): s.ASLEEP,  # between two tries to start
+        (s.DROWSY, e.RESTED): s.FALLING_ASLEEP,
+        (s.DROWSY, e.RESTART): s.DRAINING,
+        (s.FALLING_ASLEEP, e.SLEPT): s.ASLEEP,
+        (s.FALLING_ASLEEP, e.STAY): s.READY,
+        (s.ASLEEP, e.WAKE): s.WAKING,
+        (s.ASLEEP, e.START): s.STARTING,
+        (s.WAKING, e.PROVEN): s.READY,
+        (s.WAKING, e.EXITED): s.ENDING,
+        (s.WAKING, e.LINGERS): s.LINGERING,
+        (s.WAKING, e.RESTART): s.REPLACING,
+        (s.WAKING, e.RESTART_NOW): s.REPLACING,
     }
     for state in _UNPROVEN:  # it has nothing to finish
         moves[state, e.RESTART] = s.REPLACING
@@ -105,7 +133,11 @@ def _table() -> dict[tuple[State, Event], State]:
         s.STARTING: (e.HOLD, e.UNHOLD),
         s.PROBING: (e.HOLD, e.UNHOLD, e.LOADED),
         s.DRAINING: (e.UNHOLD,),
-        s.STOPPED: (e.HOLD,),
+        s.STOPPED: (e.HOLD, e.SLEEP),
+        s.DROWSY: (e.SLEEP,),
+        # An end that was asked for, or that changes nothing: what sleeps has nothing to lose.
+        s.FALLING_ASLEEP: (e.SLEEP, e.EXITED, e.LINGERS),
+        s.ASLEEP: (e.SLEEP, e.EXITED, e.LINGERS, e.RESTART, e.RESTART_NOW),
         # Frames and ends of an engine that is to go change nothing more.
         s.REPLACING: (
             e.HOLD,
@@ -125,11 +157,18 @@ def _table() -> dict[tuple[State, Event], State]:
     return table | moves | {(state, e.LEAVE): s.LEAVING for state in State}
 
 
+_ASLEEP_WORDS: Final = "it is asleep or on its way; `herma worker wake` it first"
 _REFUSED: Final = {
     (State.YIELDING, Event.HOLD): "the worker is draining",
     (State.DRAINING, Event.HOLD): "the worker is draining",
     (State.HELD, Event.HOLD): "the worker is held already",
     (State.LEAVING, Event.HOLD): "the worker is leaving",
+    (State.DROWSY, Event.HOLD): _ASLEEP_WORDS,
+    (State.FALLING_ASLEEP, Event.HOLD): _ASLEEP_WORDS,
+    (State.ASLEEP, Event.HOLD): _ASLEEP_WORDS,
+    (State.WAKING, Event.HOLD): _ASLEEP_WORDS,
+    (State.FALLING_ASLEEP, Event.RESTART): "it is falling asleep; its next wake can be a restart",
+    (State.FALLING_ASLEEP, Event.RESTART_NOW): "it is falling asleep; ask again in a moment",
     (State.YIELDING, Event.RESTART): "it is draining and restarts then; --force restarts at once",
     (State.DRAINING, Event.RESTART): "it is draining and restarts then; --force restarts at once",
     (State.LEAVING, Event.RESTART): "the worker is leaving",
@@ -151,6 +190,10 @@ SHOWN: Final[dict[State, ShownState]] = {
     State.ENDING: "ending",
     State.LINGERING: "ending",
     State.STOPPED: "stopped",
+    State.DROWSY: "falling asleep",
+    State.FALLING_ASLEEP: "falling asleep",
+    State.ASLEEP: "asleep",
+    State.WAKING: "waking",
     State.LEAVING: "leaving",
 }
 """The word for a state in the worker's status, which says beside it whether the worker is held."""
@@ -168,6 +211,11 @@ REFUSALS: Final[dict[State, tuple[RejectReason, str]]] = {
     State.REPLACING: _STARTS,
     State.ENDING: _STARTS,
     State.LINGERING: _STARTS,
+    # Not `draining`: the worker comes back in its next turn.
+    State.DROWSY: ("not_ready", "the engine is falling asleep"),
+    State.FALLING_ASLEEP: ("not_ready", "the engine is falling asleep"),
+    State.ASLEEP: ("not_ready", "the engine is asleep"),
+    State.WAKING: ("not_ready", "the engine is waking"),
     State.STOPPED: ("not_ready", "the engine is stopped; the worker's log says why"),
     State.LEAVING: ("draining", "the worker is leaving"),
 }
@@ -182,8 +230,15 @@ class ImpossibleEventError(Exception):
 class Lifecycle:
     """The state of one worker's engine. `on` alone changes it."""
 
-    def __init__(self, hold: Hold | None = None, policy: RestartPolicy | None = None) -> None:
-        self.state = State.WAITING
+    def __init__(
+        self,
+        hold: Hold | None = None,
+        policy: RestartPolicy | None = None,
+        *,
+        begins_asleep: bool = False,
+    ) -> None:
+        """A worker that takes turns `begins_asleep`: its first turn starts it."""
+        self.state = State.ASLEEP if begins_asleep else State.WAITING
         self.hold = Hold(0.0) if hold is None else hold
         self.policy = RestartPolicy() if policy is None else policy
 
@@ -233,5 +288,9 @@ def diagram() -> str:
             if to is not state and event is not Event.LEAVE:
                 arrows.setdefault(to, []).append(event.value)
         for to, why in arrows.items():
-            lines.append(f"    {state.name.title()} --> {to.name.title()}: {', or '.join(why)}")
+            lines.append(f"    {_titled(state)} --> {_titled(to)}: {', or '.join(why)}")
     return "\n".join(lines)
+
+
+def _titled(state: State) -> str:
+    return state.name.title().replace("_", "")

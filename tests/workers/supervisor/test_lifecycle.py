@@ -27,6 +27,7 @@ from workers.supervisor.restart_policy import MAX_FAILED_STARTS, RestartPolicy
 
 OPERATORS = frozenset((Event.HOLD, Event.UNHOLD, Event.RESTART, Event.RESTART_NOW, Event.LEAVE))
 LEASE_S = 60.0
+SHOWN_ALIVE = ("ready", "draining", "falling asleep")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Flags:
     is_told: bool = False
     is_asked_to_end: bool = False
     drains_for: str = ""
+    sleep: str = ""
     is_given_up: bool = False
     is_held: bool = False
     is_leaving: bool = False
@@ -50,10 +52,14 @@ class Flags:
             return "leaving"
         if self.is_given_up:
             return "stopped"
+        if self.sleep:
+            return {"falling": "falling asleep", "asleep": "asleep", "waking": "waking"}[self.sleep]
         if not self.has_process:
             return "waiting"
         if self.is_dead or self.is_asked_to_end:
             return "ending"
+        if self.drains_for == "sleep":
+            return "falling asleep"
         if self.drains_for:
             return "draining"
         return "ready" if self.is_proven else "starting"
@@ -65,13 +71,18 @@ class Flags:
     @property
     def lives(self) -> bool:
         """Whether it is proven, and nothing has ended it."""
-        return self.is_proven and self.shown in ("ready", "draining")
+        has_memory = not self.sleep
+        return self.is_proven and has_memory and self.shown in SHOWN_ALIVE
 
     def possible(self) -> Iterator[Event]:
         """What can happen now, besides the wishes of operators."""
         if self.is_leaving:
             yield from Event
+        elif self.sleep:
+            yield from self._of_sleep()
         elif not self.has_process:
+            if not self.is_held:
+                yield Event.SLEEP
             if not self.is_given_up:
                 yield Event.START
         elif self.is_dead:
@@ -87,16 +98,34 @@ class Flags:
                 yield Event.YIELDED
             if self.drains_for == "restart":
                 yield Event.DRAINED
+            if self.drains_for == "sleep":
+                yield from (Event.RESTED, Event.SLEEP)
+            if self.serves:
+                yield Event.SLEEP
+
+    def _of_sleep(self) -> Iterator[Event]:
+        if self.has_process:
+            yield from (Event.EXITED, Event.LINGERS)
+        match self.sleep:
+            case "falling":
+                yield from (Event.SLEPT, Event.SLEEP)
+                if self.has_process:
+                    yield Event.STAY
+            case "asleep":
+                yield from (Event.SLEEP, Event.WAKE if self.has_process else Event.START)
+            case "waking":
+                yield Event.PROVEN
 
     def refuses(self, event: Event) -> bool:
         is_running = self.has_process and not (self.is_dead or self.is_asked_to_end)
         match event:
             case Event.HOLD:
-                return self.is_leaving or bool(self.drains_for and is_running)
+                return self.is_leaving or bool(self.drains_for and is_running) or bool(self.sleep)
             case Event.RESTART:
-                return self.is_leaving or bool(self.drains_for and is_running)
+                drains = self.drains_for in ("hold", "restart") and is_running
+                return self.is_leaving or drains or self.sleep == "falling"
             case Event.RESTART_NOW:
-                return self.is_leaving
+                return self.is_leaving or self.sleep == "falling"
             case _:
                 return False
 
@@ -105,6 +134,8 @@ class Flags:
         gone = Flags(is_held=self.is_held)
         if event is Event.LEAVE or self.is_leaving:
             return replace(self, is_leaving=True)
+        if self.sleep or event in (Event.SLEEP, Event.RESTED):
+            return self._asleep_after(event)
         match event:
             case Event.START:
                 return replace(gone, has_process=True)
@@ -138,6 +169,33 @@ class Flags:
                 return gone
             case Event.GIVE_UP:
                 return replace(gone, is_given_up=True)
+            case _:
+                return self
+
+    def _asleep_after(self, event: Event) -> "Flags":  # noqa: PLR0911
+        match event:
+            case Event.SLEEP if self.serves:
+                return replace(self, drains_for="sleep")
+            case Event.SLEEP if not self.has_process and not self.is_given_up:
+                return Flags(sleep=self.sleep or "asleep")
+            case Event.RESTED:
+                return replace(self, drains_for="", sleep="falling")
+            case Event.SLEPT:
+                return replace(self, sleep="asleep")
+            case Event.STAY | Event.PROVEN:
+                return replace(self, sleep="")
+            case Event.WAKE:
+                return replace(self, sleep="waking")
+            case Event.START:
+                return Flags(has_process=True)
+            case Event.EXITED if self.sleep == "waking":
+                return replace(self, sleep="", is_dead=True)
+            case Event.LINGERS if self.sleep == "waking":
+                return replace(self, sleep="", is_dead=True, is_told=True)
+            case Event.EXITED:
+                return replace(self, has_process=False)
+            case Event.RESTART | Event.RESTART_NOW if self.sleep == "waking":
+                return replace(self, sleep="", is_asked_to_end=True)
             case _:
                 return self
 

@@ -1,0 +1,239 @@
+"""The policy of turns: in virtual time with simulated workers, and rule by rule."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes.turns_world import Model, TurnsWorld
+from workers.turns import Card, Member, TurnPolicy
+
+GIB = 2**30
+CARD = 80 * GIB
+
+
+def two() -> list[Model]:
+    return [Model("a", 60 * GIB), Model("b", 60 * GIB)]
+
+
+def switches(world: TurnsWorld) -> int:
+    return len(world.switches)
+
+
+@pytest.mark.parametrize("gap_s", [0.5, 3.0, 30.0], ids=["overlapping", "close", "apart"])
+def test_alternating_bursts_of_fifty_switch_once_per_burst(gap_s: float) -> None:
+    world = TurnsWorld(two(), CARD)
+    came = [(number * gap_s, "ab"[number % 2]) for number in range(12)]
+    for at, name in came:
+        world.arrive(at, name, 50)
+    world.run()
+    assert len(world.served) == 12 * 50
+    assert switches(world) <= len(came)
+
+
+def test_nobody_waits_longer_than_a_change_and_the_own_queue() -> None:
+    """Bursts that do not overlap. The change is one falling asleep and one wake."""
+    world = TurnsWorld(two(), CARD)
+    for number in range(10):
+        world.arrive(number * 20.0, "ab"[number % 2], 50)
+    world.run()
+    own_queue_s = 50 / 8 * 0.5 + 0.5
+    worst = max(began - came for _, came, began in world.served)
+    assert worst <= 2.0 + 1.0 + own_queue_s
+    assert switches(world) == 10
+
+
+def test_models_that_fit_together_never_switch() -> None:
+    world = TurnsWorld([Model("a", 30 * GIB), Model("b", 30 * GIB)], CARD)
+    for number in range(40):
+        world.arrive(number * 0.7, "ab"[number % 2], 3)
+    world.run()
+    assert sorted(world.switches) == ["a", "b"]
+    assert not world.sleeps
+
+
+def test_the_idle_model_gives_way_and_the_one_in_use_is_protected() -> None:
+    models = [Model("a", 30 * GIB), Model("b", 30 * GIB), Model("c", 40 * GIB)]
+    world = TurnsWorld(models, CARD)
+    for number in range(200):
+        world.arrive(number * 0.2, "a")  # in use all the time
+    world.arrive(1.0, "b")
+    world.arrive(20.0, "c", 5)
+    world.run()
+    assert [name for _, name, _ in world.sleeps] == ["b"]
+
+
+def test_a_lone_request_waits_until_its_wait_costs_as_much_as_the_change() -> None:
+    world = TurnsWorld(two(), CARD)
+    for number in range(100):
+        world.arrive(number * 0.4, "a")
+    world.arrive(10.05, "b")
+    world.run()
+    ((at, name, target), *_) = world.sleeps
+    assert (name, target) == ("a", "b")
+    assert at - 10.05 == pytest.approx(6.0, abs=1.5)  # a round: 2 + 1 + 2 + 1 s
+
+
+def test_a_switch_frees_no_more_workers_than_needed() -> None:
+    card = Card(100)
+    members = [
+        Member("big", "awake", awake_bytes=60, idle_since=0.0),
+        Member("small", "awake", awake_bytes=30, idle_since=-50.0),
+        Member("new", "asleep", awake_bytes=65, waiting=50, waited_s=500.0, oldest_at=90.0),
+    ]
+    plan = TurnPolicy().decide(members, card, 100.0)
+    assert plan.sleep == ("big",)
+
+
+def test_what_others_hold_is_said_and_the_wake_is_tried_again() -> None:
+    one = Member("a", "asleep", awake_bytes=60 * GIB, waiting=1, waited_s=1.0, oldest_at=99.0)
+    policy = TurnPolicy()
+    plan = policy.decide([one], Card(CARD, 30 * GIB), 100.0)
+    assert not plan.wake
+    assert plan.why == {"a": "it needs 60.0 GiB of 80.0 GiB; other processes hold 30.0 GiB"}
+    assert plan.next_at is not None
+    assert plan.next_at > 100.0
+    assert policy.decide([one], Card(CARD), plan.next_at).wake == ("a",)
+
+
+def test_one_that_has_no_room_does_not_bar_another() -> None:
+    members = [
+        Member("huge", "asleep", awake_bytes=90, waiting=9, waited_s=900.0, oldest_at=0.0),
+        Member("a", "awake", awake_bytes=60, idle_since=0.0),
+        Member("b", "asleep", awake_bytes=60, waiting=9, waited_s=90.0, oldest_at=90.0),
+    ]
+    plan = TurnPolicy().decide(members, Card(80), 100.0)
+    assert plan.sleep == ("a",)
+    assert "huge" in plan.why
+
+
+def test_room_that_was_made_is_for_the_one_it_was_made_for() -> None:
+    policy = TurnPolicy()
+    a = Member("a", "awake", awake_bytes=60, idle_since=0.0)
+    b = Member("b", "asleep", awake_bytes=60, waiting=9, waited_s=90.0, oldest_at=90.0)
+    assert policy.decide([a, b], Card(80), 100.0).sleep == ("a",)
+    # Meanwhile a request for `a` came, which has waited for longer than those of `b`.
+    a = replace(a, state="asleep", since=101.0, waiting=1, waited_s=60.0, oldest_at=41.0)
+    c = Member("c", "asleep", awake_bytes=30, waiting=1, waited_s=99.0, oldest_at=2.0)
+    assert policy.decide([a, b, c], Card(80), 101.0).wake == ("b",)
+
+
+def test_a_worker_that_was_never_measured_has_the_card_alone() -> None:
+    new = Member("new", "asleep", waiting=1, waited_s=50.0, oldest_at=50.0)
+    small = Member("small", "awake", awake_bytes=1, idle_since=0.0)
+    policy = TurnPolicy()
+    assert policy.decide([small, new], Card(80), 100.0).sleep == ("small",)
+    small = replace(small, state="asleep")
+    assert policy.decide([small, new], Card(80), 101.0).wake == ("new",)
+
+
+def test_a_first_look_takes_nobodys_place() -> None:
+    new = Member("new", "asleep", wants_look=True)
+    small = Member("small", "awake", awake_bytes=1, idle_since=0.0)
+    policy = TurnPolicy()
+    plan = policy.decide([small, new], Card(80), 100.0)
+    assert (plan.sleep, plan.wake) == ((), ())
+    plan = policy.decide([replace(small, state="asleep"), new], Card(80), 100.0)
+    assert plan.wake == ("new",)
+
+
+def test_idle_workers_fall_asleep_after_their_time_and_always_resident_ones_never() -> None:
+    members = [
+        Member("a", "awake", awake_bytes=1, idle_since=0.0, idle_s=60.0),
+        Member("b", "awake", awake_bytes=1, idle_since=0.0, idle_s=60.0, running=1),
+        Member("c", "awake", awake_bytes=1, is_always=True),
+    ]
+    policy = TurnPolicy()
+    early = policy.decide(members, Card(80), 59.0)
+    assert (early.sleep, early.next_at) == ((), 60.0)
+    assert policy.decide(members, Card(80), 60.0).sleep == ("a",)
+
+
+def test_wishes_of_operators() -> None:
+    awake = Member("a", "awake", awake_bytes=60, running=5, oldest_at=0.0, wish="sleep")
+    asleep = Member("b", "asleep", awake_bytes=60, wish="wake")
+    assert TurnPolicy().decide([awake], Card(80), 1.0).sleep == ("a",)
+    busy = replace(awake, wish=None)
+    assert TurnPolicy().decide([busy, asleep], Card(80), 1.0).sleep == ("a",)
+
+
+def test_an_always_resident_worker_keeps_its_place_while_it_restarts() -> None:
+    always = Member("c", "away", awake_bytes=50, is_always=True)
+    one = Member("a", "asleep", awake_bytes=60, waiting=1, waited_s=9.0, oldest_at=0.0)
+    plan = TurnPolicy().decide([always, one], Card(80), 10.0)
+    assert not plan.wake
+    assert "always resident models hold" in plan.why["a"]
+
+
+def test_the_forecast_grows_along_the_line() -> None:
+    members = [
+        Member("a", "awake", awake_bytes=60, sleep_s=1.0, wake_s=2.0, running=1, oldest_at=0.0),
+        Member("b", "asleep", awake_bytes=60, wake_s=2.0, waiting=1, oldest_at=99.0),
+        Member("c", "asleep", awake_bytes=60, wake_s=4.0, waiting=1, oldest_at=99.5),
+    ]
+    due = TurnPolicy().decide(members, Card(80), 100.0).due_s
+    assert due == {"b": 3.0, "c": 8.0}
+
+
+@given(st.randoms(use_true_random=False))
+def test_random_schedules_starve_nobody(source: random.Random) -> None:
+    play(source)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_ten_thousand_random_schedules(block: int) -> None:
+    """With HYPOTHESIS_PROFILE=fuzz; else a twentieth of them."""
+    from hypothesis import settings
+
+    count = 2500 if settings.get_current_profile_name() == "fuzz" else 125
+    for number in range(count):
+        play(random.Random(f"turns {block} {number}"))
+
+
+def play(source: random.Random) -> None:
+    """One schedule. The world itself checks the card's memory at every step."""
+    models = [
+        Model(
+            name,
+            source.randint(5, 75) * GIB,
+            wake_s=source.uniform(0.1, 20),
+            sleep_s=source.uniform(0.1, 10),
+            service_s=source.uniform(0.05, 5),
+            places=source.randint(1, 32),
+            asleep_bytes=source.choice([0, 0, GIB // 2]),
+            idle_s=source.choice([None, 0.5, 30.0]),
+            is_measured=source.random() < 0.8,
+        )
+        for name in "abcd"[: source.randint(1, 4)]
+    ]
+    world = TurnsWorld(models, CARD, other_bytes=source.choice([0, GIB]))
+    num = 0
+    at = 0.0
+    for _ in range(source.randint(1, 25)):
+        at += source.choice([0.0, source.uniform(0, 2), source.uniform(0, 60)])
+        count = source.choice([1, 1, 2, 50])
+        world.arrive(at, source.choice(models).name, count)
+        num += count
+    world.run()
+    assert len(world.served) == num, "a request was never served"
+    worst = max(began - came for _, came, began in world.served)
+    assert worst <= bound(world), "a request waited for longer than the rules allow"
+    in_use = [one for one in world.models.values() if one.state == "awake"]
+    assert all(not one.queue for one in in_use)
+
+
+def bound(world: TurnsWorld) -> float:
+    """All service there is, one after another, and for each change its time and its patience."""
+    models = list(world.models.values())
+    service = sum(
+        world.models[name].service_s / world.models[name].places + 0.0
+        for name, _, _ in world.served
+    ) + sum(model.service_s for model in models) * (1 + len(world.switches))
+    longest = max(
+        (a.wake_s + a.sleep_s + b.wake_s + b.sleep_s) for a, b in itertools.product(models, models)
+    )
+    patience = max(20.0, 5 * max(longest, 70.0))  # unmeasured ones count by the prior
+    return service + (patience + longest) * (1 + len(models))

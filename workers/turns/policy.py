@@ -1,0 +1,321 @@
+"""Which workers of a card are resident, and when one falls asleep for another.
+
+Owns the decision: work that waits against work that would be delayed, in seconds of requests, with
+the times to sleep and to wake that were measured on this host. Must not know processes, sockets or
+clocks: times are arguments, in seconds.
+
+A worker that sleeps and has waiting requests takes the place of others by four rules.
+
+- Memory: it wakes at once if the card has room for it. Otherwise workers without work give way
+  first, those longest without work before the others, and no more of them than are needed.
+- Gate: work that came before its own is finished first, so that two bursts change places once.
+- Cost: the seconds that its requests have waited reach the seconds that the change costs the
+  others. This is the ski-rental rule: whatever comes next, the wait and the change together cost
+  at most twice as much as the best decision in hindsight.
+- Patience: after `MAX_PATIENCE_ROUNDS` rounds (all times to sleep and to wake of a change and its
+  return), at least `MIN_PATIENCE_S`, gate and cost count no more. So nobody starves.
+
+A worker that has just woken keeps its place for one round while it has work. One change is under
+way at a time, because memory is measured between changes.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, final
+
+MAX_PATIENCE_ROUNDS: Final = 5.0
+"""Under a constant overload of two models the changes then take at most a fifth of the time."""
+MIN_PATIENCE_S: Final = 20.0
+RETRY_S: Final = 5.0
+"""After a wake that failed, or for which the memory was missing, the next try."""
+
+PRIOR_WAKE_S: Final = 30.0
+PRIOR_SLEEP_S: Final = 5.0
+"""Used until a time is measured: the start of an engine and its end."""
+
+_GIB: Final = 2**30
+
+MemberState = Literal["awake", "waking", "falling asleep", "asleep", "away"]
+"""`away`: it has no engine and none is coming, and so holds no memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker of the card.
+
+    `awake_bytes` of the card it holds awake, `asleep_bytes` asleep, as measured; None: it was never
+    awake. `waiting` and `running` count the sequences of all gateways, `waited_s` is the sum of
+    the seconds that the waiting ones have waited. `oldest_at` is when the oldest unfinished one
+    came. `since` is when the state began, `idle_since` when its last work ended. `wish` is what
+    an operator asks for. `must_wait_until`: its last wake failed.
+    """
+
+    name: str
+    state: MemberState
+    is_always: bool = False
+    awake_bytes: int | None = None
+    asleep_bytes: int = 0
+    wake_s: float | None = None
+    sleep_s: float | None = None
+    waiting: int = 0
+    running: int = 0
+    waited_s: float = 0.0
+    oldest_at: float | None = None
+    since: float = 0.0
+    idle_since: float = 0.0
+    idle_s: float | None = None
+    wish: Literal["sleep", "wake"] | None = None
+    must_wait_until: float = float("-inf")
+    wants_look: bool = False
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the card that it holds now, or keeps for itself: an always resident worker
+        comes back to its place after a restart.
+        """
+        if self.state == "asleep":
+            return self.asleep_bytes
+        if self.state == "away" and not self.is_always:
+            return 0
+        return self.awake_bytes or 0
+
+    @property
+    def need_bytes(self) -> int | None:
+        """The bytes that its wake takes; None if unknown."""
+        return None if self.awake_bytes is None else max(0, self.awake_bytes - self.asleep_bytes)
+
+    @property
+    def waits_since(self) -> float:
+        """Since when its work waits for its wake. Before, it had its turn."""
+        return self.since if self.oldest_at is None else max(self.oldest_at, self.since)
+
+    def rent_s(self, now: float) -> float:
+        """The seconds that its requests have waited for its wake, summed."""
+        return min(self.waited_s, self.waiting * max(0.0, now - self.since))
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The card: all of its memory in bytes, None if it cannot be read, and what processes hold that
+    are no members.
+    """
+
+    total_bytes: int | None = None
+    other_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to begin now: workers that fall asleep or wake. `due_s` is the forecast, for each
+    that sleeps and is wanted, of the seconds until it serves. `why` says what keeps one from
+    waking. The next decision is due at `next_at` if nothing happens before.
+    """
+
+    sleep: tuple[str, ...] = ()
+    wake: tuple[str, ...] = ()
+    due_s: dict[str, float] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    next_at: float | None = None
+
+
+@final
+class TurnPolicy:
+    """Decides for one card. Its only state is `promised`: the worker for which others fall asleep,
+    so that the room which they leave is not taken by another.
+    """
+
+    def __init__(self, patience_rounds: float = MAX_PATIENCE_ROUNDS) -> None:
+        self.promised: str | None = None
+        self._patience_rounds = patience_rounds
+
+    def decide(self, members: Sequence[Member], card: Card, now: float) -> Plan:
+        """The plan at `now`. Call it after every change and at `next_at`."""
+        wanted = sorted(_wanted(members, now), key=self._order)
+        if self.promised is not None and all(one.name != self.promised for one in wanted):
+            self.promised = None
+        due_s = self._due_s(wanted, members, now)
+        if any(_is_changing(one) for one in members):
+            return Plan(due_s=due_s)
+        later: list[float] = [
+            one.must_wait_until for one in members if now < one.must_wait_until and one.has_work
+        ]
+        why: dict[str, str] = {}
+        is_first = True  # only the first in line for which there is a way takes others' places
+        for one in wanted:
+            victims = _victims(one, members, card)
+            if victims is None:
+                why[one.name] = _no_room(one, members, card)
+                later.append(now + RETRY_S)
+            elif not victims:
+                self.promised = one.name
+                return Plan((), (one.name,), due_s, why)
+            elif one.waiting == 0 and one.wish is None:
+                pass  # a first look takes nobody's place
+            elif is_first:
+                is_first = False
+                at = max(self._takes_at(one, victim, now) for victim in victims)
+                if at <= now or one.name == self.promised:
+                    self.promised = one.name
+                    return Plan(tuple(v.name for v in victims), (), due_s, why)
+                later.append(at)
+        rest = tuple(one.name for one in members if _may_rest(one, now))
+        later += [
+            one.idle_since + one.idle_s
+            for one in members
+            if one.idle_s is not None and _is_idle(one) and one.name not in rest
+        ]
+        return Plan(rest, (), due_s, why, min(later, default=None))
+
+    def patience_s(self, one: Member, victim: Member) -> float:
+        """How long `one` waits at most until `victim` takes no more work."""
+        return max(MIN_PATIENCE_S, self._patience_rounds * _round_s(one, victim))
+
+    def _order(self, one: Member) -> tuple[bool, bool, float, str]:
+        """First the promised one, then wishes of operators, then by the age of the wait."""
+        is_look = one.waiting == 0 and one.wish is None
+        since = float("-inf") if one.wish == "wake" else one.waits_since
+        return one.name != self.promised, is_look, since, one.name
+
+    def _takes_at(self, one: Member, victim: Member, now: float) -> float:
+        """When `one` may take the place of `victim`, if the work of both stays as it is."""
+        if one.wish == "wake" or victim.wish == "sleep":
+            return now
+        forced_at = one.waits_since + self.patience_s(one, victim)
+        round_s = _round_s(one, victim)
+        if victim.has_work:
+            kept_until = victim.since + round_s
+            is_before = victim.oldest_at is not None and victim.oldest_at <= one.waits_since
+            if is_before:
+                return max(kept_until, forced_at)
+            cost_s = round_s * (victim.waiting + victim.running)
+        else:
+            kept_until = now
+            cost_s = round_s * max(0.0, 1 - (now - victim.idle_since) / round_s)
+        missing_s = max(0.0, cost_s - one.rent_s(now))
+        return max(kept_until, min(forced_at, now + missing_s / max(1, one.waiting)))
+
+    def _due_s(
+        self, wanted: Sequence[Member], members: Sequence[Member], now: float
+    ) -> dict[str, float]:
+        """The forecasts: each waits for those ahead of it in line, and for its own change."""
+        due_s: dict[str, float] = {}
+        ahead_s = max((_left_s(one, now) for one in members if _is_changing(one)), default=0.0)
+        for one in members:
+            if one.state == "waking" and one.has_work:
+                due_s[one.name] = _left_s(one, now)
+        awake = [one for one in members if one.state == "awake" and not one.is_always]
+        for one in wanted:
+            if one.waiting or one.wish is not None:
+                ahead_s += _wake_s(one) + max((_sleep_s(victim) for victim in awake), default=0.0)
+                due_s[one.name] = ahead_s
+        return due_s
+
+
+def bytes_in_words(count: int) -> str:
+    """12.3 GiB."""
+    return f"{count / _GIB:.1f} GiB"
+
+
+def _wanted(members: Iterable[Member], now: float) -> Iterator[Member]:
+    """The workers that sleep and should wake: requests wait, an operator asks for it, or nothing is
+    known of it yet.
+    """
+    for one in members:
+        is_able = one.state == "asleep" and now >= one.must_wait_until and one.wish != "sleep"
+        if is_able and (one.waiting or one.wish == "wake" or one.wants_look):
+            yield one
+
+
+def _is_changing(one: Member) -> bool:
+    """Whether its memory changes now. An always resident worker that was measured has its place
+    even while it restarts.
+    """
+    if one.state not in ("waking", "falling asleep"):
+        return False
+    return not one.is_always or one.awake_bytes is None
+
+
+def _is_idle(one: Member) -> bool:
+    return one.state == "awake" and not one.is_always and not one.has_work
+
+
+def _may_rest(one: Member, now: float) -> bool:
+    """Whether it falls asleep for nobody: an operator asks for it, or it was idle for long."""
+    if one.state != "awake" or one.is_always:
+        return False
+    if one.wish == "sleep":
+        return True
+    return _is_idle(one) and one.idle_s is not None and now - one.idle_since >= one.idle_s
+
+
+def _free_bytes(members: Iterable[Member], card: Card) -> int | None:
+    if card.total_bytes is None:
+        return None
+    return card.total_bytes - card.other_bytes - sum(one.held_bytes for one in members)
+
+
+def _victims(one: Member, members: Sequence[Member], card: Card) -> tuple[Member, ...] | None:
+    """The workers that must fall asleep for `one`; None if even all of them are not enough.
+
+    What is not measured shares the card with no worker that takes turns: an engine may take all
+    memory that it finds.
+    """
+    awake = [other for other in members if other.state == "awake" and not other.is_always]
+    free, need = _free_bytes(members, card), one.need_bytes
+    if free is None or need is None or any(other.awake_bytes is None for other in awake):
+        return tuple(awake)
+    by_use = sorted(awake, key=lambda other: (other.has_work, other.wish != "sleep", _used(other)))
+    chosen: list[Member] = []
+    for other in by_use:
+        if free >= need:
+            break
+        chosen.append(other)
+        free += _freed(other)
+    if free < need:
+        return None
+    for other in tuple(reversed(chosen)):  # the last ones may make earlier ones needless
+        if free - _freed(other) >= need:
+            chosen.remove(other)
+            free -= _freed(other)
+    return tuple(chosen)
+
+
+def _used(one: Member) -> float:
+    return one.idle_since if not one.has_work else -float(one.waiting + one.running)
+
+
+def _freed(one: Member) -> int:
+    return max(0, (one.awake_bytes or 0) - one.asleep_bytes)
+
+
+def _no_room(one: Member, members: Sequence[Member], card: Card) -> str:
+    total, need = card.total_bytes or 0, one.awake_bytes or 0
+    kept = sum(other.held_bytes for other in members if other.is_always)
+    parts = [f"it needs {bytes_in_words(need)} of {bytes_in_words(total)}"]
+    if card.other_bytes:
+        parts.append(f"other processes hold {bytes_in_words(card.other_bytes)}")
+    if kept:
+        parts.append(f"always resident models hold {bytes_in_words(kept)}")
+    return "; ".join(parts)
+
+
+def _wake_s(one: Member) -> float:
+    return PRIOR_WAKE_S if one.wake_s is None else one.wake_s
+
+
+def _sleep_s(one: Member) -> float:
+    return PRIOR_SLEEP_S if one.sleep_s is None else one.sleep_s
+
+
+def _round_s(one: Member, other: Member) -> float:
+    """The seconds of a change and of its return."""
+    return max(1e-3, _wake_s(one) + _sleep_s(one) + _wake_s(other) + _sleep_s(other))
+
+
+def _left_s(one: Member, now: float) -> float:
+    whole = _wake_s(one) if one.state == "waking" else _sleep_s(one)
+    return max(0.0, one.since + whole - now)

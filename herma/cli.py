@@ -307,6 +307,15 @@ def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not wait for running requests: they go to another worker",
     )
+    for action, what in (
+        ("sleep", "let a worker that takes turns fall asleep; a request for its model wakes it"),
+        ("wake", "wake a worker that takes turns"),
+    ):
+        change = add_command(actions, action, what)
+        change.add_argument("worker", metavar="NAME")
+        change.add_argument(
+            "--pid", type=int, help="process id of its supervisor, if several have the name"
+        )
 
 
 def _add_doctor(commands: Commands) -> None:

@@ -1,4 +1,4 @@
-"""`herma worker`, `herma worker status [NAME]` and `herma worker restart NAME`.
+"""`herma worker`, and `status`, `restart`, `sleep` and `wake` of one that runs.
 
 Owns the translation of the command line into the worker's options, the requests to this host's
 supervisors, and the table for people. Must not know how a supervisor works.
@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from herma.processes import ask, runs, supervisors, unsaid
-from protocol.control_messages import AskRestart, AskStatus, Done, Refused, WorkerStatus
+from protocol.control_messages import (
+    AskRestart,
+    AskSleep,
+    AskStatus,
+    AskWake,
+    Done,
+    Refused,
+    WorkerStatus,
+)
 from protocol.errors import ConfigError
 
 _POLL_S: Final = 0.2
@@ -31,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     match arguments.action:
         case "restart":
             return _restart(arguments.worker, arguments.pid, force=arguments.force)
+        case "sleep" | "wake":
+            return _turn(arguments.worker, arguments.pid, arguments.action)
         case "status":
             return show_workers(arguments.worker, None if arguments.all else arguments.config)
         case _:
@@ -78,6 +88,20 @@ def show_workers(name: str | None, file: Path | None) -> int:
 
 def _restart(name: str, pid: int | None, *, force: bool) -> int:
     """Restart an engine. Returns once it is ready (0) or the worker has given up (1)."""
+    path = _only(name, pid)
+    match ask(path, AskRestart(force)):
+        case Done(epoch=epoch, changed=changed):
+            if changed:
+                print(f"{name}: the file has changed: {', '.join(changed)}")
+            return _wait_ready(path, name, epoch)
+        case Refused(reason=reason):
+            raise ConfigError(f"worker `{name}`: {reason}")
+        case _:
+            raise ConfigError(f"worker `{name}` sent an unexpected answer; is it another version?")
+
+
+def _only(name: str, pid: int | None) -> Path:
+    """The control socket of the one worker of that name. Raises `ConfigError`."""
     found = [each for each in supervisors() if each.status is not None and each.status.name == name]
     if not found:
         raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
@@ -88,15 +112,40 @@ def _restart(name: str, pid: int | None, *, force: bool) -> int:
             raise ConfigError(f"no worker `{name}` of this host has pid {pid}; use {pids}")
     if len(found) > 1:
         raise ConfigError(f"{len(found)} workers of this host are named `{name}`: add {pids}")
-    match ask(found[0].path, AskRestart(force)):
-        case Done(epoch=epoch, changed=changed):
-            if changed:
-                print(f"{name}: the file has changed: {', '.join(changed)}")
-            return _wait_ready(found[0].path, name, epoch)
+    return found[0].path
+
+
+def _turn(name: str, pid: int | None, action: str) -> int:
+    """Put an engine to sleep, or wake it. Returns once that is done (0) or cannot be (1)."""
+    path = _only(name, pid)
+    match ask(path, AskSleep() if action == "sleep" else AskWake()):
         case Refused(reason=reason):
             raise ConfigError(f"worker `{name}`: {reason}")
+        case Done():
+            wanted = "asleep" if action == "sleep" else "ready"
         case _:
             raise ConfigError(f"worker `{name}` sent an unexpected answer; is it another version?")
+    said = ""
+    while True:
+        status = ask(path, AskStatus())
+        if not isinstance(status, WorkerStatus) or status.state == "leaving":
+            raise ConfigError(f"worker `{name}` is shutting down")
+        if status.state in (wanted, "stopped"):
+            print(f"{name} is {status.state}" + (f": {status.turn}" if status.turn else ""))
+            return int(status.state == "stopped")
+        now = f"{status.state} ({status.phase})" if status.phase else status.state
+        if status.turn and status.state == "asleep":
+            now = f"{status.state}: {_without_time(status.turn)}"
+        if now != said:
+            said = now
+            print(f"{name}: {said}", flush=True)
+        time.sleep(_POLL_S)
+
+
+def _without_time(turn: str) -> str:
+    """The line about a sleep without what changes each second."""
+    parts = turn.split("; ")
+    return "; ".join(part for part in parts if not part.startswith(("asleep for", "awake in")))
 
 
 def _wait_ready(path: Path, name: str, epoch: int) -> int:
@@ -107,6 +156,9 @@ def _wait_ready(path: Path, name: str, epoch: int) -> int:
             raise ConfigError(f"worker `{name}` is shutting down")
         if status.epoch >= epoch and status.state == "ready":
             print(f"{name} is ready (epoch {status.epoch}, engine pid {status.engine_pid})")
+            return 0
+        if status.state == "asleep":
+            print(f"{name} is asleep; its next wake starts it as the file says now")
             return 0
         if status.epoch >= epoch and status.state == "stopped":
             cause = status.fault.cause if status.fault is not None else "no cause is known"
@@ -134,9 +186,10 @@ def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool
     troubles = (f"\n{each.name}: {trouble}" for each in statuses for trouble in each.troubles)
     faults = (line for each in statuses for line in _fault(each, with_log))
     starts = (f"\n{each.name}: {start_line(each)}" for each in statuses if each.phase)
+    turns = (f"\n{each.name}: {each.turn}" for each in statuses if each.turn)
     drafts = (f"\n{each.name}: drafts by {each.drafting}" for each in statuses if each.drafting)
     caches = (f"\n{each.name}: host cache: {each.cache}" for each in statuses if each.cache)
-    return "\n".join((*table, *starts, *drafts, *caches, *troubles, *faults))
+    return "\n".join((*table, *starts, *turns, *drafts, *caches, *troubles, *faults))
 
 
 def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:

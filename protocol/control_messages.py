@@ -97,8 +97,7 @@ class AskReplace(msgspec.Struct, frozen=True, tag="replace", forbid_unknown_fiel
 
 
 class AskSleep(msgspec.Struct, frozen=True, tag="sleep", forbid_unknown_fields=True):
-    """Let the engine finish its sequences and fall asleep. The next request for its model wakes it.
-    """
+    """Let the engine finish its sequences and fall asleep. A request for its model wakes it."""
 
 
 class AskWake(msgspec.Struct, frozen=True, tag="wake", forbid_unknown_fields=True):
@@ -183,8 +182,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     are what the start found, its `warnings` included, and the reasons of the other gateways.
     `is_held`: no gateway can use it; `probe` is its last probe.
 
-    Its turns, if it takes turns: `turn` is a line about its sleep: for how long, or until when; what
-    it holds of the card; by which way it sleeps, and why by no better one.
+    If it takes turns, `turn` is a line about its sleep: for how long, or until when; what it holds
+    of the device; by which way it sleeps, and why by no better one.
 
     Its process: `entry` is the program, of the version `build`. `rank` is its rank in `group`.
     `config` is the absolute path of its file, "" without one, None from a version that does not

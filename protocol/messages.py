@@ -28,6 +28,14 @@ RETAINS: Final = "retention"
 INVARIANT: Final = "invariant"
 """The capability of an engine whose tokens do not depend on the other sequences of a batch."""
 
+TAKES_TURNS: Final = "turns"
+"""The capability, in `Register`, of a worker that takes turns with others: it takes `Wanted`, and
+says with `Residency` where it is.
+"""
+
+ASLEEP: Final = "asleep"
+"""A word of `Register.capabilities`: the worker is asleep, so that nobody may submit to it."""
+
 MAX_GRAMMAR_BYTES: Final = 2**18
 """The bound on a grammar's text. An agent's tools have some 40 KiB of schemas."""
 
@@ -232,6 +240,18 @@ class Retain(_Message, frozen=True, tag=15):
     within_s: Amount
 
 
+class Wanted(_Message, frozen=True, tag=16):
+    """How much work this gateway has for a worker that takes turns (`TAKES_TURNS`): sequences that
+    wait for its model, those that run on it, the sum of the seconds that the first have waited, and
+    the age of the oldest of both. Each message replaces the one before.
+    """
+
+    waiting: Count = 0
+    running: Count = 0
+    waited_s: Amount = 0.0
+    oldest_s: Amount = 0.0
+
+
 class RelayCredit(_Message, frozen=True, tag=11):
     """The gateway has passed on `num_taken` bytes of the response. The worker may send up to
     `RELAY_WINDOW_BYTES` beyond these.
@@ -258,6 +278,7 @@ ToWorker = (
     | Score
     | Distrust
     | Retain
+    | Wanted
 )
 
 
@@ -558,6 +579,23 @@ class SpeedLoss(_Message, frozen=True, tag=54):
     num_changes: Count = 0
 
 
+ResidencyState = Literal["awake", "falling asleep", "asleep", "waking"]
+MAX_WHY_CHARS: Final = 300
+
+
+class Residency(_Message, frozen=True, tag=58):
+    """Where a worker that takes turns is. Only an awake one takes work. `due_s` is the forecast of
+    the seconds until it is awake, 0 if unknown or if nobody wants it. `trouble` says why its last
+    change failed, or why it does not wake. A gateway that does not know this message counts it as
+    garbage.
+    """
+
+    epoch: Count
+    state: ResidencyState
+    due_s: Amount = 0.0
+    trouble: Annotated[str, msgspec.Meta(max_length=MAX_WHY_CHARS)] = ""
+
+
 class Pong(_Message, frozen=True, tag=43):
     """The supervisor is alive."""
 
@@ -687,6 +725,7 @@ FromWorker = (
     | StatesForgotten
     | Load
     | SpeedLoss
+    | Residency
     | Pong
     | Fault
     | Bye

@@ -21,9 +21,11 @@ from gateway.telemetry import (
     LoopFound,
     PoisonedRequest,
     PublishedEvent,
+    SleepTrouble,
     SpeedBack,
     SpeedLost,
     SpendingThreshold,
+    TurnsThrash,
     WorkerBack,
     WorkerLost,
     WorkerProven,
@@ -39,10 +41,11 @@ AlertKind = Literal[
     "provider",
     "request",
     "conversation",
+    "turns",
 ]
 ALERT_KINDS: Final[tuple[AlertKind, ...]] = (
     "fallback", "spending", "worker", "crash loop", "speed loss", "provider", "request",
-    "conversation",
+    "conversation", "turns",
 )  # fmt: skip
 Level = Literal["good", "warning", "critical"]
 """Only `critical` alerts are sent in quiet hours."""
@@ -105,6 +108,14 @@ def _words(  # noqa: C901, PLR0911, PLR0912
             return "worker", "critical", f"worker {worker} answers no requests", text
         case WorkerProven(worker):
             return "worker", "good", f"worker {worker} answers again", "Its engine gives tokens."
+        case SleepTrouble(worker, reason):
+            return "turns", "warning", f"worker {worker} cannot take its turn", reason
+        case TurnsThrash(worker, wakes, percent):
+            text = (
+                f"It has woken {wakes} times in ten minutes, and changes took {percent} % of the "
+                "time: give one of the models another device, or less memory to each"
+            )
+            return "turns", "warning", f"worker {worker} changes places too often", text
         case EngineFault(worker, _, kind, exit_code, is_final):
             code = "" if exit_code is None else f", exit code {exit_code}"
             return _died(worker, f"{kind}{code}.", is_final=is_final)

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.api.chat_parser import MessageBody
 from gateway.api.request import TokenId
 
-ModelState = Literal["ready", "starting", "down", "cloud"]
+ModelState = Literal["ready", "starting", "waking", "asleep", "down", "cloud"]
 ModelName = Annotated[str, Meta(min_length=1)]
 
 
@@ -56,7 +56,8 @@ class Detokenized(msgspec.Struct):
 
 class ModelObject(msgspec.Struct):
     """A model by one of its names; `root` is its own name. The numbers are its context length, if
-    known, under vLLM's name and OpenRouter's.
+    known, under vLLM's name and OpenRouter's. `state` is there while its workers are asleep or
+    wake.
     """
 
     id: str
@@ -66,6 +67,7 @@ class ModelObject(msgspec.Struct):
     root: str
     max_model_len: int | UnsetType = UNSET
     context_length: int | UnsetType = UNSET
+    state: str | UnsetType = UNSET
 
 
 class TokenizerInfo(msgspec.Struct):

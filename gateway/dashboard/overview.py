@@ -140,6 +140,10 @@ def condition_of(
         return "busy", f"All models are served; {_list(unready)} {verb} not ready."
     if num_waiting:
         return "busy", f"All workers are ready; {waiting}"
+    asleep = sum(worker.state in {"falling asleep", "asleep", "waking"} for worker in workers)
+    if asleep:
+        verb = "sleeps" if asleep == 1 else "sleep"
+        return "well", f"All workers are ready; of {len(workers)}, {asleep} {verb}."
     return "well", "All workers are ready." if workers else "Providers answer for all models."
 
 
@@ -323,8 +327,10 @@ def _worker_row(view: WorkerView, tokens_per_s: float) -> WorkerRow:
 
 def _why_not_ready(view: WorkerView) -> str:
     """The last fault; before the first one, what stands between the worker and an engine that
-    should run already: it names the address.
+    should run already: it names the address. Of a sleeping one, what keeps it.
     """
+    if view.sleep_trouble:
+        return view.sleep_trouble
     if view.engine is not None:
         return ""
     progress = view.progress

@@ -197,7 +197,8 @@ def _of_workers(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
     """
     state = GaugeMetricFamily(
         "herma_worker_state",
-        "1 for the state of a worker: ready, unproven, draining, starting or down.",
+        "1 for the state of a worker: ready, unproven, draining, starting, down, asleep, falling "
+        "asleep or waking.",
         labels=("worker", "state"),
     )
     fault = GaugeMetricFamily(

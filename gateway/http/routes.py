@@ -283,7 +283,8 @@ def _model_entry(name: str, model: ModelView, created: int) -> ModelObject:
     that they find, also inside nested objects.
     """
     window = UNSET if model.context_length is None else model.context_length
-    return ModelObject(name, "model", created, model.owned_by, model.name, window, window)
+    state = model.state if model.state in ("asleep", "waking") else UNSET
+    return ModelObject(name, "model", created, model.owned_by, model.name, window, window, state)
 
 
 async def _health(
@@ -311,7 +312,7 @@ def health_of(edge: Edge) -> Health:
     states = set(models.values())
     if edge.draining():
         return Health("draining", models)
-    if states.isdisjoint({"ready", "cloud"}):
+    if states.isdisjoint({"ready", "cloud", "waking", "asleep"}):  # a request wakes what sleeps
         return Health("starting" if "starting" in states else "down", models)
     return Health("ok", models)
 

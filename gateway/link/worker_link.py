@@ -23,7 +23,7 @@ from gateway.link.model_files import ModelFiles
 from gateway.link.peers import Peer, Peers
 from gateway.link.relays import RelayAttempt, RelayMessage
 from gateway.link.submissions import Submissions
-from gateway.routing import Dispatcher
+from gateway.routing import Demand, Dispatcher
 from gateway.runtime import next_tick
 from gateway.telemetry import Counters
 from protocol.errors import ConfigError, LinkError, LinkFull, WireError
@@ -61,6 +61,7 @@ from protocol.messages import (
     RelayHead,
     RelayTaken,
     Retain,
+    Residency,
     Score,
     Scored,
     Snapshot,
@@ -70,6 +71,7 @@ from protocol.messages import (
     Submit,
     Tokens,
     ToWorker,
+    Wanted,
     Welcome,
 )
 from protocol.transport import CurveServer, LocalRouter, RouterSocket, RouterStatistics, is_local
@@ -103,6 +105,7 @@ _Rare = (
     | _BlockEvent
     | Load
     | SpeedLoss
+    | Residency
     | Fault
     | Bye
     | Files
@@ -294,6 +297,13 @@ class WorkerLink:
             _log.warning("worker %s answers no requests (%s); its engine has to go", peer.name, why)
             self._send(worker_id, Distrust(epoch, why))
 
+    def demand(self, demand: Demand) -> None:
+        if demand.worker_id in self._peers:
+            self._send(
+                demand.worker_id,
+                Wanted(demand.waiting, demand.running, demand.waited_s, demand.oldest_s),
+            )
+
     # Frames.
 
     def _on_frame(self, worker_id: WorkerId, frame: bytes) -> None:
@@ -356,6 +366,7 @@ class WorkerLink:
                 | BlocksSnapshot()
                 | Load()
                 | SpeedLoss()
+                | Residency()
             ):
                 self._dispatcher.heard(worker_id, message)
             case Fault():

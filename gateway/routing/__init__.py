@@ -7,7 +7,7 @@ and the leases that it hands out. Must not know tokens, HTTP or sockets.
 from gateway.routing.admission_queue import QueuePosition
 from gateway.routing.breaker import Breaker, in_order
 from gateway.routing.dispatcher import Dispatcher
-from gateway.routing.effects import Probe, ProbeResult, RouteRequest, UseProvider
+from gateway.routing.effects import Demand, Probe, ProbeResult, RouteRequest, UseProvider
 from gateway.routing.fleet import ModelView
 from gateway.routing.lease import Lease
 from gateway.routing.quarantine import PROOF_TOKENS, RequestIdentity
@@ -18,6 +18,7 @@ from gateway.routing.worker_view import WorkerView
 __all__ = [
     "PROOF_TOKENS",
     "Breaker",
+    "Demand",
     "Dispatcher",
     "Lease",
     "ModelView",

@@ -25,6 +25,7 @@ from gateway.routing.effects import (
 from gateway.routing.fleet import RECOVERY_PROBES, Fleet, Models, ModelView
 from gateway.routing.prefix_index import EventResult, PrefixIndex
 from gateway.routing.quarantine import Quarantine, RequestIdentity
+from gateway.routing.sleepers import Sleepers
 from gateway.routing.tickets import PlacementQueue, count_failure
 from gateway.routing.worker_view import Worker, WorkerView
 from gateway.telemetry import (
@@ -52,6 +53,7 @@ from protocol.messages import (
     Load,
     Progress,
     Register,
+    Residency,
     SpeedLoss,
     StatesForgotten,
     StatesSaved,
@@ -63,7 +65,7 @@ FULL_AT_MOST_S: Final = 1.0
 MAX_CAUSE_CHARS: Final = 300
 """Of a fault, in its event; the address of an engine stands at its beginning."""
 
-FleetMessage = Progress | BlockEvent | BlocksSnapshot | Load | SpeedLoss | Fault | Bye
+FleetMessage = Progress | BlockEvent | BlocksSnapshot | Load | SpeedLoss | Residency | Fault | Bye
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class Dispatch:
             resume_wait_s=resume_wait_s,
             max_pause_s=max_pause_s,
         )
+        self._sleepers = Sleepers(self._models, self.fleet)
         self._rejoin_s = rejoin_s
         self._num_stale = 0
         self._speed_losses: dict[str, SpeedLoss] = {}
@@ -162,10 +165,11 @@ class Dispatch:
         worker = Worker(worker_id, message, now)
         self.fleet.put(worker)
         self._index.remove(worker_id)
-        if message.engine is None:
+        effects += self._sleepers.registered(worker, previous, now)
+        if message.engine is not None:
+            effects += self._engine_ready(worker, message.engine, previous, now)
+        elif not worker.is_asleep:
             effects.append(Notice(WorkerStarting(worker.name, worker.epoch)))
-        else:
-            effects += self._engine_ready(worker, message.engine, now)
         names = {*message.models, *(previous.models if previous is not None else ())}
         return *effects, *self._settle(sorted(names), now)
 
@@ -178,8 +182,8 @@ class Dispatch:
         match message:
             case Load():
                 return self._load(worker, message, now)
-            case SpeedLoss():
-                return self._speed_loss(worker, message)
+            case SpeedLoss() | Residency() | Progress():
+                return self._of_engine(worker, message, now)
             case (
                 BlocksStored()
                 | BlocksDropped()
@@ -190,14 +194,23 @@ class Dispatch:
                 return self._block_event(worker, message, now)
             case Fault():
                 return self._fault(worker, message, now)
-            case Progress():
-                return self._progress(worker, message, now)
             case Bye(reason=reason) if reason in BACK_SOON:
                 return self.lost(worker_id, now, reason)
             case Bye():
                 return self._leave(worker_id, now, f"left: {message.reason}")
             case _:
                 assert_never(message)
+
+    def _of_engine(
+        self, worker: Worker, message: SpeedLoss | Residency | Progress, now: float
+    ) -> Effects:
+        match message:
+            case SpeedLoss():
+                return self._speed_loss(worker, message)
+            case Residency():
+                return self._residency(worker, message, now)
+            case _:
+                return self._progress(worker, message, now)
 
     def lost(self, worker_id: WorkerId, now: float, why: str = "its link is gone") -> Effects:
         """The link to the worker is gone, and with it the sequences on it. Its engine may live."""
@@ -274,6 +287,8 @@ class Dispatch:
             if worker.trust.state != "trusted":
                 effects += self.tickets.probe_trust(worker, now)
         self.fleet.forget_models(now, self._rejoin_s)
+        if self._sleepers.has_any:
+            effects += self._sleepers.demands(now)
         return *(AskSnapshot(worker_id) for worker_id in overdue), *effects
 
     def is_missed(self, name: str, now: float) -> bool:
@@ -327,16 +342,19 @@ class Dispatch:
             decisions=dict(self.tickets.decisions),
         )
 
-    def _engine_ready(self, worker: Worker, engine: EngineFacts, now: float) -> list[Effect]:
+    def _engine_ready(
+        self, worker: Worker, engine: EngineFacts, previous: Worker | None, now: float
+    ) -> list[Effect]:
         self._index.add(worker.worker_id, now, needs_states=engine.snapshots is not None)
         record = self.fleet.record(worker)
         kind = WorkerBack if record.was_ready else WorkerReady
         record.was_ready = True
-        return [
-            AskSnapshot(worker.worker_id),
-            *_ask_files(worker),
-            Notice(kind(worker.name, worker.epoch, worker.models, engine.device)),
-        ]
+        if worker.is_asleep:
+            return list(_ask_files(worker))
+        asked: list[Effect] = [AskSnapshot(worker.worker_id), *_ask_files(worker)]
+        if previous is not None and previous.residency is not None and not previous.fault:
+            return asked  # it has woken: no worker that was missed is back
+        return [*asked, Notice(kind(worker.name, worker.epoch, worker.models, engine.device))]
 
     def _block_event(
         self, worker: Worker, event: BlockEvent | BlocksSnapshot, now: float
@@ -375,8 +393,25 @@ class Dispatch:
             return ()
         return (Notice(SpeedLost(worker.name, loss.figures, loss.num_changes)),)
 
+    def _residency(self, worker: Worker, message: Residency, now: float) -> Effects:
+        if message.epoch != worker.epoch or worker.residency is None:
+            self._num_stale += 1
+            return ()
+        effects = self._sleepers.moved(worker, message, now)
+        self.fleet.trust_changed()
+        return *effects, *self._settle(worker.models, now)
+
+    def demands(self, now: float) -> Effects:
+        """What workers that take turns should know of the work for them."""
+        return self._sleepers.demands(now)
+
+    @property
+    def has_sleepers(self) -> bool:
+        """Whether a worker takes turns with others."""
+        return self._sleepers.has_any
+
     def _progress(self, worker: Worker, progress: Progress, now: float) -> Effects:
-        if progress.epoch == worker.epoch and worker.engine is None:
+        if progress.epoch == worker.epoch and (worker.engine is None or worker.is_asleep):
             worker.progress = progress
             self.fleet.note_absence(worker, now, self._rejoin_s)
         else:
@@ -407,6 +442,7 @@ class Dispatch:
             return ()
         moved = self.tickets.evict(worker, now, why)
         self._index.remove(worker_id)
+        self._sleepers.left()
         notice = Notice(WorkerLost(worker.name, why))
         return *moved, notice, *self._settle(worker.models, now)
 

@@ -24,6 +24,7 @@ from gateway.routing.effects import (
     AskFiles,
     AskSnapshot,
     Assign,
+    Demand,
     Effect,
     Effects,
     EndEngine,
@@ -42,7 +43,14 @@ from gateway.routing.quarantine import RequestIdentity
 from gateway.routing.route_preview import RoutePreview
 from gateway.routing.worker_view import WorkerView
 from gateway.runtime import Wakeup, next_tick
-from gateway.telemetry import EventFeed, FleetEvent, WorkerBack, WorkerReady
+from gateway.telemetry import (
+    EventFeed,
+    FleetEvent,
+    WorkerAsleep,
+    WorkerAwake,
+    WorkerBack,
+    WorkerReady,
+)
 from protocol.ids import WorkerId
 from protocol.messages import RETAINS, Register, RejectReason, RelayFacts
 from protocol.prefill import PrefillForm, form_in
@@ -77,6 +85,9 @@ class FleetPort(Protocol):
 
     def end_engine(self, worker_id: WorkerId, epoch: int, why: str) -> None:
         """Tell the worker that its engine of this epoch answers no request."""
+
+    def demand(self, demand: Demand) -> None:
+        """Tell a worker that takes turns how much work there is for it."""
 
 
 class _Waiter(msgspec.Struct):
@@ -201,6 +212,8 @@ class Dispatcher:
                 return first
         waiter = self._waiters[ticket] = _Waiter()
         self._perform(effects)
+        if self._core.has_sleepers and waiter.answer is None:
+            self._perform(self._core.demands(trio.current_time()))
         return await self._answer(ticket, waiter)
 
     async def route_again(self, placement: Lease, reason: RejectReason) -> Answer:
@@ -347,13 +360,13 @@ class Dispatcher:
                 self._probe(effect)
             case Notice(event=event):
                 self._notice(event)
-            case Accept() | RefuseWorker() | AskSnapshot() | AskFiles() | EndEngine():
+            case Accept() | RefuseWorker() | AskSnapshot() | AskFiles() | EndEngine() | Demand():
                 self._send_to_worker(effect)
             case _:
                 assert_never(effect)
 
     def _send_to_worker(
-        self, effect: Accept | RefuseWorker | AskSnapshot | AskFiles | EndEngine
+        self, effect: Accept | RefuseWorker | AskSnapshot | AskFiles | EndEngine | Demand
     ) -> None:
         port = self._port
         if port is None:
@@ -369,6 +382,8 @@ class Dispatcher:
                 port.ask_files(worker_id, digest)
             case EndEngine(worker_id=worker_id, epoch=epoch, why=why):
                 port.end_engine(worker_id, epoch, why)
+            case Demand():
+                port.demand(effect)
             case _:
                 assert_never(effect)
 
@@ -412,5 +427,5 @@ class Dispatcher:
 
     def _notice(self, event: FleetEvent) -> None:
         self._feed.publish(event)
-        if isinstance(event, WorkerReady | WorkerBack):
+        if isinstance(event, WorkerReady | WorkerBack | WorkerAsleep | WorkerAwake):
             self.has_ready.set()

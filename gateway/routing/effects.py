@@ -143,6 +143,16 @@ class EndEngine(msgspec.Struct, frozen=True):
     why: str
 
 
+class Demand(msgspec.Struct, frozen=True):
+    """Tell a worker that takes turns how much work there is for it (`Wanted`)."""
+
+    worker_id: WorkerId
+    waiting: int
+    running: int
+    waited_s: float
+    oldest_s: float
+
+
 class Notice(msgspec.Struct, frozen=True):
     """Publish an event for operators."""
 
@@ -160,6 +170,7 @@ Effect = (
     | Moved
     | Probe
     | EndEngine
+    | Demand
     | Notice
 )
 Effects = tuple[Effect, ...]

@@ -31,7 +31,7 @@ _RECORDS_AT_MOST: Final = 1024
 PRINTABLE: Final = re.compile(r"[!-~]{1,128}")
 """Names travel in response headers."""
 
-ModelState = Literal["ready", "starting", "down"]
+ModelState = Literal["ready", "starting", "waking", "asleep", "down"]
 
 
 class ModelView(msgspec.Struct, frozen=True):
@@ -62,8 +62,10 @@ class ModelView(msgspec.Struct, frozen=True):
 
     @property
     def is_away(self) -> bool:
-        """Whether requests for the model go to its providers now."""
-        is_local = self.state == "ready" and not self.is_fallback_on
+        """Whether requests for the model go to its providers now, because no worker can serve. A
+        model that sleeps is woken by them.
+        """
+        is_local = self.state in ("ready", "waking", "asleep") and not self.is_fallback_on
         return not is_local and self.cloud and bool(self.fallback)
 
 
@@ -118,6 +120,7 @@ class Model:
         self.probation_ticket: int | None = None
         self.awaited_until = float("-inf")
         self.unserved_since: float | None = None
+        self.missed_at = float("-inf")
 
     def configure(self, config: ModelConfig, recovery_probes: int) -> None:
         """Apply a changed configuration. Facts that workers have reported stay."""
@@ -372,13 +375,19 @@ class Fleet:
         return [worker for worker in self.serving(model) if worker.state == "starting"]
 
     def is_coming(self, model: Model) -> bool:
-        """Whether a worker of the model is starting, unproven or draining, and not absent:
+        """Whether a worker of the model is starting, unproven, draining or asleep, and not absent:
         most draining workers come back with another engine, and the others leave within seconds.
         """
         return any(
-            worker.state in ("starting", "unproven", "draining") and not worker.is_absent
+            worker.state not in ("ready", "down") and not worker.is_absent
             for worker in self.serving(model)
         )
+
+    def sleepers(self, model: Model) -> list[Worker]:
+        """The workers of the model that are asleep, or on the way there or back, and that nothing
+        keeps from waking.
+        """
+        return [w for w in self.serving(model) if w.is_asleep and not w.sleep_trouble]
 
     def is_absent(self, model: Model) -> bool:
         """Whether the model's only workers wait for attached engines that are away."""
@@ -515,5 +524,9 @@ class Fleet:
     def _state(self, model: Model, ready: Sequence[Worker]) -> ModelState:
         if ready:
             return "ready"
-        is_starting = any(not worker.is_absent for worker in self.starting(model))
-        return "starting" if is_starting else "down"
+        states = {worker.state for worker in self.serving(model) if not worker.is_absent}
+        if "starting" in states:
+            return "starting"
+        if "waking" in states:
+            return "waking"
+        return "asleep" if states & {"asleep", "falling asleep"} else "down"

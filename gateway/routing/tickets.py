@@ -96,12 +96,8 @@ class PlacementQueue:
         if model is None:
             return (Refuse(ticket, errors.model_not_found(request.model)),)
         ready = self._fleet.ready(model)
-        if not ready and (chain := model.chain(request)):
-            # No need to queue: the request goes to a provider, and the requests in the queue are
-            # those that may not.
-            reason, changes = _no_worker(model), model.fallback.step(ready, now)
-            changes += model.fallback.turn_on(reason)
-            return (*changes, UseProvider(ticket, chain, reason))
+        if not ready and (away := self._away(model, request, now)):
+            return away
         if request.has_failed and (chain := _instead(model, request, ready)):
             return (UseProvider(ticket, chain, f"the worker of {model.name} failed on it"),)
         session = model.conversations.recognise(
@@ -125,6 +121,21 @@ class PlacementQueue:
             effects += self._give_up(model, ticket, now)
             effects += self.settle(model, now)
         return effects
+
+    def _away(self, model: Model, request: RouteRequest, now: float) -> Effects:
+        """The request goes to a provider, because no worker is ready; () if it has to wait for one.
+        The requests in the queue are those that may not go.
+        """
+        if not (chain := model.chain(request)):
+            return ()
+        if not self._fleet.sleepers(model):
+            reason, changes = _no_worker(model), model.fallback.step((), now)
+            changes += model.fallback.turn_on(reason)
+            return (*changes, UseProvider(request.ticket, chain, reason))
+        if model.config.while_waking == "wait":
+            return ()
+        model.missed_at = now  # no outage, so no fallback begins
+        return (UseProvider(request.ticket, chain, f"{model.name} is asleep"),)
 
     def preview(self, request: RouteRequest, now: float) -> RoutePreview | None:
         """What would happen to the request now; None for an unknown model."""
@@ -249,7 +260,7 @@ class PlacementQueue:
 
     def probe_trust(self, worker: Worker, now: float) -> Effects:
         """The health probe of a worker that is not trusted, if one is due."""
-        if worker.engine is None or worker.draining:
+        if worker.engine is None or worker.draining or worker.is_asleep:
             return ()
         serial = worker.trust.next_probe(now)
         if serial is None:
@@ -321,9 +332,12 @@ class PlacementQueue:
         effects: Effects = ()
         for model in self._models:
             model.conversations.sweep()
+            patience_s = self._resume_wait_s
+            if model.queue.is_any_held:  # what is said to come in time is waited for
+                patience_s += max((w.due_s for w in self._fleet.sleepers(model)), default=0.0)
             for waiting in model.queue:
                 since = waiting.held_since
-                is_held_long = since is not None and now - since >= self._resume_wait_s
+                is_held_long = since is not None and now - since >= patience_s
                 if is_held_long or _is_late(waiting.request, now):
                     effects += self._give_up(model, waiting.request.ticket, now)
             effects += self.settle(model, now)
@@ -380,9 +394,10 @@ class PlacementQueue:
         is_awaited = self._fleet.is_coming(model) or now < model.awaited_until
         is_awaited = is_awaited and not self._fleet.is_absent(model)
         may_resume = is_awaited or not self._fleet.has_given_up(model, now, self._resume_wait_s)
+        sleepers = self._fleet.sleepers(model)
         for waiting in model.queue:
             request = waiting.request
-            if chain := model.chain(request):
+            if (chain := model.chain(request)) and not sleepers:
                 reason = _no_worker(model)
                 away = self._send_away(model, waiting, chain, reason)
                 effects += *model.fallback.turn_on(reason), away
@@ -466,6 +481,10 @@ class PlacementQueue:
         request = self._dequeue(model, ticket).request
         if self.is_stopping:
             return Refuse(ticket, errors.stopping(has_begun=request.resumed))
+        if not request.resumed and (
+            asleep := [w for w in self._fleet.serving(model) if w.is_asleep]
+        ):
+            return Refuse(ticket, _asleep_error(model.name, asleep))
         starting = self._fleet.starting(model)
         return Refuse(ticket, _unserved_error(model.name, starting, now, resumed=request.resumed))
 
@@ -585,6 +604,16 @@ def _unserved_error(
     progress = _start_progress(starting)
     how_far = f" ({progress})" if progress else ""
     return errors.unavailable(f"The workers of {model} are still starting{how_far}.", wait_s)
+
+
+def _asleep_error(model: str, asleep: Sequence[Worker]) -> errors.ApiError:
+    """The error while the workers of the model sleep. What keeps them is for operators."""
+    due_s = min((worker.due_s for worker in asleep if worker.due_s), default=0.0)
+    if all(worker.sleep_trouble for worker in asleep):
+        text = f"{model} is asleep, and its device has no room for it now."
+        return errors.unavailable(text, retry_after_s(due_s or DOWN_RETRY_AFTER_S))
+    text = f"{model} is asleep and takes its turn soon."
+    return errors.unavailable(text, retry_after_s(due_s or DOWN_RETRY_AFTER_S))
 
 
 def _no_worker(model: Model) -> str:

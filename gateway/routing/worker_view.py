@@ -15,7 +15,18 @@ from gateway.routing.chain_tree import ChainTree, common_prefix
 from gateway.routing.effects import RouteRequest
 from gateway.routing.trust import Trust
 from protocol.ids import BlockDigest, WorkerId
-from protocol.messages import Drafting, EngineFacts, Fault, FaultKind, Load, Progress, Register
+from protocol.messages import (
+    ASLEEP,
+    TAKES_TURNS,
+    Drafting,
+    EngineFacts,
+    Fault,
+    FaultKind,
+    Load,
+    Progress,
+    Register,
+    ResidencyState,
+)
 
 ATTACHING: Final = "attach"
 """The phase of a start in which a worker looks for an engine that it did not launch."""
@@ -181,7 +192,9 @@ class Reservation(msgspec.Struct, eq=False):
     is_proof: bool = False
 
 
-WorkerState = Literal["ready", "unproven", "draining", "starting", "down"]
+WorkerState = Literal[
+    "ready", "unproven", "draining", "starting", "down", "falling asleep", "asleep", "waking"
+]
 """`unproven`: its engine is there, but has failed several requests and no token shows that it works
 (`trust.py`).
 """
@@ -192,7 +205,8 @@ class WorkerView:
     """A worker for metrics and the dashboard. `running` counts this gateway's tickets only;
     `fault_kind` is None unless its engine has failed and no new one is ready. `progress` is the
     progress of its start; `is_open`: its breaker is open; `places` is how many sequences it takes
-    at once.
+    at once. `due_s` is the forecast of the seconds until a sleeping one is awake, `sleep_trouble`
+    says what keeps it.
     """
 
     worker_id: WorkerId
@@ -210,6 +224,8 @@ class WorkerView:
     progress: Progress | None = None
     is_open: bool = False
     places: int = 0
+    due_s: float = 0.0
+    sleep_trouble: str = ""
 
 
 class _Measurement(msgspec.Struct, gc=False):
@@ -230,7 +246,8 @@ class Worker:
     name, `trust` as long as its engine.
     `is_absent`: it waits for an attached engine that is not there, see `note_absence`.
     `pass_tokens` is how many tokens of an answer a step makes, more than one if drafts are
-    accepted. `full_since`: the worker has refused a sequence then and not reported free places
+    accepted. `residency` is None unless it takes turns with others; `told` is the last demand that
+    it was told. `full_since`: the worker has refused a sequence then and not reported free places
     since; `may_try`: it gets one more sequence all the same. `chains` are the prompts that run
     here; their blocks count as held until their tickets are over, whatever block events say. A
     prompt with at most `most_beside` tokens to compute starts beside a long one.
@@ -250,6 +267,12 @@ class Worker:
         self.fault_kind: FaultKind | None = None
         self.gave_up = False
         self.is_absent = False
+        self.residency: ResidencyState | None = None
+        if TAKES_TURNS in message.capabilities:
+            self.residency = "asleep" if ASLEEP in message.capabilities else "awake"
+        self.due_s = 0.0
+        self.sleep_trouble = ""
+        self.told: tuple[int, int, float | None] | None = None
         self.draining = False
         self.full_since: float | None = None
         self.may_try = False
@@ -276,7 +299,14 @@ class Worker:
         )
 
     @property
+    def is_asleep(self) -> bool:
+        """Whether it takes no work because it is asleep, or on the way there or back."""
+        return self.residency is not None and self.residency != "awake"
+
+    @property
     def state(self) -> WorkerState:
+        if self.residency is not None and self.residency != "awake" and not self.gave_up:
+            return self.residency
         if self.engine is not None:
             if self.draining:
                 return "draining"
@@ -286,7 +316,9 @@ class Worker:
     @property
     def ready(self) -> bool:
         """Whether its engine has generated tokens and takes more work."""
-        return self.engine is not None and not self.draining and self.trust.state == "trusted"
+        if self.engine is None or self.draining or self.is_asleep:
+            return False
+        return self.trust.state == "trusted"
 
     @property
     def places(self) -> int:
@@ -494,6 +526,8 @@ class Worker:
             progress=self.progress,
             is_open=self.breaker.is_open,
             places=self.places,
+            due_s=self.due_s,
+            sleep_trouble=self.sleep_trouble,
         )
 
     @property

@@ -67,6 +67,43 @@ class WorkerProven(_Event, frozen=True, tag="worker proven"):
     worker: str
 
 
+class WorkerAsleep(_Event, frozen=True, tag="worker asleep"):
+    """A worker that takes turns has freed its device; a request for one of `models` wakes it."""
+
+    worker: str
+    models: tuple[str, ...]
+
+
+class WorkerWaking(_Event, frozen=True, tag="worker waking"):
+    """A worker that takes turns wakes."""
+
+    worker: str
+    models: tuple[str, ...]
+
+
+class WorkerAwake(_Event, frozen=True, tag="worker awake"):
+    """A worker that takes turns serves, `after_s` seconds after it began to wake."""
+
+    worker: str
+    models: tuple[str, ...]
+    after_s: float
+
+
+class SleepTrouble(_Event, frozen=True, tag="sleep trouble"):
+    """A worker did not fall asleep when its turn was over, died asleep, or does not wake."""
+
+    worker: str
+    reason: str
+
+
+class TurnsThrash(_Event, frozen=True, tag="turns thrash"):
+    """A worker has woken `wakes` times in ten minutes, and changes took `percent` of the time."""
+
+    worker: str
+    wakes: int
+    percent: int
+
+
 class SpeedLost(_Event, frozen=True, tag="speed loss"):
     """A worker is over 10 % slower than at its last good start in these `figures`. `herma diff` on
     its host lists `num_changes` differences.
@@ -283,6 +320,11 @@ FleetEvent = (
     | EngineFault
     | WorkerUnproven
     | WorkerProven
+    | WorkerAsleep
+    | WorkerWaking
+    | WorkerAwake
+    | SleepTrouble
+    | TurnsThrash
     | CallsUnknown
     | SpeedLost
     | SpeedBack

@@ -34,6 +34,9 @@ _STATES: Final = {
     "draining": "info",
     "starting": "info",
     "down": "critical",
+    "falling asleep": "soft",
+    "asleep": "soft",
+    "waking": "info",
 }
 _CONDITIONS: Final = {
     "well": "good",
@@ -183,7 +186,7 @@ def _worker_row(one: WorkerRow, marks: Marks) -> Row:
     name = plain(one.name, "bold")
     if one.fault:
         return Row((name, (dot, Piece(f"{one.state}: ", style), *plain(one.fault))))
-    if one.state == "starting":
+    if one.state == "starting" or (one.state == "waking" and one.phase):
         return Row((name, (dot, *plain(f"{one.phase or 'starting'} {percent(one.fraction, 1)}"))))
     state = "asked last" if one.is_open else one.state
     waits = f"+{one.waiting}" if one.waiting else ""

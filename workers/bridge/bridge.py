@@ -36,6 +36,7 @@ from protocol.messages import (
     Score,
     Snapshot,
     Submit,
+    Wanted,
     Welcome,
 )
 from workers.bridge.engine_client import EngineClient, EngineGone, EngineRefusal
@@ -178,7 +179,7 @@ class Bridge:
                 self._outbox.put(link, self._load())
             case Embed() | Score() | Retain():
                 raise WireError(f"{type(message).__name__} is for native engines")
-            case Welcome() | Drain() | Ping() | GetFiles() | Dismiss() | Distrust():
+            case Welcome() | Drain() | Ping() | GetFiles() | Dismiss() | Distrust() | Wanted():
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:
                 assert_never(message)

@@ -42,6 +42,7 @@ from protocol.messages import (
     Score,
     Snapshot,
     Submit,
+    Wanted,
     Welcome,
 )
 from protocol.tokens import unpack_tokens
@@ -329,7 +330,7 @@ class EngineLoop(Generic[InFlight]):
                 self._scheduler.retain(link, message, self._clock())
             case Relay() | RelayChunk() | RelayCredit():
                 raise WireError(f"{type(message).__name__} is for engines that take text")
-            case Welcome() | Drain() | Ping() | GetFiles() | Dismiss() | Distrust():
+            case Welcome() | Drain() | Ping() | GetFiles() | Dismiss() | Distrust() | Wanted():
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:
                 assert_never(message)

@@ -31,20 +31,23 @@ from protocol.control_messages import (
     AskRequest,
     AskRestart,
     AskServe,
+    AskSleep,
     AskStatus,
+    AskWake,
     Done,
     Reloaded,
 )
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.log_lines import log_style
-from protocol.messages import REPLACED, Bye
+from protocol.messages import REPLACED, Bye, Wanted
 from protocol.own_code import own_entry
 from protocol.service_manager import ServiceManager
 from protocol.signals import graceful_stop, hangups, outlive_hangups
 from protocol.transport import ControlSocket, CurveClient, load_curve_client
 from protocol.version import VERSION
 from workers.model_dir import check_dirs
+from workers.supervisor.card_memory import CardMemory
 from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.engine_supervisor import EngineSupervisor
 from workers.supervisor.frame_relay import FrameRelay
@@ -53,8 +56,12 @@ from workers.supervisor.group import open_group
 from workers.supervisor.hold import Hold
 from workers.supervisor.host_cache import HostCache
 from workers.supervisor.identity import changed_keys, take_changes, worker_identity
+from workers.supervisor.lifecycle import Lifecycle
 from workers.supervisor.log import Log
+from workers.supervisor.sleeper import TurnsOf
 from workers.supervisor.successor import HeldStart, Successor, successor_of
+from workers.supervisor.turn_taker import TurnTaker
+from workers.turns import record_path, records_dir
 from workers.versions import launch_problems
 
 MAX_GATEWAYS: Final = 64
@@ -110,6 +117,7 @@ class Worker:
             arguments=arguments,
             hold=self._hold,
             cache=self._cache,
+            turns=self._turns_of(config),
         )
         self._relay = FrameRelay(
             worker_identity(config, VERSION),
@@ -119,7 +127,34 @@ class Worker:
             on_drain=lambda deadline_s: self.drain(deadline_s, "a gateway"),
             on_distrust=self._engine.distrust,
             on_siblings=self._dial_siblings,
+            on_demand=self._demanded,
         )
+
+    def _turns_of(self, config: WorkerConfig) -> TurnsOf | None:
+        """The seat of a worker whose model is resident on demand, or that holds memory of a card
+        which others may share.
+        """
+        memory = CardMemory(config, os.environ)
+        is_on_demand = config.residency == "on-demand"
+        if config.rank or not (is_on_demand or (memory.is_card and memory.can_read)):
+            return None
+        try:
+            record = record_path(records_dir(os.environ), config.name, self._file)
+        except ConfigError:
+            record = None
+
+        def seat(lifecycle: Lifecycle) -> TurnTaker:
+            return TurnTaker(config, lifecycle, memory, self._log, record, self._file)
+
+        return seat
+
+    def _demanded(self, link: int, wanted: Wanted | None) -> None:
+        if (sleeper := self._engine.sleeper) is None:
+            return
+        if wanted is None:
+            sleeper.turns.gone(link)
+        else:
+            sleeper.turns.wanted(link, wanted)
 
     def drain(self, deadline_s: float, asker: str) -> None:
         """Finish running sequences, for at most `deadline_s`, then end. The audit file records
@@ -197,6 +232,11 @@ class Worker:
                 return Done(self._relay.epoch)
             case AskHold() | AskProbe() | AskServe() | AskReplace():
                 return self._answer_trial(ask)
+            case AskSleep() | AskWake():
+                if (sleeper := self._engine.sleeper) is None:
+                    raise ConfigError('it takes no turns: its model has no residency = "on-demand"')
+                sleeper.turns.wish("sleep" if isinstance(ask, AskSleep) else "wake")
+                return Done(self._relay.epoch)
             case AskOverview() | AskRequest():
                 raise ConfigError("this is a worker, not a gateway")
 

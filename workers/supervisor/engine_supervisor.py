@@ -57,6 +57,7 @@ from workers.supervisor.log import Log
 from workers.supervisor.port_holder import port_holder
 from workers.supervisor.prepare import prepare
 from workers.supervisor.restart_policy import RestartPolicy
+from workers.supervisor.sleeper import Sleeper, TurnsOf
 from workers.supervisor.start_journal import StartJournal
 from workers.supervisor.stop_command import run_stop
 from workers.versions import resolved
@@ -98,12 +99,19 @@ class EngineSupervisor:
         arguments: Sequence[str] = (),
         hold: Hold | None = None,
         cache: HostCache | None = None,
+        turns: TurnsOf | None = None,
     ) -> None:
+        """`turns` makes the worker's seat at the table of its device, if it has one."""
         self._cache = cache
         self._config = self._next_config = config
         # The configuration of the running engine, with the version of its installation.
         self._started, self._version = config, ""
-        self.lifecycle = Lifecycle(hold, policy)
+        is_held = hold is not None and hold.is_on
+        begins_asleep = config.residency == "on-demand" and not is_held
+        self.lifecycle = Lifecycle(hold, policy, begins_asleep=begins_asleep)
+        self.sleeper = (
+            None if turns is None else Sleeper(turns(self.lifecycle), self.lifecycle, log)
+        )
         self._probe: tuple[int, AnswerProbe] | None = None
         self._log = log
         self._command = command
@@ -142,8 +150,13 @@ class EngineSupervisor:
             await self._prepare()
             await self._take_config()
             nursery.start_soon(self._sweep_and_measure)
+            if self.sleeper is not None:
+                nursery.start_soon(self.sleeper.run, relay)
             while self.lifecycle.state is not State.LEAVING:
                 self._wake = trio.Event()
+                if self.sleeper is not None and self.lifecycle.state is State.ASLEEP:
+                    await self.sleeper.wait_turn()
+                    await self._take_config()
                 if self._group is not None:
                     await self._group.wait_start(partial(self._wait_for_group, relay))
                     self._waits_for = ""
@@ -228,6 +241,10 @@ class EngineSupervisor:
         self.lifecycle.policy.reset()
         if before is State.STOPPED:
             self._start_again(self._relay)
+        elif before is State.ASLEEP:  # the next wake takes the configuration
+            if self._life is not None:
+                assert self._nursery is not None
+                self._nursery.start_soon(self._life.leave)
         elif before is State.WAITING or state in OVER:
             self._wake.set()
         elif before is not State.REPLACING:
@@ -259,6 +276,8 @@ class EngineSupervisor:
         if self._next_config is self._config:
             self._next_config = config
         self._config = config
+        if self.sleeper is not None:
+            self.sleeper.turns.retune(config)
         if self._life is not None:
             self._life.retune(config)
 
@@ -300,6 +319,7 @@ class EngineSupervisor:
             version=self._version,
             group=self._config.group or "",
             rank=self._config.rank,
+            turn="" if self.sleeper is None else self.sleeper.turns.line(),
         )
 
     def _probe_report(self) -> ProbeReport | None:
@@ -388,6 +408,10 @@ class EngineSupervisor:
             return
         life: EngineLife | None = None
         scratch: Path | None = None
+        if self.sleeper is not None:
+            await self.sleeper.before_start()
+        if self._memory is not None and self._config.residency == "on-demand":
+            await self._memory.remember()  # others of the device come and go
         try:
             try:
                 scratch = make_scratch(f"engine-{relay.epoch}")
@@ -407,6 +431,8 @@ class EngineSupervisor:
                 await trio.to_thread.run_sync(_clean_up, scratch)
                 await run_stop(self._started.launch, self._log.info)
         self._life = None
+        if self.sleeper is not None:
+            self.sleeper.life = None
         own = frozenset(() if life is None else (life.process.pid,))
         match self.lifecycle.state:
             case State.LEAVING:
@@ -414,8 +440,27 @@ class EngineSupervisor:
             case State.REPLACING:  # the next start has its epoch already
                 self.lifecycle.on(Event.RETRY)
                 await self._pause(0.0, own)
+            case State.FALLING_ASLEEP | State.ASLEEP as state:
+                await self._sleeps(relay, ending, own, died=state is State.ASLEEP)
             case _:
                 await self._after_death(relay, ending, own)
+
+    async def _sleeps(
+        self, relay: FrameRelay, ending: Ending, own: frozenset[int], *, died: bool
+    ) -> None:
+        """The process has ended on purpose, or while it was asleep: nothing is lost with it."""
+        assert self.sleeper is not None
+        if self._memory is not None and own:
+            await self._memory.wait_drained(own, self._log.info)
+        why = f"its engine died asleep ({diagnose(ending).cause}); its next wake starts another"
+        if not died and ending.killed_for is not None:
+            why = f"its engine did not fall asleep ({ending.killed_for}); its process has ended"
+        await self.sleeper.has_slept()
+        self.lifecycle.on(Event.SLEPT if not died else Event.SLEEP)
+        relay.engine_restarts()
+        if died or ending.killed_for is not None:
+            self.sleeper.turns.failed(why)
+        await self._prepare()
 
     async def _after_death(self, relay: FrameRelay, ending: Ending, own: frozenset[int]) -> None:
         diagnosis = diagnose(ending)
@@ -460,6 +505,8 @@ class EngineSupervisor:
                 self._config.device,
             )
             self._config = config
+            if self.sleeper is not None:
+                self.sleeper.turns.reconfigure(config)
             if is_elsewhere:
                 self._memory = _memory_of(config)
                 if self._memory is not None:
@@ -483,6 +530,8 @@ class EngineSupervisor:
         if self._group is not None:
             life.on_progress = self._group.progress
         self._life = life
+        if self.sleeper is not None:
+            self.sleeper.life = life
         self._log.info_unless_shared(f"engine start {relay.epoch} (pid {life.process.pid})")
         return life
 
@@ -528,9 +577,14 @@ class EngineSupervisor:
 
     def _took(self, event: Event) -> None:
         """Take an event of the running engine: it has loaded its model, or has proven itself."""
+        if event is Event.PROVEN and self.sleeper is not None:
+            self.sleeper.turns.is_measuring = self.sleeper.turns.record.awake_bytes is None
         state = self.lifecycle.on(event)
         if event is not Event.PROVEN:
             return
+        if self.sleeper is not None and self._life is not None:
+            assert self._nursery is not None
+            self._nursery.start_soon(self.sleeper.after_start, self._life)
         self.lifecycle.policy.ready(trio.current_time())
         if state is State.READY and self._life is not None:
             self._life.accepted.set()

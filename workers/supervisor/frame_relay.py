@@ -13,9 +13,12 @@ from protocol import wire
 from protocol.addresses import sibling_address
 from protocol.errors import WireError
 from protocol.messages import (
+    ASLEEP,
     MAX_FIGURE_CHARS,
     MAX_FIGURES,
+    MAX_WHY_CHARS,
     PROTOCOL_VERSION,
+    TAKES_TURNS,
     Abort,
     Distrust,
     Drain,
@@ -34,10 +37,13 @@ from protocol.messages import (
     RelayChunk,
     RelayCredit,
     Retain,
+    Residency,
+    ResidencyState,
     Score,
     Snapshot,
     SpeedLoss,
     Submit,
+    Wanted,
     Welcome,
 )
 from workers.ipc import (
@@ -68,6 +74,8 @@ class Engine(Protocol):
         """Stop or resume reading the engine, which then waits with its next step."""
 
 
+OnDemand = Callable[[int, Wanted | None], None]
+
 _WORK: Final = frozenset(wire.tag_of(kind) for kind in (Submit, Relay, Embed, Score))
 _TO_ENGINE: Final = frozenset(
     wire.tag_of(kind) for kind in (Abort, Snapshot, RelayChunk, RelayCredit, Retain)
@@ -77,7 +85,8 @@ _TO_ENGINE: Final = frozenset(
 @final
 class FrameRelay:
     """`on_work` is called after submissions went to the engine, `on_drain` when a gateway asks the
-    worker to drain, `on_siblings` with the addresses of a gateway's siblings.
+    worker to drain, `on_siblings` with the addresses of a gateway's siblings. `on_demand` gets the
+    demand of a gateway by the number of its link, and None once that link is gone.
     """
 
     def __init__(
@@ -90,8 +99,11 @@ class FrameRelay:
         on_drain: Callable[[float], None],
         on_distrust: Callable[[str], None],
         on_siblings: Callable[[Iterable[str]], None],
+        on_demand: OnDemand | None = None,
     ) -> None:
         self.epoch = 1
+        self._residency: Residency | None = None
+        self._on_demand = on_demand
         self._lifecycle = lifecycle
         self.num_garbage = 0
         self._identity = identity
@@ -181,6 +193,21 @@ class FrameRelay:
         for message in self.greeting():
             self.broadcast(message)
 
+    def resides(self, state: ResidencyState, due_s: float, trouble: str) -> None:
+        """Say where a worker that takes turns is, to every gateway, also to those that join
+        later.
+        """
+        said = Residency(self.epoch, state, due_s, trouble[:MAX_WHY_CHARS])
+        if said != self._residency:
+            self._residency = said
+            self.broadcast(said)
+
+    def engine_sleeps(self) -> None:
+        """The process has ended, and the next one starts in the worker's turn, with an epoch of its
+        own.
+        """
+        self.engine_restarts()
+
     def reconfigured(self, identity: WorkerIdentity) -> None:
         """Use the identity of another configuration from the next registration on."""
         self._identity = identity
@@ -224,14 +251,17 @@ class FrameRelay:
         """The first messages to a gateway: the registration, then the fault after the last failed
         start, or the speed loss of a slow engine.
         """
-        registration = self._registration()
+        said: list[FromWorker] = [self._registration()]
+        if self._residency is not None:
+            said.append(self._residency)
         if self._lifecycle.hold.is_on:
-            return (registration,)
-        if self._fault is not None:
-            return (registration, self._fault)
+            return tuple(said)
         lost = self._speed_loss
-        is_known = lost is not None and lost.epoch == self.epoch and self._facts is not None
-        return (registration, lost) if lost is not None and is_known else (registration,)
+        if self._fault is not None:
+            said.append(self._fault)
+        elif lost is not None and lost.epoch == self.epoch and self._facts is not None:
+            said.append(lost)
+        return tuple(said)
 
     def join(self, link: GatewayLink, welcome: Welcome) -> None:
         """Number the link. Numbers are not reused soon, so that no frame of an earlier life of the
@@ -249,6 +279,8 @@ class FrameRelay:
         if link.number is None:
             return
         del self._links[link.number]
+        if self._on_demand is not None:
+            self._on_demand(link.number, None)
         if self._engine is not None:
             self._engine.put(SUPERVISOR, encode_control(DropLink(link.number)))
             self._engine.flush()
@@ -302,6 +334,9 @@ class FrameRelay:
                 if epoch == self.epoch and self._facts is not None:
                     self._log.info(f"gateway {link.address} gets no answers: {why}")
                     self._on_distrust(why)
+            case Wanted() as wanted:
+                if self._on_demand is not None and link.number is not None:
+                    self._on_demand(link.number, wanted)
             case message:
                 raise WireError(f"{type(message).__name__} out of place")
 
@@ -326,4 +361,11 @@ class FrameRelay:
             config_hash=self._identity.config_hash,
             epoch=self.epoch,
             engine=None if self._lifecycle.hold.is_on else self._facts,
+            capabilities=self._of_turns(),
         )
+
+    def _of_turns(self) -> tuple[str, ...]:
+        if self._residency is None:
+            return ()
+        is_awake = self._residency.state == "awake"
+        return (TAKES_TURNS,) if is_awake else (TAKES_TURNS, ASLEEP)

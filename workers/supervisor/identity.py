@@ -38,7 +38,7 @@ def worker_identity(config: WorkerConfig, build: str) -> WorkerIdentity:
 
 _OF_THE_PROCESS: Final = (
     *("name", "serves", "gateways", "curve_secret_file", "curve_server_key"),
-    *("insecure_local", "drain_s"),
+    *("insecure_local", "drain_s", "residency"),
 )
 """Gateways know the worker by these keys, and its parent waits `drain_s` for its end."""
 
@@ -58,7 +58,7 @@ def changed_keys(old: WorkerConfig, new: WorkerConfig) -> tuple[str, ...]:
     return changed
 
 
-_WHILE_SERVING: Final = ("gateways", "stall_s", "prepare")
+_WHILE_SERVING: Final = ("gateways", "stall_s", "prepare", "idle_s")
 
 
 def take_changes(old: WorkerConfig, new: WorkerConfig) -> tuple[WorkerConfig, Reloaded]:
@@ -67,7 +67,8 @@ def take_changes(old: WorkerConfig, new: WorkerConfig) -> tuple[WorkerConfig, Re
     """
     added = tuple(address for address in new.gateways if address not in old.gateways)
     has_lost = len(new.gateways) < len(old.gateways) + len(added)
-    given = {"gateways": (*old.gateways, *added), "stall_s": new.stall_s, "prepare": new.prepare}
+    given = {key: getattr(new, key) for key in _WHILE_SERVING}
+    given["gateways"] = (*old.gateways, *added)
     config = msgspec.structs.replace(old, **given)
     taken = tuple(key for key in _WHILE_SERVING if getattr(config, key) != getattr(old, key))
     kept: list[str] = []

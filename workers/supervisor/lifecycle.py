@@ -4,6 +4,7 @@ Owns the table of states, the words in which each is shown and refused, and the 
 Must not know processes, gateways or clocks. `diagram` prints the table for docs/architecture.md.
 """
 
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, final
 
@@ -228,7 +229,7 @@ class ImpossibleEventError(Exception):
 
 @final
 class Lifecycle:
-    """The state of one worker's engine. `on` alone changes it."""
+    """The state of one worker's engine. `on` alone changes it, and calls `on_change` then."""
 
     def __init__(
         self,
@@ -239,6 +240,7 @@ class Lifecycle:
     ) -> None:
         """A worker that takes turns `begins_asleep`: its first turn starts it."""
         self.state = State.ASLEEP if begins_asleep else State.WAITING
+        self.on_change: Callable[[], None] = _ignore
         self.hold = Hold(0.0) if hold is None else hold
         self.policy = RestartPolicy() if policy is None else policy
 
@@ -258,7 +260,9 @@ class Lifecycle:
             raise ImpossibleEventError(f"{event.name} in {self.state.name}")
         if to is State.READY and self.hold.is_on:
             to = State.HELD
-        self.state = to
+        if to is not self.state:
+            self.state = to
+            self.on_change()
         return to
 
     def delay_after_death(
@@ -290,6 +294,10 @@ def diagram() -> str:
         for to, why in arrows.items():
             lines.append(f"    {_titled(state)} --> {_titled(to)}: {', or '.join(why)}")
     return "\n".join(lines)
+
+
+def _ignore() -> None:
+    """Nobody looks."""
 
 
 def _titled(state: State) -> str:

@@ -1,10 +1,18 @@
 """Workers of one card that take turns: which of them are resident, and when they change places.
 
-Owns the decision (`policy.py`) and the messages between the supervisors of a host (`messages.py`).
-Pure: times are arguments. Must not know processes, sockets or how an engine sleeps.
+Owns the decision (`policy.py`), the messages between the supervisors of a host (`messages.py`) and
+the record of what was measured (`record.py`). Times are arguments. Must not know processes, sockets
+or how an engine sleeps.
 """
 
-from workers.turns.messages import MemberReport, Order, decode_order, decode_report, encode_line
+from workers.turns.messages import (
+    Change,
+    MemberReport,
+    Order,
+    decode_order,
+    decode_report,
+    encode_line,
+)
 from workers.turns.policy import (
     MAX_PATIENCE_ROUNDS,
     MIN_PATIENCE_S,
@@ -15,19 +23,36 @@ from workers.turns.policy import (
     TurnPolicy,
     bytes_in_words,
 )
+from workers.turns.record import (
+    TurnRecord,
+    engine_id,
+    read_record,
+    read_records,
+    record_path,
+    records_dir,
+    write_record,
+)
 
 __all__ = [
     "MAX_PATIENCE_ROUNDS",
     "MIN_PATIENCE_S",
     "Card",
+    "Change",
     "Member",
     "MemberReport",
     "MemberState",
     "Order",
     "Plan",
     "TurnPolicy",
+    "TurnRecord",
     "bytes_in_words",
     "decode_order",
     "decode_report",
     "encode_line",
+    "engine_id",
+    "read_record",
+    "read_records",
+    "record_path",
+    "records_dir",
+    "write_record",
 ]

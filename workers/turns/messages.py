@@ -11,6 +11,8 @@ import msgspec
 from protocol.errors import WireError
 from workers.turns.policy import MemberState
 
+Change = Literal["wake", "sleep"]
+
 _T = TypeVar("_T")
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -18,7 +20,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class MemberReport(msgspec.Struct, frozen=True):
-    """A worker, as `Member` has it; each time is how long ago it was."""
+    """A worker, as `Member` has it; each time is how long ago it was. `order` is the number of the
+    last order that it has taken.
+    """
 
     name: str
     state: MemberState
@@ -34,17 +38,20 @@ class MemberReport(msgspec.Struct, frozen=True):
     since_ago_s: Seconds = 0.0
     idle_ago_s: Seconds = 0.0
     idle_s: Seconds | None = None
-    wish: Literal["sleep", "wake"] | None = None
+    wish: Change | None = None
     waits_s: Seconds = 0.0
     wants_look: bool = False
+    order: Count = 0
 
 
 class Order(msgspec.Struct, frozen=True):
-    """To a worker: wake or fall asleep now, or neither. `due_s` is the forecast of the seconds
-    until it serves, 0 if unknown; `why` says what keeps it from waking.
+    """To a worker: wake or fall asleep now (`number` counts these); or, without `do`, news.
+    `due_s` is the forecast of the seconds until it serves, 0 if unknown; `why` says what keeps it
+    from waking.
     """
 
-    do: Literal["wake", "sleep"] | None = None
+    number: Count
+    do: Change | None = None
     due_s: Seconds = 0.0
     why: str = ""
 

@@ -47,7 +47,7 @@ class Member:
     awake. `waiting` and `running` count the sequences of all gateways, `waited_s` is the sum of
     the seconds that the waiting ones have waited. `oldest_at` is when the oldest unfinished one
     came. `since` is when the state began, `idle_since` when its last work ended. `wish` is what
-    an operator asks for. `must_wait_until`: its last wake failed.
+    an operator asks for. `must_wait_until`: its last change failed.
     """
 
     name: str
@@ -158,7 +158,7 @@ class TurnPolicy:
             elif is_first:
                 is_first = False
                 at = max(self._takes_at(one, victim, now) for victim in victims)
-                if at <= now or one.name == self.promised:
+                if at <= now:
                     self.promised = one.name
                     return Plan(tuple(v.name for v in victims), (), due_s, why)
                 later.append(at)
@@ -182,6 +182,8 @@ class TurnPolicy:
 
     def _takes_at(self, one: Member, victim: Member, now: float) -> float:
         """When `one` may take the place of `victim`, if the work of both stays as it is."""
+        if now < victim.must_wait_until:
+            return victim.must_wait_until
         if one.wish == "wake" or victim.wish == "sleep":
             return now
         forced_at = one.waits_since + self.patience_s(one, victim)
@@ -194,7 +196,8 @@ class TurnPolicy:
             cost_s = round_s * (victim.waiting + victim.running)
         else:
             kept_until = now
-            cost_s = round_s * max(0.0, 1 - (now - victim.idle_since) / round_s)
+            # Only the return costs it something, the less likely the longer it has had no work.
+            cost_s = max(0.0, _sleep_s(one) + _wake_s(victim) - (now - victim.idle_since))
         missing_s = max(0.0, cost_s - one.rent_s(now))
         return max(kept_until, min(forced_at, now + missing_s / max(1, one.waiting)))
 
@@ -245,7 +248,7 @@ def _is_idle(one: Member) -> bool:
 
 def _may_rest(one: Member, now: float) -> bool:
     """Whether it falls asleep for nobody: an operator asks for it, or it was idle for long."""
-    if one.state != "awake" or one.is_always:
+    if one.state != "awake" or one.is_always or now < one.must_wait_until:
         return False
     if one.wish == "sleep":
         return True

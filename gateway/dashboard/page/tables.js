@@ -53,7 +53,7 @@ function showFigures(now) {
     });
 }
 
-const STATES = { ready: "ready", unproven: "no answers", draining: "draining", starting: "starting", down: "down" };
+const STATES = { ready: "ready", unproven: "no answers", draining: "draining", starting: "starting", down: "down", asleep: "asleep", "falling asleep": "falling asleep", waking: "waking" };
 
 function showWorkers(now) {
   const ready = now.workers.filter((one) => one.state === "ready").length;
@@ -80,7 +80,7 @@ function showWorker(node, one) {
   say(about, [one.models.join(", "), one.device].filter(Boolean).join(" · "));
   say(who.lastChild, one.fault);
   who.lastChild.hidden = !one.fault;
-  const isStarting = one.state === "starting" && one.phase;
+  const isStarting = (one.state === "starting" || one.state === "waking") && one.phase;
   const words = isStarting ? `${one.phase} ${percent(one.fraction)}` : one.is_open ? "asked last" : STATES[one.state];
   state(where.firstChild, one.is_open && one.state === "ready" ? "warning" : one.state, words);
   const isUp = one.places > 0;

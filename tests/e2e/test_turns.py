@@ -1,0 +1,141 @@
+"""Two models on one card that holds one of them: real processes, and a card that a program claims.
+
+Nothing here looks at a clock: how long changes take is for the policy's own tests.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.herma_process import HermaProcess, herma_up
+from tests.fakes.turning_card import TurningCard
+
+CONFIG = """
+[gateway]
+port = 0
+worker_bind = "ipc://{folder}/workers"
+drain_s = 1.0
+
+[[models]]
+name = "alpha"
+residency = "on-demand"
+
+[[models]]
+name = "beta"
+residency = "on-demand"
+
+[[workers]]
+name = "a"
+model = "builtin:herma-tiny"
+engine = "synthetic"
+device = "cuda:0"
+serves = "alpha"
+step_ms = 1.0
+drain_s = 1.0
+
+[[workers]]
+name = "b"
+model = "builtin:herma-tiny"
+engine = "synthetic"
+device = "cuda:0"
+serves = "beta"
+step_ms = 1.0
+drain_s = 1.0
+"""
+
+
+def ask(herma: HermaProcess, model: str, prompt: str = "Hello") -> str:
+    body = {
+        "model": model,
+        "max_tokens": 4,
+        "seed": 7,
+        "messages": [{"role": "user", "content": prompt}],
+    }
+    request = urllib.request.Request(
+        f"{herma.base_url}/chat/completions",
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as reply:
+        content = json.load(reply)["choices"][0]["message"]["content"]
+    assert isinstance(content, str)
+    return content
+
+
+def states(herma: HermaProcess) -> dict[str, str]:
+    with urllib.request.urlopen(f"{herma.root_url}/health", timeout=30) as reply:
+        health = json.load(reply)
+    assert health["status"] == "ok"
+    models = health["models"]
+    assert isinstance(models, dict)
+    return models
+
+
+def engines(herma: HermaProcess) -> Counter[str]:
+    return Counter(name for name in ("a", "b") for _ in herma.pids(f"herma engine {name}"))
+
+
+def told(herma: HermaProcess, text: str) -> int:
+    return sum(text in line for line in herma.output)
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> TurningCard:
+    return TurningCard(tmp_path / "card", 80_000, {"a": 60_000, "b": 50_000})
+
+
+@pytest.fixture
+def herma(tmp_path: Path, card: TurningCard) -> Iterator[HermaProcess]:
+    """Both models have had their first look."""
+    config = tmp_path / "herma.toml"
+    config.write_text(CONFIG.format(folder=tmp_path))
+    runtime = tmp_path / "run"
+    with herma_up(config, **card.environ, HERMA_RUNTIME_DIR=str(runtime)) as running:
+        yield running
+
+
+def worker(herma: HermaProcess, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "herma", "worker", *words],
+        env={**os.environ, "HERMA_RUNTIME_DIR": str(tmp_path / "run")},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_bursts_take_turns_and_leave_nothing_behind(herma: HermaProcess) -> None:
+    """Each answer is there and the same as before, one engine at a time."""
+    first = {name: ask(herma, name) for name in ("alpha", "beta")}
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(4):
+            name = ("alpha", "beta")[number % 2]
+            answers = list(pool.map(lambda _, name=name: ask(herma, name), range(10)))
+            assert answers == [first[name]] * 10
+            assert sum(engines(herma).values()) == 1
+    assert 4 <= told(herma, '"worker awake"') <= 7  # one a burst, the first looks and first asks
+    assert not told(herma, "engine fault")
+    assert not told(herma, "worker lost")
+
+
+def test_sleep_and_wake_by_hand(herma: HermaProcess, tmp_path: Path) -> None:
+    assert ask(herma, "alpha")
+    slept = worker(herma, tmp_path, "sleep", "a")
+    assert (slept.returncode, "a is asleep" in slept.stdout) == (0, True), slept
+    assert not herma.pids("herma engine a")
+    assert states(herma)["alpha"] == "asleep"
+    shown = worker(herma, tmp_path, "status", "a").stdout
+    assert "asleep" in shown
+    assert "takes 58.6 GiB of cuda-0 awake" in shown
+    woken = worker(herma, tmp_path, "wake", "a")
+    assert (woken.returncode, "a is ready" in woken.stdout) == (0, True), woken
+    assert states(herma)["alpha"] == "ready"

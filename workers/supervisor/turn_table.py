@@ -1,0 +1,228 @@
+"""Where the workers of one device agree on their turns: a socket in the runtime directory.
+
+Owns the lock by which one supervisor becomes the one that decides, the connections, the reading of
+the device, and the numbers of orders. The lock ends with its process: then another supervisor
+decides, and all say again where they are, so nothing is kept. Must not know engines or requests;
+`workers.turns` decides.
+"""
+
+import fcntl
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from protocol.errors import WireError
+from workers.supervisor.card_memory import CardMemory, CardReading
+from workers.turns import (
+    Card,
+    Change,
+    Member,
+    MemberReport,
+    Order,
+    Plan,
+    TurnPolicy,
+    decode_report,
+    encode_line,
+)
+
+MAX_LINE_BYTES: Final = 65_536
+_BACKLOG: Final = 64
+SETTLE_S: Final = 0.5
+"""After a table has opened, its workers get this time to come before anyone wakes for a look."""
+READ_EVERY_S: Final = 60.0
+READ_SHORT_S: Final = 5.0
+"""The device is read so often; the second, while the memory for a wake is missing."""
+
+
+@dataclass
+class _Seat:
+    """A connected worker: what it last said; the `number` of the last order to it, and of the last
+    that it has taken.
+    """
+
+    stream: trio.SocketStream
+    member: Member | None = None
+    number: int = 0
+    do: Change | None = None
+    due_s: float = 0.0
+    why: str = ""
+    taken: int = 0
+
+
+@final
+class TurnTable:
+    """The table of one device. `serve` runs until cancelled, in the process that holds the lock."""
+
+    def __init__(self, memory: CardMemory, log: Callable[[str], None]) -> None:
+        self._memory = memory
+        self._log = log
+        self._policy = TurnPolicy()
+        self._seats: dict[int, _Seat] = {}
+        self._numbers = 0
+        self._changed = trio.Event()
+        self._card = Card()
+        self._read_at = float("-inf")
+
+    async def serve(self, listener: trio.SocketListener) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._decide_on)
+            nursery.start_soon(trio.serve_listeners, self._sit, [listener])
+
+    async def _sit(self, stream: trio.SocketStream) -> None:
+        number = self._numbers = self._numbers + 1
+        seat = self._seats[number] = _Seat(stream)
+        try:
+            async with stream:
+                async for line in lines_of(stream):
+                    self._hear(seat, decode_report(line))
+        except (trio.BrokenResourceError, trio.ClosedResourceError, WireError) as error:
+            self._log(f"a worker has left the table of turns: {error}")
+        finally:
+            del self._seats[number]
+            self._changed.set()
+
+    def _hear(self, seat: _Seat, report: MemberReport) -> None:
+        seat.taken = report.order
+        seat.member = member_of(report, trio.current_time())
+        self._changed.set()
+
+    async def _decide_on(self) -> None:
+        opened_at = trio.current_time()
+        while True:
+            self._changed = trio.Event()
+            await self._look_at_device()
+            now = trio.current_time()
+            is_new = now < opened_at + SETTLE_S
+            members = list(self._members(is_new=is_new))
+            plan = self._policy.decide(members, self._card, now)
+            for seat in tuple(self._seats.values()):
+                if seat.member is not None:
+                    await self._tell(seat, plan, seat.member.name)
+            until = [now + (READ_SHORT_S if plan.why else READ_EVERY_S)]
+            until += [plan.next_at] if plan.next_at is not None else []
+            until += [opened_at + SETTLE_S] if is_new else []
+            with trio.move_on_at(max(now + 0.01, min(until))):
+                await self._changed.wait()
+
+    def _members(self, *, is_new: bool) -> Iterator[Member]:
+        """The workers as they are. One that has not yet taken its last order is as that order makes
+        it.
+        """
+        for seat in self._seats.values():
+            one = seat.member
+            if one is None:
+                continue
+            if seat.taken < seat.number:
+                one = replace(one, state="waking" if seat.do == "wake" else "falling asleep")
+            yield replace(one, wants_look=False) if is_new else one
+
+    async def _tell(self, seat: _Seat, plan: Plan, name: str) -> None:
+        """Send the worker its order, or its forecast if that differs by a second."""
+        due_s, why = plan.due_s.get(name, 0.0), plan.why.get(name, "")
+        do: Change | None = None
+        if name in plan.sleep:
+            do = "sleep"
+        elif name in plan.wake:
+            do = "wake"
+        if do is not None:
+            seat.number, seat.do = seat.number + 1, do
+        elif abs(seat.due_s - due_s) < 1.0 and seat.why == why:
+            return
+        seat.due_s, seat.why = due_s, why
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await seat.stream.send_all(encode_line(Order(seat.number, do, due_s, why)))
+
+    async def _look_at_device(self) -> None:
+        """Read the device if it is time, unless its memory is changing: what the members do not
+        hold is others'.
+        """
+        members = [seat.member for seat in self._seats.values() if seat.member is not None]
+        is_short = bool(any(seat.why for seat in self._seats.values()))
+        now = trio.current_time()
+        every_s = READ_SHORT_S if is_short else READ_EVERY_S
+        if not members or now < self._read_at + every_s:
+            return
+        if any(one.state in ("waking", "falling asleep") for one in members):
+            return
+        reading = await self._memory.read()
+        self._read_at = trio.current_time()
+        self._card = card_of(reading, members, self._card)
+
+
+def card_of(reading: CardReading | None, members: list[Member], before: Card) -> Card:
+    """The device after a reading. What members hold without having been measured cannot be told
+    from what others hold.
+    """
+    if reading is None:
+        return Card()
+    awake = [one for one in members if one.state == "awake"]
+    if any(one.awake_bytes is None for one in awake):
+        return Card(reading.total_bytes, before.other_bytes)
+    own = sum(one.awake_bytes or 0 for one in awake)
+    own += sum(one.asleep_bytes for one in members if one.state == "asleep")
+    return Card(reading.total_bytes, max(0, reading.used_bytes - own))
+
+
+def member_of(report: MemberReport, now: float) -> Member:
+    """The report on the clock of this process."""
+    return Member(
+        report.name,
+        report.state,
+        is_always=report.is_always,
+        awake_bytes=report.awake_bytes,
+        asleep_bytes=report.asleep_bytes,
+        wake_s=report.wake_s,
+        sleep_s=report.sleep_s,
+        waiting=report.waiting,
+        running=report.running,
+        waited_s=report.waited_s,
+        oldest_at=None if report.oldest_ago_s is None else now - report.oldest_ago_s,
+        since=now - report.since_ago_s,
+        idle_since=now - report.idle_ago_s,
+        idle_s=report.idle_s,
+        wish=report.wish,
+        must_wait_until=now + report.waits_s,
+        wants_look=report.wants_look,
+    )
+
+
+async def lines_of(stream: trio.SocketStream) -> AsyncIterator[bytes]:
+    """The lines of the stream. Raises `WireError` for one that is too long."""
+    pending = b""
+    async for data in stream:
+        *lines, pending = (pending + data).split(b"\n")
+        for line in lines:
+            yield line
+        if len(pending) > MAX_LINE_BYTES:
+            raise WireError(f"a line of over {MAX_LINE_BYTES} bytes")
+
+
+def opened_at(address: Path) -> trio.SocketListener:
+    """Listen at a Unix socket, of this user only. Whoever listened there before is gone."""
+    address.unlink(missing_ok=True)
+    plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    plain.bind(str(address))
+    address.chmod(0o600)
+    plain.listen(_BACKLOG)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(plain))
+
+
+@contextmanager
+def lock_of(path: Path) -> Iterator[bool]:
+    """Try for the lock of the table; yields whether this process has it, for the block."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(file)

@@ -1,0 +1,361 @@
+"""One worker's seat at the table of its device: what it reports, and the orders that it gets.
+
+Owns the demand that gateways report, the measurements and their record, an operator's wish, and the
+connection to the table, which this process opens itself if no other has. Must not know how an
+engine sleeps (`engine_supervisor.py`), nor who has the next turn (`turn_table.py`).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, final
+
+import msgspec
+import trio
+
+from config import WorkerConfig
+from protocol.errors import ConfigError, WireError
+from protocol.leftovers import runtime_dir
+from protocol.messages import ResidencyState, Wanted
+from workers.supervisor.card_memory import CardMemory
+from workers.supervisor.lifecycle import Lifecycle, State
+from workers.supervisor.log import Log
+from workers.supervisor.turn_table import TurnTable, lines_of, lock_of, opened_at
+from workers.turns import (
+    Change,
+    MemberReport,
+    MemberState,
+    TurnRecord,
+    bytes_in_words,
+    decode_order,
+    encode_line,
+    engine_id,
+    read_record,
+    write_record,
+)
+
+AGAIN_S: Final = 5.0
+"""The pause after a change that failed."""
+_DIAL_AGAIN_S: Final = 0.1
+
+_SEEN: Final[dict[State, MemberState]] = {
+    State.WAITING: "waking",
+    State.STARTING: "waking",
+    State.PROBING: "waking",
+    State.READY: "awake",
+    State.YIELDING: "awake",
+    State.HELD: "awake",
+    State.DRAINING: "awake",
+    # The memory is held until the process has ended, and another process follows.
+    State.REPLACING: "waking",
+    State.ENDING: "waking",
+    State.LINGERING: "waking",
+    State.STOPPED: "away",
+    State.DROWSY: "falling asleep",
+    State.FALLING_ASLEEP: "falling asleep",
+    State.ASLEEP: "asleep",
+    State.WAKING: "waking",
+    State.LEAVING: "awake",
+}
+_SHOWN: Final[dict[MemberState, ResidencyState]] = {
+    "awake": "awake",
+    "waking": "waking",
+    "falling asleep": "falling asleep",
+    "asleep": "asleep",
+    "away": "waking",
+}
+
+
+@final
+class TurnTaker:
+    """`is_measuring`: its engine is ready and not measured yet; `is_rising`: it is told to wake,
+    and has no process yet. `on_order` gets orders of the table; `on_news` is called when gateways
+    should be told anew where the worker is (`shown`, `due_s`, `trouble`).
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        lifecycle: Lifecycle,
+        memory: CardMemory,
+        log: Log,
+        record: Path | None,
+        file: str,
+    ) -> None:
+        """`record` is where the measurements are kept, None if there is no such place."""
+        self._config = config
+        self._lifecycle = lifecycle
+        self.memory = memory
+        self._log = log
+        self._path = record
+        self.on_order: Callable[[Change], None] = _ignore_order
+        self.on_news: Callable[[], None] = _ignore
+        now = trio.current_time()
+        self.record = TurnRecord(
+            config.name, file, memory.key, engine_id(config), residency=config.residency
+        )
+        self._demand: dict[int, tuple[Wanted, float]] = {}
+        self.is_measuring = False
+        self.is_rising = False
+        self._stream: trio.SocketStream | None = None
+        self._changed = trio.Event()
+        self._state = self._see()
+        self._since = self._idle_since = now
+        self._order_number = 0
+        self._wish: Change | None = None
+        self._waits_until = float("-inf")
+        self._trouble = ""
+        self._why = ""
+        self.due_s = 0.0
+
+    @property
+    def is_on_demand(self) -> bool:
+        return self._config.residency == "on-demand"
+
+    @property
+    def shown(self) -> ResidencyState:
+        """Where the worker is, for gateways: awake as soon as it serves."""
+        return _SHOWN[_SEEN[self._lifecycle.state]]
+
+    @property
+    def trouble(self) -> str:
+        """Why its last change failed, or why it does not wake; "" if all is well."""
+        return self._trouble or self._why
+
+    @property
+    def since(self) -> float:
+        return self._since
+
+    def load(self) -> None:
+        """Read the record of earlier starts, if its engine had the same keys. Blocks."""
+        found = read_record(self._path) if self._path is not None else None
+        if found is not None and found.engine == self.record.engine:
+            self.record = msgspec.structs.replace(
+                found, residency=self._config.residency, device=self.memory.key
+            )
+
+    def retune(self, config: WorkerConfig) -> None:
+        """Use the `idle_s` of `config` from now on."""
+        self._config = config
+        self.note()
+
+    def reconfigure(self, config: WorkerConfig) -> None:
+        """The next engine has this configuration. With other keys nothing is known of it."""
+        self._config = config
+        if engine_id(config) != self.record.engine:
+            self.record = TurnRecord(
+                config.name,
+                self.record.file,
+                self.memory.key,
+                engine_id(config),
+                residency=config.residency,
+            )
+
+    # What the worker learns.
+
+    def wanted(self, link: int, wanted: Wanted) -> None:
+        """A gateway says how much work it has."""
+        had_work = self._has_work
+        self._demand[link] = wanted, trio.current_time()
+        self._note_work(had_work)
+
+    def gone(self, link: int) -> None:
+        """A gateway is gone, and its demand with it."""
+        had_work = self._has_work
+        if self._demand.pop(link, None) is not None:
+            self._note_work(had_work)
+
+    def wish(self, change: Change) -> None:
+        """An operator asks for a change. Raises `ConfigError` if the worker takes no turns."""
+        if not self.is_on_demand:
+            raise ConfigError(
+                f'{self._config.serves} is always resident: set residency = "on-demand" in its '
+                "[[models]] table"
+            )
+        self._wish = change
+        self._waits_until = float("-inf")
+        self.note()
+
+    def failed(self, why: str) -> None:
+        """A change has failed, or cannot begin; the next try comes after a pause. `why` is "" if an
+        order came too late.
+        """
+        self._waits_until = trio.current_time() + AGAIN_S
+        if why and why != self._trouble:
+            self._log.info(why)
+        self._trouble = why or self._trouble
+        self.note()
+        self.on_news()
+
+    def succeeded(self) -> None:
+        """The last change went well."""
+        self._trouble = ""
+
+    async def measured(self, **facts: int | float | str | dict[str, str] | None) -> None:
+        """Keep these measurements, fields of `TurnRecord`."""
+        self.record = msgspec.structs.replace(self.record, **facts)
+        self.note()
+        if self._path is None:
+            return
+        try:
+            await trio.to_thread.run_sync(write_record, self._path, self.record)
+        except ConfigError as error:
+            self._log.info(f"what its sleep takes is measured again after a restart: {error}")
+            self._path = None
+
+    def note(self) -> None:
+        """Something has changed that the table should know."""
+        now = trio.current_time()
+        state = self._see()
+        if state != self._state:
+            self._state, self._since = state, now
+            if state == "awake":
+                self._idle_since = now
+                self.succeeded()
+        if (self._wish, state) in (("wake", "awake"), ("sleep", "asleep")):
+            self._wish = None
+        self._changed.set()
+
+    def line(self) -> str:
+        """For people: what it holds, since when it sleeps, what keeps it."""
+        now, record = trio.current_time(), self.record
+        parts = []
+        if self._state == "asleep":
+            parts.append(f"asleep for {now - self._since:.0f} s")
+        if self.due_s:
+            parts.append(f"awake in about {self.due_s:.0f} s")
+        if record.awake_bytes is not None:
+            parts.append(f"takes {bytes_in_words(record.awake_bytes)} of {record.device} awake")
+        if record.asleep_bytes:
+            parts.append(f"{bytes_in_words(record.asleep_bytes)} asleep")
+        if record.wake_s is not None:
+            parts.append(f"wakes in {record.wake_s:.1f} s")
+        if record.sleep_s is not None:
+            parts.append(f"falls asleep in {record.sleep_s:.1f} s")
+        if record.way:
+            parts.append(f"by {record.way}")
+        parts += [f"not by {way}: {why}" for way, why in record.refusals.items()]
+        if self.trouble:
+            parts.append(self.trouble)
+        return "; ".join(parts)
+
+    # The connection.
+
+    async def run(self) -> None:
+        """Keep the seat until cancelled. Without a table the worker decides for itself alone."""
+        try:
+            folder = runtime_dir()
+        except ConfigError as error:
+            self._log.info(f"its device is shared with nobody: {error}")
+            return
+        name = f"turns-{self.memory.key}"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._host, folder / f"{name}.lock", folder / f"{name}.sock")
+            nursery.start_soon(self._speak)
+            while True:
+                await self._listen(folder / f"{name}.sock")
+                await trio.sleep(_DIAL_AGAIN_S)
+
+    async def _host(self, lock: Path, address: Path) -> None:
+        """Open the table if nobody else has it, and once its holder is gone."""
+        while True:
+            with lock_of(lock) as is_ours:
+                if is_ours:
+                    table = TurnTable(self.memory, self._log.info)
+                    await table.serve(opened_at(address))
+            await trio.sleep(_DIAL_AGAIN_S)
+
+    async def _listen(self, address: Path) -> None:
+        try:
+            stream = await trio.open_unix_socket(str(address))
+        except OSError:
+            return  # the one who opens the table is not there yet
+        assert isinstance(stream, trio.SocketStream)
+        self._stream, self._order_number = stream, 0
+        self._changed.set()
+        try:
+            async with stream:
+                async for line in lines_of(stream):
+                    self._take(line)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # its process has ended; another one opens the table
+        except WireError as error:
+            self._log.info(f"the table of turns speaks another language: {error}")
+        finally:
+            self._stream = None
+
+    def _take(self, line: bytes) -> None:
+        order = decode_order(line)
+        is_news = abs(order.due_s - self.due_s) >= 1.0 or order.why != self._why
+        self.due_s, self._why = order.due_s, order.why
+        if order.do is not None:
+            self._order_number = order.number
+            if self.is_on_demand:
+                self.on_order(order.do)
+            self.note()
+        if is_news:
+            self.on_news()
+
+    async def _speak(self) -> None:
+        """Report each change. Many changes at once make one report."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            if self._stream is not None:
+                try:
+                    await self._stream.send_all(encode_line(self.report(trio.current_time())))
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    await trio.sleep(_DIAL_AGAIN_S)  # the reader sees it too, and dials again
+
+    def report(self, now: float) -> MemberReport:
+        """What the table is told at `now`."""
+        record = self.record
+        demands = [(one, at) for one, at in self._demand.values()]
+        oldest = [one.oldest_s + now - at for one, at in demands if one.waiting or one.running]
+        return MemberReport(
+            self._config.name,
+            self._state,
+            # A held worker is not put to sleep, nor one that leaves.
+            is_always=not self.is_on_demand or self._is_kept,
+            awake_bytes=record.awake_bytes,
+            asleep_bytes=record.asleep_bytes,
+            wake_s=record.wake_s,
+            sleep_s=record.sleep_s,
+            waiting=sum(one.waiting for one, _ in demands),
+            running=sum(one.running for one, _ in demands),
+            waited_s=sum(one.waited_s + one.waiting * (now - at) for one, at in demands),
+            oldest_ago_s=max(oldest, default=None),
+            since_ago_s=now - self._since,
+            idle_ago_s=now - self._idle_since,
+            idle_s=self._config.idle_s,
+            wish=self._wish,
+            waits_s=max(0.0, self._waits_until - now),
+            wants_look=self.is_on_demand and record.awake_bytes is None,
+            order=self._order_number,
+        )
+
+    @property
+    def _is_kept(self) -> bool:
+        return self._lifecycle.hold.is_on or self._lifecycle.state is State.LEAVING
+
+    @property
+    def _has_work(self) -> bool:
+        return any(one.waiting or one.running for one, _ in self._demand.values())
+
+    def _note_work(self, had_work: bool) -> None:
+        if had_work and not self._has_work:
+            self._idle_since = trio.current_time()
+        self.note()
+
+    def _see(self) -> MemberState:
+        state = _SEEN[self._lifecycle.state]
+        if state == "asleep" and self.is_rising:
+            return "waking"
+        return "waking" if state == "awake" and self.is_measuring else state
+
+
+def _ignore() -> None:
+    """Nobody is to be told yet."""
+
+
+def _ignore_order(_order: Change) -> None:
+    """Nobody carries it out yet."""

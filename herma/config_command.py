@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from config import (
     EXTERNAL_ENGINES,
     FILE_NAME,
@@ -29,6 +31,7 @@ from herma.config_files import look_at_files
 from herma.effective_config import effective_lines
 from herma.preflight import check_aliases, check_providers, unserved_models
 from protocol.errors import ConfigError
+from workers.turns import TurnRecord, engine_id, overfull, read_records, records_dir, together
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,13 +67,31 @@ def _check(path: Path, config: Config, *, has_secrets: bool) -> int:
     if has_secrets:
         check_providers(config, os.environ)
     check_aliases(config)
+    measured = measured_workers(config, path)
+    for line in overfull(measured):
+        raise ConfigError(f"{path}: {line}")
     # These are no mistakes: workers may run on other hosts, or be set up elsewhere.
     notes = [*look_at_files(config, os.environ), *unserved_models(config), *_unbounded(config)]
     notes += _unknown_windows(config)
+    notes += together(measured)
     print(_summary(path, config))
     for note in notes:
         print(f"  note      {note}")
     return 0
+
+
+def measured_workers(config: Config, path: Path) -> list[TurnRecord]:
+    """What earlier starts on this host have measured of the file's workers as they are now."""
+    try:
+        folder = records_dir(os.environ)
+    except ConfigError:
+        return []
+    found: list[TurnRecord] = []
+    for record in read_records(folder, str(path.absolute())):
+        worker = config.worker(record.worker)
+        if worker is not None and engine_id(worker) == record.engine:
+            found.append(msgspec.structs.replace(record, residency=worker.residency))
+    return found
 
 
 def _summary(path: Path, config: Config) -> str:

@@ -6,7 +6,6 @@ Owns every ticket from `ask` to its end, waiting or placed. Must not know how wo
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from config import FallbackConfig
 from gateway.api import errors
@@ -14,7 +13,6 @@ from gateway.routing.admission_queue import (
     QueuePosition,
     Waiting,
     retry_after_s,
-    start_retry_after_s,
 )
 from gateway.routing.effects import (
     Assign,
@@ -34,13 +32,11 @@ from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.quarantine import Quarantine
 from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_next
 from gateway.routing.route_preview import RoutePreview, preview
+from gateway.routing.unserved import asleep_error, unserved_error
 from gateway.routing.wait_forecast import NOTE_S, REFRESH_S
-from gateway.routing.worker_view import ATTACHING, Reservation, Worker
+from gateway.routing.worker_view import Reservation, Worker
 from gateway.telemetry import BreakerClosed, BreakerOpen, WorkerProven, WorkerUnproven
 from protocol.messages import RejectReason
-
-DOWN_RETRY_AFTER_S: Final = 10
-"""Retry-After while no worker serves the model and none starts: only an operator can help."""
 
 
 class PlacementQueue:
@@ -484,9 +480,9 @@ class PlacementQueue:
         if not request.resumed and (
             asleep := [w for w in self._fleet.serving(model) if w.is_asleep]
         ):
-            return Refuse(ticket, _asleep_error(model.name, asleep))
+            return Refuse(ticket, asleep_error(model.name, asleep))
         starting = self._fleet.starting(model)
-        return Refuse(ticket, _unserved_error(model.name, starting, now, resumed=request.resumed))
+        return Refuse(ticket, unserved_error(model.name, starting, now, resumed=request.resumed))
 
     def _enter(
         self, model: Model, request: RouteRequest, session: str, now: float, *, first: bool
@@ -583,47 +579,5 @@ def _is_late(request: RouteRequest, now: float) -> bool:
     return request.deadline_at is not None and now >= request.deadline_at
 
 
-def _unserved_error(
-    model: str, starting: Sequence[Worker], now: float, *, resumed: bool
-) -> errors.ApiError:
-    """The error while no worker of the model is ready. `resumed`: text of the answer was sent."""
-    if resumed:
-        return errors.connection_lost()
-    if not starting:
-        text = f"No worker serves {model} now and none is starting."
-        return errors.unavailable(text, DOWN_RETRY_AFTER_S)
-    wait_s = min(
-        start_retry_after_s(now - w.since, w.progress.fraction if w.progress else 0.0)
-        for w in starting
-    )
-    if all(w.progress is not None and w.progress.phase == ATTACHING for w in starting):
-        names = ", ".join(worker.name for worker in starting)
-        text = f"No engine answers at the address of {names}, which serves {model}."
-        return errors.unavailable(text, DOWN_RETRY_AFTER_S)
-    # The cause of an earlier engine's death is left out: it holds paths and foreign text.
-    progress = _start_progress(starting)
-    how_far = f" ({progress})" if progress else ""
-    return errors.unavailable(f"The workers of {model} are still starting{how_far}.", wait_s)
-
-
-def _asleep_error(model: str, asleep: Sequence[Worker]) -> errors.ApiError:
-    """The error while the workers of the model sleep. What keeps them is for operators."""
-    due_s = min((worker.due_s for worker in asleep if worker.due_s), default=0.0)
-    if all(worker.sleep_trouble for worker in asleep):
-        text = f"{model} is asleep, and its device has no room for it now."
-        return errors.unavailable(text, retry_after_s(due_s or DOWN_RETRY_AFTER_S))
-    text = f"{model} is asleep and takes its turn soon."
-    return errors.unavailable(text, retry_after_s(due_s or DOWN_RETRY_AFTER_S))
-
-
 def _no_worker(model: Model) -> str:
     return f"no worker of {model.name} is ready"
-
-
-def _start_progress(starting: Sequence[Worker]) -> str:
-    """The progress of the start that is furthest, in words; "" if none has reported any."""
-    starts = [(worker, worker.progress) for worker in starting if worker.progress]
-    if not starts:
-        return ""
-    best, progress = max(starts, key=lambda start: start[1].fraction)
-    return f"{best.name}: {progress.phase} {progress.fraction:.0%}"

@@ -301,11 +301,11 @@ class Worker:
     @property
     def is_asleep(self) -> bool:
         """Whether it takes no work because it is asleep, or on the way there or back."""
-        return self.residency is not None and self.residency != "awake"
+        return self.residency not in (None, "awake")
 
     @property
     def state(self) -> WorkerState:
-        if self.residency is not None and self.residency != "awake" and not self.gave_up:
+        if not (self.residency is None or self.residency == "awake" or self.gave_up):
             return self.residency
         if self.engine is not None:
             if self.draining:
@@ -316,9 +316,8 @@ class Worker:
     @property
     def ready(self) -> bool:
         """Whether its engine has generated tokens and takes more work."""
-        if self.engine is None or self.draining or self.is_asleep:
-            return False
-        return self.trust.state == "trusted"
+        is_there = self.engine is not None and not self.draining and not self.is_asleep
+        return is_there and self.trust.state == "trusted"
 
     @property
     def places(self) -> int:

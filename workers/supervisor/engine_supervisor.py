@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, final
@@ -18,17 +18,16 @@ import trio
 
 from config import WorkerConfig
 from protocol.control_messages import (
-    MAX_SHOWN_LINES,
     MAX_SHOWN_TROUBLES,
-    LastFault,
     ProbeQuestion,
     ProbeReport,
     WorkerStatus,
 )
 from protocol.errors import ConfigError
 from protocol.leftovers import engine_folders, make_scratch, remove, sweep
-from protocol.messages import INVARIANT, FaultKind
+from protocol.messages import INVARIANT
 from workers.ipc import AnswerProbe, ClearCache
+from workers.supervisor.death import Death
 from workers.supervisor.diagnosis import (
     DOWNLOAD_PHASE,
     Ending,
@@ -40,7 +39,7 @@ from workers.supervisor.diagnosis import (
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.frame_relay import FrameRelay
-from workers.supervisor.gpu_memory import GpuMemory
+from workers.supervisor.gpu_memory import memory_of
 from workers.supervisor.group import Group, Run
 from workers.supervisor.hold import Hold
 from workers.supervisor.host_cache import HostCache, may_keep
@@ -65,18 +64,6 @@ from workers.versions import resolved
 _NOT_FOUND: Final = 127
 _NOT_STARTED: Final = 126
 _SLOW_DEATH_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Death:
-    """The last death, for status requests."""
-
-    epoch: int
-    at: float
-    cause: str
-    kind: FaultKind
-    exit_code: int | None
-    lines: tuple[str, ...]
 
 
 @final
@@ -118,14 +105,14 @@ class EngineSupervisor:
         self._group = group
         self._waits_for = ""
         self._journal = StartJournal(arguments, log)
-        self._memory = _memory_of(config)
+        self._memory = memory_of(config)
         self._relay: FrameRelay | None = None
         self._nursery: trio.Nursery | None = None
         self._life: EngineLife | None = None
         self._finishing = trio.CancelScope()
         self._wake = trio.Event()
         self._num_restarts = 0
-        self._death: _Death | None = None
+        self._death: Death | None = None
 
     def work_sent(self) -> None:
         """Note that a submission went to the engine, so that a step is due."""
@@ -310,7 +297,7 @@ class EngineSupervisor:
             is_invariant=facts is not None and INVARIANT in facts.capabilities,
             gateways=gateways,
             troubles=(*(life.troubles if life is not None else ()), *troubles)[:MAX_SHOWN_TROUBLES],
-            fault=self._last_fault(now),
+            fault=self._death.shown(now) if self._death is not None else None,
             is_held=self.lifecycle.hold.is_on,
             warnings=life.warnings if life is not None else (),
             probe=self._probe_report(),
@@ -508,7 +495,7 @@ class EngineSupervisor:
             if self.sleeper is not None:
                 self.sleeper.turns.reconfigure(config)
             if is_elsewhere:
-                self._memory = _memory_of(config)
+                self._memory = memory_of(config)
                 if self._memory is not None:
                     await self._memory.remember()
 
@@ -613,33 +600,12 @@ class EngineSupervisor:
         )
         lines, now = last_log(ending.last_lines), trio.current_time()
         self._log.info_unless_shared(f"engine start {relay.epoch} is gone: {cause}")
-        self._death = _Death(relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
+        self._death = Death(relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
         if is_told:
             return
         # On a shared terminal the engine's last lines are already shown above.
         shown = () if self._log.beside_gateway else lines
         relay.engine_gone(cause, ending.exit_code, shown, is_final=is_final, kind=diagnosis.kind)
-
-    def _last_fault(self, now: float) -> LastFault | None:
-        death = self._death
-        if death is None:
-            return None
-        return LastFault(
-            epoch=death.epoch,
-            kind=death.kind,
-            cause=death.cause,
-            exit_code=death.exit_code,
-            ago_s=max(0.0, now - death.at),
-            last_log=death.lines[-MAX_SHOWN_LINES:],
-        )
-
-
-def _memory_of(config: WorkerConfig) -> GpuMemory | None:
-    """The memory of the engine's GPU; None if the engine may use no GPU."""
-    may_hold_gpu = config.engine == "native" and config.device != "cpu"
-    if config.launch is not None:
-        may_hold_gpu = config.device.startswith("cuda")  # only if the file names the card
-    return GpuMemory(config.device, is_own=config.owns_gpu) if may_hold_gpu else None
 
 
 def _port_of(config: WorkerConfig) -> int | None:

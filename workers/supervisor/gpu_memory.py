@@ -17,6 +17,7 @@ from typing import Final, Literal, final
 
 import trio
 
+from config import WorkerConfig
 from workers.supervisor.gpu_holders import end_holders, looked_up, parse_holders
 
 Verdict = Literal["drained", "wait", "give up"]
@@ -233,6 +234,14 @@ class GpuMemory:
         with trio.move_on_after(_QUERY_S + 1):
             return await trio.to_thread.run_sync(partial(_output, argv), abandon_on_cancel=True)
         return None
+
+
+def memory_of(config: WorkerConfig) -> GpuMemory | None:
+    """The memory of the engine's GPU; None if the engine may use no GPU."""
+    may_hold_gpu = config.engine == "native" and config.device != "cpu"
+    if config.launch is not None:
+        may_hold_gpu = config.device.startswith("cuda")  # only if the file names the card
+    return GpuMemory(config.device, is_own=config.owns_gpu) if may_hold_gpu else None
 
 
 def _output(argv: list[str]) -> str | None:

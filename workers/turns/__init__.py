@@ -5,6 +5,7 @@ the record of what was measured (`record.py`). Times are arguments. Must not kno
 or how an engine sleeps.
 """
 
+from workers.turns.fit import overfull, together
 from workers.turns.messages import (
     Change,
     MemberReport,
@@ -50,9 +51,11 @@ __all__ = [
     "decode_report",
     "encode_line",
     "engine_id",
+    "overfull",
     "read_record",
     "read_records",
     "record_path",
     "records_dir",
+    "together",
     "write_record",
 ]

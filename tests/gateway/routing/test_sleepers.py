@@ -1,0 +1,176 @@
+"""Workers that take turns, as the dispatcher sees them: who waits, who is told, what is said."""
+
+import pytest
+
+from config import FallbackConfig, ModelConfig
+from gateway.routing.dispatch import Dispatch
+from gateway.routing.effects import Assign, Demand, Notice, Refuse, UseProvider
+from gateway.routing.sleepers import THRASHING_WAKES, ChangeWatch
+from gateway.telemetry import SleepTrouble, WorkerAsleep, WorkerAwake, WorkerWaking
+from protocol.messages import ASLEEP, TAKES_TURNS, Fault, Progress, Register, Residency
+from tests.fakes.fleet import W1, W2, facts, hello, only, request
+
+CLOUD = (FallbackConfig(provider="p", model="m"),)
+TURNS = (TAKES_TURNS,)
+SLEEPS = (TAKES_TURNS, ASLEEP)
+
+
+def registered(name: str, *capabilities: str, ready: bool = False, epoch: int = 1) -> Register:
+    plain = hello(name, facts() if ready else None)
+    return Register(
+        plain.protocol_version,
+        plain.worker,
+        plain.models,
+        plain.build,
+        plain.config_hash,
+        epoch,
+        plain.engine,
+        capabilities,
+    )
+
+
+def fleet_of(**keys: object) -> Dispatch:
+    model = ModelConfig(name="m", residency="on-demand", **keys)  # type: ignore[arg-type]
+    return Dispatch((model,), max_queue=None, resume_wait_s=60.0)
+
+
+def events(effects: object, kind: type) -> list[object]:
+    assert isinstance(effects, tuple)
+    return [one.event for one in effects if isinstance(one, Notice) and isinstance(one.event, kind)]
+
+
+def test_a_request_for_a_sleeping_model_waits_and_its_worker_is_told() -> None:
+    fleet = fleet_of()
+    effects = fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    assert events(effects, WorkerAsleep) == [WorkerAsleep("w1", ("m",))]
+    assert fleet.models()[0].state == "asleep"
+    assert fleet.tickets.ask(request(1), 1.0) == ()
+    demand = only(fleet.demands(1.5), Demand)
+    assert (demand.worker_id, demand.waiting, demand.running) == (W1, 1, 0)
+    assert (demand.waited_s, demand.oldest_s) == (0.5, 0.5)
+    assert fleet.demands(1.6) == ()  # nothing has changed
+    woken = fleet.heard(W1, Residency(1, "waking", 2.0), 2.0)
+    assert events(woken, WorkerWaking)
+    assert fleet.models()[0].state == "waking"
+    fleet.heard(W1, Residency(1, "awake"), 4.0)
+    ready = fleet.register(W1, registered("w1", *TURNS, ready=True), 4.0)
+    assert only(ready, Assign).ticket == 1
+    demand = only(fleet.demands(4.1), Demand)
+    assert (demand.waiting, demand.running) == (0, 1)
+
+
+def test_an_engine_that_keeps_its_process_serves_again_without_a_registration() -> None:
+    fleet = fleet_of()
+    fleet.register(W1, registered("w1", *TURNS, ready=True), 0.0)
+    for state in ("falling asleep", "asleep"):
+        fleet.heard(W1, Residency(1, state), 1.0)  # type: ignore[arg-type]
+        assert fleet.tickets.ask(request(10 + len(state)), 1.0) == ()
+    assert fleet.models()[0].ready_workers == 0
+    fleet.heard(W1, Residency(1, "waking"), 2.0)
+    effects = fleet.heard(W1, Residency(1, "awake"), 3.0)
+    assert sum(isinstance(one, Assign) for one in effects) == 2
+    assert events(effects, WorkerAwake) == [WorkerAwake("w1", ("m",), 1.0)]
+
+
+def test_asleep_is_no_outage() -> None:
+    """No fallback begins, whatever `while_waking` says; only "cloud" asks providers."""
+    waits = fleet_of(fallback=CLOUD)
+    waits.register(W1, registered("w1", *SLEEPS), 0.0)
+    assert waits.tickets.ask(request(1), 1.0) == ()
+    assert not waits.models()[0].is_away
+    goes = fleet_of(fallback=CLOUD, while_waking="cloud")
+    goes.register(W1, registered("w1", *SLEEPS), 0.0)
+    assert goes.tickets.ask(request(1), 1.0) == (UseProvider(1, CLOUD, "m is asleep"),)
+    assert not goes.models()[0].is_fallback_on
+    assert only(goes.demands(1.1), Demand).waiting == 1  # it wakes all the same
+    assert only(goes.demands(60.0), Demand).waiting == 0
+
+
+def test_a_model_that_cannot_wake_is_an_outage() -> None:
+    fleet = fleet_of(fallback=CLOUD)
+    fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    said = fleet.heard(W1, Residency(1, "asleep", 0.0, "no room"), 1.0)
+    assert events(said, SleepTrouble) == [SleepTrouble("w1", "no room")]
+    assert not fleet.heard(W1, Residency(1, "asleep", 0.0, "no room"), 2.0)  # said once
+    effects = fleet.tickets.ask(request(1), 3.0)
+    assert only(effects, UseProvider).ticket == 1
+    assert fleet.models()[0].is_fallback_on
+
+
+def test_a_wait_that_is_too_long_ends_with_the_forecast() -> None:
+    """What is forecast is waited for in addition to the usual patience."""
+    fleet = fleet_of()
+    fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    fleet.heard(W1, Residency(1, "asleep", 30.0), 0.5)
+    fleet.tickets.ask(request(1), 1.0)
+    assert not fleet.tickets.tick(80.0)
+    refused = only(fleet.tickets.tick(91.5), Refuse)
+    assert refused.error.status == 503
+    assert refused.error.retry_after_s == 30
+    assert "asleep" in refused.error.message
+
+
+def test_probes_wake_nothing() -> None:
+    fleet = fleet_of()
+    fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    for at in range(1, 30):
+        assert all(one.waiting == 0 for one in fleet.tick(float(at)) if isinstance(one, Demand))
+
+
+def test_the_demand_of_a_worker_counts_no_requests_that_another_serves() -> None:
+    fleet = fleet_of()
+    fleet.register(W1, registered("w1", *TURNS, ready=True), 0.0)
+    fleet.register(W2, registered("w2", *SLEEPS), 0.0)
+    for ticket in range(1, 20):
+        fleet.tickets.ask(request(ticket), 1.0)
+    demands = {one.worker_id: one for one in fleet.demands(1.0) if isinstance(one, Demand)}
+    assert demands[W1].waiting
+    assert demands[W1].running
+    assert (demands[W2].waiting, demands[W2].running) == (0, 0)
+
+
+def test_a_worker_that_registers_again_is_told_again() -> None:
+    """It forgets the demand of a link that was lost."""
+    fleet = fleet_of()
+    fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    fleet.tickets.ask(request(1), 1.0)
+    fleet.demands(1.0)
+    fleet.register(W1, registered("w1", *SLEEPS), 2.0)
+    assert only(fleet.demands(2.1), Demand).waiting == 1
+
+
+def test_the_progress_of_a_start_out_of_sleep_is_kept() -> None:
+    fleet = fleet_of()
+    fleet.register(W1, registered("w1", *SLEEPS, ready=True), 0.0)
+    fleet.heard(W1, Residency(1, "waking", 9.0), 1.0)
+    fleet.heard(W1, Progress(1, "weights", 0.5), 2.0)
+    (view,) = fleet.workers()
+    assert view.state == "waking"
+    assert view.progress is not None
+    assert view.due_s == 9.0
+
+
+def test_a_wake_that_dies_is_a_fault_and_requests_wait_on() -> None:
+    fleet = fleet_of()
+    fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    fleet.tickets.ask(request(1), 1.0)
+    fleet.heard(W1, Residency(1, "waking"), 1.5)
+    effects = fleet.heard(W1, Fault("w1", 1, "exit code 1", 1, kind="error"), 2.0)
+    assert not [one for one in effects if isinstance(one, Refuse | UseProvider)]
+    fleet.register(W1, registered("w1", *SLEEPS, epoch=2), 2.0)
+    assert not fleet.tickets.tick(3.0)
+
+
+@pytest.mark.parametrize(("pause_s", "is_too_much"), [(1.0, True), (100.0, False)])
+def test_thrashing_is_told_once_an_hour(pause_s: float, is_too_much: bool) -> None:
+    watch, now, told = ChangeWatch(), 0.0, []
+    for _ in range(3 * THRASHING_WAKES):
+        for is_wake in (False, True):
+            watch.began(now)
+            now += 5.0
+            told.append(watch.ended(now, is_wake=is_wake))
+            now += pause_s
+    found = [one for one in told if one is not None]
+    assert len(found) == int(is_too_much)
+    if found:
+        assert found[0] == (THRASHING_WAKES, 85)

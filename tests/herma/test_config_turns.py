@@ -1,0 +1,81 @@
+"""`herma config check` with what earlier starts have measured."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from config import load_config
+from herma.config_command import measured_workers
+from workers.turns import TurnRecord, engine_id, overfull, record_path, together, write_record
+
+GIB = 2**30
+CONFIG = """
+[[models]]
+name = "a"
+[[models]]
+name = "b"
+[[workers]]
+name = "a"
+model = "builtin:herma-tiny"
+serves = "a"
+device = "cuda:0"
+[[workers]]
+name = "b"
+model = "builtin:herma-tiny"
+serves = "b"
+device = "cuda:0"
+"""
+
+
+def record(worker: str, gib: int, residency: str = "always") -> TurnRecord:
+    total = 80 * GIB
+    return TurnRecord(
+        worker, "f", "cuda-0", "e", residency=residency, total_bytes=total, awake_bytes=gib * GIB
+    )
+
+
+def test_always_resident_workers_that_do_not_fit_are_named() -> None:
+    (line,) = overfull([record("a", 60), record("b", 30), record("c", 70, "on-demand")])
+    assert line.startswith("cuda-0 has 80.0 GiB")
+    assert "(a 60.0 GiB, b 30.0 GiB)" in line
+    assert not list(overfull([record("a", 60), record("b", 20)]))
+    assert not list(overfull([record("a", 60)]))
+
+
+def test_the_sets_that_fit_together_are_named() -> None:
+    found = [
+        record("always", 10),
+        record("a", 40, "on-demand"),
+        record("b", 30, "on-demand"),
+        record("c", 60, "on-demand"),
+    ]
+    (line,) = together(found)
+    assert line == "cuda-0 (80.0 GiB) holds together: always + a + b; or always + c"
+
+
+def test_the_check_refuses_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only records of this file, and of workers whose engines have the same keys."""
+    from herma.cli import main
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = tmp_path / "herma.toml"
+    path.write_text(CONFIG)
+    config, folder = load_config(path), tmp_path / "state" / "herma" / "turns"
+    for worker, gib in zip(config.workers, (60, 30), strict=True):
+        one = record(worker.name, gib)
+        one = msgspec.structs.replace(one, file=str(path), engine=engine_id(worker))
+        write_record(record_path(folder, worker.name, str(path)), one)
+    assert {one.worker for one in measured_workers(config, path)} == {"a", "b"}
+    assert main(["config", "check", str(path)]) != 0
+    path.write_text(CONFIG.replace('name = "b"\n[[w', 'name = "b"\nresidency = "on-demand"\n[[w'))
+    assert main(["config", "check", str(path)]) == 0
+    path.write_text(
+        CONFIG.replace(
+            'model = "builtin:herma-tiny"\nserves = "b"',
+            'model = "builtin:herma-tiny"\nkv_tokens = 4096\nserves = "b"',
+        )
+    )
+    assert main(["config", "check", str(path)]) == 0

@@ -72,10 +72,5 @@ def test_the_check_refuses_what_was_measured(
     assert main(["config", "check", str(path)]) != 0
     path.write_text(CONFIG.replace('name = "b"\n[[w', 'name = "b"\nresidency = "on-demand"\n[[w'))
     assert main(["config", "check", str(path)]) == 0
-    path.write_text(
-        CONFIG.replace(
-            'model = "builtin:herma-tiny"\nserves = "b"',
-            'model = "builtin:herma-tiny"\nkv_tokens = 4096\nserves = "b"',
-        )
-    )
+    path.write_text(f"{CONFIG}kv_tokens = 4096\n")
     assert main(["config", "check", str(path)]) == 0

@@ -40,7 +40,9 @@ def together(records: Iterable[TurnRecord]) -> Iterator[str]:
             for group in _groups([one for one in measured if one.residency != "always"])
             if _need(group, measured, whole) <= total
         ]
-        largest = [one for one in fitting if not any(_names(one) < _names(more) for more in fitting)]
+        largest = [
+            one for one in fitting if not any(_names(one) < _names(more) for more in fitting)
+        ]
         always = [one.worker for one in measured if one.residency == "always"]
         sets = [" + ".join([*always, *(each.worker for each in one)]) for one in largest]
         yield f"{device} ({bytes_in_words(total)}) holds together: {'; or '.join(sets) or 'none'}"

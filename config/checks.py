@@ -239,6 +239,8 @@ def _residency_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
     who = f'worker `{worker.name}` has residency "on-demand"'
     if worker.group is not None:
         yield Mistake(place, f"{who} and a `group`: the ranks of a group are always resident")
+    elif worker.tensor_parallel > 1:
+        yield Mistake(place, f"{who} and several cards: it is always resident")
     elif worker.owns_gpu:
         yield Mistake(place, f"{who} and owns_gpu, which would end the engines of the others")
     elif worker.engine in EXTERNAL_ENGINES and worker.launch is None:

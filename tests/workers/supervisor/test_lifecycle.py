@@ -74,7 +74,7 @@ class Flags:
         has_memory = not self.sleep
         return self.is_proven and has_memory and self.shown in SHOWN_ALIVE
 
-    def possible(self) -> Iterator[Event]:
+    def possible(self) -> Iterator[Event]:  # noqa: C901, PLR0912
         """What can happen now, besides the wishes of operators."""
         if self.is_leaving:
             yield from Event
@@ -172,7 +172,7 @@ class Flags:
             case _:
                 return self
 
-    def _asleep_after(self, event: Event) -> "Flags":  # noqa: PLR0911
+    def _asleep_after(self, event: Event) -> "Flags":  # noqa: C901, PLR0911
         match event:
             case Event.SLEEP if self.serves:
                 return replace(self, drains_for="sleep")

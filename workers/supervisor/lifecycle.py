@@ -87,6 +87,25 @@ SERVING: Final = frozenset((State.READY, State.YIELDING, State.HELD, State.DRAIN
 """The engine has generated the health probe's tokens, and lives."""
 
 
+def _of_sleep() -> dict[tuple[State, Event], State]:
+    s, e = State, Event
+    return {
+        (s.READY, e.SLEEP): s.DROWSY,
+        (s.WAITING, e.SLEEP): s.ASLEEP,  # between two tries to start
+        (s.DROWSY, e.RESTED): s.FALLING_ASLEEP,
+        (s.DROWSY, e.RESTART): s.DRAINING,
+        (s.FALLING_ASLEEP, e.SLEPT): s.ASLEEP,
+        (s.FALLING_ASLEEP, e.STAY): s.READY,
+        (s.ASLEEP, e.WAKE): s.WAKING,
+        (s.ASLEEP, e.START): s.STARTING,
+        (s.WAKING, e.PROVEN): s.READY,
+        (s.WAKING, e.EXITED): s.ENDING,
+        (s.WAKING, e.LINGERS): s.LINGERING,
+        (s.WAKING, e.RESTART): s.REPLACING,
+        (s.WAKING, e.RESTART_NOW): s.REPLACING,
+    }
+
+
 def _table() -> dict[tuple[State, Event], State]:
     s, e = State, Event
     moves = {
@@ -105,20 +124,8 @@ def _table() -> dict[tuple[State, Event], State]:
         (s.HELD, e.RESTART): s.DRAINING,
         (s.DRAINING, e.DRAINED): s.REPLACING,
         (s.REPLACING, e.RETRY): s.WAITING,
-        (s.READY, e.SLEEP): s.DROWSY,
-        (s.WAITING, e.SLEEP): s.ASLEEP,  # between two tries to start
-        (s.DROWSY, e.RESTED): s.FALLING_ASLEEP,
-        (s.DROWSY, e.RESTART): s.DRAINING,
-        (s.FALLING_ASLEEP, e.SLEPT): s.ASLEEP,
-        (s.FALLING_ASLEEP, e.STAY): s.READY,
-        (s.ASLEEP, e.WAKE): s.WAKING,
-        (s.ASLEEP, e.START): s.STARTING,
-        (s.WAKING, e.PROVEN): s.READY,
-        (s.WAKING, e.EXITED): s.ENDING,
-        (s.WAKING, e.LINGERS): s.LINGERING,
-        (s.WAKING, e.RESTART): s.REPLACING,
-        (s.WAKING, e.RESTART_NOW): s.REPLACING,
     }
+    moves |= _of_sleep()
     for state in _UNPROVEN:  # it has nothing to finish
         moves[state, e.RESTART] = s.REPLACING
     for state in (*_UNPROVEN, *SERVING):

@@ -117,7 +117,8 @@ def first_that_fits(
     num_looked_at = 0
     for waiting in order:
         request = waiting.request
-        if not _may_start(model, waiting, ready, now):
+        may_be_held = waiting.is_on_probation or model.programs.max_pause_s
+        if may_be_held and not _may_start(model, waiting, ready, now):
             continue
         usable = eligible(ready, request, now)
         expected = model.expected_output(request.max_tokens)

@@ -1,10 +1,11 @@
 """The authorities that httpx trusts, read once in a process: `read_once`.
 
-httpx makes a TLS context for each client, also for one that speaks plain HTTP, and reads certifi's
+httpx makes a TLS context for each client, also for one that speaks plain HTTP, and reads all
 authorities into it: 20 to 60 ms of a processor, for each `httpx.get` too. A run of the tests makes
 thousands of clients. Owns that one context; must not know who uses it.
 """
 
+import os
 import ssl
 from functools import cache
 from typing import Any
@@ -20,12 +21,13 @@ def read_once() -> None:
 
 
 def _created(*purpose: ssl.Purpose, **given: Any) -> ssl.SSLContext:
-    """As the original, but the context that trusts certifi's authorities alone is the same one."""
-    if not purpose and given == {"cafile": certifi.where()}:
-        return _certifi()
+    """As the original, but a context that trusts just what httpx trusts is the same one."""
+    file = given.get("cafile")
+    if not purpose and len(given) == 1 and file in (certifi.where(), os.getenv("SSL_CERT_FILE")):
+        return _usual(file)
     return _create(*purpose, **given)
 
 
 @cache
-def _certifi() -> ssl.SSLContext:
-    return _create(cafile=certifi.where())
+def _usual(file: str) -> ssl.SSLContext:
+    return _create(cafile=file)

@@ -7,6 +7,7 @@ from benchmarks.tiny_eval.quantised import MOST_LOST, VARIANTS, lost, right_shar
 from training.data import SKILLS, skill_cases
 
 
+@pytest.mark.slow
 def test_weights_keys_and_values_in_8_bits_answer_as_well() -> None:
     """Of two questions none is answered worse."""
     skills = SKILLS[6::6]

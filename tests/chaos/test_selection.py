@@ -23,8 +23,9 @@ PEACE_S = 0.5
 @pytest.mark.parametrize(
     ("num_workers", "names"),
     [
-        (2, ("exit-127", "cut-link", "out-of-memory")),
+        (2, ("exit-127", "cut-link")),
         (1, ("kill-supervisor",)),
+        pytest.param(2, ("out-of-memory",), marks=pytest.mark.slow),
     ],
 )
 async def test_streams_survive_what_happens_to_a_worker(

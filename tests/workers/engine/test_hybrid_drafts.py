@@ -198,7 +198,7 @@ def test_more_drafts_than_rings_hold_are_cut(runner: Runner) -> None:
     assert max(right for _, right in proposer.accepted) == 15
 
 
-@pytest.mark.parametrize("on", ["cpu", "like a card", ON_CARD])
+@pytest.mark.parametrize("on", ["cpu", *seldom("like a card"), ON_CARD])
 @pytest.mark.parametrize("depth", [*often(3), *seldom(1, 7)])
 def test_a_head_in_the_checkpoint_drafts_for_its_hybrid(
     tmp_path: Path, depth: int, on: str

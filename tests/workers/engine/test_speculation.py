@@ -10,6 +10,7 @@ import pytest
 from benchmarks.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
 from tests.fakes.drafts import CardDrafts, HostDrafts, KnownDrafter, Mood, Text
+from tests.fakes.pairs import each_once
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.invariant_cases import Answers, Asked, requests, serve
 from workers.engine.graphs.capture import run_again
@@ -132,8 +133,13 @@ def _drive(
     return Drive(stepping, proposer=proposer, looks_ahead=on_card, **limits), proposer
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("source", "depth"),
+    [
+        *each_once(SOURCES, (1, 15)),
+        *[pytest.param(*one, marks=pytest.mark.slow) for one in itertools.product(SOURCES, (3, 7))],
+    ],
+)
 def test_no_draft_changes_a_text(runner: Runner, seven: Plain, source: str, depth: int) -> None:
     """Right, wrong, random and mixed ones, for every style of sampling at once."""
     asked, expected, texts = seven

@@ -1,9 +1,12 @@
 """On a host a drafter is paid for by answers: of short ones, long prompts and wrong drafts it costs
 next to nothing."""
 
+from itertools import product
+
 import msgspec
 import pytest
 
+from tests.fakes.pairs import each_pair
 from tests.workers.speculation.short_answers import BLOCK, Host, Text, drafter
 from workers.scheduler import Chunk
 from workers.speculation import Expense, Fit, TakingIn
@@ -15,19 +18,21 @@ FAIR = (0.6, *(0.5,) * 6)
 WRONG = (0.0,) * 7
 TEXTS = [(20, 16), (900, 16), (300, 64)]
 MANY = (16, 64, 256)
-BATCHES = [1, 4, *[pytest.param(batch, marks=pytest.mark.slow) for batch in MANY]]
+RATES = {"good": GOOD, "fair": FAIR, "wrong": WRONG}
+CASES = [
+    *each_pair([*RATES], TEXTS, (1, 4)),
+    *[pytest.param(*case, marks=pytest.mark.slow) for case in product(RATES, TEXTS, MANY)],
+]
 
 
-@pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize(("prompt", "answer"), TEXTS)
-@pytest.mark.parametrize("rates", [GOOD, FAIR, WRONG], ids=["good", "fair", "wrong"])
+@pytest.mark.parametrize(("rates", "text", "batch"), CASES)
 def test_short_answers_are_hardly_slower_than_without_and_near_the_best_depth(
-    rates: tuple[float, ...], prompt: int, answer: int, batch: int
+    rates: str, text: tuple[int, int], batch: int
 ) -> None:
     """2 % and 3 %, behind the first answers. Of a gain under 7 % it may miss some: it is hard to
     tell from none.
     """
-    texts, count = [Text(prompt, answer, rates)], max(100, 4 * batch)
+    texts, count = [Text(*text, RATES[rates])], max(100, 4 * batch)
 
     def behind_the_first(host: Host) -> float:
         host.serve(max(16, batch))

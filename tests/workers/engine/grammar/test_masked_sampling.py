@@ -14,6 +14,7 @@ from protocol.messages import Finished, Grammar, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 from tests.fakes.drafts import CardDrafts, HostDrafts, KnownDrafter, Mood
+from tests.fakes.pairs import each_once
 from tests.fakes.tiny_models import load_tiny
 from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.grammar.sequence_grammar import SequenceGrammar
@@ -73,7 +74,11 @@ def either(request: pytest.FixtureRequest, runner: Runner) -> Runner:
     return Runner(runner.model, runner.cache, runner.facts, runner.model_dir, steps)
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(
+    ("style", "either"),
+    each_once([*STYLES], ["host steps", "device steps"]),
+    indirect=["either"],
+)
 def test_every_style_of_sampling_obeys(
     style: str, either: Runner, compiler: LlGuidanceCompiler, tokenizer: Tokenizer
 ) -> None:

@@ -96,6 +96,13 @@ class State:
         self.num_running = 0
         self.num_aborted = 0
         self.num_spoken = 0
+        self._counting = threading.Lock()
+
+    def count(self, *, running: int = 0, aborted: int = 0) -> None:
+        """Add to what all threads count: `+=` alone loses a count between two threads."""
+        with self._counting:
+            self.num_running += running
+            self.num_aborted += aborted
 
     @property
     def is_up(self) -> bool:
@@ -193,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
             self._generate(body, list(ids))
 
     def _generate(self, body: dict[str, Any], ids: list[int]) -> None:
-        self.state.num_running += 1
+        self.state.count(running=1)
         try:
             events = EVENTS[self.settings.kind](self.settings, body, ids)
             if body["stream"]:
@@ -202,10 +209,10 @@ class Handler(BaseHTTPRequestHandler):
                 *_, last = events
                 self._json(200, last)
         except (BrokenPipeError, ConnectionResetError):
-            self.state.num_aborted += 1
+            self.state.count(aborted=1)
             self.close_connection = True
         finally:
-            self.state.num_running -= 1
+            self.state.count(running=-1)
 
     def _stream(self, events: Iterator[Any]) -> None:
         self.send_response(200)

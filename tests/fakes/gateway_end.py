@@ -28,7 +28,7 @@ from protocol.tokens import pack_tokens, unpack_tokens
 from protocol.transport import LocalRouter, RouterSocket, is_local
 
 M = TypeVar("M")
-BOUND_S = 30.0
+BOUND_S = 120.0
 REGULAR_NONCES = 1_000_000
 """Those of the regular pings are at most this. Pongs with higher ones are recorded."""
 JOINED_NONCE = 2 * REGULAR_NONCES

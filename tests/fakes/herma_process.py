@@ -21,7 +21,7 @@ T = TypeVar("T")
 READY_S = 120.0
 GIVEN_UP_S = 5.0
 NO_WORKER_STARTS = "not ready, and no worker is starting: "
-STOP_S = 40.0
+STOP_S = 120.0
 POLL_S = 0.05
 OURS = (sys.executable, "-m", "herma")
 

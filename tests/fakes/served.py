@@ -16,7 +16,7 @@ from gateway.http.server import serve
 from tests.fakes.stream_checker import is_stream
 from tests.fakes.stream_checkers import checker_of
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 """Bounds every wait of a test; nothing is expected to take long."""
 
 

@@ -52,7 +52,7 @@ from tests.fakes.text_files import make_text_files, make_tokenizer
 
 M = TypeVar("M")
 DIGEST = files_digest(make_text_files())
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 @dataclass

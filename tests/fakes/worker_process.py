@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-BOUND_S = 30.0
+BOUND_S = 120.0
 
 
 def write_model_dir(folder: Path) -> Path:

@@ -36,7 +36,7 @@ async def ask(gateway: RunningGateway, caller: Caller | None = None) -> Answered
     assert body is not None
     answered = Answered()
     request = PathRequest("/embeddings", body)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await pass_through(gateway.services, request, caller or Caller(), answered.respond)
     return answered
 

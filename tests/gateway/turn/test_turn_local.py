@@ -309,7 +309,7 @@ async def test_busy_is_asked_again_and_is_no_failure() -> None:
         for at in (1, 2):
             await wait_until(partial(requeued, at))
             worker.load()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await asked.over.wait()
         assert asked.text == TEXT
         assert [submit.attempt for submit in worker.all_of(Submit)] == [1, 2, 3]
@@ -324,7 +324,7 @@ async def test_a_request_is_held_until_the_engine_is_ready() -> None:
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert not asked.events
         fake.register()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await asked.over.wait()
         assert asked.text == TEXT
 

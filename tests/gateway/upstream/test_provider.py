@@ -82,14 +82,14 @@ async def test_silence_in_the_middle_cuts_the_answer(mock_clock: trio.testing.Mo
         await provider.aclose()
 
 
-@pytest.mark.parametrize("fault", [{"linger_s": 60.0}, {"breaks": True, "extra": {}}])
+@pytest.mark.parametrize("fault", [{"linger_s": 600.0}, {"breaks": True, "extra": {}}])
 async def test_an_answer_is_over_when_it_says_so(fault: dict[str, Any]) -> None:
     """After [DONE] nothing is awaited, and what becomes of the connection is no error."""
     events: list[bytes] = []
     fake = FakeProvider(**fault)
     async with open_provider(fake):
         provider = provider_of(fake)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             assert await provider.stream(RAW, "large", events.append) is None
         assert b"".join(events) == b"".join(fake.events("large"))
         await provider.aclose()

@@ -311,7 +311,7 @@ async def test_closing_ends_the_pumps() -> None:
     gateway = GatewayEnd()
     worker = WorkerEnd(gateway.address)
     gateway.router._on_frame = lambda _peer, _frame: gateway.router.close()
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(gateway.router.run)
             nursery.start_soon(worker.dealer.run)

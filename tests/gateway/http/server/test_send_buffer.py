@@ -54,7 +54,7 @@ def test_all_arrives_in_order(steps: list[tuple[bool, list[tuple[int, Write]]]])
                     else:
                         for part in parts:
                             put(*part)
-                with trio.fail_after(10):
+                with trio.fail_after(60):
                     assert await _read(peer, len(sent)) == sent
                     await send_buffer.flushed()
                 assert not send_buffer.waiting

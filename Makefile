@@ -63,13 +63,14 @@ $(DEV): $(STAMP)
 	@touch $@
 
 # What decides and touches nothing: no torch, no process, no model. The first thing to run after a change.
-# Long walks of the scheduler are left to `make test`.
+# Long walks of the scheduler are left to `make test`, and comparisons with transformers, which imports torch.
 PURE := $(addprefix tests/gateway/,api output prompt routing schemas spending) \
 	$(addprefix tests/workers/,external ipc scheduler speculation versions) tests/config
 LONG_WALKS := $(patsubst %,--ignore=tests/workers/scheduler/test_%.py,scheduler_fuzz planned_blocks concurrency intake_queue)
+COMPARED := $(patsubst %,--ignore=tests/gateway/prompt/test_%.py,family_templates model_text split_patterns)
 
 fast: $(DEV)
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not gpu and not slow' $(PURE) $(LONG_WALKS) $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not gpu and not slow' $(PURE) $(LONG_WALKS) $(COMPARED) $(ARGS)
 
 # The tests start over a hundred processes of ours, each of which would compile its modules again. On
 # two cores three at a time: many wait for such a process.

@@ -302,10 +302,13 @@ def test_a_written_checkpoint_loads_as_it_was_drawn(tmp_path: Path, *, tied: boo
             assert ours is theirs or torch.equal(ours, theirs), field.name
 
 
+@pytest.mark.slow
 def test_a_start_with_real_files_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All phases of an engine process that reads a checkpoint."""
+    """All phases of an engine process that reads a checkpoint. Every run has them of the built-in
+    model, above.
+    """
     monkeypatch.setattr(loading, "_RUNS", 1)
     shape = write_tiny_model(tmp_path / "shape", dtype="bfloat16")
     measure_starts(str(shape), torch.device("cpu"), tmp_path)

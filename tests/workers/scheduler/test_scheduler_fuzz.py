@@ -336,7 +336,7 @@ class TierStateLife(LookaheadStateLife):
 @pytest.mark.parametrize(
     "life",
     [
-        pytest.param(SchedulerLife, id="waits"),
+        pytest.param(SchedulerLife, id="waits", marks=pytest.mark.slow),
         pytest.param(LookaheadLife, id="looks ahead"),
         pytest.param(DraftLife, id="drafts ahead"),
         pytest.param(StateLife, id="states", marks=pytest.mark.slow),

@@ -14,7 +14,7 @@ from protocol.messages import Finished, Grammar, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 from tests.fakes.drafts import CardDrafts, HostDrafts, KnownDrafter, Mood
-from tests.fakes.pairs import each_once
+from tests.fakes.pairs import each_once, seldom
 from tests.fakes.tiny_models import load_tiny
 from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.grammar.sequence_grammar import SequenceGrammar
@@ -202,7 +202,7 @@ def test_scarce_blocks_change_nothing(runner: Runner, compiler: LlGuidanceCompil
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.parametrize("style", ["drawn", "penalised"])
+@pytest.mark.parametrize("style", ["drawn", *seldom("penalised")])
 def test_another_worker_goes_on_after_every_token(
     style: str, runner: Runner, compiler: LlGuidanceCompiler
 ) -> None:

@@ -350,6 +350,10 @@ def _add_plan(commands: Commands) -> None:
         "--card", metavar="SIZE", help="its memory, as 24GB or 22.4GiB; default: this host's card"
     )
     plan.add_argument(
+        "--cards", type=int, choices=range(1, 9), default=1, metavar="N",
+        help="cards of one host that compute the model together (tensor_parallel); default: 1",
+    )  # fmt: skip
+    plan.add_argument(
         "--window",
         type=token_count,
         metavar="N",

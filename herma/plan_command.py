@@ -40,6 +40,7 @@ from workers.engine.memory.forecast import (
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
+from workers.engine.parallel.shares import Share, config_of
 from workers.engine.settings import vocabulary_form
 from workers.loop import aligned, bytes_text
 from workers.model_dir import CONFIG_NAME, check_form, drafter_dir, local_dir, read_json
@@ -70,8 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
     )
     form = vocabulary_form(asked, config)
     chosen = _drafts(_drafter_of(name, arguments.speculation), directory, config, form)
+    if arguments.cards > 1:
+        if arguments.speculation != "off" or arguments.embedding != "auto":
+            raise ConfigError("--cards has neither --speculation nor --embedding: leave them out")
+        config = config_of(config, Share(0, arguments.cards))
+        chosen = Drafting("")
     card = this_card(this_host()) if arguments.card is None else Card(card_bytes(arguments.card))
-    model = Model(config, _kept(directory), chosen, form)
+    model = Model(config, _kept(directory), chosen, form, arguments.cards)
     lines, fits = report(model, card, arguments.window)
     print("\n".join(_narrow([*lines, "", *verdict(name, model, card, arguments)])))
     return 0 if fits else 1
@@ -99,12 +105,15 @@ class Drafting(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A model, its modules in 16 bits, what drafts for it, and how embedding and head are kept."""
+    """A model, its modules in 16 bits, what drafts for it, and how embedding and head are kept.
+    With several `ranks`, `config` is one rank's share.
+    """
 
     config: ModelConfig
     kept: KeptModules = NOTHING_KEPT
     drafting: Drafting = Drafting("")
     vocabulary: VocabularyForm = AS_STORED
+    ranks: int = 1
 
 
 def _directory(name: str, find: Callable[[str], Path | None]) -> Path:
@@ -213,6 +222,12 @@ def _forms(stored: Stored) -> tuple[tuple[str, bool], ...]:
     return ("bfloat16", False), *in_8_bits, ("int4", False), ("int4", True)
 
 
+def _ranks(count: int) -> list[tuple[str, str]]:
+    if count == 1:
+        return []
+    return [("ranks", f"{count} such cards (tensor_parallel = {count}); below is one card's share")]
+
+
 def _facts(model: Model, card: Card, plans: list[tuple[str, Choice, Forecast]]) -> list[str]:
     config = model.config
     mixer = config.attention
@@ -226,6 +241,7 @@ def _facts(model: Model, card: Card, plans: list[tuple[str, Choice, Forecast]]) 
     rows = [
         ("model", f"{shape}, window {config.max_position_embeddings:,}"),
         ("card", f"{size}, {bytes_text(CONTEXT_BYTES)} of them for CUDA"),
+        *_ranks(model.ranks),
         ("weights", _by(weights)),
         ("head", _head(config, model.vocabulary)),
         ("keys, values", f"{_by(tokens)} a token{_windows(config)}"),
@@ -244,7 +260,7 @@ def _head(config: ModelConfig, form: VocabularyForm) -> str:
     is_shared = config.tied and form.head == "auto"
     at = "in the host's memory" if form.on_host else f"{embedding} of them"
     text = f"the embedding itself, {at}" if is_shared else f"{head} of them; embedding {at}"
-    if form != AS_STORED:
+    if form != AS_STORED or config.head_ranks > 1:
         return text
     both = "--head fp8 --embedding host"
     return f"{text}; {both if is_shared else f'{both}, or one of them,'} takes less"

@@ -374,3 +374,14 @@ def test_it_ends_in_a_verdict_and_a_table(
     assert tomllib.loads(table[0])["workers"] == [{"name": "gpu0", "model": "...", **keys}]
     text = f'[[models]]\nname = "m"\n{table[0]}\n'
     assert find_mistakes(text.replace('"..."', '"org/model"'), "plan") == []
+
+
+def test_two_cards_hold_a_share_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """A head is cut, an embedding is not; drafts are for one card."""
+    asked = ["plan", "dummy:qwen3.6-27b", "--card", "32GB", "--cards", "2"]
+    assert main(asked) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 such cards (tensor_parallel = 2)" in shown
+    assert "head 1.18 GiB of them; embedding 2.37 GiB of them keys" in shown
+    assert main([*asked, "--speculation", "auto"]) == 2
+    assert "--cards has neither" in capsys.readouterr().err

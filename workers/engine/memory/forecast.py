@@ -160,7 +160,8 @@ def vocabulary_bytes(config: ModelConfig, vocabulary: VocabularyForm) -> tuple[i
     embedding = 0 if vocabulary.on_host else rows * _wide_row(columns)
     if config.tied and vocabulary.head == "auto":
         return embedding, 0
-    return embedding, rows * _ROW_BYTES.get(vocabulary.head, _wide_row)(columns)
+    held = rows // config.head_ranks
+    return embedding, held * _ROW_BYTES.get(vocabulary.head, _wide_row)(columns)
 
 
 def layer_bytes(config: ModelConfig, layer: Layer, form: str, kept: KeptModules, at: int) -> int:

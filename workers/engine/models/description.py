@@ -318,6 +318,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     embeddings, the last token's state behind the final norm; its checkpoint may lack a head.
     Logits z become `logit_cap` tanh(z / `logit_cap`), unless that is 0. Side inputs of layers are
     made of a further embedding of `side_vocab` tokens, and of a product of the embedded token.
+    `head_ranks` divide the head's rows among them, where this is one rank's share of a network.
     """
 
     family: str
@@ -335,6 +336,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     embeds: bool = False
     logit_cap: float = 0.0
     side_vocab: int = 0
+    head_ranks: int = 1
     names: Names = Names()
 
     @property

@@ -21,6 +21,7 @@ from workers.engine.models.description import (
     Attention,
     DeltaRule,
     Experts,
+    Latent,
     Layer,
     ModelConfig,
 )
@@ -54,7 +55,11 @@ def config_of(config: ModelConfig, share: Share) -> ModelConfig:
             "holds the model, or weights in 8 or 4 bits"
         )
     layers = {layer: _layer_config(layer, share.count) for layer in set(config.layers)}
-    return msgspec.structs.replace(config, layers=tuple([layers[each] for each in config.layers]))
+    return msgspec.structs.replace(
+        config,
+        layers=tuple([layers[each] for each in config.layers]),
+        head_ranks=share.count if divides_head(config, share) else 1,
+    )
 
 
 def divides_head(config: ModelConfig, share: Share) -> bool:
@@ -64,6 +69,10 @@ def divides_head(config: ModelConfig, share: Share) -> bool:
 
 def _layer_config(layer: Layer, count: int) -> Layer:
     mixer, mlp = layer.mixer, layer.mlp
+    if (trait := _uncut_trait(layer)) is not None:
+        raise ConfigError(
+            f"tensor_parallel does not cut {trait}, which this model has: take one card"
+        )
     if isinstance(mixer, DeltaRule):
         sides = {"num_key_heads": mixer.num_key_heads, "num_value_heads": mixer.num_value_heads}
     else:
@@ -84,6 +93,19 @@ def _layer_config(layer: Layer, count: int) -> Layer:
         mixer=msgspec.structs.replace(mixer, **parts),
         mlp=msgspec.structs.replace(mlp, **narrow),
     )
+
+
+def _uncut_trait(layer: Layer) -> str | None:
+    """What of a layer has no cut, if anything."""
+    mixer, mlp = layer.mixer, layer.mlp
+    traits = {
+        "latent attention": isinstance(mixer, Latent),
+        "keys that are values": isinstance(mixer, Attention) and mixer.keys_are_values,
+        "keys and values of another layer": isinstance(mixer, Attention) and mixer.borrows,
+        "a mixture apart from its dense network": isinstance(mlp, Experts) and mlp.apart,
+        "side inputs of layers": layer.side_width > 0,
+    }
+    return next((trait for trait, is_so in traits.items() if is_so), None)
 
 
 class LayerCut:

@@ -73,14 +73,17 @@ class HostLoads:
             if self._tier.is_coming(following):
                 sequence.awaits_host = following
                 return True
-        if sequence.num_loads >= _MOST_LOADS:
+        num_tokens = len(sequence.token_ids)
+        if sequence.num_loads >= _MOST_LOADS or not self._blocks.can_admit(
+            hit, num_tokens, reserve
+        ):
             return False
         found = self._find(sequence, digests, num_hit, num_cached)
         if found is None or (found.num_blocks - num_hit) * size < min(_LEAST_TOKENS, 2 * size):
             return False
         block_ids, num_free = self._blocks.free_among(digests[: found.num_cached])
         held = PrefixHit(block_ids, num_free, found.num_cached)
-        if not self._blocks.can_admit(held, len(sequence.token_ids), reserve):
+        if not self._blocks.can_admit(held, num_tokens, reserve):
             return False
         return self._begin(sequence, digests[: found.num_blocks], found)
 

@@ -109,6 +109,7 @@ class HostTier:
         self._loads: deque[Load] = deque()
         self._num_loads = 0
         self._number = 0
+        self._lacks_room = False
         self._num_stored = self._num_loaded = self._num_loaded_blocks = self._num_spoilt = 0
         self.num_recovered = 0
         self.pin_state: Callable[[int], None] = _ignore
@@ -129,8 +130,8 @@ class HostTier:
 
     @property
     def has_to_store(self) -> bool:
-        """Whether something waits to be stored."""
-        return bool(self._to_store)
+        """Whether something waits to be stored that had room when that was tried last."""
+        return bool(self._to_store) and not self._lacks_room
 
     @property
     def counts(self) -> TierCounts:
@@ -350,6 +351,7 @@ class HostTier:
     def _next_store(self) -> Transfer | None:
         taken: list[tuple[Entry, int]] = []
         num_pages = 0
+        self._lacks_room = False
         while self._to_store and num_pages < self.room.transfer_pages:
             name = next(iter(self._to_store))
             found = self._lacking(name)
@@ -362,14 +364,14 @@ class HostTier:
                 break
             if taken and taken[0][0].name.kind is not entry.name.kind:
                 break  # a device copies the two in different ways
-            self._to_store.pop(entry.name, None)
             if not self.pool.retention.is_worth_storing(entry, self.pool.now):
-                self._to_store.pop(name, None)
+                del self._to_store[name]
                 continue
             if not self.pool.store(entry, size):
-                # No page can be freed now: what is to be stored waits for an event of its own.
-                self._to_store.pop(name, None)
+                # Pages are not open yet, or all are copied or swapped to: it is tried again.
+                self._lacks_room = True
                 break
+            self._to_store.pop(entry.name, None)
             if entry.name.kind is Kind.STATE:
                 self.pin_state(place)
             taken.append((entry, place))

@@ -41,6 +41,7 @@ class TierPool:
         self.num_evicted = 0
         self._index = index
         self._is_open = [False] * num_pages
+        self._num_open = 0
         self._free: list[int] = []
         self._entries: dict[Name, Entry] = {}
         self._owners: dict[int, Name | int] = {}
@@ -69,7 +70,7 @@ class TierPool:
     @property
     def num_open(self) -> int:
         """Pages that can be used."""
-        return sum(self._is_open)
+        return self._num_open
 
     @property
     def num_used(self) -> int:
@@ -90,6 +91,7 @@ class TierPool:
         for page in pages:
             if not self._is_open[page]:
                 self._is_open[page] = True
+                self._num_open += 1
                 if page not in self._owners:
                     self._free.append(page)
 
@@ -105,9 +107,15 @@ class TierPool:
         found: dict[tuple[int, Name], dict[int, tuple[int, Record]]] = {}
         for page, record in self._index.records():
             self._generation = max(self._generation, record.generation)
-            if record.kind in (Kind.BLOCK, Kind.STATE):
-                name = Name(Kind(record.kind), BlockDigest(record.digest))
-                found.setdefault((record.generation, name), {})[record.part] = page, record
+            if record.kind not in (Kind.BLOCK, Kind.STATE):
+                self._index.retract(page)
+                continue
+            name = Name(Kind(record.kind), BlockDigest(record.digest))
+            parts_of_it = found.setdefault((record.generation, name), {})
+            if record.part in parts_of_it:
+                self._index.retract(page)
+            else:
+                parts_of_it[record.part] = page, record
         taken: set[int] = set()
         whole = [
             (name, [parts[part] for part in range(len(parts))])
@@ -123,7 +131,8 @@ class TierPool:
             entry.checksums = tuple([record.checksum for _, record in parts])
             taken.update(entry.pages)
             self._add(entry)
-        for page, _ in list(self._index.records()):
+        known = [page for parts in found.values() for page, _ in parts.values()]
+        for page in known:
             if page not in taken:
                 self._index.retract(page)
         for entry in sorted(self._entries.values(), key=lambda one: -one.depth):

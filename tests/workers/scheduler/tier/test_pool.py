@@ -249,3 +249,44 @@ def test_random_operations_agree_with_the_model() -> None:
     assert world.num_spoilt > 20
     assert world.num_kills > 30
     assert world.num_warm > 100
+
+
+def test_a_prefix_with_the_digest_of_another_is_not_found() -> None:
+    """xxh3 can be made to collide: the proofs of the tokens decide, and the newer prefix stays."""
+    pool = TierPool(4)
+    pool.open(range(4))
+    tier = HostTier(TierRoom(4), pool)
+    digest, ours, theirs = BlockDigest(b"d" * 16), b"1000", b"2000"
+    tier.computed(digest, 0, ROOT, ours, is_first=True)
+    _store_all(tier)
+    tier.left(Kind.BLOCK, digest)
+    assert tier.find([digest], 0, [theirs], ROOT) == []
+    assert tier.find([digest], 0, [ours], root_digest("other")) == []
+    assert [one.name.digest for one in tier.find([digest], 0, [ours], ROOT)] == [digest]
+    tier.computed(digest, 1, ROOT, theirs, is_first=True)
+    tier.check_integrity()
+    _store_all(tier)
+    tier.left(Kind.BLOCK, digest)
+    assert tier.find([digest], 0, [ours], ROOT) == []
+    assert len(tier.find([digest], 0, [theirs], ROOT)) == 1
+
+
+def _store_all(tier: HostTier) -> None:
+    while transfers := tier.transfers():
+        for one in transfers:
+            sums = tuple(tuple(0 for _ in copy.pages) for copy in one.copies)
+            tier.over(Transferred(one.number, sums))
+
+
+def test_what_is_cached_before_the_pages_are_open_is_stored_later() -> None:
+    """A start locks pages while the first prompts are computed; nobody polls for that."""
+    pool = TierPool(4)
+    tier = HostTier(TierRoom(4), pool)
+    digest = BlockDigest(b"d" * 16)
+    tier.computed(digest, 0, ROOT, b"1000", is_first=True)
+    assert tier.has_to_store
+    assert tier.transfers() == []
+    assert not tier.has_to_store
+    pool.open([2])
+    (transfer,) = tier.transfers()
+    assert transfer.copies[0].pages == (2,)

@@ -28,7 +28,11 @@ from kernels.experts.shapes import (
 from kernels.fp8 import Weight
 
 _PAIRS_OF_EXPERT: Final = 4
-"""A list is built where pairs share experts: of more pairs than a fourth of the experts."""
+_WIDE_PAIRS_OF_EXPERT: Final = 2
+"""A list is built where pairs share experts: of more pairs than a fourth of the experts, or than
+half where these are in 16 bits. On an H200 8 rows of 128 experts in bfloat16 take 124 us without a
+list and 128 with one, in 8 bits 99 and 93.
+"""
 
 __all__ = [
     "DRAWN_TILES",
@@ -102,7 +106,8 @@ def _on_card(
 
     width, num_pairs = down.shape[1], routed.experts.numel()
     biases = weights.gate_up_bias, weights.down_bias
-    if invariant or num_pairs * _PAIRS_OF_EXPERT <= routing.num_experts:
+    share = _WIDE_PAIRS_OF_EXPERT if isinstance(gate_up, Tensor) else _PAIRS_OF_EXPERT
+    if invariant or num_pairs * share <= routing.num_experts:
         gated = few.gate_up(x, gate_up, biases[0], routed, width, activation)
         return few.down(gated, down, biases[1], routed, residual)
     listed = many.pair_list(routed.experts, routing.num_experts)

@@ -21,6 +21,7 @@ from kernels.experts.tiles import (
     activated,
     column_pairs,
     dot_type,
+    is_packed,
     number_pairs,
     row_scales,
     stored,
@@ -29,13 +30,17 @@ from kernels.experts.tiles import (
 from kernels.fp8 import Weight
 from kernels.launch import Launch
 
-_UP: Final = Tiles(outputs=8, columns=256)
-_NARROW_UP: Final = Tiles(outputs=8, columns=512)
-"""Of numbers in 8 bits or fewer: as many bytes at a time."""
-_DOWN: Final = Tiles(outputs=4, columns=1024)
-_NARROW_DOWN: Final = Tiles(outputs=8, columns=1024)
-"""All columns at once, in most models, and few outputs, because a row alone has no more programs
-than tiles of outputs."""
+_UP: Final = {
+    "rows": Tiles(outputs=4, columns=512),
+    "mxfp4": Tiles(outputs=8, columns=512),
+}
+_USUAL_UP: Final = Tiles(outputs=8, columns=256)
+_DOWN: Final = {"rows": Tiles(outputs=8, columns=1024)}
+_USUAL_DOWN: Final = Tiles(outputs=4, columns=1024)
+_SHALLOW_DOWN: Final = Tiles(outputs=8, columns=512)
+"""By the form of a stack, the best on an H200 at one row (`python -m benchmarks.kernels experts`).
+What is down takes all columns at once, in most models, and few outputs, because a row alone has no
+more programs than tiles of outputs; the last is for 512 columns and fewer."""
 
 
 @triton.jit
@@ -66,7 +71,7 @@ def _gate_up_kernel(
     OUTPUTS: tl.constexpr,  # gates of a program
     COLUMNS: tl.constexpr,  # columns at a time
     SUMS: tl.constexpr,  # sums of an output, COLUMNS, or half as many of pairs
-    PACKED: tl.constexpr,  # whether x is bfloat16, on a card
+    PACKED: tl.constexpr,  # of `number_pairs`
     PDL: tl.constexpr,
 ):
     """Program (pair, tile of gates)."""
@@ -130,7 +135,7 @@ def _down_kernel(
     OUTPUTS: tl.constexpr,  # outputs of a program
     COLUMNS: tl.constexpr,  # columns at a time
     SUMS: tl.constexpr,  # sums of an output, COLUMNS, or half as many of pairs
-    PACKED: tl.constexpr,  # whether x is bfloat16, on a card
+    PACKED: tl.constexpr,  # of `number_pairs`
     PDL: tl.constexpr,
 ):
     """Program (row, tile of outputs)."""
@@ -186,11 +191,11 @@ def gate_up(
 ) -> Tensor:
     """Gates times ups of each pair, [T K, width]."""
     active, (values, scales, zeros, form, group) = routed.experts.shape[1], stored(stack)
-    num_pairs, tiles = routed.experts.numel(), tiles or (_NARROW_UP if _is_narrow(form) else _UP)
+    num_pairs, tiles = routed.experts.numel(), tiles or _UP.get(form, _USUAL_UP)
     out = x.new_empty(num_pairs, width)
     launch = _gate_up_launch(
         x.device, x.shape[1], width, active, form, group, activation, bias is not None,
-        dot_type(x) == tl.bfloat16, tiles,
+        is_packed(dot_type(x), form, tiles), tiles,
     )  # fmt: skip
     operands = x, routed.experts, values, scales, zeros, x if bias is None else bias, out
     if num_pairs:
@@ -210,11 +215,11 @@ def down(
     num_rows, hidden = residual.shape
     active, (values, scales, zeros, form, group) = routed.experts.shape[1], stored(stack)
     out = torch.empty_like(residual)
-    tiles = tiles or (_NARROW_DOWN if _is_narrow(form) else _DOWN)
+    tiles = tiles or _down_tiles(form, gated.shape[1])
     tiles = tiles._replace(columns=min(tiles.columns, triton.next_power_of_2(gated.shape[1])))
     launch = _down_launch(
         gated.device, hidden, gated.shape[1], active, form, group, bias is not None,
-        dot_type(gated) == tl.bfloat16, tiles,
+        is_packed(dot_type(gated), form, tiles), tiles,
     )  # fmt: skip
     other = gated if bias is None else bias
     operands = gated, *routed[:2], values, scales, zeros, other, residual, out
@@ -227,8 +232,10 @@ def _sums(tiles: Tiles, form: str) -> int:
     return tiles.columns // 2 if form == "mxfp4" else tiles.columns
 
 
-def _is_narrow(form: str) -> bool:
-    return form in {"rows", "mxfp4"}
+def _down_tiles(form: str, width: int) -> Tiles:
+    if form == "plain" and width <= _SHALLOW_DOWN.columns:
+        return _SHALLOW_DOWN
+    return _DOWN.get(form, _USUAL_DOWN)
 
 
 @cache
@@ -241,7 +248,7 @@ def _gate_up_launch(
     group: int,
     activation: Activation,
     has_bias: bool,
-    is_packed: bool,
+    packed: bool,
     tiles: Tiles,
 ) -> Launch:
     slope, shift, limit, cubic = activation
@@ -249,7 +256,7 @@ def _gate_up_launch(
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
         "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "BIAS": has_bias,
         "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
-        "SUMS": _sums(tiles, form), "PACKED": is_packed,
+        "SUMS": _sums(tiles, form), "PACKED": packed,
         "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)
@@ -266,13 +273,13 @@ def _down_launch(
     form: str,
     group: int,
     has_bias: bool,
-    is_packed: bool,
+    packed: bool,
     tiles: Tiles,
 ) -> Launch:
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
         "BIAS": has_bias, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
-        "SUMS": _sums(tiles, form), "PACKED": is_packed, "PDL": has_pdl(device),
+        "SUMS": _sums(tiles, form), "PACKED": packed, "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}

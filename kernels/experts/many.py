@@ -6,6 +6,7 @@ every tile that could begin; programs beyond the tiles that there are end at onc
 graph serves every choice.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -21,6 +22,7 @@ from kernels.experts.tiles import (
     activated,
     column_pairs,
     dot_type,
+    is_packed,
     number_pairs,
     row_scales,
     stored,
@@ -32,9 +34,17 @@ from kernels.launch import Launch
 _FEW_ROWS: Final = 16
 _MANY_ROWS: Final = 64
 """Rows of a tile: the latter where an expert has more than 32 pairs on average."""
-_WIDE: Final = Tiles(outputs=64, columns=64)
+_UP: Final = {
+    "plain": Tiles(outputs=32, columns=128, warps=4, stages=4),
+    "rows": Tiles(outputs=32, columns=128, warps=4, stages=4),
+    "mxfp4": Tiles(outputs=64, columns=64, warps=4, stages=4),
+}
+_DOWN: Final = {"rows": Tiles(outputs=64, columns=128), "mxfp4": Tiles(outputs=64, columns=128)}
+"""By the form of a stack, for tiles of few rows: the best on an H200 at 8 and 64 rows of those that
+fit into 99 KiB of shared memory (`python -m benchmarks.kernels experts`)."""
+_USUAL: Final = Tiles(outputs=64, columns=64)
 _NARROW: Final = Tiles(outputs=64, columns=128)
-"""Of numbers in 8 bits or fewer: as many bytes at a time."""
+"""For many rows; the latter of numbers in 8 bits or fewer, as many bytes at a time."""
 _LISTED: Final = 1024
 
 
@@ -118,7 +128,7 @@ def _gate_up_kernel(
     OUTPUTS: tl.constexpr,  # gates of a program
     COLUMNS: tl.constexpr,  # columns at a time
     DOT: tl.constexpr,  # what products are taken in
-    PACKED: tl.constexpr,  # whether that is bfloat16
+    PACKED: tl.constexpr,  # of `number_pairs`
     PDL: tl.constexpr,
 ):
     """Program (tile of gates, tile of pairs)."""
@@ -196,7 +206,7 @@ def _down_kernel(
     OUTPUTS: tl.constexpr,  # outputs of a program
     COLUMNS: tl.constexpr,  # columns at a time
     DOT: tl.constexpr,  # what products are taken in
-    PACKED: tl.constexpr,  # whether that is bfloat16
+    PACKED: tl.constexpr,  # of `number_pairs`
     PDL: tl.constexpr,
 ):
     """Program (tile of outputs, tile of pairs). That which adds the last of a row's products sums
@@ -258,8 +268,10 @@ def _down_kernel(
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), shown)
 
 
-def _tiles(form: str) -> Tiles:
-    return _NARROW if form in {"rows", "mxfp4"} else _WIDE
+def _tiles(known: Mapping[str, Tiles], form: str, rows: int) -> Tiles:
+    if rows == _FEW_ROWS:
+        return known.get(form, _USUAL)
+    return _NARROW if form in {"rows", "mxfp4"} else _USUAL
 
 
 def most_tiles(num_pairs: int, num_experts: int, rows: int) -> int:
@@ -293,7 +305,7 @@ def gate_up(
 ) -> Tensor:
     """Gates times ups of each pair, [T K, width]."""
     values, scales, zeros, form, group = stored(stack)
-    tiles = tiles or _tiles(form)
+    tiles = tiles or _tiles(_UP, form, listed.rows)
     out = x.new_empty(num_pairs, width)
     launch = _gate_up_launch(
         x.device, x.shape[1], width, num_pairs // x.shape[0], form, group, activation,
@@ -321,7 +333,7 @@ def down(
     (num_pairs, width), hidden = gated.shape, residual.shape[1]
     values, scales, zeros, form, group = stored(stack)
     active, out = routed.experts.shape[1], torch.empty_like(residual)
-    tiles = tiles or _tiles(form)
+    tiles = tiles or _tiles(_DOWN, form, listed.rows)
     launch = _down_launch(
         gated.device, hidden, width, active, form, group, bias is not None, listed.rows,
         dot_type(gated), tiles,
@@ -362,7 +374,7 @@ def _gate_up_launch(
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
         "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "BIAS": has_bias,
         "ROWS": rows, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns, "DOT": dot,
-        "PACKED": dot == tl.bfloat16, "PDL": has_pdl(device),
+        "PACKED": is_packed(dot, form, tiles), "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}
@@ -385,7 +397,7 @@ def _down_launch(
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
         "BIAS": has_bias, "ROWS": rows, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
-        "DOT": dot, "PACKED": dot == tl.bfloat16, "PDL": has_pdl(device),
+        "DOT": dot, "PACKED": is_packed(dot, form, tiles), "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}

@@ -25,6 +25,7 @@ _EXPERTS: Final = 16
 _COLUMNS: Final = 128
 _PARTS: Final = 4
 """Of the columns: few enough that all loads of a program are on their way at once."""
+_EXPERTS_OF_4_WARPS: Final = 128
 _COUNTERS: Final = 2**16
 
 
@@ -331,7 +332,8 @@ def _ready(
         "PARTS": _PARTS, "PART": part, "STRIDE": stride, "E_PAD": padded,
         "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot, "PDL": pdl,
     }  # fmt: skip
-    launch = Launch(_route_kernel, constants, num_warps=4, num_stages=4, launch_pdl=pdl)
+    warps = 4 if padded <= _EXPERTS_OF_4_WARPS else 8
+    launch = Launch(_route_kernel, constants, num_warps=warps, num_stages=4, launch_pdl=pdl)
     return _Ready(launch, stride)
 
 

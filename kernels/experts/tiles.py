@@ -3,7 +3,7 @@
 Owns the way from stored numbers to those of a product. Must not know which rows chose an expert.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 import triton
@@ -25,6 +25,18 @@ class Tiles(NamedTuple):
     columns: int
     warps: int = 4
     stages: int = 3
+
+
+_UNPACKED_BYTES: Final = 16
+"""What a thread unpacks at least of MXFP4. On an H200 (Triton 3.6) tiles that leave a thread less
+gave wrong numbers."""
+
+
+def is_packed(dot: tl.dtype, form: str, tiles: Tiles) -> bool:
+    """Whether numbers of MXFP4 become bfloat16 four bytes at a time."""
+    threads, num_bytes = 32 * tiles.warps, tiles.outputs * tiles.columns // 2
+    is_wide = num_bytes >= threads * _UNPACKED_BYTES
+    return form == "mxfp4" and dot == tl.bfloat16 and is_wide
 
 
 class Stored(NamedTuple):

@@ -142,15 +142,32 @@ def drafted_ids(config: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {"d2t": ids - torch.arange(count), "t2d": has}
 
 
+def _mixture_shapes(config: dict[str, Any], prefix: str) -> Shapes:
+    """Of a mixture with a shared expert, each expert's tensors by themselves."""
+    hidden, count, width = (
+        config[key] for key in ("hidden_size", "num_experts", "moe_intermediate_size")
+    )
+    sizes = {f"experts.{index}.": width for index in range(count)}
+    sizes["shared_expert."] = config["shared_expert_intermediate_size"]
+    shapes: Shapes = {"gate": (count, hidden), "shared_expert_gate": (1, hidden)}
+    for name, size in sizes.items():
+        shapes |= {f"{name}{side}_proj": (size, hidden) for side in ("gate", "up")}
+        shapes[f"{name}down_proj"] = (hidden, size)
+    return {f"{prefix}{name}.weight": shape for name, shape in shapes.items()}
+
+
 def add_gated_head(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Write an MTP head beside the tensors of a tiny Qwen3.5: norms of 1 + w, and gates among the
-    queries. Returns its config.json and its tensors.
+    """Write an MTP head beside the tensors of a tiny Qwen3.5 or Qwen3-Next: norms of 1 + w, gates
+    among the queries, and a mixture where the model has some. Returns its config.json and tensors.
     """
     config = json.loads((path / "config.json").read_text()) | {"mtp_num_hidden_layers": 1}
     (path / "config.json").write_text(json.dumps(config))
     shapes = mtp_shapes(config)
     query = "mtp.layers.0.self_attn.q_proj.weight"
     shapes[query] = (2 * config["num_attention_heads"] * config["head_dim"], config["hidden_size"])
+    if "num_experts" in config:
+        shapes = {name: size for name, size in shapes.items() if ".mlp." not in name}
+        shapes |= _mixture_shapes(config, "mtp.layers.0.mlp.")
     tensors = {
         name: tensor - float("norm" in name) for name, tensor in random_drafter(shapes).items()
     }

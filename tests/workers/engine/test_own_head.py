@@ -47,9 +47,17 @@ def _drafter(runner: Runner) -> str | None:
     return None if runner.drafter is None else runner.drafter.name
 
 
-def test_the_head_of_a_hybrid_drafts_and_changes_no_text(tmp_path: Path) -> None:
-    """As the checkpoints of Qwen3.5 and 3.6 have it. What it learns is kept under the model."""
-    path = write_family(tmp_path / "model", "qwen3_5")
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("qwen3_5", {}), ("qwen3_5_moe", {}), ("qwen3_next", {"mlp_only_layers": []})],
+)
+def test_the_head_of_a_hybrid_drafts_and_changes_no_text(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """As the checkpoints of Qwen3.5 and 3.6 and of Qwen3-Next have it, with experts or without.
+    What it learns is kept under the model.
+    """
+    path = write_family(tmp_path / "model", family, **changes)
     add_gated_head(path)
     asked = requests(4, 30, 151, 60)
     expected = serve(Drive(load_tiny(path, snapshots=16, **SIZES)), asked)

@@ -31,7 +31,8 @@ _REFUSED: Final = (
 _DEFAULTS: Final = {"attention_value_scale": 1.0, "output_multiplier": 1.0}
 """The same by numbers."""
 
-_HEAD_LAYERS: Final = "mtp_num_hidden_layers"
+_HEAD_LAYERS: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
+"""How many layers an MTP head has; files of Qwen3-Next have the second spelling, if any."""
 
 
 class Convolution(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ def read_drafter(path: Path, target: ModelConfig) -> Shape:
     if "Eagle3" in names or "eagle_config" in file.raw:
         return _eagle3(file, target)
     text = _text(file)
-    if text.raw.get(_HEAD_LAYERS):
+    if _head_key(text):
         return _mtp(file, text, target)
     raise file.error(
         f"{names or 'no architecture'} is no drafter that we know: take a DFlash, an EAGLE-3, or a "
@@ -121,7 +122,12 @@ def read_drafter(path: Path, target: ModelConfig) -> Shape:
 def names_head(path: Path) -> bool:
     """Whether the config.json in the directory `path` names an MTP head."""
     file = ConfigFile(path / CONFIG_NAME, read_json(path / CONFIG_NAME))
-    return bool(_text(file).raw.get(_HEAD_LAYERS))
+    return bool(_head_key(_text(file)))
+
+
+def _head_key(text: ConfigFile) -> str:
+    """The key by which the file says that there is a head; empty if there is none."""
+    return next((key for key in _HEAD_LAYERS if text.raw.get(key)), "")
 
 
 def _text(file: ConfigFile) -> ConfigFile:
@@ -282,6 +288,6 @@ def _mtp(file: ConfigFile, text: ConfigFile, target: ModelConfig) -> MtpShape:
     plain = [i for i, each in enumerate(mixers) if isinstance(each, Attention) and not each.window]
     if not plain:
         raise text.lacks("an MTP head whose layers have windows")
-    if (count := text.count(_HEAD_LAYERS)) != 1:
-        raise text.lacks(f"{_HEAD_LAYERS} = {count}")
+    if (count := text.count(key := _head_key(text))) != 1:
+        raise text.lacks(f"{key} = {count}")
     return MtpShape(network=described.with_layers(plain[-1:]))

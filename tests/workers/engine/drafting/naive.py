@@ -232,6 +232,27 @@ class NaiveGatedMtp(NaiveMtp):
         return torch.cat((part * cos + torch.cat((-second, first), -1) * sin, rest), -1)
 
 
+class NaiveMixedMtp(NaiveGatedMtp):
+    """With a mixture of experts and a shared one: one row and one expert after the other."""
+
+    def mlp(self, x: Tensor, prefix: str) -> Tensor:
+        at, rows = f"{prefix}mlp.", []
+        for row in x:
+            scores = (self.weights[f"{at}gate.weight"] @ row).softmax(0)
+            best, chosen = scores.topk(self.config["num_experts_per_tok"])
+            share = (self.weights[f"{at}shared_expert_gate.weight"] @ row).sigmoid()
+            out = share * self.expert(row, f"{at}shared_expert.")
+            for weight, index in zip(best / best.sum(), chosen.tolist(), strict=True):
+                out = out + weight * self.expert(row, f"{at}experts.{index}.")
+            rows.append(out)
+        return torch.stack(rows)
+
+    def expert(self, row: Tensor, at: str) -> Tensor:
+        gate, up, down = (self.weights[f"{at}{n}_proj.weight"] for n in ("gate", "up", "down"))
+        out: Tensor = down @ (F.silu(gate @ row) * (up @ row))
+        return out
+
+
 class NaiveEagle3(NaiveRecurrent):
     """Its states are taps of three layers."""
 

@@ -12,7 +12,7 @@ from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.drafting.cases import CONFIGS, made, naive_drafts
 from tests.workers.engine.drafting.feed import Feed
-from tests.workers.engine.drafting.naive import NaiveGatedMtp
+from tests.workers.engine.drafting.naive import NaiveGatedMtp, NaiveMixedMtp
 from workers.engine.drafting.drafter import Drafted
 from workers.engine.drafting.load import load_drafter
 from workers.engine.models.network import Network
@@ -53,17 +53,25 @@ def _check_confidence(drafted: Drafted, row: int, logits: Tensor) -> None:
     torch.testing.assert_close(drafted.confidence[row].double(), best, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("family", "naive_form", "changes"),
+    [
+        ("qwen3_5", NaiveGatedMtp, {}),
+        ("qwen3_5_moe", NaiveMixedMtp, {}),
+        ("qwen3_next", NaiveMixedMtp, {"mlp_only_layers": [], "norm_topk_prob": True}),
+    ],
+)
 @torch.inference_mode()
-def test_a_head_of_a_hybrid_is_in_its_checkpoint(tmp_path: Path) -> None:
-    """Of Qwen3.5: norms of 1 + w, heads turned in part, and gates among the queries."""
-    path = write_family(tmp_path / "model", "qwen3_5")
+def test_a_head_of_a_hybrid_is_in_its_checkpoint(
+    family: str, naive_form: type[NaiveGatedMtp], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of Qwen3.5: norms of 1 + w, heads turned in part, gates among the queries, and experts."""
+    path = write_family(tmp_path / "model", family, **changes)
     config, tensors = add_gated_head(path)
     target = load_tiny(path, kv_tokens=64).model
     drafter = load_drafter(path, target, 400)
     shared = target.weights
-    naive = NaiveGatedMtp(
-        {**config, "rope_theta": 10_000.0}, tensors, shared.embedding, shared.head
-    )
+    naive = naive_form({**config, "rope_theta": 10_000.0}, tensors, shared.embedding, shared.head)
     feed = Feed(drafter, config["hidden_size"], count=2, seed=4, vocab=target.config.vocab_size)
     for story in feed.stories:
         feed.prompt(story, 21, chunks=2)

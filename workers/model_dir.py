@@ -358,8 +358,11 @@ def dummy_names() -> list[str]:
 
 
 def _billions(name: str) -> float:
-    """Of weights, by a shape's name: of a mixture all of them."""
-    return next(float(part[:-1]) for part in name.split("-") if part.endswith("b"))
+    """Of weights, by a shape's name: of a mixture all of them. The "e" of Gemma's E4B leaves out
+    the embeddings of layers.
+    """
+    parts = [part for part in name.split("-") if part.endswith("b")]
+    return float(parts[0][:-1].removeprefix("e"))
 
 
 def dummy_dir(model: str) -> Path:

@@ -81,10 +81,11 @@ def _turned(at, angles, pairs, own, inside, TURNED: tl.constexpr):
     both = own[:, None] & inside[None, :]
     own_low = tl.load(at, mask=both, other=0.0)
     own_high = tl.load(at + TURNED // 2, mask=both, other=0.0)
-    first, second, dtype = own_low.to(tl.float32), own_high.to(tl.float32), own_low.dtype
+    first, second = own_low.to(tl.float32), own_high.to(tl.float32)
     cos = tl.load(angles + pairs, mask=inside, other=0.0)[None, :]
     sin = tl.load(angles + TURNED // 2 + pairs, mask=inside, other=0.0)[None, :]
-    return (first * cos - second * sin).to(dtype), (second * cos + first * sin).to(dtype)
+    low = (first * cos - second * sin).to(own_low.dtype)
+    return low, (second * cos + first * sin).to(own_low.dtype)
 
 
 @triton.jit(do_not_specialize=["table_width"])

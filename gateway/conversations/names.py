@@ -15,6 +15,7 @@ _STRONG: Final = (
     b"x-claude-code-session-id",
     b"x-opencode-session",
     b"x-session-affinity",
+    b"x-affinity",
     b"thread-id",  # before the session: codex's subagents have a thread each in one session
     b"session-id",
     b"session_id",

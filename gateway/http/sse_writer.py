@@ -11,6 +11,7 @@ written by the call that emits its event: the request's task sleeps until the tu
 """
 
 import functools
+from collections.abc import Iterable
 from typing import Final
 
 import trio
@@ -141,13 +142,28 @@ class Answer:
         """Send the error, or else the body of a provider, as a whole response."""
         if self._error is not None:
             error = self._error = as_unsent(self._error, is_stopping=self._edge.draining())
-            self.status = error.status
+            self.status = self._status_of(error)
             headers = error_headers(error, self._headers())
-            self._writer.respond(error.status, (JSON_TYPE, *headers), self._api.error_body(error))
+            self._writer.respond(self.status, (JSON_TYPE, *headers), self._api.error_body(error))
         elif self._foreign is not None:
             self.status = self._foreign.status
             headers = (JSON_TYPE, *self._headers())
             self._writer.respond(self.status, headers, self._foreign.body)
+
+    def _status_of(self, error: ApiError) -> int:
+        """402 instead of 429 for a limit that lasts, if the client asks again after any 429."""
+        agents = self._edge.config.lasting_limits_402
+        if error.status == 429 and error.is_lasting and self._is_one_of(agents):
+            return 402
+        return error.status
+
+    def _is_one_of(self, agents: Iterable[str]) -> bool:
+        """Whether the client's user agent begins with one of these."""
+        begins = tuple(one.encode() for one in agents)
+        return any(
+            name == b"user-agent" and value.startswith(begins)
+            for name, value in self.caller.headers
+        )
 
     def _model(self) -> str:
         """The configured model name for metrics, or "unknown": never a name from the client."""
@@ -359,11 +375,7 @@ class StreamedAnswer(Answer):
         """
         if not error.may_pass or self._api.name != MESSAGES:
             return False
-        agents = tuple(one.encode() for one in self._edge.config.break_streams_of)
-        return any(
-            name == b"user-agent" and value.startswith(agents)
-            for name, value in self.caller.headers
-        )
+        return self._is_one_of(self._edge.config.break_streams_of)
 
     def _ending(self) -> bytes:
         if self._error is not None:

@@ -84,6 +84,31 @@ async def test_a_failure_that_stays_is_an_event_for_claude_code(
     assert told["message"] == error.message
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    ("agent", "error", "config", "status"),
+    [
+        ("QwenCode/0.24.4 (linux; x64)", LASTING, {}, 402),
+        ("opencode/1.18.33", LASTING, {}, 402),
+        ("ai/7.0.173 ai-sdk/openai/4.0.118", LASTING, {}, 402),
+        ("ai-sdk/openai-compatible/3.0.37", LASTING, {}, 402),
+        ("QwenCode/0.24.4", LASTING, {"lasting_limits_402": ()}, 429),
+        ("QwenCode/0.24.4", ApiError(429, "x", code="busy", retry_after_s=7200), {}, 429),
+        ("QwenCode/0.24.4", ApiError(503, "x", code="unavailable"), {}, 503),
+        ("OpenAI/Python 3.57.0", LASTING, {}, 429),
+        ("own/1", LASTING, {"lasting_limits_402": ("own/",)}, 402),
+    ],
+)
+async def test_a_limit_that_lasts_ends_clients_that_ask_again_after_any_429(
+    agent: str, error: ApiError, config: dict[str, Any], status: int, path: str
+) -> None:
+    """qwen-code asked 19 times in 400 s, opencode six times, whatever `x-should-retry` said."""
+    headers = ((b"user-agent", agent.encode()),)
+    asked = await exchange(error, path=path, headers=headers, **config).run()
+    assert asked.status == status
+    assert error.message.encode() in asked.content
+
+
 async def test_a_chat_of_claude_code_is_not_broken(autojump_clock: MockClock) -> None:
     """Only streams of Messages."""
     asked = await exchange(STARTED, TextDelta(0, "half"), CUT, path="/v1/chat/completions").run()

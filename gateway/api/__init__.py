@@ -27,6 +27,7 @@ from gateway.api.embeddings import (
 from gateway.api.errors import (
     MAX_RETRY_AFTER_S,
     ApiError,
+    as_payment_required,
     as_unsent,
     busy,
     connection_lost,
@@ -214,6 +215,7 @@ __all__ = [
     "UpstreamUsage",
     "Usage",
     "Version",
+    "as_payment_required",
     "as_unsent",
     "busy",
     "chained",

@@ -18,6 +18,7 @@ from protocol.errors import HermaError
 _DEFAULT_TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
+    402: "billing_error",
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
@@ -185,6 +186,13 @@ def as_unsent(error: ApiError, *, is_stopping: bool) -> ApiError:
     such a client, a request that it did not take.
     """
     return stopping() if is_stopping and error.code == _CUT_SHORT else error
+
+
+def as_payment_required(error: ApiError) -> ApiError:
+    """The 402 of a limit that lasts, for a client that asks again after any 429. Its type is
+    another too: opencode asks again after a body with the words "rate limit".
+    """
+    return ApiError(402, error.message, code=error.code, retry_after_s=error.retry_after_s)
 
 
 def busy(message: str, retry_after_s: int) -> ApiError:

@@ -52,6 +52,7 @@ _ERROR_TYPES: Final = {
     413: "request_too_large",
     415: "invalid_request_error",
     422: "invalid_request_error",
+    402: "billing_error",
     429: "rate_limit_error",
     503: "overloaded_error",
     529: "overloaded_error",

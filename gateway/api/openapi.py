@@ -55,6 +55,7 @@ _ERRORS: Final = {
     413: "The body is too large.",
     415: "The body is compressed.",
     422: "Engines died while they worked on this request.",
+    402: "A limit that lasts is reached, for clients that ask again after any 429.",
     429: "The queue is full or a limit is reached; retry after `retry-after`, in whole seconds.",
     500: "The gateway failed; its log has the cause.",
     502: "No provider answered, or the answer broke off.",
@@ -63,7 +64,7 @@ _ERRORS: Final = {
 
 _READING: Final = (401, 403)
 _TAKING: Final = (400, *_READING, 408, 413, 415, 500, 503)
-_GENERATING: Final = (*_TAKING, 404, 422, 429, 502)
+_GENERATING: Final = (*_TAKING, 402, 404, 422, 429, 502)
 
 
 _PAGED: Final = ("after", "limit", "order")

@@ -34,6 +34,7 @@ from gateway.api import (
     UpstreamChunk,
     UpstreamUsage,
     Usage,
+    as_payment_required,
     as_unsent,
     connection_lost,
     with_herma,
@@ -142,20 +143,15 @@ class Answer:
         """Send the error, or else the body of a provider, as a whole response."""
         if self._error is not None:
             error = self._error = as_unsent(self._error, is_stopping=self._edge.draining())
-            self.status = self._status_of(error)
+            if error.is_lasting and self._is_one_of(self._edge.config.lasting_limits_402):
+                error = self._error = as_payment_required(error)
+            self.status = error.status
             headers = error_headers(error, self._headers())
-            self._writer.respond(self.status, (JSON_TYPE, *headers), self._api.error_body(error))
+            self._writer.respond(error.status, (JSON_TYPE, *headers), self._api.error_body(error))
         elif self._foreign is not None:
             self.status = self._foreign.status
             headers = (JSON_TYPE, *self._headers())
             self._writer.respond(self.status, headers, self._foreign.body)
-
-    def _status_of(self, error: ApiError) -> int:
-        """402 instead of 429 for a limit that lasts, if the client asks again after any 429."""
-        agents = self._edge.config.lasting_limits_402
-        if error.status == 429 and error.is_lasting and self._is_one_of(agents):
-            return 402
-        return error.status
 
     def _is_one_of(self, agents: Iterable[str]) -> bool:
         """Whether the client's user agent begins with one of these."""

@@ -71,7 +71,7 @@ def _steps(folder: Path, environment: Environment) -> Iterator[list[str | Path]]
     if environment.kind == "npm":
         yield ["npm", "install", *_NPM_QUIET, "--prefix", place, *environment.packages]
         return
-    yield [_python(environment.python), "-m", "venv", place]
+    yield [python_of(environment.python), "-m", "venv", place]
     yield [place / "bin/python", "-m", "pip", "install", "-q", *environment.packages]
 
 
@@ -82,7 +82,7 @@ def _environ(folder: Path, environment: Environment) -> dict[str, str]:
     return {**os.environ, "PATH": f"{node_bin(folder)}{os.pathsep}{os.environ['PATH']}"}
 
 
-def _python(version: str) -> str:
+def python_of(version: str) -> str:
     """A Python that is `version` or later: this one, one on PATH, or one of pyenv. Shims of pyenv
     are on PATH for versions that are not chosen too, and then do not run.
     """

@@ -30,9 +30,6 @@ SPENT: Final = "spent"
 IN_STREAM: Final = ("cut-text", "cut-call")
 """SDKs hand what has begun to their callers and do not ask again."""
 
-NUM_SPENT: Final = {"sdk-ai": 3, "opencode": 6, "qwen": 2}
-"""The AI SDK and what is built on it ask again after any 429, whatever `x-should-retry` says."""
-
 NUM_AT_ONCE: Final = 3
 
 pytestmark = pytest.mark.slow

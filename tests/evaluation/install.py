@@ -7,29 +7,31 @@ Owns their pinned versions and which of them must install. Must not know what th
 
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from tests.clients.install import python_of
 
 INSTALL_S: Final = 1200
 
 
 class Program(NamedTuple):
     """What pip installs, and the command that it brings: a name in `bin`, or a pattern of a path in
-    the environment. `must`: nothing works without it.
+    the environment. `must`: nothing works without it. `python`: the oldest that it takes.
     """
 
     name: str
     requirement: str
     command: str
     must: bool = False
+    python: str = "3.11"
 
 
 PROGRAMS: Final = (
     Program("lm-eval", "lm-eval[api]==0.4.13 transformers==5.23.0", "lm_eval", must=True),
     Program("guidellm", "guidellm==0.8.1", "guidellm", must=True),
     Program("aiperf", "aiperf==0.13.0", "aiperf"),
-    Program("inference-perf", "inference-perf", "inference-perf"),
+    Program("inference-perf", "inference-perf==0.7.0", "inference-perf", python="3.12"),
 )
 
 
@@ -47,7 +49,13 @@ def install(folder: Path, programs: tuple[Program, ...]) -> bool:
     is_complete = True
     for program in programs:
         if command_of(folder, program.name, programs) is None:
-            venv.create(folder / program.name, with_pip=True)
+            try:
+                interpreter = python_of(program.python)
+            except FileNotFoundError as error:
+                print(f"{program.requirement}: skipped, {error}", flush=True)
+                is_complete &= not program.must
+                continue
+            subprocess.run([interpreter, "-m", "venv", folder / program.name], check=True)
             python = folder / program.name / "bin" / "python"
             made = subprocess.run(
                 [python, "-m", "pip", "install", "-q", *program.requirement.split()],

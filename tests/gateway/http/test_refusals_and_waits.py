@@ -90,7 +90,7 @@ async def test_a_failure_that_stays_is_an_event_for_claude_code(
     [
         ("QwenCode/0.24.4 (linux; x64)", LASTING, {}, 402),
         ("opencode/1.18.33", LASTING, {}, 402),
-        ("ai/7.0.173 ai-sdk/openai/4.0.118", LASTING, {}, 402),
+        ("ai-sdk-openai/4.0.118 ai-sdk-provider-utils/5.0.81", LASTING, {}, 402),
         ("ai-sdk/openai-compatible/3.0.37", LASTING, {}, 402),
         ("QwenCode/0.24.4", LASTING, {"lasting_limits_402": ()}, 429),
         ("QwenCode/0.24.4", ApiError(429, "x", code="busy", retry_after_s=7200), {}, 429),
@@ -107,6 +107,8 @@ async def test_a_limit_that_lasts_ends_clients_that_ask_again_after_any_429(
     asked = await exchange(error, path=path, headers=headers, **config).run()
     assert asked.status == status
     assert error.message.encode() in asked.content
+    assert (b"billing_error" in asked.content) == (status == 402)
+    assert (b"rate_limit" in asked.content) == (status == 429)
 
 
 async def test_a_chat_of_claude_code_is_not_broken(autojump_clock: MockClock) -> None:

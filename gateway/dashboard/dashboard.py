@@ -22,6 +22,7 @@ from gateway.dashboard.overview import (
 from gateway.dashboard.rates import Progress, Rates
 from gateway.dashboard.rows import Log, Overview
 from gateway.dashboard.siblings import Siblings, merged
+from gateway.routing import with_refusals
 from gateway.runtime import next_tick
 from gateway.telemetry import SAMPLE_S, History, Reading, RequestTrace, Sample
 from gateway.turn import Services
@@ -115,7 +116,7 @@ class Dashboard:
             unix_time=self._unix_time(),
             started_at=self._started_at,
             now=self._now(),
-            models=dispatcher.models(),
+            models=with_refusals(dispatcher.models(), services.spending.refuses_all),
             workers=dispatcher.workers(),
             positions=dispatcher.positions(),
             open=tuple(traces.open.values()),

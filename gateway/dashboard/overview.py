@@ -126,6 +126,8 @@ def condition_of(
     unproven = [worker.name for worker in workers if worker.state == "unproven"]
     if down:
         why = f" {_list(unproven)} gave no answers." if unproven else ""
+        if refused := [model.name for model in models if model.name in down and model.is_refused]:
+            why += f" A spending limit keeps the providers of {_list(refused)} from answering."
         return "down", f"No worker serves {_list(down)}.{why}"
     if away:
         return "cloud", f"Providers answer for {_list(away)}: its workers are not ready."

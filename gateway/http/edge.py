@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 import trio
 from starlette.types import Receive, Scope, Send
 
-from config import Config, GatewayConfig, KeyConfig, ParamsConfig, ResponsesConfig, wildcard_of
+from config import (
+    Config,
+    FallbackConfig,
+    GatewayConfig,
+    KeyConfig,
+    ParamsConfig,
+    ResponsesConfig,
+    wildcard_of,
+)
 from gateway.api import (
     KEY_BYTES,
     LONG_BODY_BYTES,
@@ -34,7 +42,7 @@ from gateway.api import (
 from gateway.conversations import ConversationRow, PrefixRow
 from gateway.dashboard import Dashboard
 from gateway.responses import StoredResponses
-from gateway.routing import ModelView, RoutePreview, WorkerView
+from gateway.routing import ModelView, RoutePreview, WorkerView, with_refusals
 from gateway.spending import RateLimits, SpendingFigures
 from gateway.telemetry import AuditTrail, EventFeed, Listener, RequestTraces
 from gateway.turn import Caller, Encoding, KnownText, PathRequest, PromptRoom, Respond
@@ -140,8 +148,8 @@ class Edge:
     """The gateway as HTTP sees it.
 
     `run_turn` answers a chat, `pass_through` any other request. `draining` returns True once the
-    gateway stops and takes no new turns. `is_refused` tells whether limits of money keep every
-    provider from answering for a model. `process` is the index of one of several processes.
+    gateway stops and takes no new turns. `refuses` tells whether limits of money keep all
+    providers of a chain from answering. `process` is the index of one of several processes.
     `text_of` gives the tokenizer of a model by name or alias; `preview` says which worker a request
     would go to, `room_of` how long a prompt may be, where that is known. `listen` subscribes to
     events, `traces` holds recent requests, `audit` records acts of operators. `conversations` gives
@@ -158,7 +166,7 @@ class Edge:
     gauges: Callable[[], FleetGauges]
     draining: Callable[[], bool]
     spending: Callable[[], SpendingFigures] = SpendingFigures
-    is_refused: Callable[[ModelView], bool] = lambda _: False
+    refuses: Callable[[tuple[FallbackConfig, ...]], bool] = lambda _: False
     process: str | None = None
     text_of: TextOf = no_text
     preview: Preview = no_preview
@@ -228,6 +236,10 @@ class Edge:
         if room is not None:
             check = partial(room.check, found, field)
             await self.encoding.run(caller, len(body), check)
+
+    def shown_models(self) -> tuple[ModelView, ...]:
+        """The models as operators see them."""
+        return with_refusals(self.models(), self.refuses)
 
     def by_alias(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The body of a request after the rewriting rules of the alias that it names."""

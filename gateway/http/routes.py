@@ -58,7 +58,7 @@ _PREFLIGHT_S: Final = 600
 def edge_app(edge: Edge) -> ASGIApp:
     """The app over `edge`."""
     gate = Gatekeeper(edge.settings)
-    metrics = Metrics(edge.models, edge.gauges, edge.spending, edge.process)
+    metrics = Metrics(edge.shown_models, edge.gauges, edge.spending, edge.process)
     metrics.show_rates(edge.settings)
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
     messages = Messages(edge, generation, metrics)
@@ -306,8 +306,7 @@ async def _health(
 def health_of(edge: Edge) -> Health:
     """What is served, and the state of each model."""
     models: dict[str, ModelState] = {
-        model.name: "cloud" if model.is_away and not edge.is_refused(model) else model.state
-        for model in edge.models()
+        model.name: "cloud" if model.is_away else model.state for model in edge.shown_models()
     }
     states = set(models.values())
     if edge.draining():

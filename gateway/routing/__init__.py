@@ -8,7 +8,7 @@ from gateway.routing.admission_queue import QueuePosition
 from gateway.routing.breaker import Breaker, in_order
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.effects import Demand, Probe, ProbeResult, RouteRequest, UseProvider
-from gateway.routing.fleet import ModelView
+from gateway.routing.fleet import ModelView, with_refusals
 from gateway.routing.lease import Lease
 from gateway.routing.quarantine import PROOF_TOKENS, RequestIdentity
 from gateway.routing.route_preview import RoutePreview
@@ -33,4 +33,5 @@ __all__ = [
     "WorkLine",
     "WorkerView",
     "in_order",
+    "with_refusals",
 ]

@@ -5,7 +5,7 @@ by identity and by name, and the rules of joining. Must not know requests.
 """
 
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -40,7 +40,8 @@ class ModelView(msgspec.Struct, frozen=True):
     None until a worker was ready once. `grammar_forms` are those that all ready workers enforce,
     or, without one, those of the last. `embedding_size` is the length of its embeddings, 0 if its
     workers do not embed. `scores_prompts`: all ready workers give log-probabilities of prompts.
-    `relays`: its workers are text-level engines, without a tokenizer.
+    `relays`: its workers are text-level engines, without a tokenizer. `is_refused`: limits of money
+    keep its providers from answering, which only `with_refusals` sets.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ModelView(msgspec.Struct, frozen=True):
     scores_prompts: bool = False
     relays: bool = False
     owned_by: str = "herma"
+    is_refused: bool = False
 
     @property
     def is_away(self) -> bool:
@@ -66,7 +68,21 @@ class ModelView(msgspec.Struct, frozen=True):
         model that sleeps is woken by them.
         """
         is_local = self.state in ("ready", "waking", "asleep") and not self.is_fallback_on
-        return not is_local and self.cloud and bool(self.fallback)
+        return not is_local and self.cloud and bool(self.fallback) and not self.is_refused
+
+
+def with_refusals(
+    models: Iterable[ModelView], refuses: Callable[[tuple[FallbackConfig, ...]], bool]
+) -> tuple[ModelView, ...]:
+    """The models as operators see them. `refuses` tells whether limits of money keep all providers
+    of a chain from answering: then no provider does, whatever the model's workers are.
+    """
+    return tuple(
+        msgspec.structs.replace(model, is_refused=True)
+        if model.is_away and refuses(model.fallback)
+        else model
+        for model in models
+    )
 
 
 PRIOR_OUTPUT_TOKENS: Final = 512

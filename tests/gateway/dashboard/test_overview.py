@@ -9,7 +9,7 @@ from config import FallbackConfig
 from gateway.api import Usage
 from gateway.dashboard import Overview, Source, condition_of, event_row, overview_of
 from gateway.dashboard.overview import MAX_REQUESTS, away_since
-from gateway.routing import QueuePosition
+from gateway.routing import QueuePosition, with_refusals
 from gateway.routing.worker_view import Worker
 from gateway.telemetry import AttemptTrace, EventFeed, FallbackOn, RequestTrace, WorkerLost
 from protocol.messages import Load, Progress
@@ -155,6 +155,22 @@ def test_the_worst_model_decides_how_the_whole_is(models: list[Any], condition: 
     assert found == condition
     bad = [model.name for model in models if model.state != "ready" or model.is_away]
     assert all(name in words for name in bad)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_spending_limit_that_is_reached_is_said(refuses: bool) -> None:
+    """No provider answers then, whatever the configuration says: not in the sentence, the row of
+    the model or the time since when.
+    """
+    view = model_view(state="down", fallback=CLOUD)
+    local = model_view("beta", fallback=CLOUD)
+    models = with_refusals([view, local], lambda _: refuses)
+    condition, words = condition_of(models, [worker().view(0)], 0)
+    assert condition == ("down" if refuses else "cloud")
+    assert ("A spending limit keeps the providers of alpha" in words) == refuses
+    row, other = overview_of(source(models=models, away_since={"alpha": 1.0})).models
+    assert (row.is_away, row.since) == ((False, None) if refuses else (True, 1.0))
+    assert (other.state, other.is_away) == ("ready", False)
 
 
 def test_requests_that_wait_are_no_failure() -> None:

@@ -1,5 +1,7 @@
 """Lists, pages and metrics."""
 
+from dataclasses import replace
+
 import openai
 import pytest
 import trio
@@ -200,3 +202,26 @@ def _use_official_client(base_url: str, script: Script) -> None:
         script.steps = (ApiError(404, "No.", code="model_not_found"),)
         with pytest.raises(openai.NotFoundError):
             client.chat.completions.create(model="gone", messages=[HI])
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_no_surface_says_that_providers_answer_behind_a_spending_limit(
+    refuses: bool, autojump_clock: MockClock
+) -> None:
+    """The gauge and the health say so only while a limit lets them."""
+    chain = (FallbackConfig(provider="far", model="big"),)
+    away = model_view("away", state="down", ready_workers=0, fallback=chain)
+    edge = scripted_edge(Script(), models=(*MODELS, away))
+    asked: list[object] = []
+
+    def refuses_all(chain: tuple[FallbackConfig, ...]) -> bool:
+        asked.append(chain)
+        return refuses
+
+    app = edge_app(replace(edge, refuses=refuses_all))
+    lines = (await _get(app, "/metrics")).content.decode().splitlines()
+    assert f'herma_fallback{{model="away"}} {float(not refuses)}' in lines
+    health = (await _get(app, "/health")).json
+    assert health["models"]["away"] == ("down" if refuses else "cloud")
+    assert asked
+    assert all(one == chain for one in asked)

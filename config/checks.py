@@ -317,7 +317,7 @@ def _loop_mistakes(config: Config) -> Iterator[Mistake]:
 
 def _price_mistakes(config: Config) -> Iterator[Mistake]:
     """Under a limit every price must be known."""
-    key = next((key for key in config.keys if key.cloud == "allow" and key.limits.any), None)
+    limited_clients = _limited_clients(config)
     for model in config.models:
         for target in model.fallback if model.cloud == "allow" else ():
             if (provider := config.providers.get(target.provider)) is None:
@@ -326,8 +326,7 @@ def _price_mistakes(config: Config) -> Iterator[Mistake]:
             if provider.price is not None or tariff.price is not None:
                 continue
             limited = f"provider `{target.provider}`" if provider.limits.any else None
-            if limited is None and key is not None:
-                limited = f"key `{key.name}`"
+            limited = limited or limited_clients
             if limited is not None:
                 yield Mistake(
                     ("providers", target.provider),
@@ -335,3 +334,16 @@ def _price_mistakes(config: Config) -> Iterator[Mistake]:
                     f"`{target.model}` at `{target.provider}` is not known; set [providers."
                     f"{target.provider}] price = {{ input = ..., output = ... }} (0 if it is free)",
                 )
+
+
+def _limited_clients(config: Config) -> str | None:
+    """Whose money at providers is limited, beside that of a provider; None: nobody's."""
+    keys = [key for key in config.keys if key.cloud == "allow"]
+    for key in keys:
+        if key.limits.any:
+            return f"key `{key.name}`"
+        if key.conversation.money is not None:
+            return f"each conversation of key `{key.name}`"
+    if config.limits.conversation.money is not None and (keys or not config.keys):
+        return "each conversation"
+    return None

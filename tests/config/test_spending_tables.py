@@ -101,6 +101,33 @@ def test_a_price_that_a_keys_limit_needs_must_be_there() -> None:
     assert check(UNPRICED.replace("fallback", 'cloud = "never"\nfallback') + KEY)
 
 
+CONVERSATION = "[limits.conversation]\nmoney = 1\n"
+OWN_CONVERSATION = KEY.replace("limits = { daily = 1 }", "conversation = { money = 1 }")
+
+
+@pytest.mark.parametrize(
+    ("limit", "whose"),
+    [
+        (CONVERSATION, "each conversation has a spending limit"),
+        (OWN_CONVERSATION, "each conversation of key `k` has a spending limit"),
+    ],
+)
+def test_a_price_that_a_limit_of_conversations_needs_must_be_there(limit: str, whose: str) -> None:
+    """Without it each request of a conversation would be refused, or cost without a limit."""
+    with pytest.raises(ConfigError, match=whose):
+        check(UNPRICED + limit)
+    own = "[providers.p.models.big]\nprice = { input = 1, output = 2 }\n"
+    assert check(UNPRICED + own + limit)
+    assert check(UNPRICED + limit.replace("money", "turns"))
+
+
+def test_keys_that_never_leave_the_house_need_no_price() -> None:
+    """Nor do their conversations."""
+    at_home = KEY.replace("limits = { daily = 1 }", 'cloud = "never"')
+    assert check(UNPRICED + CONVERSATION + at_home)
+    assert check(UNPRICED + OWN_CONVERSATION + 'cloud = "never"\n')
+
+
 def test_the_ledger_lies_in_the_state_directory() -> None:
     """As the XDG base directories say; without any place to be it is an error."""
     ledger = LedgerConfig()

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final, NoReturn
 
 
-class State(Enum):
+class AnswerState(Enum):
     """Where an answer is in its life."""
 
     WITHHELD = auto()
@@ -29,7 +29,7 @@ class State(Enum):
     """Everything is sent."""
 
 
-class Event(Enum):
+class AnswerEvent(Enum):
     """What happens to an answer."""
 
     SILENCE = "the client has waited for long"
@@ -39,32 +39,32 @@ class Event(Enum):
     END = "it is sent to its end"
 
 
-UNSENT: Final = (State.WITHHELD, State.KEPT, State.REPLACED)
+UNSENT: Final = (AnswerState.WITHHELD, AnswerState.KEPT, AnswerState.REPLACED)
 """No byte has left, not even the head."""
-STREAMED: Final = (State.OPEN, State.SPEAKING, State.LAST)
+STREAMED: Final = (AnswerState.OPEN, AnswerState.SPEAKING, AnswerState.LAST)
 """The head is sent, and nothing went wrong."""
-DEAF: Final = (State.REPLACED, State.CUT, State.ENDED)
+DEAF: Final = (AnswerState.REPLACED, AnswerState.CUT, AnswerState.ENDED)
 """What still comes of the answer is dropped."""
-WHOLE: Final = (State.KEPT, State.LAST)
+WHOLE: Final = (AnswerState.KEPT, AnswerState.LAST)
 """The last part has come, and nothing went wrong."""
 
 
-class ImpossibleEventError(Exception):
+class ImpossibleAnswerError(Exception):
     """An event that cannot happen in a state: a fault of the gateway."""
 
 
-class _Table(dict[tuple[State, Event], State]):
+class _Table(dict[tuple[AnswerState, AnswerEvent], AnswerState]):
     """The next state of each pair that can be. Reading any other one raises
-    `ImpossibleEventError`, so that a transition is a mere look-up.
+    `ImpossibleAnswerError`, so that a transition is a mere look-up.
     """
 
-    def __missing__(self, pair: tuple[State, Event]) -> NoReturn:
+    def __missing__(self, pair: tuple[AnswerState, AnswerEvent]) -> NoReturn:
         state, event = pair
-        raise ImpossibleEventError(f"{event.name} in {state.name}")
+        raise ImpossibleAnswerError(f"{event.name} in {state.name}")
 
 
 def _table() -> _Table:
-    s, e = State, Event
+    s, e = AnswerState, AnswerEvent
     table = _Table(
         {
             (s.WITHHELD, e.SILENCE): s.OPEN,
@@ -89,7 +89,7 @@ def _table() -> _Table:
         table[state, e.FINISH] = state  # of a turn that began anew
     for state in DEAF:
         table |= {(state, event): state for event in (e.FINISH, e.REPLACE)}
-    table |= {(state, e.END): s.ENDED for state in State}
+    table |= {(state, e.END): s.ENDED for state in AnswerState}
     return table
 
 
@@ -98,13 +98,13 @@ TABLE: Final = _table()
 
 def diagram() -> str:
     """The table as a state diagram of mermaid, without what changes nothing."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.WITHHELD.name.title()}"]
-    for state in State:
-        arrows: dict[State, list[str]] = {}
-        for event in Event:
+    lines = ["stateDiagram-v2", f"    [*] --> {AnswerState.WITHHELD.name.title()}"]
+    for state in AnswerState:
+        arrows: dict[AnswerState, list[str]] = {}
+        for event in AnswerEvent:
             to = TABLE.get((state, event), state)
             if to is not state:
                 arrows.setdefault(to, []).append(event.value)
         for to, why in arrows.items():
             lines.append(f"    {state.name.title()} --> {to.name.title()}: {', or '.join(why)}")
-    return "\n".join([*lines, f"    {State.ENDED.name.title()} --> [*]"])
+    return "\n".join([*lines, f"    {AnswerState.ENDED.name.title()} --> [*]"])

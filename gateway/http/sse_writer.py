@@ -39,7 +39,7 @@ from gateway.api import (
     connection_lost,
     with_herma,
 )
-from gateway.http.answer_state import DEAF, STREAMED, TABLE, UNSENT, WHOLE, Event, State
+from gateway.http.answer_state import DEAF, STREAMED, TABLE, UNSENT, WHOLE, AnswerEvent, AnswerState
 from gateway.http.auth import client_of_headers, parent_of_headers
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
@@ -110,7 +110,7 @@ class Answer:
         self.started: Started | None = None
         self.usage: Usage | None = None
         self.status = CLIENT_LEFT
-        self.state = State.WITHHELD
+        self.state = AnswerState.WITHHELD
 
     def _headers(self) -> tuple[Header, ...]:
         """The request's id, unless the provider sent its own; the `x-herma-*` headers whose facts
@@ -137,7 +137,7 @@ class Answer:
     def _fail(self, error: ApiError) -> None:
         """Nothing of the answer follows. The first error is the client's."""
         self._error = self._error or error
-        self.state = TABLE[self.state, Event.REPLACE]
+        self.state = TABLE[self.state, AnswerEvent.REPLACE]
 
     def _respond_with_failure(self) -> None:
         """Send the error, or else the body of a provider, as a whole response."""
@@ -212,7 +212,7 @@ class StreamedAnswer(Answer):
                     error = connection_lost()
                 if error is not None:
                     self._fail(error)
-            if self.state is not State.ENDED:
+            if self.state is not AnswerState.ENDED:
                 self._end()
         finally:
             # The writer's reference to this object is a cycle, which only the collector would free.
@@ -235,8 +235,8 @@ class StreamedAnswer(Answer):
         state, writer = self.state, self._writer
         if not chunk or state in DEAF:
             return
-        if state is not State.SPEAKING:
-            self.state = TABLE[state, Event.CONTENT]
+        if state is not AnswerState.SPEAKING:
+            self.state = TABLE[state, AnswerEvent.CONTENT]
             self._note_content()
         is_sent = self._open(chunk) if state in UNSENT else writer.write(chunk)
         if not is_sent and not writer.is_gone:
@@ -258,7 +258,7 @@ class StreamedAnswer(Answer):
                 return b""
             case UpstreamBody():
                 self._foreign = event
-                self.state = TABLE[self.state, Event.REPLACE]
+                self.state = TABLE[self.state, AnswerEvent.REPLACE]
                 return b""
             case UpstreamUsage():
                 self.usage = event.usage
@@ -268,7 +268,7 @@ class StreamedAnswer(Answer):
                 if self.request.n != 1:
                     return self._formatter.format(event)
                 self._note_content()
-                self.state = TABLE[self.state, Event.FINISH]
+                self.state = TABLE[self.state, AnswerEvent.FINISH]
                 self._keep_for_end(event)
                 return b""
             case Usage():
@@ -289,14 +289,14 @@ class StreamedAnswer(Answer):
     @property
     def _is_silent(self) -> bool:
         """Whether no server has begun to answer."""
-        return self.started is None and self.state is not State.SPEAKING
+        return self.started is None and self.state is not AnswerState.SPEAKING
 
     def _is_news(self, started: Started) -> bool:
         """Whether the client has yet to learn of this server: the head named another one, or none.
         After the first content another server is not announced.
         """
         announced = self._announced
-        if announced is None or self.state is not State.OPEN:
+        if announced is None or self.state is not AnswerState.OPEN:
             return announced is None
         return (started.served_by, started.worker) != (announced.served_by, announced.worker)
 
@@ -336,10 +336,10 @@ class StreamedAnswer(Answer):
         keep_alive_s = self._edge.config.keep_alive_s
         writer = self._writer
         said_at = writer.wrote_at if self._comments_since is None else self._comments_since
-        if self.state is State.REPLACED:
+        if self.state is AnswerState.REPLACED:
             return now + keep_alive_s  # its response comes with the end of the turn
         if self.state in UNSENT:
-            self.state = TABLE[self.state, Event.SILENCE]
+            self.state = TABLE[self.state, AnswerEvent.SILENCE]
             self._open(b"")
         elif now >= said_at + keep_alive_s:
             writer.write(self._formatter.keep_alive())
@@ -351,14 +351,14 @@ class StreamedAnswer(Answer):
 
     def _end(self) -> None:
         """End the stream; while the head is withheld an error is a whole response."""
-        state, self.state = self.state, TABLE[self.state, Event.END]
+        state, self.state = self.state, TABLE[self.state, AnswerEvent.END]
         match state:
-            case State.REPLACED:
+            case AnswerState.REPLACED:
                 self._respond_with_failure()
-            case State.WITHHELD | State.KEPT:
+            case AnswerState.WITHHELD | AnswerState.KEPT:
                 self._open_head()
                 self._writer.end(self._opening() + self._ending())
-            case State.CUT if self._error is not None and self._breaks_off(self._error):
+            case AnswerState.CUT if self._error is not None and self._breaks_off(self._error):
                 # Without its last chunk: the server cuts the connection.
                 self.status = self._error.status
             case _:

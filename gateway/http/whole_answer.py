@@ -19,7 +19,7 @@ from gateway.api import (
     Usage,
     connection_lost,
 )
-from gateway.http.answer_state import DEAF, TABLE, WHOLE, Event, State
+from gateway.http.answer_state import DEAF, TABLE, WHOLE, AnswerEvent, AnswerState
 from gateway.http.responses import JSON_TYPE, error_of
 from gateway.http.sse_writer import Answer
 
@@ -36,7 +36,7 @@ class WholeAnswer(Answer):
         self._begin_anew()
         try:
             error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
-            if self.state is not State.ENDED:
+            if self.state is not AnswerState.ENDED:
                 if error is None and self.started is None and self.state not in DEAF:
                     error = connection_lost()
                 if error is not None:
@@ -59,7 +59,7 @@ class WholeAnswer(Answer):
                 self._fail(event.error)
             case UpstreamBody():
                 self._foreign = event
-                self.state = TABLE[self.state, Event.REPLACE]
+                self.state = TABLE[self.state, AnswerEvent.REPLACE]
             case UpstreamUsage():
                 self.usage = event.usage
             case Restarted():
@@ -80,11 +80,11 @@ class WholeAnswer(Answer):
         self.trace.finish = event.reason
         self._num_unfinished -= 1
         if not self._num_unfinished:
-            self.state = TABLE[self.state, Event.FINISH]
+            self.state = TABLE[self.state, AnswerEvent.FINISH]
 
     def _respond(self) -> None:
-        state, self.state = self.state, TABLE[self.state, Event.END]
-        if state is State.REPLACED:
+        state, self.state = self.state, TABLE[self.state, AnswerEvent.END]
+        if state is AnswerState.REPLACED:
             self._respond_with_failure()
             return
         self.status = 200

@@ -20,7 +20,7 @@ from gateway.routing import Lease, RouteRequest, UseProvider
 from gateway.turn.relay_job import RelayJob
 from gateway.turn.resumption import Resumption
 from gateway.turn.services import Services
-from gateway.turn.tries import TABLE, Event, State
+from gateway.turn.tries import TABLE, TryEvent, TryState
 from gateway.turn.try_loop import NO_WORKERS, TryLoop
 from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderFailed
 from protocol.ids import WorkerId
@@ -76,11 +76,11 @@ class RelayRun(TryLoop):
         self._trace.prompt_tokens += self._job.prompt_tokens
         self._trace.names += (self._request_id,)
 
-    async def _ask_again(self, tried: State, lease: Lease) -> Lease | UseProvider:
+    async def _ask_again(self, tried: TryState, lease: Lease) -> Lease | UseProvider:
         match tried:
-            case State.ABSENT:
+            case TryState.ABSENT:
                 return await self._elsewhere(lease)
-            case State.CUT:
+            case TryState.CUT:
                 return await self._go_on(lease)
             case _:
                 return await super()._ask_again(tried, lease)
@@ -156,7 +156,7 @@ class RelayRun(TryLoop):
 
     def begin(self, lease: Lease) -> None:
         """The first part of the answer has arrived."""
-        self.state = TABLE[self.state, Event.PART]
+        self.state = TABLE[self.state, TryEvent.PART]
         self.has_begun = True
         if self._client is not None:
             self._client.attempt.begin()
@@ -188,7 +188,7 @@ class RelayRun(TryLoop):
         if facts is None:
             if not lease.is_lost:
                 raise no_such_path(self._job.model, self._what)
-            self.state = TABLE[self.state, Event.LOSE]
+            self.state = TABLE[self.state, TryEvent.LOSE]
             return
         name = self._begin_attempt(lease)
         bounds = self._services.config.gateway
@@ -204,14 +204,14 @@ class RelayRun(TryLoop):
         target = FallbackConfig(
             provider=name, model=facts.model, params=ParamsConfig(drop=facts.refused_fields)
         )
-        self.state = TABLE[self.state, Event.SUBMIT]
+        self.state = TABLE[self.state, TryEvent.SUBMIT]
         try:
             await self._exchange(engine_behind(name, client, facts, bounds.stall_s), target, lease)
         except ProviderFailed as error:
             if self._resumption is not None and self._resumption.is_cut:
                 self._note_end("it did not go on with the answer")
                 _log.warning("worker %s does not go on with an answer: %s", name, error)
-                self.state = TABLE[self.state, Event.BREAK]
+                self.state = TABLE[self.state, TryEvent.BREAK]
             else:
                 event = self._judge(error, client, lease, name)
                 self.state = TABLE[self.state, event]
@@ -223,13 +223,15 @@ class RelayRun(TryLoop):
             if self._resumption is None or not self._resumption.note_cut(name, error):
                 raise connection_lost(error.words) from error
             self._note_end("it broke the answer off")
-            self.state = TABLE[self.state, Event.BREAK]
+            self.state = TABLE[self.state, TryEvent.BREAK]
             return
         except AnswerFiltered as error:
             dispatcher.failed(lease.ticket, str(error))
-        self.state = TABLE[self.state, Event.LAST]
+        self.state = TABLE[self.state, TryEvent.LAST]
 
-    def _judge(self, error: ProviderFailed, client: RelayClient, lease: Lease, name: str) -> Event:
+    def _judge(
+        self, error: ProviderFailed, client: RelayClient, lease: Lease, name: str
+    ) -> TryEvent:
         """What a failure before the answer is. Raises `ApiError` if the request cannot be tried
         again.
         """
@@ -238,14 +240,14 @@ class RelayRun(TryLoop):
             if outcome.reason not in _BUSY:
                 raise invalid(None, f"The worker cannot run this request: {outcome.detail}")
             self._why_busy = outcome.reason
-            return Event.LOSE if lease.is_lost else Event.REJECT
+            return TryEvent.LOSE if lease.is_lost else TryEvent.REJECT
         if not lease.is_lost:
             if error.status in _LOADED:
                 self._retry_after_s = error.retry_after_s or _RETRY_AFTER_S
                 self._why_busy = "busy"
-                return Event.REJECT
+                return TryEvent.REJECT
             if error.status == _ABSENT:
-                return Event.LACK
+                return TryEvent.LACK
             if error.status in _REFUSED:
                 text = error.words or f"The engine of {self._job.model} refuses this request."
                 raise ApiError(error.status or _ABSENT, text)
@@ -257,7 +259,7 @@ class RelayRun(TryLoop):
                 dispatcher.failed(lease.ticket, "its engine failed on a request")
                 self._policy().note_error(str(error))
         self._note_loss(lease, outcome or Overdue(), name)
-        return Event.LOSE
+        return TryEvent.LOSE
 
     def _silence(self, bounds: GatewayConfig) -> Silence:
         """The bounds until the answer begins. An answer in one piece begins at its end."""

@@ -26,7 +26,7 @@ from gateway.turn.relay_job import RelayJob
 from gateway.turn.relay_run import RelayRun
 from gateway.turn.resumption import Resumption
 from gateway.turn.services import Services
-from gateway.turn.tries import State
+from gateway.turn.tries import TryState
 from gateway.upstream import (
     Answer,
     AnswerFiltered,
@@ -187,7 +187,7 @@ class _RelayedChat:
 
     def _begin(self, lease: Lease, event: TurnEvent) -> None:
         """Pass an event on; the first one marks the begin of the answer."""
-        if self.run.state is State.PREFILLING:
+        if self.run.state is TryState.PREFILLING:
             self.run.begin(lease)
         self._emit(event)
 

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final, NoReturn
 
 
-class State(Enum):
+class TryState(Enum):
     """Where a request is in its life."""
 
     ASKING = auto()
@@ -35,7 +35,7 @@ class State(Enum):
     """No worker has the request, and none is asked any more."""
 
 
-class Event(Enum):
+class TryEvent(Enum):
     """What happens to a request."""
 
     PLACE = "a place is found"
@@ -53,31 +53,31 @@ class Event(Enum):
     END = "an error, a client that leaves, or its own end"
 
 
-WORKING: Final = (State.PREFILLING, State.BEGUN, State.PROVEN)
+WORKING: Final = (TryState.PREFILLING, TryState.BEGUN, TryState.PROVEN)
 """A worker has the request."""
-UNPLACED: Final = (State.BUSY, State.LOST, State.ABSENT, State.CUT)
+UNPLACED: Final = (TryState.BUSY, TryState.LOST, TryState.ABSENT, TryState.CUT)
 """A place was tried in vain, and another one is due."""
-OVER: Final = (State.COMPLETE, State.ENDED)
+OVER: Final = (TryState.COMPLETE, TryState.ENDED)
 """Nothing more is asked of any worker."""
 
 
-class ImpossibleEventError(Exception):
+class ImpossibleTryError(Exception):
     """An event that cannot happen in a state: a fault of the gateway."""
 
 
-class _Table(dict[tuple[State, Event], State]):
+class _Table(dict[tuple[TryState, TryEvent], TryState]):
     """The next state of each pair that can be. Reading any other one raises
-    `ImpossibleEventError`, so that a transition is a mere look-up: it costs no call on the way of a
+    `ImpossibleTryError`, so that a transition is a mere look-up: it costs no call on the way of a
     request.
     """
 
-    def __missing__(self, pair: tuple[State, Event]) -> NoReturn:
+    def __missing__(self, pair: tuple[TryState, TryEvent]) -> NoReturn:
         state, event = pair
-        raise ImpossibleEventError(f"{event.name} in {state.name}")
+        raise ImpossibleTryError(f"{event.name} in {state.name}")
 
 
 def _table() -> _Table:
-    s, e = State, Event
+    s, e = TryState, TryEvent
     table = _Table(
         {
             (s.ASKING, e.PLACE): s.PLACED,
@@ -99,7 +99,7 @@ def _table() -> _Table:
             (state, e.BREAK): s.CUT,
         }
     table |= {(state, e.ASK): s.ASKING for state in UNPLACED}
-    table |= {(state, e.END): s.ENDED for state in State}
+    table |= {(state, e.END): s.ENDED for state in TryState}
     return table
 
 
@@ -110,11 +110,11 @@ def diagram() -> str:
     """The table as a state diagram of mermaid, without `END`, which leads from every state to
     `ENDED`.
     """
-    lines = ["stateDiagram-v2", f"    [*] --> {State.ASKING.name.title()}"]
-    for state in State:
-        arrows: dict[State, list[str]] = {}
-        for event in Event:
-            if event is not Event.END and (state, event) in TABLE:
+    lines = ["stateDiagram-v2", f"    [*] --> {TryState.ASKING.name.title()}"]
+    for state in TryState:
+        arrows: dict[TryState, list[str]] = {}
+        for event in TryEvent:
+            if event is not TryEvent.END and (state, event) in TABLE:
                 arrows.setdefault(TABLE[state, event], []).append(event.value)
         for to, why in arrows.items():
             lines.append(f"    {state.name.title()} --> {to.name.title()}: {', or '.join(why)}")

@@ -14,7 +14,7 @@ from gateway.telemetry import AttemptTrace
 from gateway.turn.caller import Caller
 from gateway.turn.retry_policy import RetryPolicy, loss_reason
 from gateway.turn.services import Services
-from gateway.turn.tries import OVER, TABLE, Event, State
+from gateway.turn.tries import OVER, TABLE, TryEvent, TryState
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import RejectReason
 
@@ -64,7 +64,7 @@ class TryLoop(ABC):
         self._cloud = True
         self._why_busy: RejectReason = "busy"
         self.has_begun = False
-        self.state = State.ASKING
+        self.state = TryState.ASKING
 
     async def run(self, *, cloud: bool = True) -> UseProvider | None:
         """Have the request answered by a worker, or return the providers to ask instead, which
@@ -76,18 +76,18 @@ class TryLoop(ABC):
         try:
             answer = await dispatcher.route(self._request())
             while not isinstance(answer, UseProvider):
-                self.state = TABLE[self.state, Event.PLACE]
+                self.state = TABLE[self.state, TryEvent.PLACE]
                 await self._try(answer)
                 tried = self.state
                 if tried in OVER:
                     return None
-                self.state = TABLE[tried, Event.ASK]
+                self.state = TABLE[tried, TryEvent.ASK]
                 answer = await self._ask_again(tried, answer)
-            self.state = TABLE[self.state, Event.HAND_OVER]
+            self.state = TABLE[self.state, TryEvent.HAND_OVER]
             return answer
         finally:
             self._release()
-            self.state = TABLE[self.state, Event.END]
+            self.state = TABLE[self.state, TryEvent.END]
 
     @abstractmethod
     def _enter_trace(self) -> None:
@@ -111,11 +111,11 @@ class TryLoop(ABC):
     def _tokens_at_release(self) -> int | None:
         """Tokens of the answer, as far as they are known."""
 
-    async def _ask_again(self, tried: State, lease: Lease) -> Lease | UseProvider:
+    async def _ask_again(self, tried: TryState, lease: Lease) -> Lease | UseProvider:
         """Another place, or the providers, after a try at `lease` that ended in the state `tried`.
         Raises `ApiError` if there is none.
         """
-        if tried is State.BUSY:
+        if tried is TryState.BUSY:
             self._services.counters.busy_requeued += 1
             self._note_end("busy")
             return await self._after_busy(lease)
@@ -190,5 +190,5 @@ class TryLoop(ABC):
         if (ticket := self._ticket) is not None:
             self._ticket = None
             self._services.dispatcher.release(
-                ticket, self._tokens_at_release(), is_proven=self.state is State.COMPLETE
+                ticket, self._tokens_at_release(), is_proven=self.state is TryState.COMPLETE
             )

@@ -10,7 +10,7 @@ from gateway.routing import Lease, RouteRequest, UseProvider
 from gateway.telemetry import Counters, EventFeed
 from gateway.turn import RetryBudget, Services
 from gateway.turn.caller import Caller
-from gateway.turn.tries import TABLE, Event, State
+from gateway.turn.tries import TABLE, TryEvent, TryState
 from gateway.turn.try_loop import TryLoop
 from protocol.ids import WorkerId
 
@@ -83,10 +83,10 @@ def scripted_services(places: ScriptedPlaces) -> Services:
 class ScriptedTries(TryLoop):
     """A request whose tries bring the events of `script`, one list per place; "error" raises."""
 
-    def __init__(self, services: Services, script: Sequence[Sequence[Event | str]]) -> None:
+    def __init__(self, services: Services, script: Sequence[Sequence[TryEvent | str]]) -> None:
         super().__init__(services, Caller(), "alpha", b"")
         self._script = list(script)
-        self.tried: list[State] = []
+        self.tried: list[TryState] = []
         self.tokens = 0
 
     def _enter_trace(self) -> None:
@@ -117,9 +117,9 @@ class ScriptedTries(TryLoop):
         for event in self._script.pop(0):
             if isinstance(event, str):
                 raise ApiError(500, event)
-            if event is Event.LOSE:
-                is_proven = self.state is State.PROVEN
+            if event is TryEvent.LOSE:
+                is_proven = self.state is TryState.PROVEN
                 self._note_loss(lease, Lost(), name, is_proven=is_proven)
-            self.tokens += event in (Event.PART, Event.PROOF)
+            self.tokens += event in (TryEvent.PART, TryEvent.PROOF)
             self.state = TABLE[self.state, event]
         self.tried.append(self.state)

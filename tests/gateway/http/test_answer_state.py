@@ -15,9 +15,9 @@ from gateway.http.answer_state import (
     TABLE,
     UNSENT,
     WHOLE,
-    Event,
-    ImpossibleEventError,
-    State,
+    AnswerEvent,
+    AnswerState,
+    ImpossibleAnswerError,
     diagram,
 )
 from tests.fakes.life_tables import disagreement, faults
@@ -33,59 +33,59 @@ class Flags:
     is_replaced: bool = False
     has_ended: bool = False
 
-    def possible(self) -> set[Event]:
+    def possible(self) -> set[AnswerEvent]:
         """A silence is noticed while nothing is sent; content comes where it is sent."""
-        events = {Event.FINISH, Event.REPLACE, Event.END}
+        events = {AnswerEvent.FINISH, AnswerEvent.REPLACE, AnswerEvent.END}
         if not self.is_open and not self.has_ended:
-            events.add(Event.SILENCE)
+            events.add(AnswerEvent.SILENCE)
         if not self.is_replaced and not self.has_ended:
-            events.add(Event.CONTENT)
+            events.add(AnswerEvent.CONTENT)
         return events
 
-    def after(self, event: Event) -> "Flags":
+    def after(self, event: AnswerEvent) -> "Flags":
         if self.has_ended:
             return self
         match event:
-            case Event.END:
+            case AnswerEvent.END:
                 return Flags(has_ended=True)
-            case Event.REPLACE:
+            case AnswerEvent.REPLACE:
                 return replace(self, is_replaced=True)
-            case Event.FINISH:
+            case AnswerEvent.FINISH:
                 return replace(self, is_whole=True)
-            case Event.SILENCE:
+            case AnswerEvent.SILENCE:
                 return self if self.is_replaced else replace(self, is_open=True)
-            case Event.CONTENT:
+            case AnswerEvent.CONTENT:
                 return replace(self, is_open=True, has_content=True)
 
 
-def _agrees(state: State, flags: Flags) -> bool:
+def _agrees(state: AnswerState, flags: Flags) -> bool:
     """Whether the state says what the flags say."""
     goes_on = not (flags.is_replaced or flags.has_ended)
     is_early = goes_on and not flags.is_whole
     said = {
-        State.WITHHELD: is_early and not flags.is_open,
-        State.OPEN: is_early and flags.is_open and not flags.has_content,
-        State.SPEAKING: is_early and flags.has_content,
-        State.KEPT: goes_on and flags.is_whole and not flags.is_open,
-        State.LAST: goes_on and flags.is_whole and flags.is_open,
-        State.REPLACED: flags.is_replaced and not flags.is_open and not flags.has_ended,
-        State.CUT: flags.is_replaced and flags.is_open and not flags.has_ended,
-        State.ENDED: flags.has_ended,
+        AnswerState.WITHHELD: is_early and not flags.is_open,
+        AnswerState.OPEN: is_early and flags.is_open and not flags.has_content,
+        AnswerState.SPEAKING: is_early and flags.has_content,
+        AnswerState.KEPT: goes_on and flags.is_whole and not flags.is_open,
+        AnswerState.LAST: goes_on and flags.is_whole and flags.is_open,
+        AnswerState.REPLACED: flags.is_replaced and not flags.is_open and not flags.has_ended,
+        AnswerState.CUT: flags.is_replaced and flags.is_open and not flags.has_ended,
+        AnswerState.ENDED: flags.has_ended,
     }
     return [one for one, is_so in said.items() if is_so] == [state]
 
 
 def test_every_walk_agrees_with_a_model_of_flags() -> None:
     """All states and all entries of the table are reached, and no others."""
-    assert disagreement(TABLE, Event, (State.WITHHELD, Flags()), _agrees) is None
+    assert disagreement(TABLE, AnswerEvent, (AnswerState.WITHHELD, Flags()), _agrees) is None
 
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = {name: disagreement(table, Event, (State.WITHHELD, Flags()), _agrees)
-             for name, table in faults(TABLE, State, Event)}  # fmt: skip
+    found = {name: disagreement(table, AnswerEvent, (AnswerState.WITHHELD, Flags()), _agrees)
+             for name, table in faults(TABLE, AnswerState, AnswerEvent)}  # fmt: skip
     assert all(found.values())
-    assert len(found) > len(TABLE) * (len(State) - 1)
+    assert len(found) > len(TABLE) * (len(AnswerState) - 1)
 
 
 class AnswerMachine(RuleBasedStateMachine):
@@ -93,15 +93,15 @@ class AnswerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state, self.flags = State.WITHHELD, Flags()
+        self.state, self.flags = AnswerState.WITHHELD, Flags()
 
-    @rule(event=st.sampled_from(Event))
-    def happens(self, event: Event) -> None:
+    @rule(event=st.sampled_from(AnswerEvent))
+    def happens(self, event: AnswerEvent) -> None:
         if event in self.flags.possible():
             self.state = TABLE[self.state, event]
             self.flags = self.flags.after(event)
             return
-        with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.state.name}$"):
+        with pytest.raises(ImpossibleAnswerError, match=f"^{event.name} in {self.state.name}$"):
             TABLE[self.state, event]
 
     @invariant()

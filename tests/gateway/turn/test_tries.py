@@ -14,18 +14,18 @@ from gateway.turn.tries import (
     TABLE,
     UNPLACED,
     WORKING,
-    Event,
-    ImpossibleEventError,
-    State,
+    ImpossibleTryError,
+    TryEvent,
+    TryState,
     diagram,
 )
 from tests.fakes.life_tables import disagreement, faults
 
 IN_VAIN = {
-    Event.REJECT: "busy",
-    Event.LOSE: "lost",
-    Event.LACK: "absent",
-    Event.BREAK: "cut",
+    TryEvent.REJECT: "busy",
+    TryEvent.LOSE: "lost",
+    TryEvent.LACK: "absent",
+    TryEvent.BREAK: "cut",
 }
 
 
@@ -46,71 +46,73 @@ class Flags:
         """Whether a worker has the request, and its answer is not whole."""
         return self.is_told and not (self.failed or self.is_whole or self.is_over)
 
-    def possible(self) -> set[Event]:
-        events = {Event.END}
+    def possible(self) -> set[TryEvent]:
+        events = {TryEvent.END}
         if self.is_over or self.is_whole:
             return events
         if self.failed:
-            return events | {Event.ASK} | ({Event.SUFFICE} if self.failed == "lost" else set())
+            return (
+                events | {TryEvent.ASK} | ({TryEvent.SUFFICE} if self.failed == "lost" else set())
+            )
         if not self.has_place:
-            return events | {Event.PLACE, Event.HAND_OVER}
+            return events | {TryEvent.PLACE, TryEvent.HAND_OVER}
         if not self.is_told:
-            return events | {Event.SUBMIT, Event.LOSE}
+            return events | {TryEvent.SUBMIT, TryEvent.LOSE}
         if not self.has_part:
-            events.add(Event.PART)
+            events.add(TryEvent.PART)
         elif not self.is_proven:
-            events.add(Event.PROOF)
-        return events | {Event.LAST, *IN_VAIN}
+            events.add(TryEvent.PROOF)
+        return events | {TryEvent.LAST, *IN_VAIN}
 
-    def after(self, event: Event) -> "Flags":
+    def after(self, event: TryEvent) -> "Flags":
         match event:
-            case Event.END | Event.HAND_OVER | Event.SUFFICE:
+            case TryEvent.END | TryEvent.HAND_OVER | TryEvent.SUFFICE:
                 return Flags(is_over=True)
-            case Event.ASK:
+            case TryEvent.ASK:
                 return Flags()
-            case Event.PLACE:
+            case TryEvent.PLACE:
                 return Flags(has_place=True)
-            case Event.SUBMIT:
+            case TryEvent.SUBMIT:
                 return replace(self, is_told=True)
-            case Event.PART:
+            case TryEvent.PART:
                 return replace(self, has_part=True)
-            case Event.PROOF:
+            case TryEvent.PROOF:
                 return replace(self, is_proven=True)
-            case Event.LAST:
+            case TryEvent.LAST:
                 return replace(self, is_whole=True)
             case _:
                 return replace(self, failed=IN_VAIN[event])
 
 
-def _agrees(state: State, flags: Flags) -> bool:
+def _agrees(state: TryState, flags: Flags) -> bool:
     """Whether the state says what the flags say."""
     said = {
-        State.ASKING: not (flags.has_place or flags.is_over),
-        State.PLACED: flags.has_place and not (flags.is_told or flags.failed),
-        State.PREFILLING: flags.works and not flags.has_part,
-        State.BEGUN: flags.works and flags.has_part and not flags.is_proven,
-        State.PROVEN: flags.works and flags.is_proven,
-        State.BUSY: flags.failed == "busy",
-        State.LOST: flags.failed == "lost",
-        State.ABSENT: flags.failed == "absent",
-        State.CUT: flags.failed == "cut",
-        State.COMPLETE: flags.is_whole,
-        State.ENDED: flags.is_over,
+        TryState.ASKING: not (flags.has_place or flags.is_over),
+        TryState.PLACED: flags.has_place and not (flags.is_told or flags.failed),
+        TryState.PREFILLING: flags.works and not flags.has_part,
+        TryState.BEGUN: flags.works and flags.has_part and not flags.is_proven,
+        TryState.PROVEN: flags.works and flags.is_proven,
+        TryState.BUSY: flags.failed == "busy",
+        TryState.LOST: flags.failed == "lost",
+        TryState.ABSENT: flags.failed == "absent",
+        TryState.CUT: flags.failed == "cut",
+        TryState.COMPLETE: flags.is_whole,
+        TryState.ENDED: flags.is_over,
     }
     return [one for one, is_so in said.items() if is_so] == [state]
 
 
 def test_every_walk_agrees_with_a_model_of_flags() -> None:
     """All states and all entries of the table are reached, and no others."""
-    assert disagreement(TABLE, Event, (State.ASKING, Flags()), _agrees) is None
+    assert disagreement(TABLE, TryEvent, (TryState.ASKING, Flags()), _agrees) is None
 
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = {name: disagreement(table, Event, (State.ASKING, Flags()), _agrees)
-             for name, table in faults(TABLE, State, Event)}  # fmt: skip
+    found = {name: disagreement(table, TryEvent, (TryState.ASKING, Flags()), _agrees)
+             for name, table in faults(TABLE, TryState, TryEvent)}  # fmt: skip
     assert all(found.values())
-    assert len(found) > len(TABLE) * (len(State) - 1)
+    assert len(found) > len(TABLE) * (len(TryState) - 1)
 
 
 class TriesMachine(RuleBasedStateMachine):
@@ -118,20 +120,20 @@ class TriesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state, self.flags = State.ASKING, Flags()
+        self.state, self.flags = TryState.ASKING, Flags()
 
     @rule(draw=st.data())
     def happens(self, draw: st.DataObject) -> None:
-        events = sorted(self.flags.possible() - {Event.END}, key=lambda event: event.name)
-        event = draw.draw(st.sampled_from(events or [Event.END]))
+        events = sorted(self.flags.possible() - {TryEvent.END}, key=lambda event: event.name)
+        event = draw.draw(st.sampled_from(events or [TryEvent.END]))
         self.state = TABLE[self.state, event]
         self.flags = self.flags.after(event)
 
-    @rule(event=st.sampled_from(Event))
-    def cannot_happen(self, event: Event) -> None:
+    @rule(event=st.sampled_from(TryEvent))
+    def cannot_happen(self, event: TryEvent) -> None:
         if event in self.flags.possible():
             return
-        with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.state.name}$"):
+        with pytest.raises(ImpossibleTryError, match=f"^{event.name} in {self.state.name}$"):
             TABLE[self.state, event]
 
     @invariant()
@@ -145,9 +147,11 @@ TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 def test_the_groups_of_states() -> None:
     """A worker has the request, a place was tried in vain, or nothing more is asked."""
-    assert {*WORKING} == {state for state in State if (state, Event.LAST) in TABLE}
-    assert {*UNPLACED} == {state for state in State if (state, Event.ASK) in TABLE}
-    only_ends = {state for state in State if {e for s, e in TABLE if s is state} == {Event.END}}
+    assert {*WORKING} == {state for state in TryState if (state, TryEvent.LAST) in TABLE}
+    assert {*UNPLACED} == {state for state in TryState if (state, TryEvent.ASK) in TABLE}
+    only_ends = {
+        state for state in TryState if {e for s, e in TABLE if s is state} == {TryEvent.END}
+    }
     assert {*OVER} == only_ends
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.api import ApiError
 from gateway.turn.retry_policy import MAX_FRUITLESS_LOSSES
-from gateway.turn.tries import Event, State
+from gateway.turn.tries import TryEvent, TryState
 from tests.fakes.scripted_places import (
     NUM_WORKERS,
     PROVIDERS,
@@ -19,24 +19,24 @@ from tests.fakes.scripted_places import (
     scripted_services,
 )
 
-Try = tuple[Event | str, ...]
-BEFORE = ((), (Event.PART,), (Event.PART, Event.PROOF))
-ENDS = ((Event.LAST,), (Event.LOSE, Event.SUFFICE), ("error",))
+Try = tuple[TryEvent | str, ...]
+BEFORE = ((), (TryEvent.PART,), (TryEvent.PART, TryEvent.PROOF))
+ENDS = ((TryEvent.LAST,), (TryEvent.LOSE, TryEvent.SUFFICE), ("error",))
 
 
 def _tries(ends: Sequence[Try]) -> st.SearchStrategy[Try]:
     return st.builds(
-        lambda before, end: (Event.SUBMIT, *before, *end), st.sampled_from(BEFORE),
+        lambda before, end: (TryEvent.SUBMIT, *before, *end), st.sampled_from(BEFORE),
         st.sampled_from(ends),
     )  # fmt: skip
 
 
-FAILED = _tries(((Event.REJECT,), (Event.LOSE,)))
+FAILED = _tries(((TryEvent.REJECT,), (TryEvent.LOSE,)))
 SCRIPTS = st.tuples(st.lists(FAILED, max_size=6), st.none() | _tries(ENDS))
 
 
 def _is_proven(tried: Try) -> bool:
-    return Event.LAST in tried
+    return TryEvent.LAST in tried
 
 
 async def _run(script: Sequence[Try], last: str) -> tuple[ScriptedPlaces, ScriptedTries, object]:
@@ -58,8 +58,8 @@ async def test_any_script_of_tries(script: tuple[list[Try], Try | None], last: s
     whole = [*failed, *([] if end is None else [end])]
     places, tries, result = await _run(whole, last)
     assert places.num_placed == len(whole)
-    lost = [tried for tried in whole if Event.LOSE in tried and Event.SUFFICE not in tried]
-    busy = [tried for tried in whole if Event.REJECT in tried]
+    lost = [tried for tried in whole if TryEvent.LOSE in tried and TryEvent.SUFFICE not in tried]
+    busy = [tried for tried in whole if TryEvent.REJECT in tried]
     assert len(places.asked) == 1 + len(lost)
     assert len(places.busy) == len(busy)
     assert {reason for _, reason in places.busy} <= {"busy"}
@@ -68,7 +68,7 @@ async def test_any_script_of_tries(script: tuple[list[Try], Try | None], last: s
     assert not places.held
     assert [proven for *_, proven in places.released][:-1] == [False] * len(lost)
     assert places.released[-1][2] == (end is not None and _is_proven(end))
-    assert tries.state is State.ENDED
+    assert tries.state is TryState.ENDED
     if end is None:
         assert isinstance(result, ApiError) == (last == REFUSED)
         assert result is not None
@@ -85,7 +85,7 @@ async def test_a_place_that_was_lost_is_asked_last(failed: list[Try]) -> None:
     places, tries, _ = await _run(failed, PROVIDERS)
     excluded = [frozenset[bytes]()]
     for number, tried in enumerate(failed):
-        if Event.LOSE in tried:
+        if TryEvent.LOSE in tried:
             excluded.append(frozenset({bytes([number % NUM_WORKERS])}))
     assert [one.excluded for one in places.asked] == excluded
     counters = tries._services.counters
@@ -94,14 +94,14 @@ async def test_a_place_that_was_lost_is_asked_last(failed: list[Try]) -> None:
     tickets = [one.ticket for one in places.asked]
     assert all(before < after for before, after in pairwise(tickets))
     ends = [step.end for step in tries._trace.attempts]
-    assert ends[-1] == ("busy" if Event.REJECT in failed[-1] else "it is out of reach")
+    assert ends[-1] == ("busy" if TryEvent.REJECT in failed[-1] else "it is out of reach")
 
 
 @pytest.mark.parametrize("cloud", [True, False])
 async def test_whether_providers_may_answer_is_said_with_each_place(cloud: bool) -> None:
     """Behind a loss as well."""
     places = ScriptedPlaces(1, PROVIDERS)
-    tries = ScriptedTries(scripted_services(places), [(Event.SUBMIT, Event.LOSE)])
+    tries = ScriptedTries(scripted_services(places), [(TryEvent.SUBMIT, TryEvent.LOSE)])
     await tries.run(cloud=cloud)
     assert [one.cloud for one in places.asked] == [cloud, cloud]
 
@@ -109,9 +109,9 @@ async def test_whether_providers_may_answer_is_said_with_each_place(cloud: bool)
 @pytest.mark.parametrize("before", BEFORE)
 async def test_losses_without_progress_end_the_request(before: Try) -> None:
     """At the eighth in a row. A proven place, lost, is no such loss, and what has come is told."""
-    script = [(Event.SUBMIT, *before, Event.LOSE)] * MAX_FRUITLESS_LOSSES
+    script = [(TryEvent.SUBMIT, *before, TryEvent.LOSE)] * MAX_FRUITLESS_LOSSES
     places, tries, result = await _run(script, PROVIDERS)
-    is_proven = Event.PROOF in before
+    is_proven = TryEvent.PROOF in before
     assert isinstance(result, ApiError) == (not is_proven)
     assert len(tries.tried) == MAX_FRUITLESS_LOSSES - (not is_proven)
     tokens = [len(before) * number for number in range(1, MAX_FRUITLESS_LOSSES + 1)]

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.clients.catalogue import all_environments
+from tests.clients.install import is_installed
 from tests.fakes.herma_process import HermaProcess, herma_up
 
 BOUND_S = 240
@@ -70,6 +72,9 @@ def _herma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
 @cache
 def _seen(framework: str, url: str) -> dict[str, Any]:
     """What the framework has observed, by the name of the check."""
+    environment = next(one for one in all_environments() if one.name == framework)
+    if not is_installed(ENVIRONMENTS, environment):
+        pytest.skip(f"{framework} is not installed")
     folder, name = ENVIRONMENTS / framework, f"check_{framework.replace('-', '_')}"
     program = [folder / "bin/python", HERE / f"{name}.py"]
     if framework == "ai-sdk":

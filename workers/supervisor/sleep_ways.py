@@ -1,6 +1,6 @@
 """Ways in which a living engine sleeps and wakes without a new process.
 
-Owns the interface. Must not know when.
+Owns the interface, for which there is no way yet. Must not know when.
 """
 
 from typing import Protocol

@@ -1,8 +1,7 @@
 """Puts one worker's engine to sleep and wakes it, as the table of its device orders.
 
-Owns the steps of both and their measurement. The base way is to end the process and to start
-another in the next turn; `sleep_ways.py` has better ones, which are tried at the engine's first
-idle time. Must not know who has the next turn, nor how a start is watched.
+Owns the steps of both and their measurement. An engine sleeps by the end of its process; the next
+turn starts another. `sleep_ways.py` is the seam for ways that keep the process. Must not know who has the next turn, nor how a start is watched.
 """
 
 from collections.abc import Callable, Sequence
@@ -105,7 +104,7 @@ class Sleeper:
             self._before = await self.turns.memory.read()
 
     async def after_start(self, life: EngineLife) -> None:
-        """Measure what the new engine holds; then try better ways to sleep, once it is idle."""
+        """Measure what the new engine holds."""
         now = trio.current_time()
         took_s = now - (self._began_at or now)
         held = await self._held(life)

@@ -313,9 +313,7 @@ def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
     ):
         change = add_command(actions, action, what)
         change.add_argument("worker", metavar="NAME")
-        change.add_argument(
-            "--pid", type=int, help="process id of its supervisor, if several have the name"
-        )
+        change.add_argument("--pid", type=int, help="its supervisor, if several have the name")
 
 
 def _add_doctor(commands: Commands) -> None:

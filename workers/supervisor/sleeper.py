@@ -1,7 +1,8 @@
 """Puts one worker's engine to sleep and wakes it, as the table of its device orders.
 
 Owns the steps of both and their measurement. An engine sleeps by the end of its process; the next
-turn starts another. `sleep_ways.py` is the seam for ways that keep the process. Must not know who has the next turn, nor how a start is watched.
+turn starts another. `sleep_ways.py` is the seam for ways that keep the process. Must not know who
+has the next turn, nor how a start is watched.
 """
 
 from collections.abc import Callable, Sequence

@@ -6,6 +6,7 @@ reference. The interpreter knows bfloat16 as storage only and truncates to it: k
 float32, and tests that need exact rounding use float32 or float16.
 """
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -29,7 +30,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _interpreter() -> None:
-    """Quick, and it refuses what lies outside of a launch's tensors."""
+    """Quick, and it refuses what lies outside of a launch's tensors. Nothing where kernels are
+    compiled, for a card: the compiler shares classes with the interpreter.
+    """
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return
     from tests.fakes.bounded_interpreter import bound  # Triton, not before it is configured
     from tests.fakes.quick_interpreter import quicken
 

@@ -104,8 +104,12 @@ class CudaCapture:
         with torch.cuda.stream(stream):
             step()
         graph = torch.cuda.CUDAGraph()
-        # Waits for the card, and gives back all memory that torch keeps for later.
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+        # Waits for the card, and gives back all memory that torch keeps for later. What other
+        # threads ask of the driver meanwhile (pages of the host that are locked, NCCL's watch)
+        # would otherwise spoil the capture.
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+        ):
             result = step()
         place = _place_of(result)
         del result

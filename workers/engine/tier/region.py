@@ -78,6 +78,11 @@ class HostRegion:
             found.append(self._opened.get())
         return found
 
+    def wait_opened(self) -> None:
+        """Return when all pages are open, as they are at once without a card."""
+        if self._thread is not None:
+            self._thread.join()
+
     def close(self) -> None:
         """Unlock the pages. No copy may be under way."""
         self._is_closing = True

@@ -107,10 +107,12 @@ def test_what_comes_back_from_the_host_says_the_same(
     assert drive.tier is not None
     assert drive.tier.counts.loaded_pages > 20
     again = _runner(host, on)
-    request.addfinalizer(tier_for(again, NUM_PAGES, fd).close)
+    tier = tier_for(again, NUM_PAGES, fd)
+    request.addfinalizer(tier.close)
     drive = _drive(again, on)
     assert drive.tier is not None
     assert drive.tier.num_recovered > 20
+    tier.region.wait_opened()
     outputs, found = _ask(drive, prompts[-3:])
     assert outputs == cold[-3:]
     assert found >= 3 * 96

@@ -24,13 +24,13 @@ from protocol.signals import die_with_parent
 from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.models.model_config import read_model_config
 from workers.engine.parallel.calls import (
-    Begin,
+    BeginRank,
     Call,
     CallChannel,
-    Collect,
-    Launch,
-    Prepare,
-    Sampled,
+    CollectCall,
+    DigestReport,
+    LaunchCall,
+    PrepareCall,
 )
 from workers.engine.parallel.leader import TokenDigest
 from workers.engine.parallel.start import config_of_rank, rank_of
@@ -53,11 +53,11 @@ def main(argv: list[str] | None = None) -> int:
     die_with_parent(arguments.parent, signal.SIGKILL)
     channel = CallChannel(socket.socket(fileno=arguments.fd))
     begin = channel.take()
-    if not isinstance(begin, Begin):
+    if not isinstance(begin, BeginRank):
         return 1
     setproctitle(f"herma engine {begin.config.name} rank {begin.rank}")
     try:
-        follower = Follower(begin, channel)
+        follower = FollowingRank(begin, channel)
         for call in _Arriving(channel):
             follower.make(call)
     except HermaError as error:
@@ -91,10 +91,10 @@ class _Arriving:
         self._calls.put(None)
 
 
-class Follower:
+class FollowingRank:
     """One rank's runner, and the steps that are in flight on it."""
 
-    def __init__(self, begin: Begin, channel: CallChannel) -> None:
+    def __init__(self, begin: BeginRank, channel: CallChannel) -> None:
         """Loads the rank's share of the model and meets the others. Raises `ConfigError`."""
         config = config_of_rank(begin.config, begin.rank)
         ranks = rank_of(config, begin.rank, Path(begin.folder))
@@ -107,12 +107,12 @@ class Follower:
     def make(self, call: Call) -> None:
         """Make a call of the first rank's runner."""
         match call:
-            case Launch(plan, grammars):
+            case LaunchCall(plan, grammars):
                 self._flying.append(self._runner.launch(self._with_grammars(plan, grammars)))
-            case Collect():
+            case CollectCall():
                 if self._digest.add(self._runner.collect(self._flying.popleft())):
-                    self._channel.send(Sampled(self._digest.steps, self._digest.value))
-            case Prepare(pending_only):
+                    self._channel.send(DigestReport(self._digest.steps, self._digest.value))
+            case PrepareCall(pending_only):
                 self._runner.prepare(pending_only=pending_only)
             case _:
                 raise AssertionError(f"the first rank sent {call}")

@@ -17,7 +17,7 @@ from workers.scheduler import StepPlan
 _LENGTH: Final = struct.Struct("<Q")
 
 
-class Begin(NamedTuple):
+class BeginRank(NamedTuple):
     """Load as this `rank` of the configuration's engine, and meet the others in `folder`."""
 
     config: WorkerConfig
@@ -25,7 +25,7 @@ class Begin(NamedTuple):
     folder: str
 
 
-class Launch(NamedTuple):
+class LaunchCall(NamedTuple):
     """Launch the plan. `grammars` are those of the sequences that it starts, by sequence, with the
     outputs behind which each stands; the plan itself has none.
     """
@@ -34,24 +34,24 @@ class Launch(NamedTuple):
     grammars: dict[int, tuple[Grammar, "array[int]"]]
 
 
-class Collect(NamedTuple):
+class CollectCall(NamedTuple):
     """Collect the step that was launched first."""
 
 
-class Prepare(NamedTuple):
+class PrepareCall(NamedTuple):
     """Make later steps faster, as `Runner.prepare` says."""
 
     pending_only: bool
 
 
-class Sampled(NamedTuple):
+class DigestReport(NamedTuple):
     """From a follower: the digest of all tokens that its first `steps` steps sampled."""
 
     steps: int
     digest: int
 
 
-Call: TypeAlias = Begin | Launch | Collect | Prepare | Sampled
+Call: TypeAlias = BeginRank | LaunchCall | CollectCall | PrepareCall | DigestReport
 
 
 class CallChannel:

@@ -29,7 +29,14 @@ from config import WorkerConfig
 from protocol.messages import EngineFacts, Grammar
 from protocol.own_code import module_argv
 from workers.engine.grammar.sequence_grammar import SequenceGrammar
-from workers.engine.parallel.calls import Begin, CallChannel, Collect, Launch, Prepare, Sampled
+from workers.engine.parallel.calls import (
+    BeginRank,
+    CallChannel,
+    CollectCall,
+    DigestReport,
+    LaunchCall,
+    PrepareCall,
+)
 from workers.engine.runner import InFlight, Runner
 from workers.engine.tier.engine_tier import EngineTier
 from workers.scheduler import StepPlan, StepResult
@@ -58,7 +65,7 @@ class Followers:
             self._processes.append(process)
             theirs.close()
             channel = CallChannel(ours)
-            channel.send(Begin(config, index, str(self.folder)))
+            channel.send(BeginRank(config, index, str(self.folder)))
             self._channels.append(channel)
             threading.Thread(
                 target=self._watch, args=(index, channel), name=f"rank {index}", daemon=True
@@ -68,7 +75,7 @@ class Followers:
         """Remove the folder in which the ranks met."""
         shutil.rmtree(self.folder)
 
-    def tell(self, call: Launch | Collect | Prepare) -> None:
+    def tell(self, call: LaunchCall | CollectCall | PrepareCall) -> None:
         """Have all followers make this call."""
         for index, channel in enumerate(self._channels, 1):
             try:
@@ -98,7 +105,7 @@ class Followers:
 
     def _watch(self, index: int, channel: CallChannel) -> None:
         while (call := channel.take()) is not None:
-            if not isinstance(call, Sampled):
+            if not isinstance(call, DigestReport):
                 continue
             expected = self._digests.get(call.steps, call.digest)
             if call.digest != expected:
@@ -144,7 +151,7 @@ class LeadingRunner:
         """See `Runner`. What is left to prepare is the same on all ranks."""
         if not self.has_pending_captures and (pending_only or self._is_prepared):
             return False
-        self._followers.tell(Prepare(pending_only))
+        self._followers.tell(PrepareCall(pending_only))
         with self._together():
             did_some = self._runner.prepare(pending_only=pending_only)
         self._is_prepared = not (did_some or pending_only)
@@ -157,13 +164,13 @@ class LeadingRunner:
     def launch(self, plan: StepPlan) -> InFlight:
         """See `Runner`."""
         bare, grammars = without_grammars(plan)
-        self._followers.tell(Launch(bare, grammars))
+        self._followers.tell(LaunchCall(bare, grammars))
         with self._together():
             return self._runner.launch(plan)
 
     def collect(self, step: InFlight) -> StepResult:
         """See `Runner`."""
-        self._followers.tell(Collect())
+        self._followers.tell(CollectCall())
         with self._together():
             result = self._runner.collect(step)
         if self._digest.add(result):

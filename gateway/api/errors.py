@@ -192,7 +192,7 @@ def as_payment_required(error: ApiError) -> ApiError:
     """The 402 of a limit that lasts, for a client that asks again after any 429. Its type is
     another too: opencode asks again after a body with the words "rate limit".
     """
-    return ApiError(402, error.message, code=error.code, retry_after_s=error.retry_after_s)
+    return ApiError(402, error.message, code=error.code)
 
 
 def busy(message: str, retry_after_s: int) -> ApiError:

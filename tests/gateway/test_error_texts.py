@@ -43,6 +43,8 @@ MEANT = {
     "the context length is ",
     # For the log: the ledger's own bound.
     "too many requests wait for the ledger",
+    # The type of a 402, for clients that stop at nothing else.
+    "billing_error",
     # A kind of finding: the line of a prompt that changes with each request.
     "billing line",
 }
@@ -56,6 +58,8 @@ ARGUMENTS: dict[str, Any] = {
     "context_length": 65_536,
     "prompt_tokens": 70_000,
     "retry_after_s": 5,
+    "error": errors.spending_limit_reached("Spent.", 5),
+    "is_stopping": True,
 }
 
 

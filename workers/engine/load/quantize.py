@@ -3,6 +3,7 @@
 Owns the meaning of a `quantization_config`. Must not know files, nor how a product is computed.
 """
 
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ class Stored(StrEnum):
 
     DENSE = "dense"
     FP8_ROWS = "fp8 by row"
+    FP8_TENSORS = "fp8 by tensor"
     FP8_BLOCKS = "fp8 by block"
     FP8_BLOCKS_PACKED = "fp8 by block as compressed-tensors"
     INT4_AWQ = "int4 as AWQ"
@@ -36,7 +38,7 @@ class Stored(StrEnum):
 
     @property
     def is_fp8(self) -> bool:
-        return self is Stored.FP8_ROWS or self.is_by_block
+        return self in {Stored.FP8_ROWS, Stored.FP8_TENSORS} or self.is_by_block
 
     @property
     def is_by_block(self) -> bool:
@@ -52,10 +54,14 @@ class Stored(StrEnum):
         """What follows a module's name to name its scales."""
         return ".weight_scale_inv" if self is Stored.FP8_BLOCKS else ".weight_scale"
 
-    @property
-    def fused_scale_suffix(self) -> str:
-        """What follows the name of a tensor of all experts to name its scales."""
-        return self.scale_suffix.replace(".weight", "")
+    def scale_suffix_of(self, names: Collection[str]) -> str:
+        """As `scale_suffix`, in a checkpoint of these tensors: of scales by tensor their names
+        alone tell, which exporters spell in two ways.
+        """
+        inverse = Stored.FP8_BLOCKS.scale_suffix.replace(".weight", "")
+        if self is Stored.FP8_TENSORS and any(name.endswith(inverse) for name in names):
+            return Stored.FP8_BLOCKS.scale_suffix
+        return self.scale_suffix
 
 
 def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
@@ -69,6 +75,8 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
             return Stored.MXFP4
         if _is_by_block(stated):
             return Stored.FP8_BLOCKS
+        if _is_by_tensor(stated):
+            return Stored.FP8_TENSORS
         if _is_compressed_fp8(stated, {"strategy": "channel"}):
             return Stored.FP8_ROWS
         if _is_compressed_fp8(stated, {"strategy": "block", "block_structure": [BLOCK, BLOCK]}):
@@ -80,9 +88,9 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
     raise ConfigError(
         f"{path}: quantised weights of this kind ({_kind(stated)}) are not supported: take 4 bits "
         "by AWQ, GPTQ or compressed-tensors (pack-quantized), e4m3 weights with scales by "
-        f"{BLOCK} x {BLOCK} block (quant_method fp8, compressed-tensors) or by channel "
-        "(compressed-tensors) and dynamic activations, or the bf16 model with quantization = 'fp8' "
-        "or 'int4'"
+        f"{BLOCK} x {BLOCK} block or by tensor (quant_method fp8, compressed-tensors) or by "
+        "channel (compressed-tensors) and dynamic activations, or the bf16 model with "
+        "quantization = 'fp8' or 'int4'"
     )
 
 
@@ -177,8 +185,24 @@ def _is_by_block(stated: dict[str, Any]) -> bool:
     )
 
 
-def _is_compressed_fp8(stated: dict[str, Any], scales: dict[str, Any]) -> bool:
-    """Whether all groups of layers are in 8-bit floats of these scales."""
+def _is_by_tensor(stated: dict[str, Any]) -> bool:
+    """Whether each matrix has one scale. Scales of activations may be static: none are read."""
+    if stated.get("quant_method") != "fp8":
+        return _is_compressed_fp8(stated, {"strategy": "tensor"}, static=True)
+    return (
+        stated.get("fmt", "e4m3") == "e4m3"
+        and stated.get("activation_scheme", "dynamic") in {"dynamic", "static"}
+        and not stated.get("weight_block_size")
+        and not stated.get("kv_cache_scheme")
+    )
+
+
+def _is_compressed_fp8(
+    stated: dict[str, Any], scales: dict[str, Any], *, static: bool = False
+) -> bool:
+    """Whether all groups of layers are in 8-bit floats of these scales; those of activations are
+    made at run time, unless they may be `static`.
+    """
     groups = stated.get("config_groups")
     return (
         stated.get("quant_method") == "compressed-tensors"
@@ -187,17 +211,18 @@ def _is_compressed_fp8(stated: dict[str, Any], scales: dict[str, Any]) -> bool:
         and isinstance(groups, dict)
         and len(groups) > 0
         and all(
-            isinstance(group, dict) and _is_scaled_by(group, scales) for group in groups.values()
+            isinstance(group, dict) and _is_scaled_by(group, scales, static=static)
+            for group in groups.values()
         )
     )
 
 
-def _is_scaled_by(group: dict[str, Any], scales: dict[str, Any]) -> bool:
+def _is_scaled_by(group: dict[str, Any], scales: dict[str, Any], *, static: bool) -> bool:
     weights, rows = group.get("weights") or {}, group.get("input_activations")
     wanted = {"num_bits": 8, "type": "float", **scales}
     return (
         all(weights.get(key) == value for key, value in wanted.items())
         and weights.get("symmetric", True)
         and not weights.get("dynamic", False)
-        and (rows is None or bool(rows.get("dynamic")))
+        and (rows is None or bool(rows.get("dynamic")) or (static and rows.get("num_bits") == 8))
     )

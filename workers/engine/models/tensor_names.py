@@ -13,6 +13,9 @@ EMBEDDING: Final = "embed_tokens.weight"
 _CACHE_SCALES: Final = ("k_scale", "v_scale", "kv_scale", "q_scale", "output_scale")
 """Of keys and values in 8 bits by some exporters; ours have no scales."""
 
+_ACTIVATION_SCALES: Final = ("input_scale", "activation_scale")
+"""Of the rows that a product multiplies, where they were measured before; ours are made anew."""
+
 
 def prefix_of(names: Collection[str], prefixes: tuple[str, ...]) -> str:
     """That of the network's names; the first of `prefixes` where none fits. A network without its
@@ -42,6 +45,11 @@ def head_name(names: Collection[str], prefix: str, head: str) -> str:
 def is_cache_scale(name: str) -> bool:
     """Whether the tensor is a scale of keys or values."""
     return ".self_attn." in name and name.rpartition(".")[2] in _CACHE_SCALES
+
+
+def is_activation_scale(name: str) -> bool:
+    """Whether the tensor is a static scale of a product's rows, of one matrix or of all experts."""
+    return name.endswith(_ACTIVATION_SCALES)
 
 
 def last_part(name: str) -> str:

@@ -42,6 +42,7 @@ from workers.engine.models.description import (
     Layer,
     ModelConfig,
 )
+from workers.engine.models.leftovers import check_leftovers
 from workers.engine.models.row_orders import (
     by_kind,
     gates_first,
@@ -55,7 +56,6 @@ from workers.engine.models.tensor_names import (
     EMBEDDING,
     foreign_prefix,
     head_name,
-    is_cache_scale,
     last_part,
     prefix_of,
 )
@@ -125,6 +125,7 @@ class WeightReader:
         self._dtype = dtype
         self._report = report
         self._taken: set[str] = set()
+        self._scale_suffix = config.stored.scale_suffix_of(checkpoint.names)
         self._reported_percent = -1
         self._num_widened = 0
 
@@ -178,36 +179,10 @@ class WeightReader:
         self._checkpoint.settle(self._report_progress)
 
     def check_nothing_left(self, model_dir: Path, only: str = "") -> None:
-        """Refuse unused tensors whose names begin with `only`: they mean a model that would run
-        wrongly. Scales of keys and values are left out with a line.
-        """
-        config = self._config
-        prefix = prefix_of(self._checkpoint.names, config.names.prefixes)
-        head = head_name(self._checkpoint.names, prefix, config.names.head)
-        skipped = config.names.skipped + ((f"{head}.",) if config.tied else ())
-        num_scales = 0
-        for name in sorted(self._checkpoint.names - self._taken):
-            is_skipped = name.startswith(skipped) or not name.startswith(only)
-            if is_skipped or self._is_idle(name):
-                continue
-            if is_cache_scale(name):
-                num_scales += 1
-                continue
-            raise ConfigError(
-                f"{model_dir} has a tensor {name} that its config.json does not explain: "
-                f"take weights and config of the same {config.family} model"
-            )
-        if num_scales:
-            text = "scales of keys and values (k_scale, v_scale) are ignored"
-            self._report("load", 1.0, f"{num_scales} {text}: keys and values keep their own")
-
-    def _is_idle(self, name: str) -> bool:
-        """Whether a tensor changes nothing: angles, and the zeros that GPTQ keeps as biases."""
-        if name.endswith("rotary_emb.inv_freq"):
-            return True
-        if not name.endswith(".bias") or not self._config.stored.is_int4:
-            return False
-        return not self._checkpoint.read(name, self._checkpoint.shape_of(name)).any()
+        """Refuse unused tensors whose names begin with `only` (`leftovers.py`)."""
+        check_leftovers(
+            self._checkpoint, self._config, self._taken, model_dir, only=only, report=self._report
+        )
 
     def _head(self, embedding: Tensor, prefix: str) -> Tensor:
         """The embedding, if the model ties them. As in transformers, a head that such a model has
@@ -437,10 +412,11 @@ class WeightReader:
         if not self._has_scales(name):
             return self._merge((name, shape)).view(stack, depth)
         values = self._merge((name, shape), dtype=FP8).view(stack, depth)
-        scales = self._merge(
-            (name + stored.fused_scale_suffix, (count, *scales_shape(stored, num_rows, depth))),
-            dtype=torch.float32,
-        ).flatten(0, 1)
+        scaled = name + self._fused_scale_suffix
+        if stored is Stored.FP8_TENSORS:
+            return Fp8Weight(values, self._spread((scaled, num_rows), count=count))
+        part = scaled, (count, *scales_shape(stored, num_rows, depth))
+        scales = self._merge(part, dtype=torch.float32).flatten(0, 1)
         return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
 
     def _is_fused(self, name: str) -> bool:
@@ -462,10 +438,32 @@ class WeightReader:
         ]
         return Mxfp4Weight(*on_device)
 
+    @property
+    def _fused_scale_suffix(self) -> str:
+        """What follows the name of a tensor of all experts to name its scales."""
+        return self._scale_suffix.replace(".weight", "")
+
     def _has_scales(self, name: str) -> bool:
         """Whether the fused tensor `name` is in 8 bits."""
-        stored = self._config.stored
-        return stored.is_fp8 and name + stored.fused_scale_suffix in self._checkpoint.names
+        is_named = name + self._fused_scale_suffix in self._checkpoint.names
+        return self._config.stored.is_fp8 and is_named
+
+    def _spread(self, *matrices: tuple[str, int], count: int = 1) -> Tensor:
+        """A scale for each row of matrices that have one each, `count` of them in one tensor; by
+        the names of their scales and their numbers of rows. Raises `ConfigError`.
+        """
+        parts = []
+        for name, num_rows in matrices:
+            shape = self._checkpoint.shape_of(name)
+            scales = self._checkpoint.read(name, shape).float()
+            self._taken.add(name)
+            if scales.numel() != count:
+                raise ConfigError(
+                    f"{name} has shape {list(shape)}, but its config.json has one scale for each "
+                    "matrix: take the quantization_config of its makers"
+                )
+            parts.append(scales.view(-1, 1).expand(count, num_rows).flatten())
+        return torch.cat(parts).to(self._device)
 
     def _head_norms(self, prefix: str, mixer: Attention) -> Tensor:
         """One row per head: queries, then keys, then ones for values that are normed."""
@@ -497,14 +495,17 @@ class WeightReader:
         stored, names = self._config.stored, self._checkpoint.names
         if stored in _INT4:
             return self._int4_product(depth, modules, *_INT4[stored])
-        scaled = [name for name, _ in modules if name + stored.scale_suffix in names]
+        scaled = [name for name, _ in modules if name + self._scale_suffix in names]
         if stored is Stored.DENSE or not scaled:
             return self._merge(*weights)
         for name, num_rows in modules:
             self._check_fp8(name, num_rows, is_last=name == modules[-1][0])
         values = self._merge(*weights, dtype=FP8)
+        suffixed = [name + self._scale_suffix for name, _ in modules]
+        if stored is Stored.FP8_TENSORS:
+            counts = [num_rows for _, num_rows in modules]
+            return Fp8Weight(values, self._spread(*zip(suffixed, counts, strict=True)))
         shapes = [scales_shape(stored, num_rows, depth) for _, num_rows in modules]
-        suffixed = [name + stored.scale_suffix for name, _ in modules]
         scales = self._merge(*zip(suffixed, shapes, strict=True), dtype=torch.float32)
         return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
 
@@ -535,7 +536,7 @@ class WeightReader:
     def _wide(self, depth: int, *modules: tuple[str, int]) -> Tensor:
         """The rows of all modules, [rows, depth], in 16 bits whatever the checkpoint holds."""
         stored = self._config.stored
-        suffix = _INT4[stored][0] if stored in _INT4 else stored.scale_suffix
+        suffix = _INT4[stored][0] if stored in _INT4 else self._scale_suffix
         if not any(name + suffix in self._checkpoint.names for name, _ in modules):
             return self._merge(*((f"{name}.weight", (rows, depth)) for name, rows in modules))
         parts = [self._product(depth, module) for module in modules]

@@ -29,6 +29,18 @@ BY_ROW = {
         }
     },
 }
+BY_TENSOR = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"},
+            "input_activations": {"num_bits": 8, "type": "float", "dynamic": False},
+        }
+    },
+}
+FUSED_BY_TENSOR = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}
 BY_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 MXFP4: dict[str, object] = {"quant_method": "mxfp4"}
 PACKED: dict[str, object] = {
@@ -76,6 +88,22 @@ def _is_expert(name: str) -> bool:
     return ".experts." in name and name.endswith(".weight")
 
 
+def _fuse(path: Path) -> None:
+    """Write the experts of each layer as two tensors, as newer exports do."""
+    tensors = load_file(path)
+    first = ".experts.0.gate_proj.weight"
+    for at in [name.removesuffix(first) for name in tensors if name.endswith(first)]:
+        experts = f"{at}.experts."
+        count = sum(name.startswith(experts) for name in tensors) // 3
+        gates, ups, downs = (
+            torch.stack([tensors.pop(f"{experts}{one}.{side}.weight") for one in range(count)])
+            for side in ("gate_proj", "up_proj", "down_proj")
+        )
+        tensors[f"{experts}gate_up_proj"] = torch.cat((gates, ups), 1)
+        tensors[f"{experts}down_proj"] = downs
+    save_file(tensors, path)
+
+
 def _by_row(name: str, tensor: Tensor) -> dict[str, Tensor]:
     if not _is_expert(name):
         return {}
@@ -93,6 +121,27 @@ def _by_block(name: str, tensor: Tensor) -> dict[str, Tensor]:
     spread = spread[: tensor.shape[0], : tensor.shape[1]]
     values = (tensor / spread).to(FP8)
     return {name: values, f"{name}_scale_inv": scales, "numbers": values.float() * spread}
+
+
+def _by_tensor(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """One scale a matrix, another for each; and one of its rows, which is not read."""
+    if not _is_expert(name):
+        return {}
+    scale = tensor.abs().max().view(1) / 448
+    values = (tensor / scale).to(FP8)
+    static = name.removesuffix("weight") + "input_scale"
+    found = {name: values, f"{name}_scale": scale, static: torch.tensor([0.5])}
+    return found | {"numbers": values.float() * scale}
+
+
+def _fused_by_tensor(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """All experts in one tensor, with a scale each."""
+    if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        return {}
+    scales = tensor.abs().amax((1, 2), keepdim=True) / 448
+    values = (tensor / scales).to(FP8)
+    found = {name: values, f"{name}_scale_inv": scales, f"{name}_activation_scale": scales * 2}
+    return found | {"numbers": values.float() * scales}
 
 
 def _packed(name: str, tensor: Tensor) -> dict[str, Tensor]:
@@ -132,6 +181,8 @@ def _mxfp4(name: str, tensor: Tensor) -> dict[str, Tensor]:
     ("family", "stated", "change", "sizes"),
     [
         ("qwen3_moe", BY_ROW, _by_row, {}),
+        ("qwen3_moe", BY_TENSOR, _by_tensor, {}),
+        ("qwen3_5_moe", FUSED_BY_TENSOR, _fused_by_tensor, {}),
         ("qwen3_moe", BY_BLOCK, _by_block, {"hidden_size": 128, "moe_intermediate_size": 128}),
         (
             "gpt_oss",
@@ -149,6 +200,8 @@ def test_experts_are_the_numbers_that_they_stand_for(
     """Each matrix of each expert, and what the model says of its size."""
     torch.manual_seed(3)
     source = write_family(tmp_path / "source", family, **sizes)
+    if change is _fused_by_tensor:
+        _fuse(source / "model.safetensors")
     small, large = _twins(tmp_path, source, stated, change)
     found, wanted = (load_tiny(each).model for each in (small, large))
     ids = torch.arange(8)
@@ -172,4 +225,25 @@ def test_blocks_of_gpt_oss_that_lack_their_scales_are_named(tmp_path: Path) -> N
     del tensors["model.layers.0.mlp.experts.down_proj_scales"]
     save_file(tensors, small / "model.safetensors")
     with pytest.raises(ConfigError, match=r"no tensor \S+experts\.down_proj_scales"):
+        load_weights(small, read_model_config(small), CPU, torch.float32, lambda *_: None)
+
+
+def test_static_scales_of_activations_are_ignored_with_a_line(tmp_path: Path) -> None:
+    """Rows are scaled by their own numbers, whatever was measured before."""
+    small, _ = _twins(tmp_path, write_family(tmp_path / "s", "qwen3_moe"), BY_TENSOR, _by_tensor)
+    said: list[str] = []
+    load_weights(
+        small, read_model_config(small), CPU, torch.float32, lambda *parts: said.append(parts[2])
+    )
+    count = sum(name.endswith("input_scale") for name in load_file(small / "model.safetensors"))
+    assert count > 0
+    assert [line for line in said if "activations" in line] == [
+        f"{count} static scales of activations are ignored: each row is scaled by its own numbers"
+    ]
+
+
+def test_a_scale_by_tensor_that_is_none_is_named(tmp_path: Path) -> None:
+    """Scales by row in a model that promises one for each matrix."""
+    small, _ = _twins(tmp_path, write_family(tmp_path / "s", "qwen3_moe"), BY_TENSOR, _by_row)
+    with pytest.raises(ConfigError, match=r"weight_scale has shape .* one scale for each matrix"):
         load_weights(small, read_model_config(small), CPU, torch.float32, lambda *_: None)

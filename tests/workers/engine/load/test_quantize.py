@@ -58,6 +58,14 @@ BY_PACKED_BLOCK = BY_ROW | {
 }
 """As llm-compressor writes blocks (sglang#28132)."""
 
+BY_TENSOR = BY_BLOCK | {"weight_block_size": None, "activation_scheme": "static"}
+WHOLE = CHANNELS | {"strategy": "tensor"}
+BY_PACKED_TENSOR = BY_ROW | {
+    "config_groups": {
+        "group_0": {"targets": ["Linear"], "weights": WHOLE, "input_activations": STATIC}
+    }
+}
+
 
 def _logits(runner: Runner) -> Tensor:
     """Of all positions of one prompt."""
@@ -82,7 +90,15 @@ def quantised_twins(tmp_path: Path, stated: dict[str, Any], **shape: Any) -> tup
     stored, dense = {}, {}
     for name, tensor in load_file(small / "model.safetensors").items():
         stored[name] = dense[name] = tensor
-        if name.endswith("_proj.weight"):
+        if not name.endswith("_proj.weight"):
+            continue
+        if stated in (BY_TENSOR, BY_PACKED_TENSOR):
+            scale = tensor.abs().max() / 448
+            stored[name] = (tensor / scale).to(FP8)
+            dense[name] = stored[name].float() * scale
+            stored[name + "_scale"] = scale if stated is BY_TENSOR else scale.view(1)
+            stored[name.removesuffix("weight") + "input_scale"] = torch.tensor(0.5)
+        else:
             weight = (by_row if stated is BY_ROW else by_block)(tensor)
             stored[name], dense[name] = weight.values, wide(weight).float()
             if stated is BY_BLOCK:
@@ -151,14 +167,15 @@ def test_keys_and_values_in_8_bits_take_a_quarter_of_float32(tmp_path: Path) -> 
     assert runner.facts.kv_tokens == exact.facts.kv_tokens
 
 
-@pytest.mark.parametrize("stated", [BY_BLOCK, BY_PACKED_BLOCK, BY_ROW])
+@pytest.mark.parametrize("stated", [BY_BLOCK, BY_PACKED_BLOCK, BY_ROW, BY_TENSOR, BY_PACKED_TENSOR])
 def test_published_checkpoints_are_read_as_they_are(tmp_path: Path, stated: dict[str, Any]) -> None:
     """Merged matrices merge their scales; the numbers are those of the same weights in float32."""
     small, large = quantised_twins(tmp_path, stated)
     runner = load_tiny(small)
     assert runner.facts.dtype == "float32+fp8"
     assert all(
-        isinstance(weight, Fp8Weight) and weight.is_blocked == (stated is not BY_ROW)
+        isinstance(weight, Fp8Weight)
+        and weight.is_blocked == (stated in (BY_BLOCK, BY_PACKED_BLOCK))
         for layer in runner.model.weights.layers
         for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)
     )
@@ -169,7 +186,8 @@ def test_published_checkpoints_are_read_as_they_are(tmp_path: Path, stated: dict
 @pytest.mark.parametrize(
     ("weights", "rows", "words"),
     [
-        (CHANNELS | {"strategy": "tensor"}, None, "8 bits float with a scale by tensor"),
+        (CHANNELS | {"strategy": "tensor"}, {"num_bits": 4}, "8 bits float with a scale by tensor"),
+        (CHANNELS, STATIC, "activations of 8 with static scales"),
         (BLOCKS | {"block_structure": [64, 64]}, None, r"a scale by block \[64, 64\]"),
         (BLOCKS, STATIC, "activations of 8 with static scales"),
     ],
@@ -208,7 +226,7 @@ def test_modules_that_a_checkpoint_leaves_dense_stay_so(tmp_path: Path) -> None:
     [
         {"quant_method": "bitsandbytes", "bits": 4},
         BY_BLOCK | {"weight_block_size": [64, 128]},
-        BY_BLOCK | {"weight_block_size": None},
+        BY_BLOCK | {"weight_block_size": None, "kv_cache_scheme": "static"},
         BY_BLOCK | {"activation_scheme": "static"},
         BY_BLOCK | {"fmt": "e5m2"},
         BY_ROW | {"format": "pack-quantized"},

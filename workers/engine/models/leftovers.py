@@ -1,0 +1,66 @@
+"""Which tensors of a checkpoint may stay unread.
+
+Owns the decision, and the lines about those that are left out. Must not know how a tensor is read
+into a network.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from protocol.errors import ConfigError
+from workers.engine.load.checkpoint import Checkpoint, Report
+from workers.engine.load.quantize import Stored
+from workers.engine.models.description import ModelConfig
+from workers.engine.models.tensor_names import (
+    head_name,
+    is_activation_scale,
+    is_cache_scale,
+    prefix_of,
+)
+
+
+def check_leftovers(
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    taken: Collection[str],
+    model_dir: Path,
+    *,
+    only: str,
+    report: Report,
+) -> None:
+    """Refuse tensors beyond `taken` whose names begin with `only`: they mean a model that would run
+    wrongly. Scales of keys and values, and static ones of activations where weights have a scale
+    by tensor, are left out with a line. Raises `ConfigError`.
+    """
+    prefix = prefix_of(checkpoint.names, config.names.prefixes)
+    head = head_name(checkpoint.names, prefix, config.names.head)
+    skipped = config.names.skipped + ((f"{head}.",) if config.tied else ())
+    num_scales = num_static = 0
+    for name in sorted(checkpoint.names - set(taken)):
+        is_skipped = name.startswith(skipped) or not name.startswith(only)
+        if is_skipped or _is_idle(checkpoint, config, name):
+            continue
+        if is_cache_scale(name):
+            num_scales += 1
+        elif config.stored is Stored.FP8_TENSORS and is_activation_scale(name):
+            num_static += 1
+        else:
+            raise ConfigError(
+                f"{model_dir} has a tensor {name} that its config.json does not explain: "
+                f"take weights and config of the same {config.family} model"
+            )
+    if num_scales:
+        text = "scales of keys and values (k_scale, v_scale) are ignored"
+        report("load", 1.0, f"{num_scales} {text}: keys and values keep their own")
+    if num_static:
+        text = "static scales of activations are ignored: each row is scaled by its own numbers"
+        report("load", 1.0, f"{num_static} {text}")
+
+
+def _is_idle(checkpoint: Checkpoint, config: ModelConfig, name: str) -> bool:
+    """Whether a tensor changes nothing: angles, and the zeros that GPTQ keeps as biases."""
+    if name.endswith("rotary_emb.inv_freq"):
+        return True
+    if not name.endswith(".bias") or not config.stored.is_int4:
+        return False
+    return not checkpoint.read(name, checkpoint.shape_of(name)).any()

@@ -81,7 +81,7 @@ class Followers:
             try:
                 channel.send(call)
             except OSError:
-                self._part(self._end_of(index))
+                self._leave(self._end_of(index))
 
     def why(self, error: Exception) -> str:
         """The cause of an error of this rank's: often the end of another, which is known soon."""
@@ -98,21 +98,23 @@ class Followers:
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return f"rank {index} of the engine ended {how}"
 
-    def sampled(self, steps: int, digest: int) -> None:
-        """Note what this rank sampled, against which followers' digests are compared."""
-        self._digests[steps] = digest
+    def compare(self, index: int, steps: int, digest: int) -> None:
+        """Hold what rank `index` has sampled in its first `steps` steps against the rank that said
+        so first.
+        """
+        if self._digests.setdefault(steps, digest) != digest:
+            self._leave(f"rank {index} sampled other tokens than another within {steps} steps")
         self._digests.pop(steps - 10 * CHECKED_STEPS, None)
 
     def _watch(self, index: int, channel: CallChannel) -> None:
         while (call := channel.take()) is not None:
-            if not isinstance(call, DigestReport):
-                continue
-            expected = self._digests.get(call.steps, call.digest)
-            if call.digest != expected:
-                self._part(
-                    f"rank {index} sampled other tokens than rank 0 within {call.steps} steps"
-                )
-        self._part(self._end_of(index))
+            assert isinstance(call, DigestReport)
+            self.compare(index, call.steps, call.digest)
+        self._leave(self._end_of(index))
+
+    def _leave(self, cause: str) -> NoReturn:
+        shutil.rmtree(self.folder, ignore_errors=True)  # where ranks may not have met yet
+        self._part(cause)
 
 
 @final
@@ -174,7 +176,7 @@ class LeadingRunner:
         with self._together():
             result = self._runner.collect(step)
         if self._digest.add(result):
-            self._followers.sampled(self._digest.steps, self._digest.value)
+            self._followers.compare(0, self._digest.steps, self._digest.value)
         return result
 
     @contextmanager

@@ -174,8 +174,8 @@ def main() -> int:
         channels.append(EngineChannel(sock))
         return channels[0]
 
-    def load_troubled(*arguments: Any) -> TroubledRunner:
-        runner = TroubledRunner(plain_load(*arguments), OrderBook(folder, name), channels)
+    def load_troubled(*arguments: Any, **named: Any) -> TroubledRunner:
+        runner = TroubledRunner(plain_load(*arguments, **named), OrderBook(folder, name), channels)
         print(f"{LOADED}{time.time():.3f}", flush=True)
         return runner
 

@@ -261,7 +261,7 @@ class Runner:
 
     def _move(self, plan: StepPlan) -> None:
         """Swap, end and start sequences as the plan says."""
-        if plan.moves is not NO_MOVES:
+        if plan.moves != NO_MOVES:  # equal, but another object on a rank that was told the plan
             self._steps.move(plan.moves)
         for seq in plan.ended:
             self._states.pop(seq, None)

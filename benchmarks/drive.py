@@ -80,7 +80,7 @@ class Drive:
             enforces_grammars=compiler is not None,
         )
         states = PrefixStates.of(facts.snapshots, facts.block_size, save_policy)
-        self.tier = None if runner.tier is None else runner.tier.host_tier()
+        self.tier = None if runner.tier is None else runner.tier.host_tier(0.0)
         swaps = runner.tier is not None and runner.tier.swaps
         swap = SwapSpace(self.tier, facts.block_size) if self.tier is not None and swaps else None
         self._blocks = blocks = BlockManager(

@@ -63,7 +63,7 @@ class Engine:
             largest=largest_id,
             enforces_grammars=compiler is not None,
             proposer=proposer,
-            tier=None if runner.tier is None else runner.tier.host_tier(),
+            tier=None if runner.tier is None else runner.tier.host_tier(time.monotonic()),
             swaps=runner.tier is not None and runner.tier.swaps,
         )
         self._compiler = compiler

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from array import array
 from collections.abc import Callable
@@ -110,7 +111,7 @@ def _serve(channel: EngineChannel) -> None:
         max_gap_s=inf if config.max_gap_ms is None else config.max_gap_ms / 1e3,
         enforces_grammars=compiler is not None,
         proposer=speculation,
-        tier=None if engine_tier is None else engine_tier.host_tier(),
+        tier=None if engine_tier is None else engine_tier.host_tier(time.monotonic()),
         swaps=engine_tier is not None and engine_tier.swaps,
     )
     for line in start_table(

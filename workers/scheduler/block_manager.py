@@ -102,6 +102,7 @@ class BlockManager:
             states.pool.tier = tier
         if tier is not None:
             tier.changed = self._announce
+            tier.pool.returns.block_size = block_size
             if states is not None:
                 tier.pin_state, tier.unpin_state = states.pool.pin, states.pool.unpin
 
@@ -257,7 +258,7 @@ class BlockManager:
         self.planned.withdraw(table)
         chain = table.digests[: table.num_stored]
         if self.tier is not None and not table.is_private:
-            self.tier.used(chain[::-1])
+            self.tier.used(chain, name, self.now)
         num_stored, block_ids = table.num_stored, table.clear()
         num_holders = self._num_holders
         free: list[BlockDigest] = []
@@ -269,8 +270,13 @@ class BlockManager:
         self._let_go_blank(block_ids[num_stored:][::-1])
 
     def retain(self, name: object, conversation: object, expected: Expectation) -> bool:
-        """Set what is expected of the prefix that was released under `name`; see `KeptChains`."""
-        return self._kept.retain(name, conversation, expected)
+        """Set on all tiers what is expected of the prefix that was released under `name`; see
+        `KeptChains`.
+        """
+        is_known = self._kept.retain(name, conversation, expected)
+        if self.tier is not None and self.tier.retain(name, conversation, expected):
+            return True
+        return is_known
 
     def take_events(self) -> tuple[BlockEvent, ...]:
         """What changed in the prefix cache since the last call, oldest first."""

@@ -154,7 +154,7 @@ def _make_room(queues: Queues, blocks: BlockManager, sequence: Sequence) -> int:
     while not blocks.grow(sequence.table, sequence.num_due):
         latest = queues.put_back_latest()
         if blocks.swap is not None:
-            blocks.swap.put_out(latest)
+            blocks.swap.put_out(latest, blocks.now)
         blocks.release(latest.table)
         latest.num_planned = 0
         num_preempted += 1

@@ -1,7 +1,8 @@
 """The order in which cached prefixes are evicted: by what keeping them is expected to save.
 
-Owns the chains of cached blocks that no sequence holds, and what is expected of each. Must not know
-block ids, memory or sequences: a block is its digest. The time is an argument.
+Owns the formula, by which the card and the host tier (`tier/retention.py`) rank what they hold, and
+the chains of the card's blocks that no sequence holds. Must not know block ids, memory or
+sequences: a block is its digest. The time is an argument.
 
 A chain is what one sequence left in the prefix cache, first block first. Its value, for each block,
 is the chance that its conversation comes back soon, times the prefill that its last block saves.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, final
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar, final
 
 from protocol.ids import BlockDigest
 from workers.scheduler.integrity import require
@@ -52,13 +53,25 @@ class Expectation(NamedTuple):
 UNKNOWN: Final = Expectation(0.5, 10.0)
 NEVER: Final = Expectation(0.0, 1.0)
 
-_Class = tuple[float, float, float]
+ReturnClass = tuple[float, float, float]
 """Chance, seconds, and what a block saves, in prefills of a first block."""
 
-_PLAIN: Final[_Class] = (*UNKNOWN, 1.0)
+PLAIN: Final[ReturnClass] = (*UNKNOWN, 1.0)
+"""Of what nothing is known."""
+
+OVER: Final[ReturnClass] = (*NEVER, 1.0)
+"""Of what no request will want."""
 
 
-def value(expected: _Class, age_s: float) -> float:
+def class_of(expected: Expectation, num_tokens: int) -> ReturnClass:
+    """The class of a chain of `num_tokens` tokens."""
+    chance = min(1.0, max(0.0, round(_LEVELS * expected.chance) / _LEVELS))
+    within_s = 2.0 ** round(math.log2(min(86_400.0, max(1 / 16, expected.within_s))))
+    depth = num_tokens / DEPTH_TOKENS
+    return chance, within_s, 2.0 ** (round(2 * math.log2(1.0 + depth)) / 2)
+
+
+def value(expected: ReturnClass, age_s: float) -> float:
     """The value of a block of a chain of this class that was released `age_s` seconds ago."""
     chance, within_s, saved = expected
     survival = within_s / (within_s + age_s)
@@ -109,8 +122,52 @@ class KeptChain:
         self.name = name
         self.order = order
         self.released_at = released_at
-        self.expected = _PLAIN
+        self.expected = PLAIN
         self.is_kept = True
+
+
+class Named(Protocol):
+    """A chain with a name: at first that of its request, then its conversation, at last None."""
+
+    name: object
+
+
+N = TypeVar("N", bound=Named)
+
+
+@final
+class ChainNames(Generic[N]):
+    """Which chain has which name. A conversation names the last of its chains."""
+
+    def __init__(self) -> None:
+        self._chains: dict[object, N] = {}
+
+    def __len__(self) -> int:
+        return len(self._chains)
+
+    def enter(self, chain: N) -> None:
+        """Let a chain be found by its name, if it has one, in place of another of that name."""
+        if chain.name is not None:
+            self._chains[chain.name] = chain
+
+    def pass_on(self, name: object, conversation: object) -> tuple[N | None, N | None]:
+        """Give the chain `name` the name of its conversation. Returns that chain and the one which
+        had the name before, now without any; None for what does not exist.
+        """
+        chain = self._chains.pop(name, None)
+        if chain is None:
+            return None, None
+        before = self._chains.get(conversation)
+        if before is not None:
+            before.name = None
+        chain.name = conversation
+        self._chains[conversation] = chain
+        return chain, before
+
+    def leave(self, chain: N) -> None:
+        """Forget a chain."""
+        if self._chains.get(chain.name) is chain:
+            del self._chains[chain.name]
 
 
 class KeptChains:
@@ -124,8 +181,8 @@ class KeptChains:
         self._block_size = block_size
         self._owners: dict[BlockDigest, KeptChain] = {}
         self._num_children: dict[BlockDigest, int] = {}
-        self._classes: dict[_Class, dict[int, KeptChain]] = {}
-        self._by_name: dict[object, KeptChain] = {}
+        self._classes: dict[ReturnClass, dict[int, KeptChain]] = {}
+        self._by_name: ChainNames[KeptChain] = ChainNames()
         self._num_released = 0
         self._victim: KeptChain | None = None
         self._chosen_at = -math.inf
@@ -160,8 +217,7 @@ class KeptChains:
         kept = KeptChain(list(chain), name, self._num_released, now)
         self._owners.update(dict.fromkeys(free, kept))
         self._enter(kept)
-        if name is not None:
-            self._by_name[name] = kept
+        self._by_name.enter(kept)
         self._victim = None
 
     def retain(self, name: object, conversation: object, expected: Expectation) -> bool:
@@ -169,16 +225,12 @@ class KeptChains:
         on. What an earlier turn of the conversation left beyond its next prompt is of no use: it
         goes first. False if there is no such chain.
         """
-        chain = self._by_name.pop(name, None)
+        chain, before = self._by_name.pass_on(name, conversation)
         if chain is None:
             return False
-        before = self._by_name.get(conversation)
-        if before is not None and before is not chain:
-            self._reclass(before, (*NEVER, 1.0))
-            before.name = None
-        chain.name = conversation
-        self._by_name[conversation] = chain
-        self._reclass(chain, self._class_of(chain, expected))
+        if before is not None:
+            self._reclass(before, OVER)
+        self._reclass(chain, class_of(expected, len(chain.digests) * self._block_size))
         self._victim = None
         return True
 
@@ -224,12 +276,6 @@ class KeptChains:
         }
         require(covered.issuperset(self._owners), "a block that none holds is in no chain")
 
-    def _class_of(self, chain: KeptChain, expected: Expectation) -> _Class:
-        chance = min(1.0, max(0.0, round(_LEVELS * expected.chance) / _LEVELS))
-        within_s = 2.0 ** round(math.log2(min(86_400.0, max(1 / 16, expected.within_s))))
-        depth = len(chain.digests) * self._block_size / DEPTH_TOKENS
-        return chance, within_s, 2.0 ** (round(2 * math.log2(1.0 + depth)) / 2)
-
     def _choose(self, now: float) -> KeptChain:
         """The chain of least value: of each class only the first can be it."""
         heads = [next(iter(chains.values())) for chains in self._classes.values()]
@@ -246,7 +292,7 @@ class KeptChains:
         if not chains:
             del self._classes[chain.expected]
 
-    def _reclass(self, chain: KeptChain, expected: _Class) -> None:
+    def _reclass(self, chain: KeptChain, expected: ReturnClass) -> None:
         self._leave(chain)
         chain.expected = expected
         self._enter(chain)
@@ -254,8 +300,7 @@ class KeptChains:
     def _forget(self, chain: KeptChain) -> None:
         self._leave(chain)
         chain.is_kept = False
-        if self._by_name.get(chain.name) is chain:
-            del self._by_name[chain.name]
+        self._by_name.leave(chain)
         self._victim = None
 
     def _leave_parent(self, parent: BlockDigest) -> None:

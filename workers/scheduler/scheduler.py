@@ -279,13 +279,13 @@ class Scheduler:
         are launched, and before the next is planned.
         """
         tier = self._blocks.tier
-        return [] if tier is None else tier.transfers()
+        return [] if tier is None else tier.transfers(self._blocks.now)
 
     def transferred(self, over: Iterable[Transferred]) -> None:
         """Take copies that are over."""
         assert self._blocks.tier is not None
         for transfer in over:
-            self._blocks.tier.over(transfer)
+            self._blocks.tier.over(transfer, self._blocks.now)
 
     def open_pages(self, pages: Iterable[int]) -> None:
         """These pages of the host can be used from now on."""

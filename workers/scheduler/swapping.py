@@ -32,7 +32,7 @@ class SwapSpace:
     def __repr__(self) -> str:
         return f"<SwapSpace in {self._tier!r}>"
 
-    def put_out(self, sequence: Sequence) -> None:
+    def put_out(self, sequence: Sequence, now: float) -> None:
         """Swap out a sequence that is about to lose its blocks, with what the step in flight
         computes. Without room nothing is kept, and the sequence is computed again later; so is one
         whose blocks are private and stay on the card.
@@ -41,7 +41,7 @@ class SwapSpace:
         count = -(-num_tokens // self._size)
         if count == 0 or sequence.is_private:
             return
-        pages = self._tier.take_pages(count + num_state, sequence.seq)
+        pages = self._tier.take_pages(count + num_state, sequence.seq, now)
         if pages is None:
             return
         sequence.swapped = Swapped(pages[:count], num_tokens, pages[count:])

@@ -83,13 +83,13 @@ class EngineTier:
     def __repr__(self) -> str:
         return f"<EngineTier {self.region!r}>"
 
-    def host_tier(self) -> HostTier:
+    def host_tier(self, now: float) -> HostTier:
         """The books of the tier, with what the region holds already; begins to open its pages. Call
-        it once.
+        it once. `now` is in seconds of the scheduler's clock.
         """
         pool = TierPool(self.layout.num_pages, index=self._index)
         tier = HostTier(self.room, pool)
-        tier.num_recovered = pool.recover()
+        tier.num_recovered = pool.recover(now)
         held = [page for name in pool.names if (one := pool.get(name)) for page in one.pages]
         self.region.open(held)
         for pages in self.region.take_opened():

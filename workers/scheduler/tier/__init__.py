@@ -8,7 +8,7 @@ from workers.scheduler.tier.entry import Entry, Kind, Name
 from workers.scheduler.tier.host_tier import HostTier, TierCounts, TierRoom
 from workers.scheduler.tier.index import Index, Layout, Record
 from workers.scheduler.tier.pool import TierPool
-from workers.scheduler.tier.retention import LeastRecentlyUsed, Retention
+from workers.scheduler.tier.retention import EvictionOrder, ExpectedReturns
 from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
 from workers.scheduler.tier.where import Event, Where, follow
 
@@ -16,14 +16,14 @@ __all__ = [
     "Copy",
     "Entry",
     "Event",
+    "EvictionOrder",
+    "ExpectedReturns",
     "HostTier",
     "Index",
     "Kind",
     "Layout",
-    "LeastRecentlyUsed",
     "Name",
     "Record",
-    "Retention",
     "TierCounts",
     "TierPool",
     "TierRoom",

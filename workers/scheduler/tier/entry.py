@@ -34,8 +34,9 @@ class Entry:
       a state. None for the first block of a prefix.
     - `proof`, `depth`: see `Record`. `before` is the digest of the block before it.
     - `num_children`: the entries whose parent it is.
-    - `used_at`: the number of uses, of all entries, when it was used last.
-    - `rank`: what the retention said of it last; `serial` marks its place in the pool's queue.
+    - `used_at`: the number of uses, of all entries, when it was used last; `used_s`: the time then,
+      in seconds.
+    - `serial` marks its place among those that may go.
     """
 
     __slots__ = (
@@ -47,9 +48,9 @@ class Entry:
         "pages",
         "parent",
         "proof",
-        "rank",
         "serial",
         "used_at",
+        "used_s",
         "where",
     )
 
@@ -66,12 +67,17 @@ class Entry:
         self.where = Where.CARD
         self.num_children = 0
         self.used_at = 0
-        self.rank = 0.0
+        self.used_s = 0.0
         self.serial = 0
 
     def __repr__(self) -> str:
         kind, digest = self.name
         return f"<Entry {kind.name} {digest.hex()[:8]} {self.where.value} {self.pages}>"
+
+    @property
+    def may_go(self) -> bool:
+        """Whether it can be evicted: no copy is under way, and no entry needs it."""
+        return not self.num_children and self.where.may_leave_host
 
     def follow(self, event: Event) -> None:
         """Take an event. Raises `IntegrityError` if it cannot happen."""

@@ -19,6 +19,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, final
 
 from protocol.ids import BlockDigest
+from workers.scheduler.retention import Expectation
 from workers.scheduler.tier.entry import Entry, Kind, Name
 from workers.scheduler.tier.pool import TierPool
 from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
@@ -199,17 +200,30 @@ class HostTier:
         self._to_store.pop(name, None)
         entry = self.pool.get(name)
         if entry is None:
-            self.changed(name, False)
+            self._lost(name)
         else:
             entry.follow(Event.LEFT_CARD)
         return True
 
-    def used(self, digests: Iterable[BlockDigest]) -> None:
-        """These blocks were of use; pass the last block of a prefix first."""
-        names = [Name(Kind.BLOCK, digest) for digest in digests]
+    def used(self, digests: Sequence[BlockDigest], name: object, now: float) -> None:
+        """A sequence has released these blocks of the card, first to last; `name` is for `retain`.
+        `now` is the time in seconds here and below.
+        """
+        names = [each for one in digests if (each := Name(Kind.BLOCK, one)) in self._card]
+        self.pool.returns.use([each.digest for each in names], name)
+        # What is used last goes last: the blocks before others, and the block before its state.
+        names.reverse()
         if self.room.state_pages:
-            self.pool.use([Name(Kind.STATE, name.digest) for name in names])
-        self.pool.use(names)
+            self.pool.use([Name(Kind.STATE, each.digest) for each in names], now)
+        self.pool.use(names, now)
+
+    def retain(self, name: object, conversation: object, expected: Expectation) -> bool:
+        """Set what is expected of the prefix that was released under `name`. False if no tier has
+        a block of it.
+        """
+        digests = self.pool.returns.retain(name, conversation, expected)
+        self.pool.reorder([Name(kind, digest) for kind in Kind for digest in digests])
+        return bool(digests)
 
     def _came(self, name: Name, here: _OnCard, *, stores: bool = True) -> None:
         entry = self.pool.get(name)
@@ -287,20 +301,20 @@ class HostTier:
         self._num_loads += 1
         self._loads.append(load)
 
-    def transfers(self) -> list[Transfer]:
+    def transfers(self, now: float) -> list[Transfer]:
         """The transfers that begin now. Begin them before the next step is planned."""
         made = []
         while self._loads and len(self._under_way) < _MAX_TRANSFERS:
             made.append(self._next_load())
         while not self._loads and len(self._under_way) < _MAX_STORES:
-            transfer = self._next_store()
+            transfer = self._next_store(now)
             if transfer is None:
                 break
             made.append(transfer)
         self._tell_evicted()
         return made
 
-    def over(self, done: Transferred) -> None:
+    def over(self, done: Transferred, now: float) -> None:
         """Take the end of a transfer."""
         what = self._under_way.pop(done.number)
         checksums = done.checksums or ((),) * len(what.items)
@@ -310,7 +324,7 @@ class HostTier:
             else:
                 self._came_back(what.load, entry, sums, done.error)
         if what.load is not None and what.load.num_open == 0:
-            self._end_load(what.load)
+            self._end_load(what.load, now)
 
     def clear(self) -> int:
         """Forget what the host has, except what is copied now. Returns the number of entries."""
@@ -320,9 +334,9 @@ class HostTier:
         self._to_store.clear()
         return len(gone)
 
-    def take_pages(self, num_pages: int, owner: int) -> tuple[int, ...] | None:
+    def take_pages(self, num_pages: int, owner: int, now: float) -> tuple[int, ...] | None:
         """Pages for a swapped sequence. Evicts entries if need be; None if that is not enough."""
-        pages = self.pool.take(num_pages, owner)
+        pages = self.pool.take(num_pages, owner, now)
         self._tell_evicted()
         return pages
 
@@ -348,7 +362,7 @@ class HostTier:
             self._loads.popleft()
         return self._begin(taken, load)
 
-    def _next_store(self) -> Transfer | None:
+    def _next_store(self, now: float) -> Transfer | None:
         taken: list[tuple[Entry, int]] = []
         num_pages = 0
         self._lacks_room = False
@@ -364,10 +378,10 @@ class HostTier:
                 break
             if taken and taken[0][0].name.kind is not entry.name.kind:
                 break  # a device copies the two in different ways
-            if not self.pool.retention.is_worth_storing(entry, self.pool.now):
+            if not self.pool.is_worth_storing(entry):
                 del self._to_store[name]
                 continue
-            if not self.pool.store(entry, size):
+            if not self.pool.store(entry, size, now):
                 # Pages are not open yet, or all are copied or swapped to: it is tried again.
                 self._lacks_room = True
                 break
@@ -421,7 +435,7 @@ class HostTier:
             self._num_loaded += len(entry.pages)
             self._num_loaded_blocks += entry.name.kind is Kind.BLOCK
 
-    def _end_load(self, load: Load) -> None:
+    def _end_load(self, load: Load, now: float) -> None:
         self._num_loads -= 1
         unusable = load.bad | load.failed
         flags = [entry.name in unusable for entry, _ in load.blocks]
@@ -434,7 +448,7 @@ class HostTier:
                 for gone in self.pool.end(entry, Event.SPOILT):
                     self._forgot(gone)
             elif entry.where is Where.TWICE:
-                self.pool.loaded(entry)
+                self.pool.loaded(entry, now)
             elif entry.where is Where.LOADING:
                 self.pool.end(entry, Event.FAILED)
 
@@ -445,7 +459,13 @@ class HostTier:
     def _forgot(self, entry: Entry) -> None:
         """The host has an entry no more."""
         if entry.name not in self._card:
-            self.changed(entry.name, False)
+            self._lost(entry.name)
+
+    def _lost(self, name: Name) -> None:
+        """No tier has a block or a state any more."""
+        if name.kind is Kind.BLOCK:
+            self.pool.returns.forget(name.digest)
+        self.changed(name, False)
 
 
 _GIVES: Final = frozenset({Where.HOST})

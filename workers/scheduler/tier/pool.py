@@ -11,33 +11,27 @@ after it. So whatever is found can be used, as far as it is found.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
-from typing import Final, final
+from typing import final
 
 from protocol.ids import BlockDigest
 from workers.scheduler.integrity import require
+from workers.scheduler.retention import OVER
 from workers.scheduler.tier.entry import Entry, Kind, Name
 from workers.scheduler.tier.index import Index, Record
-from workers.scheduler.tier.retention import LeastRecentlyUsed, Retention
+from workers.scheduler.tier.retention import EvictionOrder, ExpectedReturns
 from workers.scheduler.tier.where import Event, Where
-
-_GOES: Final = frozenset({Where.BOTH, Where.HOST})
-"""An entry that is copied keeps its pages until the copy is over."""
-
-_SPARE_QUEUE: Final = 64
 
 
 @final
 class TierPool:
     """`num_pages` pages, of which the first `num_open` can be used so far. `index` keeps what the
-    pages hold beyond the engine's life; None in tests of the pool alone.
+    pages hold beyond the engine's life; None in tests of the pool alone. `now` is the time in
+    seconds, of the same clock in all calls.
     """
 
-    def __init__(
-        self, num_pages: int, retention: Retention | None = None, index: Index | None = None
-    ) -> None:
+    def __init__(self, num_pages: int, index: Index | None = None) -> None:
         self.num_pages = num_pages
-        self.retention: Retention = retention or LeastRecentlyUsed()
+        self.returns = ExpectedReturns()
         self.num_evicted = 0
         self._index = index
         self._is_open = [False] * num_pages
@@ -45,9 +39,8 @@ class TierPool:
         self._free: list[int] = []
         self._entries: dict[Name, Entry] = {}
         self._owners: dict[int, Name | int] = {}
-        self._queue: list[tuple[float, int, Name]] = []
-        self._now = 0
-        self._serial = 0
+        self._order = EvictionOrder(self._entries)
+        self._num_uses = 0
         self._generation = 0
         self._gone: list[Entry] = []
 
@@ -56,11 +49,6 @@ class TierPool:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def now(self) -> int:
-        """The number of uses so far, in place of time."""
-        return self._now
 
     @property
     def num_free(self) -> int:
@@ -99,9 +87,9 @@ class TierPool:
         """Whether all these pages are open."""
         return all(self._is_open[page] for page in pages)
 
-    def recover(self) -> int:
+    def recover(self, now: float) -> int:
         """Take the entries that the index names, with their prefixes whole; forget the others.
-        Returns how many were taken.
+        Returns how many were taken, as if they were used now.
         """
         assert self._index is not None
         found: dict[tuple[int, Name], dict[int, tuple[int, Record]]] = {}
@@ -136,10 +124,10 @@ class TierPool:
             if page not in taken:
                 self._index.retract(page)
         for entry in sorted(self._entries.values(), key=lambda one: -one.depth):
-            self._use(entry)
+            self._use(entry, now)
         return len(self._entries)
 
-    def store(self, entry: Entry, num_pages: int) -> bool:
+    def store(self, entry: Entry, num_pages: int, now: float) -> bool:
         """Give a new entry of the card its pages, evicting others if need be; False, with nothing
         changed, if that is impossible now.
         """
@@ -149,7 +137,7 @@ class TierPool:
         parent = None if entry.parent is None else self._entries[entry.parent]
         if parent is not None:
             parent.num_children += 1  # so that its own parent is not evicted for it
-        pages = self.take(num_pages, None)
+        pages = self.take(num_pages, None, now)
         if parent is not None:
             parent.num_children -= 1
         if pages is None:
@@ -159,7 +147,7 @@ class TierPool:
         entry.pages = pages
         entry.follow(Event.STORE)
         self._add(entry)
-        self._use(entry)
+        self._use(entry, now)
         return True
 
     def stored(self, entry: Entry, checksums: tuple[int, ...]) -> None:
@@ -199,24 +187,38 @@ class TierPool:
         """
         return self.end(entry, Event.LEFT_HOST)
 
-    def loaded(self, entry: Entry) -> None:
+    def loaded(self, entry: Entry, now: float) -> None:
         """Note that an entry was loaded as it was stored."""
         entry.follow(Event.LOADED)
-        self._use(entry)
+        self._use(entry, now)
 
-    def use(self, names: Iterable[Name]) -> None:
+    def use(self, names: Iterable[Name], now: float) -> None:
         """Note a use of these entries; those without pages are ignored."""
         for name in names:
             entry = self._entries.get(name)
             if entry is not None:
-                self._use(entry)
+                self._use(entry, now)
 
-    def take(self, num_pages: int, owner: int | None) -> tuple[int, ...] | None:
+    def reorder(self, names: Iterable[Name]) -> None:
+        """What is expected of these entries has changed; those without pages are ignored."""
+        self._order.changed()
+        for name in names:
+            entry = self._entries.get(name)
+            if entry is not None and entry.serial:
+                self._enqueue(entry)
+
+    def is_worth_storing(self, entry: Entry) -> bool:
+        """Whether a block or state of the card is worth a place here: what no request will want
+        takes no other's.
+        """
+        return bool(self._free) or self.returns.of(entry.name.digest) != OVER
+
+    def take(self, num_pages: int, owner: int | None, now: float) -> tuple[int, ...] | None:
         """Take pages for the swapped sequence `owner`, or for an entry that is about to be added
         (None). Evicts entries if need be. None, with nothing taken, if there are not so many.
         """
         while len(self._free) < num_pages:
-            if not self._evict():
+            if not self._evict(now):
                 return None
         pages = tuple([self._free.pop() for _ in range(num_pages)])
         for page in pages:
@@ -236,7 +238,7 @@ class TierPool:
         """Forget every entry that is not copied now, and that none needs which is. Returns them."""
         gone: list[Entry] = []
         for entry in sorted(self._entries.values(), key=lambda one: (-one.depth, -one.name.kind)):
-            if entry.where in _GOES and entry.num_children == 0:
+            if entry.where.may_leave_host and entry.num_children == 0:
                 entry.follow(Event.LEFT_HOST)
                 self._forget(entry)
                 gone.append(entry)
@@ -304,48 +306,28 @@ class TierPool:
         if entry.parent is not None:
             self._entries[entry.parent].num_children += 1
 
-    def _use(self, entry: Entry) -> None:
-        self._now += 1
-        entry.used_at = self._now
+    def _use(self, entry: Entry, now: float) -> None:
+        self._num_uses += 1
+        entry.used_at = self._num_uses
+        entry.used_s = now
         self._enqueue(entry)
 
     def _enqueue(self, entry: Entry) -> None:
-        """Give an entry that may go its place in the queue."""
+        """Give an entry that may go its place among the others."""
         entry.serial = 0
-        if entry.num_children or entry.where not in _GOES:
-            return
-        self._serial += 1
-        entry.serial = self._serial
-        entry.rank = self.retention.rank(entry, self._now)
-        heappush(self._queue, (entry.rank, entry.serial, entry.name))
-        if len(self._queue) > 4 * len(self._entries) + _SPARE_QUEUE:
-            entries = self._entries
-            self._queue = [
-                item
-                for item in self._queue
-                if (found := entries.get(item[2])) is not None and found.serial == item[1]
-            ]
-            heapify(self._queue)
+        if entry.may_go:
+            self._order.put(entry, self.returns.of(entry.name.digest))
 
-    def _evict(self) -> bool:
-        """Evict the entry of the lowest rank. Returns whether there was one."""
-        while self._queue:
-            _, serial, name = heappop(self._queue)
-            entry = self._entries.get(name)
-            if entry is None or entry.serial != serial:
-                continue
-            if entry.num_children or entry.where not in _GOES:
-                continue
-            rank = self.retention.rank(entry, self._now)
-            if rank > entry.rank and self._queue:
-                self._enqueue(entry)
-                continue
-            entry.follow(Event.LEFT_HOST)
-            self._forget(entry)
-            self._gone.append(entry)
-            self.num_evicted += 1
-            return True
-        return False
+    def _evict(self, now: float) -> bool:
+        """Evict the entry of least value. Returns whether there was one."""
+        entry = self._order.take(now)
+        if entry is None:
+            return False
+        entry.follow(Event.LEFT_HOST)
+        self._forget(entry)
+        self._gone.append(entry)
+        self.num_evicted += 1
+        return True
 
     def _drop(self, entry: Entry) -> list[Entry]:
         """Forget an entry that was not kept or is spoilt, and all that need it. Those of them that
@@ -362,7 +344,7 @@ class TierPool:
         return gone
 
     def _drop_child(self, child: Entry) -> list[Entry]:
-        if child.where in _GOES:
+        if child.where.may_leave_host:
             child.follow(Event.LEFT_HOST)
             return self._drop(child)
         return []

@@ -39,7 +39,13 @@ class Where(Enum):
         """Whether pages of the host belong to it, also while it is copied there."""
         return self not in (Where.NOWHERE, Where.CARD)
 
+    @property
+    def may_leave_host(self) -> bool:
+        """Whether its pages can be given to another: an entry that is copied keeps them."""
+        return self in _AT_REST
 
+
+_AT_REST: Final = frozenset({Where.BOTH, Where.HOST})
 _ON_CARD: Final = frozenset({Where.CARD, Where.STORING, Where.BOTH, Where.TWICE})
 
 

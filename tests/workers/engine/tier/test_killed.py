@@ -79,7 +79,7 @@ def _serve(served: _Served, kill_at: int) -> int:
 def _check(served: _Served) -> int:
     """How much the next engine would find; every page of it is what its record says."""
     runner, tier = served.runner()
-    books = tier.host_tier()
+    books = tier.host_tier(0.0)
     sums = Checksums(tier.layout.page_bytes, torch.device("cpu"))
     words = Memories((runner.cache,), runner.kept).words
     for name in books.pool.names:

@@ -127,7 +127,7 @@ def test_a_page_brings_the_same_bits_back(
     runner = _runner(_host(tmp_path, family, on), on)
     tier = tier_for(runner, 12)
     request.addfinalizer(tier.close)
-    tier.host_tier()
+    tier.host_tier(0.0)
     memory = runner.cache.memory
     memory.copy_(torch.randn(memory.shape, generator=torch.Generator().manual_seed(3)))
     kept = runner.kept
@@ -222,7 +222,7 @@ def test_a_foreign_layout_is_never_used(
     else:
         tier = tier_for(again, NUM_PAGES - 1, fd)
     request.addfinalizer(tier.close)
-    books = tier.host_tier()
+    books = tier.host_tier(0.0)
     assert books.num_recovered == 0
     assert books.pool.num_used == 0
 

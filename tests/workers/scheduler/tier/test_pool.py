@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from protocol.hashing import chained_digests, root_digest
 from protocol.ids import BlockDigest
+from workers.scheduler.retention import Expectation
 from workers.scheduler.tier import (
     HostTier,
     Index,
@@ -45,6 +46,7 @@ class World:
     holds: dict[BlockDigest, int] = field(default_factory=dict)
     swapped: dict[int, tuple[int, ...]] = field(default_factory=dict)
     flipped: set[int] = field(default_factory=set)
+    now: float = 0.0
     num_loads: int = 0
     num_spoilt: int = 0
     num_kills: int = 0
@@ -57,7 +59,7 @@ class World:
         """As an engine does at its start: of the card nothing is left."""
         layout = Layout(IDENTITY, 4096, NUM_PAGES)
         pool = TierPool(NUM_PAGES, index=Index(memoryview(self.region), layout))
-        self.num_warm += pool.recover()
+        self.num_warm += pool.recover(self.now)
         pool.open(range(NUM_PAGES))
         self.tier = HostTier(TierRoom(NUM_PAGES, state_pages=2, transfer_pages=4), pool)
         self.tier.changed = self.changed
@@ -101,7 +103,7 @@ class World:
 
     def begin(self) -> None:
         """What a store copies is read at once, and written to the host's pages until its end."""
-        for transfer in self.tier.transfers():
+        for transfer in self.tier.transfers(self.now):
             contents = []
             for number, copy in enumerate(transfer.copies):
                 entry = self.tier._under_way[transfer.number].items[number][0]
@@ -118,7 +120,7 @@ class World:
         number = self.rng.choice(list(self.under_way))
         transfer, contents = self.under_way.pop(number)
         if self.rng.random() < 0.1:
-            self.tier.over(Transferred(number, (), "the driver says no"))
+            self.tier.over(Transferred(number, (), "the driver says no"), self.now)
             return
         if not transfer.is_load:
             for copy, content in zip(transfer.copies, contents, strict=True):
@@ -127,7 +129,7 @@ class World:
         sums = tuple(
             tuple(_sum(self.pages[page]) for page in copy.pages) for copy in transfer.copies
         )
-        self.tier.over(Transferred(number, sums))
+        self.tier.over(Transferred(number, sums), self.now)
 
     def load(self) -> None:  # noqa: C901 - one prompt, from its tokens to what came of it
         """A prompt that goes on behind a cached block, as far as the host has it."""
@@ -198,16 +200,25 @@ class World:
             self.tier.pool.give_back(self.swapped.pop(self.rng.choice(list(self.swapped))))
             return
         number = self.rng.randrange(10**9)
-        pages = self.tier.take_pages(self.rng.randrange(1, 5), number)
+        pages = self.tier.take_pages(self.rng.randrange(1, 5), number, self.now)
         if pages is not None:
             self.swapped[number] = pages
             for page in pages:
                 self.pages[page] = b"of a sequence"
 
     def use(self) -> None:
-        """A sequence that used a prefix ends."""
-        if self.card:
-            self.tier.used([self.rng.choice(list(self.card))])
+        """A sequence that used a prefix ends, and the gateway may say what it expects."""
+        self.now += self.rng.expovariate(1.0)
+        if not self.card:
+            return
+        chain = [self.rng.choice(list(self.card))]
+        while (before := self.card[chain[0]][0]) != ROOT:
+            chain.insert(0, before)
+        request = self.rng.randrange(10**9)
+        self.tier.used(chain, request, self.now)
+        if self.rng.random() < 0.7:
+            expected = Expectation(self.rng.choice([0.0, 0.5, 0.97]), self.rng.choice([0.5, 60.0]))
+            assert self.tier.retain(request, f"talk {self.rng.randrange(6)}", expected)
 
     def kill(self) -> None:
         """The engine is killed with its copies under way; the next one begins."""
@@ -222,6 +233,9 @@ class World:
         here = {Name(Kind.BLOCK, digest) for digest in blocks}
         here |= {Name(Kind.STATE, digest) for digest in states}
         assert here == self.known
+        returns = self.tier.pool.returns
+        assert set(returns.digests) <= set(blocks)
+        assert len(returns._names) <= len(blocks)
         for name in self.tier.pool.names:
             entry = self.tier.pool.get(name)
             assert entry is not None
@@ -272,10 +286,10 @@ def test_a_prefix_with_the_digest_of_another_is_not_found() -> None:
 
 
 def _store_all(tier: HostTier) -> None:
-    while transfers := tier.transfers():
+    while transfers := tier.transfers(0.0):
         for one in transfers:
             sums = tuple(tuple(0 for _ in copy.pages) for copy in one.copies)
-            tier.over(Transferred(one.number, sums))
+            tier.over(Transferred(one.number, sums), 0.0)
 
 
 def test_what_is_cached_before_the_pages_are_open_is_stored_later() -> None:
@@ -285,8 +299,8 @@ def test_what_is_cached_before_the_pages_are_open_is_stored_later() -> None:
     digest = BlockDigest(b"d" * 16)
     tier.computed(digest, 0, ROOT, b"1000", is_first=True)
     assert tier.has_to_store
-    assert tier.transfers() == []
+    assert tier.transfers(0.0) == []
     assert not tier.has_to_store
     pool.open([2])
-    (transfer,) = tier.transfers()
+    (transfer,) = tier.transfers(0.0)
     assert transfer.copies[0].pages == (2,)

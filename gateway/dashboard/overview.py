@@ -302,6 +302,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def _worker_row(view: WorkerView, tokens_per_s: float) -> WorkerRow:
     engine, load, progress = view.engine, view.load, view.progress
     blocks = engine.kv_tokens // engine.block_size if engine is not None else 0
+    cache = load.cache if load is not None else None
     return WorkerRow(
         name=view.name,
         models=view.models,
@@ -324,6 +325,8 @@ def _worker_row(view: WorkerView, tokens_per_s: float) -> WorkerRow:
         tokens_per_s=round(tokens_per_s, 1),
         evicted_blocks=load.evicted_blocks if load is not None else 0,
         recomputed_tokens=load.recomputed_tokens if load is not None else 0,
+        hit_tokens=cache.hit_tokens if cache is not None else 0,
+        loaded_tokens=cache.loaded_tokens if cache is not None else 0,
     )
 
 

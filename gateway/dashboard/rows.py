@@ -23,7 +23,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """`state` is as in the fleet. `phase` and `fraction` are the progress of a start. `running` and
     `waiting` are the engine's counts, of `places` at once. Sequences hold `held_blocks` of
     `num_blocks` of key-value memory; the index knows `cached_blocks`. `is_open`: its breaker is
-    open. `tokens_per_s` is what this gateway gets from it.
+    open. `tokens_per_s` is what this gateway gets from it. Of an engine with a host cache,
+    `hit_tokens` of prompts were found since its start, `loaded_tokens` of them on the host.
     """
 
     name: str
@@ -47,6 +48,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     tokens_per_s: float
     evicted_blocks: int = 0
     recomputed_tokens: int = 0
+    hit_tokens: int = 0
+    loaded_tokens: int = 0
 
 
 class ModelRow(msgspec.Struct, frozen=True):

@@ -196,6 +196,7 @@ def _worker_row(one: WorkerRow, marks: Marks) -> Row:
     memory = bar(_BAR, one.held_blocks / blocks, cached, marks)
     prefill = count(one.prefill_tokens_per_s) if one.prefill_tokens_per_s else NONE
     again = f", {count(one.recomputed_tokens)} again" if one.recomputed_tokens else ""
+    far = f", {percent(one.loaded_tokens, one.hit_tokens)} host" if one.loaded_tokens else ""
     return Row(
         (
             name,
@@ -203,7 +204,7 @@ def _worker_row(one: WorkerRow, marks: Marks) -> Row:
             plain(", ".join(one.models)),
             plain(one.device),
             (*sequences, Piece(f" {one.running}/{one.places}{waits}")),
-            (*memory, Piece(f" {percent(one.held_blocks, one.num_blocks)}{again}")),
+            (*memory, Piece(f" {percent(one.held_blocks, one.num_blocks)}{far}{again}")),
             plain(rate(one.tokens_per_s)),
             plain(duration(one.step_ms) if one.step_ms else NONE),
             plain(prefill),

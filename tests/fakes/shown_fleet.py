@@ -118,7 +118,7 @@ class ShownFleet:
             traces=self.traces,
             feed=self.feed,
             counters=Counters(),
-            spending=SimpleNamespace(figures=self._figures),
+            spending=SimpleNamespace(figures=self._figures, refuses_all=lambda _chain: False),
             conversing=SimpleNamespace(book=ConversationBook(), prefixes=lambda: ()),
             health=SimpleNamespace(open_names=lambda: {"deepseek": False, "openrouter": True}),
         )

@@ -90,7 +90,8 @@ function showWorker(node, one) {
   const held = share(one.held_blocks, one.num_blocks);
   const cached = Math.min(1, share(Math.max(one.held_blocks, one.cached_blocks), one.num_blocks));
   showLoad(memory.firstChild, held, cached, one.num_blocks ? percent(held) : NONE);
-  mark(memory.firstChild, "title", one.num_blocks ? `${one.held_blocks} of ${one.num_blocks} blocks held, ${one.cached_blocks} cached, ${count(one.kv_tokens)} tokens in all; ${one.evicted_blocks} evicted, ${count(one.recomputed_tokens)} tokens computed again` : "");
+  const found = one.hit_tokens ? `; of ${count(one.hit_tokens)} tokens found ${percent(share(one.loaded_tokens, one.hit_tokens))} came from the host` : "";
+  mark(memory.firstChild, "title", one.num_blocks ? `${one.held_blocks} of ${one.num_blocks} blocks held, ${one.cached_blocks} cached, ${count(one.kv_tokens)} tokens in all; ${one.evicted_blocks} evicted, ${count(one.recomputed_tokens)} tokens computed again${found}` : "");
   say(speed, isUp ? rate(one.tokens_per_s) : NONE);
   say(step, one.step_ms ? duration(one.step_ms) : NONE);
   say(prefill, one.prefill_tokens_per_s ? `${count(one.prefill_tokens_per_s)}/s` : NONE);

@@ -12,7 +12,7 @@ from gateway.dashboard.overview import MAX_REQUESTS, away_since
 from gateway.routing import QueuePosition, with_refusals
 from gateway.routing.worker_view import Worker
 from gateway.telemetry import AttemptTrace, EventFeed, FallbackOn, RequestTrace, WorkerLost
-from protocol.messages import Load, Progress
+from protocol.messages import CacheUse, Load, Progress
 from tests.fakes.asgi import model_view
 from tests.fakes.fleet import W1, W2, facts, hello
 
@@ -128,6 +128,15 @@ def test_a_worker_s_load_is_shown_beside_its_limits() -> None:
     assert (row.held_blocks, row.num_blocks, row.cached_blocks) == (300, 400, 77)
     assert (row.step_ms, row.prefill_tokens_per_s) == (12.35, 8123)
     assert row.tokens_per_s == 50.5
+
+
+def test_a_worker_s_hits_are_shown_by_tier() -> None:
+    """Without a host cache an engine does not count them."""
+    cache = CacheUse(4096, 2048, hit_tokens=900, loaded_tokens=300)
+    load = msgspec.structs.replace(LOAD, cache=cache)
+    for given, expected in ((load, (900, 300)), (LOAD, (0, 0)), (None, (0, 0))):
+        (row,) = overview_of(source(workers=[worker(load=given).view(0)])).workers
+        assert (row.hit_tokens, row.loaded_tokens) == expected
 
 
 def test_a_worker_that_starts_shows_how_far_it_is() -> None:

@@ -116,6 +116,16 @@ def test_tab_leads_to_one_part() -> None:
     assert text_of(80, 24, "log").count("\n") == 24
 
 
+def test_hits_on_the_host_are_a_share_of_all_that_was_found() -> None:
+    overview, *rest = data_of(2)
+    said = {"hit_tokens": 900, "loaded_tokens": 300}
+    workers = tuple(msgspec.structs.replace(one, **said) for one in overview.workers)
+    shown = msgspec.structs.replace(overview, workers=workers)
+    view = View(160, 40, "workers", keys=True)
+    assert "33% host" in as_plain(draw(shown, *rest, view)).replace(" %", "%")
+    assert " host" not in as_plain(draw(overview, *rest, view))
+
+
 def test_without_workers_it_says_so() -> None:
     assert "no worker has dialled in yet" in text_of(80, 24, workers=0)
 

@@ -170,7 +170,7 @@ def test_both_tiers_evict_in_one_order(expected: Expectation) -> None:
             for parent in chain[:-1]:
                 kept.stored_behind(parent)
             kept.keep(chain, chain, name, float(second))
-        for one in (tier, kept):
-            one.retain("b", "of b", expected)  # type: ignore[attr-defined]
-            one.retain("c", "of c", LATE)  # type: ignore[attr-defined]
+        for name, its in (("b", expected), ("c", LATE)):
+            assert tier.retain(name, name + "!", its)
+            assert kept.retain(name, name + "!", its)
         assert victims(tier, 8, now) == "".join(chr(kept.pop(now)[0]) for _ in range(8))

@@ -117,7 +117,7 @@ def test_tab_leads_to_one_part() -> None:
 
 
 def test_hits_on_the_host_are_a_share_of_all_that_was_found() -> None:
-    overview, *rest = data_of(2)
+    overview, *rest = data_of()
     said = {"hit_tokens": 900, "loaded_tokens": 300}
     workers = tuple(msgspec.structs.replace(one, **said) for one in overview.workers)
     shown = msgspec.structs.replace(overview, workers=workers)

@@ -140,12 +140,15 @@ def header(now: Overview, samples: Sequence[Sample], width: int, marks: Marks) -
 
 def _figures(now: Overview) -> Line:
     one = now.totals
+    found = sum([each.hit_tokens for each in now.workers])
+    loaded = sum([each.loaded_tokens for each in now.workers])
     queued = f", {one.queued} queued" if one.queued else ""
     failed = f", {one.failed} failed" if one.failed else ""
     figures = (
         ("open", f"{one.open}{queued}"),
         ("ended", f"{count(one.ended)}{failed}"),
         ("cache", percent(one.cached_tokens, one.prompt_tokens)),
+        *([("from host", percent(loaded, found))] if found else []),
         ("cloud", percent(one.by_cloud, one.ended)),
     )
     line: list[Piece] = []
@@ -196,7 +199,6 @@ def _worker_row(one: WorkerRow, marks: Marks) -> Row:
     memory = bar(_BAR, one.held_blocks / blocks, cached, marks)
     prefill = count(one.prefill_tokens_per_s) if one.prefill_tokens_per_s else NONE
     again = f", {count(one.recomputed_tokens)} again" if one.recomputed_tokens else ""
-    far = f", {percent(one.loaded_tokens, one.hit_tokens)} host" if one.loaded_tokens else ""
     return Row(
         (
             name,
@@ -204,7 +206,7 @@ def _worker_row(one: WorkerRow, marks: Marks) -> Row:
             plain(", ".join(one.models)),
             plain(one.device),
             (*sequences, Piece(f" {one.running}/{one.places}{waits}")),
-            (*memory, Piece(f" {percent(one.held_blocks, one.num_blocks)}{far}{again}")),
+            (*memory, Piece(f" {percent(one.held_blocks, one.num_blocks)}{again}")),
             plain(rate(one.tokens_per_s)),
             plain(duration(one.step_ms) if one.step_ms else NONE),
             plain(prefill),

@@ -122,8 +122,8 @@ def test_hits_on_the_host_are_a_share_of_all_that_was_found() -> None:
     workers = tuple(msgspec.structs.replace(one, **said) for one in overview.workers)
     shown = msgspec.structs.replace(overview, workers=workers)
     view = View(160, 40, "workers", keys=True)
-    assert "33% host" in as_plain(draw(shown, *rest, view)).replace(" %", "%")
-    assert " host" not in as_plain(draw(overview, *rest, view))
+    assert "from host 33 %" in as_plain(draw(shown, *rest, view))
+    assert "from host" not in as_plain(draw(overview, *rest, view))
 
 
 def test_without_workers_it_says_so() -> None:

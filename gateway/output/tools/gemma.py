@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from gateway.output.tags import TagScan
 from gateway.output.tools.grammar import (
+    MAX_DEPTH,
     MAX_NAME,
     CallSink,
     NotACall,
@@ -83,14 +84,14 @@ def _key(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
     )
 
 
-def _value(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
+def _value(first: str, tags: GemmaTags, depth: int = 0) -> Read[tuple[str, str]]:
     """JSON of a value, and the character behind it that is not white space."""
     if first == "<":
         yield from literal(tags.escape, 1)
         text, char = yield from _text(tags.escape)
         return quote(text), char
     if first in "{[":
-        return (yield from _nested(first, tags))
+        return (yield from _nested(first, tags, depth + 1))
     text, char = first, (yield)
     while char not in ",}]":
         text += char
@@ -98,7 +99,9 @@ def _value(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
     return any_json(text.strip()), char
 
 
-def _nested(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
+def _nested(first: str, tags: GemmaTags, depth: int) -> Read[tuple[str, str]]:
+    if depth > MAX_DEPTH:
+        raise NotACall
     parts: list[str] = []
     end = {"{": "}", "[": "]"}[first]
     char = yield from skip_space()
@@ -106,7 +109,7 @@ def _nested(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
         key = ""
         if first == "{":
             key, char = yield from _key(char, tags)
-        value, char = yield from _value(char, tags)
+        value, char = yield from _value(char, tags, depth)
         parts.append(f"{quote(key)}: {value}" if first == "{" else value)
         if char not in (",", end):
             raise NotACall

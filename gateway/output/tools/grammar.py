@@ -15,6 +15,10 @@ _T = TypeVar("_T")
 Read = Generator[None, str, _T]
 
 MAX_NAME: Final = 256
+MAX_DEPTH: Final = 64
+"""Deeper objects and lists are no arguments where a grammar reads each by a reader of its own:
+every character passes all of them, and Python's stack has 1,000 frames.
+"""
 _NOT_IN_NAMES: Final = frozenset("<>{}[]\"'\\`,;=| \t\r\n")
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from gateway.output.tools.arguments_writer import ArgumentsWriter
 from gateway.output.tools.call_object import read_array, read_objects
 from gateway.output.tools.grammar import (
+    MAX_DEPTH,
     MAX_NAME,
     CallSink,
     NotACall,
@@ -125,15 +126,20 @@ def _text_before_prefix() -> Read[str]:
     return text
 
 
-def _nested(schema: object, parent: str) -> Read[str]:
+def _nested(schema: object, parent: str, depth: int = 0) -> Read[str]:
     """JSON of a value whose first prefix was read, through the end tag of its parent."""
+    if depth > MAX_DEPTH:
+        raise NotACall
     parts: list[str] = []
     is_list = False
     while (key := (yield from _key())) != f"/{parent}":
         is_list = key == _ITEM
         inner = _schema_in(schema, key)
         begun = yield from _text_before_prefix()
-        value = (yield from _leaf(inner, key, begun)) if begun else (yield from _nested(inner, key))
+        if begun:
+            value = yield from _leaf(inner, key, begun)
+        else:
+            value = yield from _nested(inner, key, depth + 1)
         parts.append(value if is_list else f"{quote(key)}: {value}")
         yield from _prefix((yield from skip_space()))
     if not parts:

@@ -12,6 +12,7 @@ from typing import Final
 from gateway.output.tools.arguments_writer import ArgumentsWriter
 from gateway.output.tools.call_object import read_array
 from gateway.output.tools.grammar import (
+    MAX_DEPTH,
     MAX_NAME,
     CallSink,
     NotACall,
@@ -98,13 +99,13 @@ def _key(first: str) -> Read[str]:
     return key.strip()
 
 
-def _value(first: str) -> Read[tuple[str, str]]:
+def _value(first: str, depth: int = 0) -> Read[tuple[str, str]]:
     """JSON of a value, and the character behind it that is not white space."""
     if first in _QUOTES:
         text, char = yield from _string(first)
         return quote(text), char
     if first in _CLOSERS:
-        return (yield from _container(first))
+        return (yield from _container(first, depth + 1))
     text, char = first, (yield)
     while char not in _FOLLOWS and not char.isspace():
         text += char
@@ -112,17 +113,19 @@ def _value(first: str) -> Read[tuple[str, str]]:
     return any_json(text), (yield from skip_space()) if char.isspace() else char
 
 
-def _container(opener: str) -> Read[tuple[str, str]]:
+def _container(opener: str, depth: int) -> Read[tuple[str, str]]:
+    if depth > MAX_DEPTH:
+        raise NotACall
     parts: list[str] = []
     closer = _CLOSERS[opener]
     char = yield from skip_space()
     while char != closer:
-        value, char = yield from _value(char)
+        value, char = yield from _value(char, depth)
         if opener == "{":
             if char != ":":
                 raise NotACall
             key = value if value.startswith('"') else quote(value)
-            value, char = yield from _value((yield from skip_space()))
+            value, char = yield from _value((yield from skip_space()), depth)
             value = f"{key}: {value}"
         parts.append(value)
         if char not in (",", closer):

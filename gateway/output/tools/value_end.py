@@ -15,7 +15,7 @@ closing tag, and what may come next.
 """
 
 NAME: Final = ""
-"""In the place of a tag, the name of a function."""
+"""In the place of a tag, the name of a function; another tag follows it."""
 
 
 class Example(NamedTuple):
@@ -32,6 +32,66 @@ _MAX_SPACE: Final = 256
 """More white space than a format ever writes between two tags is text of the value."""
 
 
+class _Begun:
+    """What may become a path: how far the text from `start` on has come in `paths`, which are the
+    same so far. It takes one character at a time, so that the work per character is bounded however
+    much is held.
+    """
+
+    __slots__ = ("_num_read", "_num_space", "num_tags", "paths", "start")
+
+    def __init__(self, start: int, paths: Sequence[Path], num_tags: int, num_read: int = 0) -> None:
+        self.start = start
+        self.paths = paths
+        self.num_tags = num_tags
+        self._num_read = num_read
+        self._num_space = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.num_tags == len(self.paths[0])
+
+    @property
+    def is_between(self) -> bool:
+        """Whether nothing of the next tag was read."""
+        return not self._num_read
+
+    def take(self, char: str) -> "list[_Begun]":
+        """What it is with one more character: of tags where one begins the other, both."""
+        at = self.num_tags
+        if at and not self._num_read and char.isspace():
+            self._num_space += 1
+            return [self] if self._num_space <= _MAX_SPACE else []
+        if self.paths[0][at] == NAME:
+            return self._take_in_name(char)
+        read = self._num_read
+        paths = [path for path in self.paths if path[at][read : read + 1] == char]
+        read += 1
+        ended = [path for path in paths if len(path[at]) == read]
+        begun = self._behind(ended) if ended else []
+        if len(ended) < len(paths):
+            self.paths = [path for path in paths if len(path[at]) > read] if ended else paths
+            self._num_read = read
+            begun.append(self)
+        return begun
+
+    def _take_in_name(self, char: str) -> "list[_Begun]":
+        if char not in _NOT_IN_NAMES:
+            self._num_read += 1
+            return [self] if self._num_read <= _MAX_NAME else []
+        if not self._num_read:
+            return []
+        return [one for behind in self._behind(self.paths) for one in behind.take(char)]
+
+    def _behind(self, ended: Sequence[Path]) -> "list[_Begun]":
+        """Behind the next tag, the last one read; a path that it ends comes first."""
+        at = self.num_tags + 1
+        whole = [path for path in ended if len(path) == at]
+        named = [path for path in ended if path[at : at + 1] == (NAME,)]
+        tagged = [path for path in ended if len(path) > at and path[at] != NAME]
+        return [_Begun(self.start, paths, at) for paths in (whole, named, tagged) if paths]
+
+
 class ValueEnd:
     """Separates a value from the first of `paths` behind it, one character at a time.
 
@@ -44,6 +104,8 @@ class ValueEnd:
         self._paths = paths
         self.first = frozenset(path[0][0] for path in paths)
         self._held = ""
+        self._num_before = 0  # characters before what is held
+        self._begun: list[_Begun] = []
         self.found: Path = ()
         self._example = example
         self._opening: tuple[Path, ...] = ()
@@ -67,11 +129,11 @@ class ValueEnd:
         if self._is_behind:  # the example was only begun, or it was none
             return self._may_end
         return not self._depth and any(
-            (num_tags := _num_tags(self._held, path)) > 0
-            and (
-                path[num_tags].startswith(_END) or self._held.rstrip().endswith(path[num_tags - 1])
-            )
-            for path in self._paths
+            one.is_between or path[one.num_tags].startswith(_END)
+            for one in self._begun
+            if one.num_tags and one.start == self._num_before
+            for path in one.paths
+            if path not in self._opening
         )
 
     def feed(self, char: str) -> str:
@@ -87,25 +149,26 @@ class ValueEnd:
             self._held, self._is_behind, self._had_example = "", False, True
             return text + "".join(map(self.feed, rest))
         held = self._held + char
-        for start in range(len(held)):
-            rest = held[start:]
+        begun = [after for one in self._begun for after in one.take(char)]
+        if char in self.first:
             paths = self._in_example if self._depth else (*self._paths, *self._opening)
-            tags = [(_num_tags(rest, path), path) for path in paths]
-            whole = next((path for num_tags, path in tags if num_tags == len(path)), None)
-            if whole is not None:
-                return held[:start] + self._take(rest, whole)
-            if any(num_tags >= 0 for num_tags, _ in tags):
-                self._held = rest
-                return held[:start]
-        self._held = ""
-        return held
+            start = self._num_before + len(held) - 1
+            begun += _Begun(start, paths, 0).take(char)
+        first = begun[0].start if begun else self._num_before + len(held)
+        text = held[: first - self._num_before]
+        self._held, self._num_before = held[len(text) :], first
+        for one in begun:
+            if one.is_whole and one.start == first:
+                return text + self._take(self._held, one.paths[0])
+        self._begun = [one for one in begun if not one.is_whole]
+        return text
 
     def _take(self, text: str, path: Path) -> str:
         """Take `text`, which is a whole path; returns what of it is text of the value. Behind the
         end of an example it is held until it is known whether the value goes on: where the output
         ends there, the value had ended, and the example never did.
         """
-        self._held = ""
+        self._held, self._begun = "", []
         example = self._example
         if example is not None and path == example.opening:
             if not self._depth:  # behind an example, an end may be that of the call behind it
@@ -124,28 +187,3 @@ class ValueEnd:
             return text
         self._held, self._is_behind = text, True
         return ""
-
-
-def _num_tags(text: str, path: Path) -> int:
-    """How many tags of the path are whole in `text`, which is all of it or its beginning; else
-    -1.
-    """
-    at = 0
-    for num_tags, tag in enumerate(path):
-        if num_tags:
-            start = at
-            while at < len(text) and text[at].isspace():
-                at += 1
-            if at - start > _MAX_SPACE:
-                return -1
-        if tag == NAME:
-            start = at
-            while at < len(text) and text[at] not in _NOT_IN_NAMES:
-                at += 1
-            if at - start > _MAX_NAME or (at < len(text) and at == start):
-                return -1
-            continue
-        if not text.startswith(tag, at):
-            return num_tags if tag.startswith(text[at:]) else -1
-        at += len(tag)
-    return len(path) if at == len(text) else -1

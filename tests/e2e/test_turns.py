@@ -5,6 +5,7 @@ Nothing here looks at a clock: how long changes take is for the policy's own tes
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -15,7 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.herma_process import HermaProcess, herma_up
+from tests.fakes.herma_process import (
+    HermaProcess,
+    herma_up,
+    wait_until,
+)
 from tests.fakes.turning_card import TurningCard
 
 CONFIG = """
@@ -139,3 +144,55 @@ def test_sleep_and_wake_by_hand(herma: HermaProcess, tmp_path: Path) -> None:
     woken = worker(herma, tmp_path, "wake", "a")
     assert (woken.returncode, "a is ready" in woken.stdout) == (0, True), woken
     assert states(herma)["alpha"] == "ready"
+
+
+def test_a_card_taken_by_others(herma: HermaProcess, tmp_path: Path, card: TurningCard) -> None:
+    """The request waits until the memory is there again; one event says what is missing."""
+    first = ask(herma, "alpha")
+    assert worker(herma, tmp_path, "sleep", "a").returncode == 0
+    card.take(30_000)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(ask, herma, "alpha")
+        wait_until(lambda: told(herma, '"sleep trouble"'), "the trouble")
+        shown = worker(herma, tmp_path, "status", "a").stdout
+        assert "58.6 GiB" in shown
+        assert not herma.pids("herma engine a")
+        assert not waits.done()
+        card.take(0)
+        assert waits.result() == first
+    assert told(herma, '"sleep trouble"') == 1
+    assert not told(herma, "engine fault")
+
+
+def test_a_wake_that_fails(herma: HermaProcess, tmp_path: Path) -> None:
+    """The engine dies on its way up: a fault as at any start, and the request gets its answer."""
+    first = {name: ask(herma, name) for name in ("alpha", "beta")}
+    assert worker(herma, tmp_path, "sleep", "a").returncode == 0
+    faults = told(herma, '"engine fault"')
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(ask, herma, "alpha")
+        os.kill(herma.wait_pid("herma engine a"), signal.SIGKILL)
+        assert waits.result() == first["alpha"]
+    assert told(herma, '"engine fault"') == faults + 1
+    assert ask(herma, "beta") == first["beta"]
+    assert engines(herma) == {"b": 1}
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_supervisor_that_dies_while_its_worker_sleeps(
+    herma: HermaProcess, tmp_path: Path, name: str
+) -> None:
+    """Its successor begins asleep with what was measured, whoever decides for the card."""
+    model = {"a": "alpha", "b": "beta"}
+    other = "ba"["ab".index(name)]
+    first = {one: ask(herma, model[one]) for one in (name, other)}
+    assert engines(herma) == {other: 1}
+    old = herma.wait_pid(f"herma worker {name}")
+    os.kill(old, signal.SIGKILL)
+    herma.wait_pid(f"herma worker {name}", other_than=old)
+    wait_until(lambda: states(herma)[model[name]] == "asleep", f"{name} asleep again")
+    assert engines(herma) == {other: 1}
+    assert "takes" in worker(herma, tmp_path, "status", name).stdout
+    for one in (other, name):
+        assert ask(herma, model[one]) == first[one]
+        assert engines(herma) == {one: 1}

@@ -127,6 +127,8 @@ class EngineSupervisor:
     async def run(self, relay: FrameRelay) -> None:
         """Start the engine, and start it again after each death."""
         self._relay = relay
+        if self.sleeper is not None:
+            self.sleeper.join(relay)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             with suppress(ConfigError):  # the first start reports it
@@ -138,7 +140,7 @@ class EngineSupervisor:
             await self._take_config()
             nursery.start_soon(self._sweep_and_measure)
             if self.sleeper is not None:
-                nursery.start_soon(self.sleeper.run, relay)
+                nursery.start_soon(self.sleeper.run)
             while self.lifecycle.state is not State.LEAVING:
                 self._wake = trio.Event()
                 if self.sleeper is not None and self.lifecycle.state is State.ASLEEP:

@@ -1,11 +1,10 @@
 """Puts one worker's engine to sleep and wakes it, as the table of its device orders.
 
 Owns the steps of both and their measurement. An engine sleeps by the end of its process; the next
-turn starts another. `sleep_ways.py` is the seam for ways that keep the process. Must not know who
-has the next turn, nor how a start is watched.
+turn starts another. Must not know who has the next turn, nor how a start is watched.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, final
 
 import trio
@@ -15,7 +14,6 @@ from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.lifecycle import Event, Lifecycle, State
 from workers.supervisor.log import Log
-from workers.supervisor.sleep_ways import CannotSleepError, Way
 from workers.supervisor.turn_taker import TurnTaker
 from workers.turns import Change, bytes_in_words
 
@@ -33,15 +31,11 @@ SLACK: Final = 0.02
 class Sleeper:
     """The sleep of one worker's engines, one after another. `life` is the running one."""
 
-    def __init__(
-        self, turns: TurnTaker, lifecycle: Lifecycle, log: Log, ways: Sequence[Way] = ()
-    ) -> None:
+    def __init__(self, turns: TurnTaker, lifecycle: Lifecycle, log: Log) -> None:
         self.turns = turns
         self.life: EngineLife | None = None
         self._lifecycle = lifecycle
         self._log = log
-        self._ways = ways
-        self._way: Way | None = None
         self._relay: FrameRelay | None = None
         self._nursery: trio.Nursery | None = None
         self._turn = trio.Event()
@@ -51,9 +45,15 @@ class Sleeper:
         turns.on_news = self.tell
         lifecycle.on_change = self._changed
 
-    async def run(self, relay: FrameRelay) -> None:
-        """Take part in the turns of the device until cancelled."""
+    def join(self, relay: FrameRelay) -> None:
+        """Say that the worker takes turns before a gateway can register it: otherwise it would
+        hear of no demand, and never wake.
+        """
         self._relay = relay
+        self.tell()
+
+    async def run(self) -> None:
+        """Take part in the turns of the device until cancelled, after `join`."""
         await trio.to_thread.run_sync(self.turns.load)
         self.turns.note()
         self.tell()
@@ -67,13 +67,8 @@ class Sleeper:
         state, life = self._lifecycle.state, self.life
         if change == "wake" and state is State.ASLEEP:
             self._began_at = trio.current_time()
-            if life is None or life.ended.is_set():
-                self.turns.is_rising = True
-                self._turn.set()
-            else:
-                assert self._nursery is not None
-                self._lifecycle.on(Event.WAKE)
-                self._nursery.start_soon(self._wake, life)
+            self.turns.is_rising = True
+            self._turn.set()
         elif change == "sleep" and state is State.READY and life is not None:
             assert self._nursery is not None
             self._lifecycle.on(Event.SLEEP)
@@ -90,7 +85,8 @@ class Sleeper:
     async def wait_turn(self) -> None:
         """Without a process: wait for the turn, and for room on the device."""
         while self._lifecycle.state is State.ASLEEP:
-            self._turn = trio.Event()
+            if not self.turns.is_rising:  # else the order came before this wait
+                self._turn = trio.Event()
             self.turns.note()
             await self._turn.wait()
             has_room = await self._has_room()
@@ -123,7 +119,6 @@ class Sleeper:
 
     async def has_slept(self) -> None:
         """The process has ended, and its memory is free."""
-        self._way = None
         facts: dict[str, int | float | str] = {"asleep_bytes": 0}
         if self._began_at:
             facts |= {"sleep_s": trio.current_time() - self._began_at, "way": RESTART}
@@ -138,17 +133,6 @@ class Sleeper:
         self._log.info("falls asleep: its turn is over")
         self._began_at = trio.current_time()
         await life.leave()
-
-    async def _wake(self, life: EngineLife) -> None:
-        way = self._way
-        assert way is not None
-        try:
-            await way.wake(life)
-        except CannotSleepError as error:
-            life.process.kill(f"it did not wake: {error}")
-            return
-        if self.life is life and self._lifecycle.state is State.WAKING:
-            self._lifecycle.on(Event.PROVEN)
 
     async def _has_room(self) -> bool:
         """Whether the memory that the engine took is free. What took it is not ours: the table has

@@ -8,7 +8,7 @@ import argparse
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from config import (
     profiles,
 )
 from herma.doctor import Host, this_host
+from herma.formats_table import formats_table
 from herma.preflight import known_model
 from protocol.errors import ConfigError
 from workers.engine.drafting.demand import draft_demand
@@ -60,6 +61,13 @@ _WIDTH: Final = 80
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table. Returns 1 if nothing fits, else 0. Raises `ConfigError`."""
+    if arguments.formats:
+        if arguments.model is not None:
+            raise ConfigError("--formats is about all models: leave MODEL out")
+        print("\n".join(_narrow(formats_table())))
+        return 0
+    if arguments.model is None:
+        raise ConfigError("name a MODEL, or ask for --formats")
     name, _ = known_model(arguments.model)
     directory = _directory(name, local_dir)
     is_here = local_dir(name) is not None and not name.startswith(DUMMY_PREFIX)
@@ -83,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if fits else 1
 
 
-def _narrow(lines: Sequence[str]) -> Iterator[str]:
+def _narrow(lines: Iterable[str]) -> Iterator[str]:
     """Lines of a terminal's usual width; what goes on is under the text that it belongs to."""
     for line in lines:
         value = line.partition("  ")[2].lstrip()

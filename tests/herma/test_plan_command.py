@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from config import SpeculationConfig, find_mistakes
 from herma.cli import main
+from herma.formats_table import ASKED
 from herma.plan_command import Card, this_card
 from tests.fakes.int4_files import FORMATS, SHAPE, drawn, stored
 from tests.fakes.model_hub import model_hub
@@ -34,8 +35,10 @@ from tests.herma.doctor.machine import Machine
 from workers.engine.drafting.demand import draft_demand
 from workers.engine.drafting.description import read_drafter
 from workers.engine.load.kept_modules import read_kept
+from workers.engine.load.quantize import Stored, format_of
 from workers.engine.memory.forecast import Choice, forecast, kv_token_bytes, weights_bytes
-from workers.engine.models.model_config import read_model_config
+from workers.engine.models.families import TYPE_FORMATS
+from workers.engine.models.model_config import LACKING, read_model_config
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.engine.models.vocabulary import VocabularyForm
 from workers.model_dir import dummy_dir
@@ -385,3 +388,51 @@ def test_two_cards_hold_a_share_each(capsys: pytest.CaptureFixture[str]) -> None
     assert "head 1.18 GiB of them; embedding 2.37 GiB of them keys" in shown
     assert main([*asked, "--speculation", "auto"]) == 2
     assert "--cards has neither" in capsys.readouterr().err
+
+
+def test_formats_are_those_that_load_and_what_is_in_the_way_of_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every format once, with the families that are read in it; refusals are those of a start."""
+    status, out, _ = _printed(capsys, "--formats")
+    assert status == 0
+    text = " ".join(out.split())
+    for each in Stored:
+        assert text.count(f" {each.bits} {each}: ") == 1
+    assert "e5m2: quantised weights of this kind (fp8, e5m2) are" in text
+    assert "of this kind (fp8, a scale by block [64, 64]) are" in text
+    assert f" {Stored.DENSE}: all families (" in text
+    assert all(name in text for name in TYPE_FORMATS)
+    assert f"{Stored.MXFP4}: gpt_oss " in text
+    assert f"{Stored.FP8_TENSORS}: all but gpt_oss " in text
+    for name, stated in ASKED:
+        assert isinstance(format_of(stated), str), name
+        assert f" {name}: " in text
+    assert "AWQ gemv: its quantization_config asks for AWQ's version gemv; gemm is" in text
+    assert all(f"{name}: {lacking}" in text for name, lacking in LACKING.items())
+
+
+def test_formats_and_a_model_are_two_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    """One of them must be asked."""
+    for arguments, words in (((), "--formats"), (("herma-tiny", "--formats"), "leave MODEL out")):
+        status, out, error = _printed(capsys, *arguments)
+        assert (status, out) == (2, "")
+        assert words in error
+
+
+@pytest.mark.parametrize(
+    ("model", "stated"),
+    [
+        ("dummy:gpt-oss-20b", {"quant_method": "fp8", "weight_block_size": [128, 128]}),
+        ("dummy:qwen3-8b", {"quant_method": "mxfp4"}),
+    ],
+)
+def test_a_form_that_a_family_is_not_read_in_is_refused(
+    model: str, stated: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the table says."""
+    raw = json.loads((dummy_dir(model) / "config.json").read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"quantization_config": stated}))
+    status, _, error = _printed(capsys, str(tmp_path))
+    assert status == 2
+    assert f"is not read as {format_of(stated)}: take a checkpoint" in error

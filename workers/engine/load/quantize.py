@@ -18,7 +18,13 @@ _PACKED_BITS: Final = (4, 8)
 _SIDE_FILES: Final = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Of AutoGPTQ, AutoAWQ and ModelOpt in older versions."""
 
-_KIND_KEYS: Final = ("quant_method", "quant_algo", "format", "packing_format", "data_type")
+_READ: Final = (
+    "take 4 bits by AWQ, GPTQ or compressed-tensors (pack-quantized), e4m3 weights with scales by "
+    f"{BLOCK} x {BLOCK} block or by tensor (quant_method fp8, compressed-tensors) or by channel "
+    "(compressed-tensors) and dynamic activations, or the bf16 model with quantization = 'fp8' "
+    "or 'int4'"
+)
+_KIND_KEYS: Final = ("quant_method", "quant_algo", "fmt", "format", "packing_format", "data_type")
 _MLX_KEYS: Final = {"group_size", "bits", "mode"}
 
 
@@ -35,6 +41,11 @@ class Stored(StrEnum):
     INT4_GPTQ_V2 = "int4 as GPTQ v2"
     INT4_PACKED = "int4 as compressed-tensors"
     MXFP4 = "experts in MXFP4"
+
+    @property
+    def bits(self) -> int:
+        """Of a number of the products' matrices, without its scales."""
+        return 16 if self is Stored.DENSE else 8 if self.is_fp8 else 4
 
     @property
     def is_fp8(self) -> bool:
@@ -70,6 +81,14 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
     if not stated:
         _check_unsaid(path)
         return Stored.DENSE
+    found = format_of(stated)
+    if isinstance(found, Stored):
+        return found
+    raise ConfigError(f"{path}: {found}")
+
+
+def format_of(stated: Any) -> Stored | str:  # noqa: ANN401 - JSON
+    """The format that a `quantization_config` states, or what is in the way of reading it."""
     if isinstance(stated, dict):
         if stated.get("quant_method") == "mxfp4":
             return Stored.MXFP4
@@ -82,16 +101,9 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
         if _is_compressed_fp8(stated, {"strategy": "block", "block_structure": [BLOCK, BLOCK]}):
             return Stored.FP8_BLOCKS_PACKED
         if (found := _int4(stated)) is not None:
-            if (fault := int4_fault(stated)) is not None:
-                raise ConfigError(f"{path}: its quantization_config asks for {fault}")
-            return found
-    raise ConfigError(
-        f"{path}: quantised weights of this kind ({_kind(stated)}) are not supported: take 4 bits "
-        "by AWQ, GPTQ or compressed-tensors (pack-quantized), e4m3 weights with scales by "
-        f"{BLOCK} x {BLOCK} block or by tensor (quant_method fp8, compressed-tensors) or by "
-        "channel (compressed-tensors) and dynamic activations, or the bf16 model with "
-        "quantization = 'fp8' or 'int4'"
-    )
+            fault = int4_fault(stated)
+            return found if fault is None else f"its quantization_config asks for {fault}"
+    return f"quantised weights of this kind ({_kind(stated)}) are not supported: {_READ}"
 
 
 def _check_unsaid(path: Path) -> None:
@@ -112,6 +124,8 @@ def _kind(stated: Any) -> str:  # noqa: ANN401 - JSON
     if not stated.get("quant_method"):
         return "MLX" if stated.keys() <= _MLX_KEYS else "no quant_method is named"
     words = [stated.get(key) for key in _KIND_KEYS]
+    if block := stated.get("weight_block_size"):
+        words.append(f"a scale by block {block}")
     if stated.get("kv_cache_scheme"):
         words.append("keys and values in 8 bits with scales")
     groups = stated.get("config_groups")

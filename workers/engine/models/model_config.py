@@ -9,12 +9,12 @@ from typing import Final
 from protocol.errors import ConfigError
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.description import ModelConfig
-from workers.engine.models.families import ARCHITECTURES, MODEL_TYPES
+from workers.engine.models.families import ARCHITECTURES, MODEL_TYPES, TYPE_FORMATS
 from workers.model_dir import CONFIG_NAME, read_json
 
-__all__ = ["ModelConfig", "read_model_config"]
+__all__ = ["LACKING", "ModelConfig", "read_model_config"]
 
-_LACKING: Final = {
+LACKING: Final = {
     "deepseek_v32": "DeepSeek-V3.2 chooses keys by an index",
     "deepseek_v4": "DeepSeek-V4 compresses its keys and chooses them by an index",
     "glm_moe_dsa": "GLM-5 chooses keys by an index",
@@ -37,12 +37,19 @@ def read_model_config(model_dir: Path) -> ModelConfig:
         raise ConfigError(f"{path}: architectures is {architectures!r}, not a list of names")
     model_type = raw.get("model_type")
     describe = MODEL_TYPES.get(str(model_type))
-    if (lacking := _LACKING.get(str(model_type))) is not None:
+    if (lacking := LACKING.get(str(model_type))) is not None:
         raise ConfigError(f"{path}: {lacking}, which is not supported: {_ELSEWHERE}")
     unknown = [name for name in architectures if name not in ARCHITECTURES]
     if describe is None or unknown:
         raise ConfigError(f"{path}: {_unknown(unknown, model_type, is_known=describe is not None)}")
-    return describe(ConfigFile(path, raw))
+    config = describe(ConfigFile(path, raw))
+    formats = TYPE_FORMATS[str(model_type)]
+    if config.stored not in formats:
+        raise ConfigError(
+            f"{path}: {config.family} is not read as {config.stored}: take a checkpoint of one of "
+            f"the forms {', '.join(formats)}, or {_ELSEWHERE}"
+        )
+    return config
 
 
 def _unknown(architectures: list[object], model_type: object, *, is_known: bool) -> str:

@@ -1,12 +1,14 @@
 """The families of models that run, a file each: what their config.json says, as a description.
 
 Owns the list. `describe` of a family reads a config.json of one of its `MODEL_TYPES` and raises
-`ConfigError` for what it asks for and we lack.
+`ConfigError` for what it asks for and we lack. `FORMATS` of a family are those that it is read in,
+where they are others than `FORMATS` here.
 """
 
 from collections.abc import Callable
 from typing import Final
 
+from workers.engine.load.quantize import Stored
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.description import ModelConfig
 from workers.engine.models.families import (
@@ -21,7 +23,7 @@ from workers.engine.models.families import (
     qwen3_moe,
 )
 
-__all__ = ["ARCHITECTURES", "FAMILIES", "MODEL_TYPES"]
+__all__ = ["ARCHITECTURES", "FAMILIES", "FORMATS", "MODEL_TYPES", "TYPE_FORMATS"]
 
 FAMILIES: Final = (qwen, qwen3_moe, llama, gemma3, gemma4, phi3, qwen3_5, gpt_oss, deepseek)
 
@@ -30,3 +32,12 @@ MODEL_TYPES: Final[dict[str, Callable[[ConfigFile], ModelConfig]]] = {
 }
 
 ARCHITECTURES: Final = tuple([name for family in FAMILIES for name in family.ARCHITECTURES])
+
+FORMATS: Final = tuple([stored for stored in Stored if stored is not Stored.MXFP4])
+"""In which a family is read that names none of its own."""
+
+TYPE_FORMATS: Final[dict[str, tuple[Stored, ...]]] = {
+    model_type: getattr(family, "FORMATS", FORMATS)
+    for family in FAMILIES
+    for model_type in family.MODEL_TYPES
+}

@@ -7,6 +7,7 @@ Owns what its config.json says. Must not know tensors.
 from typing import Final
 
 from kernels.experts import Activation
+from workers.engine.load.quantize import Stored
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, layer_windows
 from workers.engine.models.description import Layer, ModelConfig, Names
@@ -15,6 +16,8 @@ from workers.engine.models.rope import read_rope
 
 MODEL_TYPES: Final = ("gpt_oss",)
 ARCHITECTURES: Final = ("GptOssForCausalLM",)
+FORMATS: Final = (Stored.DENSE, Stored.MXFP4)
+"""Gates and ups alternate in all experts' one tensor, which is read in no other form."""
 
 _NAMES: Final = Names(router="mlp.router", alternate=True)
 

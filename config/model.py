@@ -808,7 +808,7 @@ class WorkerConfig(_Table, frozen=True):
             )
         if self.tensor_parallel == 1:
             return
-        for key in ("speculation", "embedding"):
+        for key in ("speculation", "embedding", "cache", "host_bytes"):
             if getattr(self, key) != _NATIVE_KEYS[key]:
                 raise ValueError(f"`{key}` is for one card: remove it, or `tensor_parallel`")
 

@@ -77,6 +77,17 @@ def test_auto_drafts_by_what_comes_with_the_model() -> None:
         assert worker.drafting == SpeculationConfig(drafter)
 
 
+@pytest.mark.parametrize(
+    "key",
+    ['speculation = "auto"', 'embedding = "host"', "host_bytes = 1", 'cache = { host = "1GiB" }'],
+)
+def test_what_one_card_has_is_refused_beside_tensor_parallel(key: str) -> None:
+    text = f'[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/m"\n{key}\n'
+    parse_config(text, "x")
+    with pytest.raises(ConfigError, match="is for one card"):
+        parse_config(f"{text}tensor_parallel = 2\n", "x")
+
+
 def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:
     """With one model in the file, `serves` may be left out."""
     config = parse_config('[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/m"', "x")

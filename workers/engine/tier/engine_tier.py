@@ -53,8 +53,7 @@ class Memories(NamedTuple):
 @final
 class EngineTier:
     """The tier over `memories` in a region of `layout` behind the descriptor `fd` (None: one of the
-    engine's own, which ends with it). `swaps`: preempted sequences go there too; without
-    `keeps_prefixes` they alone. Raises `OSError`.
+    engine's own, which ends with it). `swaps`: preempted sequences go there too. Raises `OSError`.
     """
 
     def __init__(
@@ -63,8 +62,6 @@ class EngineTier:
         layout: Layout,
         fd: int | None,
         device: torch.device,
-        *,
-        keeps_prefixes: bool = True,
     ) -> None:
         words, is_card = memories.words, device.type == "cuda"
         self.swaps = False
@@ -75,9 +72,7 @@ class EngineTier:
             CardCopies(self.region, words, device) if is_card else HostCopies(self.region, words)
         )
         rows = staging_rows(words.page_bytes) if is_card else _ON_HOST
-        self.room = TierRoom(
-            layout.num_pages, words.state_pages, rows, layout.page_bytes, keeps_prefixes
-        )
+        self.room = TierRoom(layout.num_pages, words.state_pages, rows, layout.page_bytes)
         self._index = Index(self.region.index, layout)
 
     def __repr__(self) -> str:

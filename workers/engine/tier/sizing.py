@@ -68,9 +68,7 @@ def open_tier(config: WorkerConfig, runner: Runner, fd: int | None, report: Repo
         )
     report("memory", 1.0, f"{layout.num_bytes} bytes of the host for prefixes")
     try:
-        # A copy of one rank's share of a prefix is no use without those of the others.
-        keeps = config.tensor_parallel == 1
-        runner.attach(EngineTier(memories, layout, fd, device, keeps_prefixes=keeps))
+        runner.attach(EngineTier(memories, layout, fd, device))
     except OSError as error:
         raise ConfigError(
             f"cache.host needs {layout.num_bytes} bytes, but the host gives no such memory "

@@ -37,14 +37,13 @@ _MAX_STORES: Final = 2
 class TierRoom(NamedTuple):
     """What the host has: `num_pages` pages; a block of keys and values takes one, a recurrent state
     `state_pages` (0: the model has none). A transfer copies at most `transfer_pages` pages, or one
-    state. `page_bytes` is for counters. Without `keeps_prefixes` only swapped sequences go there.
+    state. `page_bytes` is for counters.
     """
 
     num_pages: int
     state_pages: int = 0
     transfer_pages: int = 16
     page_bytes: int = 0
-    keeps_prefixes: bool = True
 
 
 class TierCounts(NamedTuple):
@@ -189,7 +188,7 @@ class HostTier:
     def settled(self, digest: BlockDigest) -> None:
         """A saved state turned out to be final."""
         name = Name(Kind.STATE, digest)
-        if name in self._card and self.pool.get(name) is None and self.room.keeps_prefixes:
+        if name in self._card and self.pool.get(name) is None:
             self._to_store[name] = None
 
     def left(self, kind: Kind, digest: BlockDigest) -> bool:
@@ -240,7 +239,7 @@ class HostTier:
             entry.follow(Event.COMPUTED)
             return
         self.changed(name, True)
-        if stores and self.room.keeps_prefixes:
+        if stores:
             self._to_store[name] = None
 
     # What a prompt finds.

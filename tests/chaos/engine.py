@@ -80,6 +80,7 @@ class TroubledRunner:
     def __init__(self, inner: Any, orders: OrderBook, channels: Sequence[Any]) -> None:
         self.facts, self.eos_ids, self.model_dir = inner.facts, inner.eos_ids, inner.model_dir
         self.lookahead, self.device_use = inner.lookahead, inner.device_use
+        self.tier = inner.tier
         self._inner = inner
         self._orders = orders
         self._channels = channels

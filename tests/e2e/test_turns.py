@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -98,19 +99,25 @@ def card(tmp_path: Path) -> TurningCard:
 
 
 @pytest.fixture
-def herma(tmp_path: Path, card: TurningCard) -> Iterator[HermaProcess]:
+def runtime() -> Iterator[Path]:
+    """A folder of sockets, whose addresses have 107 bytes at most: pytest's own is too long."""
+    with TemporaryDirectory(prefix="turns-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def herma(tmp_path: Path, runtime: Path, card: TurningCard) -> Iterator[HermaProcess]:
     """Both models have had their first look."""
     config = tmp_path / "herma.toml"
     config.write_text(CONFIG.format(folder=tmp_path))
-    runtime = tmp_path / "run"
     with herma_up(config, **card.environ, HERMA_RUNTIME_DIR=str(runtime)) as running:
         yield running
 
 
-def worker(herma: HermaProcess, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def worker(runtime: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "herma", "worker", *words],
-        env={**os.environ, "HERMA_RUNTIME_DIR": str(tmp_path / "run")},
+        env={**os.environ, "HERMA_RUNTIME_DIR": str(runtime)},
         check=False,
         capture_output=True,
         text=True,
@@ -132,29 +139,29 @@ def test_bursts_take_turns_and_leave_nothing_behind(herma: HermaProcess) -> None
     assert not told(herma, "worker lost")
 
 
-def test_sleep_and_wake_by_hand(herma: HermaProcess, tmp_path: Path) -> None:
+def test_sleep_and_wake_by_hand(herma: HermaProcess, runtime: Path) -> None:
     assert ask(herma, "alpha")
-    slept = worker(herma, tmp_path, "sleep", "a")
+    slept = worker(runtime, "sleep", "a")
     assert (slept.returncode, "a is asleep" in slept.stdout) == (0, True), slept
     assert not herma.pids("herma engine a")
     assert states(herma)["alpha"] == "asleep"
-    shown = worker(herma, tmp_path, "status", "a").stdout
+    shown = worker(runtime, "status", "a").stdout
     assert "asleep" in shown
     assert "takes 58.6 GiB of cuda-0 awake" in shown
-    woken = worker(herma, tmp_path, "wake", "a")
+    woken = worker(runtime, "wake", "a")
     assert (woken.returncode, "a is ready" in woken.stdout) == (0, True), woken
     assert states(herma)["alpha"] == "ready"
 
 
-def test_a_card_taken_by_others(herma: HermaProcess, tmp_path: Path, card: TurningCard) -> None:
+def test_a_card_taken_by_others(herma: HermaProcess, runtime: Path, card: TurningCard) -> None:
     """The request waits until the memory is there again; one event says what is missing."""
     first = ask(herma, "alpha")
-    assert worker(herma, tmp_path, "sleep", "a").returncode == 0
+    assert worker(runtime, "sleep", "a").returncode == 0
     card.take(30_000)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(ask, herma, "alpha")
         wait_until(lambda: told(herma, '"sleep trouble"'), "the trouble")
-        shown = worker(herma, tmp_path, "status", "a").stdout
+        shown = worker(runtime, "status", "a").stdout
         assert "58.6 GiB" in shown
         assert not herma.pids("herma engine a")
         assert not waits.done()
@@ -164,10 +171,10 @@ def test_a_card_taken_by_others(herma: HermaProcess, tmp_path: Path, card: Turni
     assert not told(herma, "engine fault")
 
 
-def test_a_wake_that_fails(herma: HermaProcess, tmp_path: Path) -> None:
+def test_a_wake_that_fails(herma: HermaProcess, runtime: Path) -> None:
     """The engine dies on its way up: a fault as at any start, and the request gets its answer."""
     first = {name: ask(herma, name) for name in ("alpha", "beta")}
-    assert worker(herma, tmp_path, "sleep", "a").returncode == 0
+    assert worker(runtime, "sleep", "a").returncode == 0
     faults = told(herma, '"engine fault"')
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(ask, herma, "alpha")
@@ -180,7 +187,7 @@ def test_a_wake_that_fails(herma: HermaProcess, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_a_supervisor_that_dies_while_its_worker_sleeps(
-    herma: HermaProcess, tmp_path: Path, name: str
+    herma: HermaProcess, runtime: Path, name: str
 ) -> None:
     """Its successor begins asleep with what was measured, whoever decides for the card."""
     model = {"a": "alpha", "b": "beta"}
@@ -192,7 +199,7 @@ def test_a_supervisor_that_dies_while_its_worker_sleeps(
     herma.wait_pid(f"herma worker {name}", other_than=old)
     wait_until(lambda: states(herma)[model[name]] == "asleep", f"{name} asleep again")
     assert engines(herma) == {other: 1}
-    assert "takes" in worker(herma, tmp_path, "status", name).stdout
+    assert "takes" in worker(runtime, "status", name).stdout
     for one in (other, name):
         assert ask(herma, model[one]) == first[one]
         assert engines(herma) == {one: 1}

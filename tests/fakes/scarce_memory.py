@@ -23,7 +23,7 @@ def _name_of(module: ModuleType) -> str:
 
 _CALLS: Final[tuple[tuple[ModuleType, tuple[str, ...]], ...]] = (
     (batch, ("to_device",)),
-    (decode_step, ("embed_rows", "pick", "send_into")),
+    (decode_step, ("pick", "send_into")),
     (device_steps, ("to_device",)),
     (mixed_step, ("send_into",)),
     (penalties, ("count", "mark", "penalise", "send_columns", "to_device")),
@@ -31,7 +31,7 @@ _CALLS: Final[tuple[tuple[ModuleType, tuple[str, ...]], ...]] = (
     (sampler, ("logprobs", "pick", "to_device")),
     (tables, ("write_tables",)),
 )
-_OF_THE_MODEL: Final = ("forward", "logits")
+_OF_THE_MODEL: Final = ("embed_last", "forward", "logits")
 
 FETCH: Final = "device_steps.fetch"
 """Behind all else: what a step sampled cannot be read."""

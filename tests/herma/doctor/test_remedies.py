@@ -180,6 +180,7 @@ def _preloaded(machine: Machine) -> None:
 
 
 NATIVE = HEAD
+CACHING = HEAD + 'cache = { host = "64GiB" }\n'
 LAUNCHED = HEAD + ENGINE
 CASES = {
     "proxy on the host": Case("X-Forwarded-For", _proxy),
@@ -214,6 +215,11 @@ CASES = {
     "limit without margin": Case("LIMIT_0=23439m", _limit("24000m")),
     "page cache": Case("echo 1 > /proc/sys/vm/drop_caches", _page_cache),
     "small container": Case("raise the container's limit above", _small_container, NATIVE),
+    "large host cache": Case(
+        "lower cache.host",
+        lambda machine: machine.write("/proc/meminfo", f"MemTotal: {8 * GIB_KB} kB\n"),
+        CACHING,
+    ),
     "stale segments": Case(
         "herma doctor --fix", lambda machine: machine.write("/dev/shm/psm_stale", b"s")
     ),

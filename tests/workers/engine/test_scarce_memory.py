@@ -28,7 +28,7 @@ from workers.engine.runner import Runner
 from workers.ipc.framing import SUPERVISOR
 from workers.ipc.messages import DropLink, encode_control
 
-NUM_LIVES = max(20, settings().max_examples // 10)  # each is many steps
+NUM_LIVES = max(30, settings().max_examples // 10)  # each is many steps
 LINKS = (1, 2, 3)
 HAIR = 1e-4
 """Of logits of about 1; products differ by some 1e-6."""

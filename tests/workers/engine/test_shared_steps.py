@@ -91,7 +91,7 @@ def test_items_name_the_rows_of_a_bucket(host: Runner) -> None:
             if not found.prefills:
                 continue
             mixed += 1
-            words = found.words[found.places.work][: 8 * found.segments.num_items]
+            words = found.words[found.places.work][: 8 * found.segments.kinds[0].num_items]
             items = words.view(-1, 8).tolist()
             rows = {row + i for row, count, *_ in items for i in range(count)}
             prefills = found.prefills

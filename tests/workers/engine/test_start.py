@@ -121,7 +121,7 @@ def test_generation_config_decides_what_ends_a_turn(tmp_path: Path) -> None:
         ({"use_sliding_window": True, "sliding_window": "wide"}, "sliding_window"),
         ({"use_sliding_window": True, "layer_types": ["full_attention", "chunked"]}, "chunked"),
         ({"use_sliding_window": True, "layer_types": ["full_attention"]}, "layer_types"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantised"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantised"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"num_key_value_heads": 3}, "heads"),
         ({"vocab_size": None}, "vocab_size"),

@@ -145,7 +145,7 @@ async def test_tokens_never_go_to_a_worker_with_another_tokenizer(num_sent: int)
     fake.pause_after = num_sent
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
         await gateway.wait_state("ready")
-        asked = gateway.start()
+        asked = gateway.start(stream=True)
         await fake.wait(Submit)
         if num_sent:
             await asked.wait_text()

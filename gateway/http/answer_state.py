@@ -5,7 +5,9 @@ formats or sockets. `diagram` prints the table for docs/architecture.md.
 """
 
 from enum import Enum, auto
-from typing import Final, NoReturn
+from typing import Final
+
+from protocol.life_tables import LifeTable
 
 
 class AnswerState(Enum):
@@ -49,23 +51,9 @@ WHOLE: Final = (AnswerState.KEPT, AnswerState.LAST)
 """The last part has come, and nothing went wrong."""
 
 
-class ImpossibleAnswerError(Exception):
-    """An event that cannot happen in a state: a fault of the gateway."""
-
-
-class _Table(dict[tuple[AnswerState, AnswerEvent], AnswerState]):
-    """The next state of each pair that can be. Reading any other one raises
-    `ImpossibleAnswerError`, so that a transition is a mere look-up.
-    """
-
-    def __missing__(self, pair: tuple[AnswerState, AnswerEvent]) -> NoReturn:
-        state, event = pair
-        raise ImpossibleAnswerError(f"{event.name} in {state.name}")
-
-
-def _table() -> _Table:
+def _table() -> LifeTable[AnswerState, AnswerEvent]:
     s, e = AnswerState, AnswerEvent
-    table = _Table(
+    table = LifeTable(
         {
             (s.WITHHELD, e.SILENCE): s.OPEN,
             (s.KEPT, e.SILENCE): s.LAST,
@@ -97,14 +85,5 @@ TABLE: Final = _table()
 
 
 def diagram() -> str:
-    """The table as a state diagram of mermaid, without what changes nothing."""
-    lines = ["stateDiagram-v2", f"    [*] --> {AnswerState.WITHHELD.name.title()}"]
-    for state in AnswerState:
-        arrows: dict[AnswerState, list[str]] = {}
-        for event in AnswerEvent:
-            to = TABLE.get((state, event), state)
-            if to is not state:
-                arrows.setdefault(to, []).append(event.value)
-        for to, why in arrows.items():
-            lines.append(f"    {state.name.title()} --> {to.name.title()}: {', or '.join(why)}")
-    return "\n".join([*lines, f"    {AnswerState.ENDED.name.title()} --> [*]"])
+    """The table, without what changes nothing."""
+    return TABLE.diagram(AnswerState.WITHHELD, ends=(AnswerState.ENDED,))

@@ -5,7 +5,9 @@ workers, messages or clocks. `diagram` prints the table for docs/architecture.md
 """
 
 from enum import Enum, auto
-from typing import Final, NoReturn
+from typing import Final
+
+from protocol.life_tables import LifeTable
 
 
 class TryState(Enum):
@@ -61,24 +63,9 @@ OVER: Final = (TryState.COMPLETE, TryState.ENDED)
 """Nothing more is asked of any worker."""
 
 
-class ImpossibleTryError(Exception):
-    """An event that cannot happen in a state: a fault of the gateway."""
-
-
-class _Table(dict[tuple[TryState, TryEvent], TryState]):
-    """The next state of each pair that can be. Reading any other one raises
-    `ImpossibleTryError`, so that a transition is a mere look-up: it costs no call on the way of a
-    request.
-    """
-
-    def __missing__(self, pair: tuple[TryState, TryEvent]) -> NoReturn:
-        state, event = pair
-        raise ImpossibleTryError(f"{event.name} in {state.name}")
-
-
-def _table() -> _Table:
+def _table() -> LifeTable[TryState, TryEvent]:
     s, e = TryState, TryEvent
-    table = _Table(
+    table = LifeTable(
         {
             (s.ASKING, e.PLACE): s.PLACED,
             (s.ASKING, e.HAND_OVER): s.ENDED,
@@ -107,16 +94,5 @@ TABLE: Final = _table()
 
 
 def diagram() -> str:
-    """The table as a state diagram of mermaid, without `END`, which leads from every state to
-    `ENDED`.
-    """
-    lines = ["stateDiagram-v2", f"    [*] --> {TryState.ASKING.name.title()}"]
-    for state in TryState:
-        arrows: dict[TryState, list[str]] = {}
-        for event in TryEvent:
-            if event is not TryEvent.END and (state, event) in TABLE:
-                arrows.setdefault(TABLE[state, event], []).append(event.value)
-        for to, why in arrows.items():
-            lines.append(f"    {state.name.title()} --> {to.name.title()}: {', or '.join(why)}")
-    lines += [f"    {state.name.title()} --> [*]" for state in OVER]
-    return "\n".join(lines)
+    """The table, without `END`, which leads from every state to `ENDED`."""
+    return TABLE.diagram(TryState.ASKING, without=TryEvent.END, ends=OVER)

@@ -10,6 +10,7 @@ from typing import Final, final
 
 from protocol.control_messages import State as ShownState
 from protocol.errors import ConfigError
+from protocol.life_tables import LifeTable
 from protocol.messages import RejectReason
 from workers.supervisor.hold import Hold
 from workers.supervisor.restart_policy import RestartPolicy
@@ -184,7 +185,7 @@ _REFUSED: Final = {
 }
 """What an operator asks for and cannot have, with the words of the refusal."""
 
-TABLE: Final = {pair: to for pair, to in _table().items() if pair not in _REFUSED}
+TABLE: Final = LifeTable({pair: to for pair, to in _table().items() if pair not in _REFUSED})
 
 SHOWN: Final[dict[State, ShownState]] = {
     State.WAITING: "waiting",
@@ -230,10 +231,6 @@ REFUSALS: Final[dict[State, tuple[RejectReason, str]]] = {
 """The answer to a submission that no engine takes."""
 
 
-class ImpossibleEventError(Exception):
-    """An event that cannot happen in a state: a fault of the supervisor."""
-
-
 @final
 class Lifecycle:
     """The state of one worker's engine. `on` alone changes it, and calls `on_change` then."""
@@ -263,8 +260,7 @@ class Lifecycle:
         pair = (self.state, event)
         if (why := _REFUSED.get(pair)) is not None:
             raise ConfigError(why)
-        if (to := TABLE.get(pair)) is None:
-            raise ImpossibleEventError(f"{event.name} in {self.state.name}")
+        to = TABLE[pair]
         if to is State.READY and self.hold.is_on:
             to = State.HELD
         if to is not self.state:
@@ -290,22 +286,9 @@ class Lifecycle:
 
 
 def diagram() -> str:
-    """The table as a state diagram of mermaid, without what changes nothing and without `LEAVE`."""
-    lines = ["stateDiagram-v2", "    direction LR", f"    [*] --> {State.WAITING.name.title()}"]
-    for state in State:
-        arrows: dict[State, list[str]] = {}
-        for event in Event:
-            to = TABLE.get((state, event), state)
-            if to is not state and event is not Event.LEAVE:
-                arrows.setdefault(to, []).append(event.value)
-        for to, why in arrows.items():
-            lines.append(f"    {_titled(state)} --> {_titled(to)}: {', or '.join(why)}")
-    return "\n".join(lines)
+    """The table, without what changes nothing and without `LEAVE`."""
+    return TABLE.diagram(State.WAITING, without=Event.LEAVE, direction="LR")
 
 
 def _ignore() -> None:
     """Nobody looks."""
-
-
-def _titled(state: State) -> str:
-    return state.name.title().replace("_", "")

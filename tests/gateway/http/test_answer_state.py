@@ -17,9 +17,9 @@ from gateway.http.answer_state import (
     WHOLE,
     AnswerEvent,
     AnswerState,
-    ImpossibleAnswerError,
     diagram,
 )
+from protocol.life_tables import ImpossibleEventError
 from tests.fakes.life_tables import disagreement, faults
 
 
@@ -101,7 +101,7 @@ class AnswerMachine(RuleBasedStateMachine):
             self.state = TABLE[self.state, event]
             self.flags = self.flags.after(event)
             return
-        with pytest.raises(ImpossibleAnswerError, match=f"^{event.name} in {self.state.name}$"):
+        with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.state.name}$"):
             TABLE[self.state, event]
 
     @invariant()

@@ -14,11 +14,11 @@ from gateway.turn.tries import (
     TABLE,
     UNPLACED,
     WORKING,
-    ImpossibleTryError,
     TryEvent,
     TryState,
     diagram,
 )
+from protocol.life_tables import ImpossibleEventError
 from tests.fakes.life_tables import disagreement, faults
 
 IN_VAIN = {
@@ -133,7 +133,7 @@ class TriesMachine(RuleBasedStateMachine):
     def cannot_happen(self, event: TryEvent) -> None:
         if event in self.flags.possible():
             return
-        with pytest.raises(ImpossibleTryError, match=f"^{event.name} in {self.state.name}$"):
+        with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.state.name}$"):
             TABLE[self.state, event]
 
     @invariant()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.errors import ConfigError
+from protocol.life_tables import ImpossibleEventError
 from workers.supervisor.hold import Hold
 from workers.supervisor.lifecycle import (
     REFUSALS,
@@ -18,7 +19,6 @@ from workers.supervisor.lifecycle import (
     SHOWN,
     TABLE,
     Event,
-    ImpossibleEventError,
     Lifecycle,
     State,
     diagram,

@@ -1,0 +1,58 @@
+"""Tables of lives: the next state of each pair of a state and an event that can be.
+
+Owns how a pair that cannot be is refused, and how a table is drawn for the documentation. Must not
+know whose lives they are.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NoReturn, TypeVar
+
+State = TypeVar("State", bound=Enum)
+Event = TypeVar("Event", bound=Enum)
+
+
+class ImpossibleEventError(Exception):
+    """An event that cannot happen in a state: a fault of the program, never of its input."""
+
+
+class LifeTable(dict[tuple[State, Event], State]):
+    """The next states. A transition is a mere look-up, which costs no call on the way of a request;
+    one of a pair that is not here raises `ImpossibleEventError`.
+    """
+
+    def __missing__(self, pair: tuple[State, Event]) -> NoReturn:
+        state, event = pair
+        raise ImpossibleEventError(f"{event.name} in {state.name}")
+
+    def diagram(
+        self,
+        first: State,
+        *,
+        without: Event | None = None,
+        ends: Iterable[State] = (),
+        direction: str = "",
+    ) -> str:
+        """A state diagram of mermaid that begins at `first`, without what changes nothing, and
+        without the event that leads from everywhere to one state. Lives end in `ends`.
+        """
+        lines = ["stateDiagram-v2", *([f"    direction {direction}"] if direction else [])]
+        lines.append(f"    [*] --> {_titled(first)}")
+        for state in type(first):
+            arrows: dict[State, list[str]] = {}
+            for (begin, event), to in sorted(self.items(), key=_order_of_events):
+                if begin is state and to is not state and event is not without:
+                    arrows.setdefault(to, []).append(event.value)
+            for to, why in arrows.items():
+                lines.append(f"    {_titled(state)} --> {_titled(to)}: {', or '.join(why)}")
+        return "\n".join([*lines, *(f"    {_titled(state)} --> [*]" for state in ends)])
+
+
+def _order_of_events(entry: tuple[tuple[State, Event], State]) -> int:
+    """As their enumeration lists them."""
+    (_, event), _ = entry
+    return list(type(event)).index(event)
+
+
+def _titled(state: Enum) -> str:
+    return state.name.title().replace("_", "")

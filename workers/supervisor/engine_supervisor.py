@@ -429,26 +429,23 @@ class EngineSupervisor:
             case State.REPLACING:  # the next start has its epoch already
                 self.lifecycle.on(Event.RETRY)
                 await self._pause(0.0, own)
-            case State.FALLING_ASLEEP | State.ASLEEP as state:
-                await self._sleeps(relay, ending, own, died=state is State.ASLEEP)
+            case State.FALLING_ASLEEP:
+                await self._sleeps(relay, ending, own)
             case _:
                 await self._after_death(relay, ending, own)
 
-    async def _sleeps(
-        self, relay: FrameRelay, ending: Ending, own: frozenset[int], *, died: bool
-    ) -> None:
-        """The process has ended on purpose, or while it was asleep: nothing is lost with it."""
+    async def _sleeps(self, relay: FrameRelay, ending: Ending, own: frozenset[int]) -> None:
+        """The process has ended on purpose: nothing is lost with it."""
         assert self.sleeper is not None
         if self._memory is not None and own:
             await self._memory.wait_drained(own, self._log.info)
-        why = f"its engine died asleep ({diagnose(ending).cause}); its next wake starts another"
-        if not died and ending.killed_for is not None:
-            why = f"its engine did not fall asleep ({ending.killed_for}); its process has ended"
         await self.sleeper.has_slept()
-        self.lifecycle.on(Event.SLEPT if not died else Event.SLEEP)
+        self.lifecycle.on(Event.SLEPT)
         relay.engine_restarts()
-        if died or ending.killed_for is not None:
-            self.sleeper.turns.failed(why)
+        if ending.killed_for is not None:
+            self.sleeper.turns.failed(
+                f"its engine did not fall asleep ({ending.killed_for}); its process has ended"
+            )
         await self._prepare()
 
     async def _after_death(self, relay: FrameRelay, ending: Ending, own: frozenset[int]) -> None:

@@ -44,13 +44,9 @@ class State(Enum):
     DROWSY = auto()
     """It finishes its sequences, and falls asleep afterwards."""
     FALLING_ASLEEP = auto()
-    """Its process ends, or moves its memory off the card."""
+    """Its process ends."""
     ASLEEP = auto()
-    """It holds no memory of the card beyond what is known. A process may live; the next turn wakes
-    that one, or starts another.
-    """
-    WAKING = auto()
-    """Its process takes its memory back."""
+    """No process, and no memory of the card. The next turn starts one."""
     LEAVING = auto()
     """The worker ends, and its engine with it."""
 
@@ -74,8 +70,6 @@ class Event(Enum):
     SLEEP = "its turn is over"
     RESTED = "it has nothing left to do"
     SLEPT = "its memory is free"
-    STAY = "it cannot sleep"
-    WAKE = "its turn begins"
     LEAVE = "the worker ends"
 
 
@@ -96,14 +90,7 @@ def _of_sleep() -> dict[tuple[State, Event], State]:
         (s.DROWSY, e.RESTED): s.FALLING_ASLEEP,
         (s.DROWSY, e.RESTART): s.DRAINING,
         (s.FALLING_ASLEEP, e.SLEPT): s.ASLEEP,
-        (s.FALLING_ASLEEP, e.STAY): s.READY,
-        (s.ASLEEP, e.WAKE): s.WAKING,
         (s.ASLEEP, e.START): s.STARTING,
-        (s.WAKING, e.PROVEN): s.READY,
-        (s.WAKING, e.EXITED): s.ENDING,
-        (s.WAKING, e.LINGERS): s.LINGERING,
-        (s.WAKING, e.RESTART): s.REPLACING,
-        (s.WAKING, e.RESTART_NOW): s.REPLACING,
     }
 
 
@@ -175,7 +162,6 @@ _REFUSED: Final = {
     (State.DROWSY, Event.HOLD): _ASLEEP_WORDS,
     (State.FALLING_ASLEEP, Event.HOLD): _ASLEEP_WORDS,
     (State.ASLEEP, Event.HOLD): _ASLEEP_WORDS,
-    (State.WAKING, Event.HOLD): _ASLEEP_WORDS,
     (State.FALLING_ASLEEP, Event.RESTART): "it is falling asleep; its next wake can be a restart",
     (State.FALLING_ASLEEP, Event.RESTART_NOW): "it is falling asleep; ask again in a moment",
     (State.YIELDING, Event.RESTART): "it is draining and restarts then; --force restarts at once",
@@ -202,7 +188,6 @@ SHOWN: Final[dict[State, ShownState]] = {
     State.DROWSY: "falling asleep",
     State.FALLING_ASLEEP: "falling asleep",
     State.ASLEEP: "asleep",
-    State.WAKING: "waking",
     State.LEAVING: "leaving",
 }
 """The word for a state in the worker's status, which says beside it whether the worker is held."""
@@ -224,7 +209,6 @@ REFUSALS: Final[dict[State, tuple[RejectReason, str]]] = {
     State.DROWSY: ("not_ready", "the engine is falling asleep"),
     State.FALLING_ASLEEP: ("not_ready", "the engine is falling asleep"),
     State.ASLEEP: ("not_ready", "the engine is asleep"),
-    State.WAKING: ("not_ready", "the engine is waking"),
     State.STOPPED: ("not_ready", "the engine is stopped; the worker's log says why"),
     State.LEAVING: ("draining", "the worker is leaving"),
 }

@@ -53,7 +53,6 @@ _SEEN: Final[dict[State, MemberState]] = {
     State.DROWSY: "falling asleep",
     State.FALLING_ASLEEP: "falling asleep",
     State.ASLEEP: "asleep",
-    State.WAKING: "waking",
     State.LEAVING: "awake",
 }
 _SHOWN: Final[dict[MemberState, ResidencyState]] = {

@@ -53,7 +53,7 @@ class Flags:
         if self.is_given_up:
             return "stopped"
         if self.sleep:
-            return {"falling": "falling asleep", "asleep": "asleep", "waking": "waking"}[self.sleep]
+            return {"falling": "falling asleep", "asleep": "asleep"}[self.sleep]
         if not self.has_process:
             return "waiting"
         if self.is_dead or self.is_asked_to_end:
@@ -109,12 +109,10 @@ class Flags:
         match self.sleep:
             case "falling":
                 yield from (Event.SLEPT, Event.SLEEP)
-                if self.has_process:
-                    yield Event.STAY
             case "asleep":
-                yield from (Event.SLEEP, Event.WAKE if self.has_process else Event.START)
-            case "waking":
-                yield Event.PROVEN
+                yield Event.SLEEP
+                if not self.has_process:
+                    yield Event.START
 
     def refuses(self, event: Event) -> bool:
         is_running = self.has_process and not (self.is_dead or self.is_asked_to_end)
@@ -172,7 +170,7 @@ class Flags:
             case _:
                 return self
 
-    def _asleep_after(self, event: Event) -> "Flags":  # noqa: C901, PLR0911
+    def _asleep_after(self, event: Event) -> "Flags":
         match event:
             case Event.SLEEP if self.serves:
                 return replace(self, drains_for="sleep")
@@ -182,20 +180,10 @@ class Flags:
                 return replace(self, drains_for="", sleep="falling")
             case Event.SLEPT:
                 return replace(self, sleep="asleep")
-            case Event.STAY | Event.PROVEN:
-                return replace(self, sleep="")
-            case Event.WAKE:
-                return replace(self, sleep="waking")
             case Event.START:
                 return Flags(has_process=True)
-            case Event.EXITED if self.sleep == "waking":
-                return replace(self, sleep="", is_dead=True)
-            case Event.LINGERS if self.sleep == "waking":
-                return replace(self, sleep="", is_dead=True, is_told=True)
             case Event.EXITED:
                 return replace(self, has_process=False)
-            case Event.RESTART | Event.RESTART_NOW if self.sleep == "waking":
-                return replace(self, sleep="", is_asked_to_end=True)
             case _:
                 return self
 

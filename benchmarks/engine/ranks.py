@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from typing import Final, NoReturn
 
 import msgspec
@@ -19,9 +20,7 @@ from benchmarks.engine.engine import Engine
 from benchmarks.engine.modes import Timed, act_on, bench_config
 from benchmarks.engine.run import Options
 from benchmarks.machine import describe_machine
-from workers.engine.parallel.leader import Followers, LeadingRunner
-from workers.engine.parallel.start import config_of_rank, rank_of
-from workers.engine.runner import Runner
+from workers.engine.parallel.start import load_leading
 from workers.engine.start import load_runner
 
 _MAX_WAITING: Final = 128
@@ -69,25 +68,14 @@ def _table(found: dict[str, Timed]) -> str:
 
 def _measure(options: Options, num_ranks: int, *, is_small: bool) -> Timed:
     config = msgspec.structs.replace(bench_config(options), tensor_parallel=num_ranks)
-    runner: Runner | LeadingRunner
-    if num_ranks == 1:
-        runner = load_runner(config, _silent)
-    else:
-        followers = Followers(config, _part)
-        ranks = rank_of(config, 0, followers.folder)
-        followers.all_met()
-        own = load_runner(config_of_rank(config, 0), _silent, ranks=ranks)
-        runner = LeadingRunner(own, followers, _part)
+    load = load_runner if num_ranks == 1 else partial(load_leading, part=_part)
+    runner = load(config, lambda *_: None)
     return act_on(Engine(runner, max_waiting=_MAX_WAITING), is_small=is_small)
 
 
 def _part(cause: str) -> NoReturn:
     print(cause, file=sys.stderr, flush=True)
     os._exit(1)
-
-
-def _silent(_phase: str, _share: float, _text: str) -> None:
-    """The start is of no interest here."""
 
 
 if __name__ == "__main__":

@@ -179,20 +179,14 @@ def _load_ranks(
 ) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, EngineTier | None]:
     """As `_load`, for the first of several ranks, which starts the others."""
     from workers.engine import runner
-    from workers.engine.parallel.leader import Followers, LeadingRunner
-    from workers.engine.parallel.start import config_of_rank, rank_of
-    from workers.engine.start import load_runner
+    from workers.engine.parallel.start import load_leading
 
     def part(cause: str) -> NoReturn:
         _say_failed(channel, EngineFailed(cause))
         os._exit(1)
 
-    followers = Followers(config, part)
-    ranks = rank_of(config, 0, followers.folder)
-    followers.all_met()
-    native = load_runner(config_of_rank(config, 0), report, ranks=ranks)
-    leading = LeadingRunner(native, followers, part)
-    return leading, channel, runner.largest_id, native.device_use, native.tier
+    leading = load_leading(config, report, part)
+    return leading, channel, runner.largest_id, leading.device_use, leading.tier
 
 
 def _speculation(

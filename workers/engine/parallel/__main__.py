@@ -13,6 +13,7 @@ import sys
 import threading
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -33,9 +34,8 @@ from workers.engine.parallel.calls import (
     PrepareCall,
 )
 from workers.engine.parallel.leader import TokenDigest
-from workers.engine.parallel.start import config_of_rank, rank_of
-from workers.engine.runner import InFlight, Runner
-from workers.engine.start import load_runner
+from workers.engine.parallel.start import load_following
+from workers.engine.runner import InFlight
 from workers.model_dir import TOKENIZER_NAME
 from workers.scheduler import StepPlan
 
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     setproctitle(f"herma engine {begin.config.name} rank {begin.rank}")
     try:
         follower = FollowingRank(begin, channel)
-        for call in _Arriving(channel):
+        for call in _arriving(channel):
             follower.make(call)
     except HermaError as error:
         print(f"rank {begin.rank}: {error}", file=sys.stderr)
@@ -66,29 +66,17 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-class _Arriving:
+def _arriving(channel: CallChannel) -> Iterator[Call]:
     """The calls, read ahead by a thread, so that the first rank does not wait for this one."""
+    calls: queue.Queue[Call | None] = queue.Queue(_MOST_CALLS)
 
-    def __init__(self, channel: CallChannel) -> None:
-        self._channel = channel
-        self._calls: queue.Queue[Call | None] = queue.Queue(_MOST_CALLS)
-        threading.Thread(target=self._read, name="calls", daemon=True).start()
+    def read() -> None:
+        while (call := channel.take()) is not None:
+            calls.put(call)
+        calls.put(None)
 
-    def __iter__(self) -> "_Arriving":
-        return self
-
-    def __next__(self) -> Call:
-        call = self._calls.get()
-        if call is None:
-            raise StopIteration
-        return call
-
-    def _read(self) -> None:
-        call: Call | None = self._channel.take()
-        while call is not None:
-            self._calls.put(call)
-            call = self._channel.take()
-        self._calls.put(None)
+    threading.Thread(target=read, name="calls", daemon=True).start()
+    return iter(calls.get, None)
 
 
 class FollowingRank:
@@ -96,9 +84,7 @@ class FollowingRank:
 
     def __init__(self, begin: BeginRank, channel: CallChannel) -> None:
         """Loads the rank's share of the model and meets the others. Raises `ConfigError`."""
-        config = config_of_rank(begin.config, begin.rank)
-        ranks = rank_of(config, begin.rank, Path(begin.folder))
-        self._runner: Runner = load_runner(config, _silent, ranks=ranks)
+        self._runner = load_following(begin.config, begin.rank, Path(begin.folder))
         self._channel = channel
         self._flying: deque[InFlight] = deque()
         self._digest = TokenDigest()
@@ -139,10 +125,6 @@ class FollowingRank:
             vocab_size = read_model_config(folder).vocab_size
             self._compiler = LlGuidanceCompiler(folder, vocab_size, self._runner.eos_ids)
         return self._compiler
-
-
-def _silent(_phase: str, _share: float, _text: str) -> None:
-    """The first rank reports the start."""
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from workers.engine.parallel.calls import (
 )
 from workers.engine.runner import InFlight, Runner
 from workers.engine.tier.engine_tier import EngineTier
+from workers.loop import DeviceUse
 from workers.scheduler import StepPlan, StepResult
 
 _NOTICED_S: Final = 0.5
@@ -143,6 +144,11 @@ class LeadingRunner:
     def tier(self) -> EngineTier | None:
         """See `Runner`. Moves are parts of plans, and each rank moves its share."""
         return self._runner.tier
+
+    @property
+    def device_use(self) -> DeviceUse:
+        """See `Runner`; of this rank."""
+        return self._runner.device_use
 
     @property
     def has_pending_captures(self) -> bool:

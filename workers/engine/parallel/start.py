@@ -1,20 +1,47 @@
-"""How a rank finds its card and its peers.
+"""How the ranks of an engine start: each on its card, all at the same time.
 
-Owns the device of each rank. Must not know the network.
+Owns the device of each rank and the order of a start. Must not know the network.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import torch
 
 from config import WorkerConfig
 from protocol.errors import ConfigError
+from workers.engine.load.checkpoint import Report
+from workers.engine.parallel.leader import Followers, LeadingRunner
 from workers.engine.parallel.ranks import Ranks
 from workers.engine.parallel.shares import Share
+from workers.engine.runner import Runner
+from workers.engine.start import load_runner
 
 
-def config_of_rank(config: WorkerConfig, index: int) -> WorkerConfig:
+def load_leading(
+    config: WorkerConfig, report: Report, part: Callable[[str], NoReturn]
+) -> LeadingRunner:
+    """Start the other ranks and load this process as the first. `part` ends this process with a
+    cause, from any thread. Raises `ConfigError`.
+    """
+    followers = Followers(config, part)
+    own = _config_of_rank(config, 0)
+    ranks = _met(own, 0, followers.folder)
+    followers.all_met()
+    return LeadingRunner(load_runner(own, report, ranks=ranks), followers, part)
+
+
+def load_following(config: WorkerConfig, index: int, folder: Path) -> Runner:
+    """Load this process as rank `index`, which meets the others in `folder`. The first rank reports
+    the start. Raises `ConfigError`.
+    """
+    own = _config_of_rank(config, index)
+    return load_runner(own, lambda *_: None, ranks=_met(own, index, folder))
+
+
+def _config_of_rank(config: WorkerConfig, index: int) -> WorkerConfig:
     """The configuration with the device of rank `index`: that of `devices`, else card `index`."""
     if config.devices:
         device = config.devices[index]
@@ -25,9 +52,9 @@ def config_of_rank(config: WorkerConfig, index: int) -> WorkerConfig:
     return msgspec.structs.replace(config, device=device)
 
 
-def rank_of(config: WorkerConfig, index: int, folder: Path) -> Ranks:
-    """Meet the other ranks in `folder`. Raises `ConfigError` if there is no such card."""
-    device = torch.device(config_of_rank(config, index).device)
+def _met(config: WorkerConfig, index: int, folder: Path) -> Ranks:
+    """The ranks, on the device of `config`. Raises `ConfigError` if there is no such card."""
+    device = torch.device(config.device)
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:

@@ -16,8 +16,8 @@ import torch
 from benchmarks.drive import Drive
 from config import WorkerConfig
 from protocol.sampling import SamplingParams
-from workers.engine.parallel.leader import Followers, LeadingRunner
-from workers.engine.parallel.start import config_of_rank, rank_of
+from workers.engine.parallel.leader import LeadingRunner
+from workers.engine.parallel.start import load_leading
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
@@ -45,12 +45,7 @@ def load(model_dir: Path, num_ranks: int, **changes: Any) -> Runner | LeadingRun
     )
     if num_ranks == 1:
         return load_runner(config, _silent)
-    followers = Followers(config, part)
-    ranks = rank_of(config, 0, followers.folder)
-    followers.all_met()
-    return LeadingRunner(
-        load_runner(config_of_rank(config, 0), _silent, ranks=ranks), followers, part
-    )
+    return load_leading(config, _silent, part)
 
 
 def part(cause: str) -> NoReturn:

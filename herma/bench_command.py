@@ -152,27 +152,51 @@ def _add_bench_gateway(actions: Commands) -> None:
     gateway.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it")
 
 
-def _add_bench_http(actions: Commands) -> None:
-    http = add_command(actions, "http", "OpenAI-compatible servers under the same load, in turns")
-    add = http.add_argument
-    add(
+def _add_servers(parser: argparse.ArgumentParser) -> None:
+    """The servers of a comparison over HTTP (`benchmarks.http.command.endpoints_of` reads them)."""
+    parser.add_argument(
         "--url",
         action="append",
         help="of a server, with /v1; once for each; default: the gateway on this host",
     )
-    add("--name", action="append", help="the server's name in the table; once for each --url")
-    add(
+    parser.add_argument(
+        "--name", action="append", help="the server's name in the table; once for each --url"
+    )
+    parser.add_argument(
         "--model",
         action="append",
         metavar="ID",
         help="one for all servers, or one for each; default: the first it lists",
     )
-    add(
+    parser.add_argument(
         "--key-env",
         action="append",
         metavar="NAME",
         help="variable with the API key; once for each --url; -: none",
     )
+
+
+def _add_answers(parser: argparse.ArgumentParser, *, patience_s: float) -> None:
+    """How their answers are drawn, awaited and ended."""
+    parser.add_argument("--seed", type=int, metavar="N", help="default: another one every time")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=patience_s,
+        metavar="S",
+        help="seconds of silence that end a request",
+    )
+    parser.add_argument(
+        "--no-ignore-eos",
+        action="store_true",
+        help="let answers end early; for servers that refuse ignore_eos",
+    )
+
+
+def _add_bench_http(actions: Commands) -> None:
+    http = add_command(actions, "http", "OpenAI-compatible servers under the same load, in turns")
+    add = http.add_argument
+    _add_servers(http)
     add("--cells", default="1,8,64,256", metavar="N,N", help="streams at once; -: none")
     add("--agents", default="32x4", metavar="NxT", help="conversations x turns; -: none")
     add(
@@ -196,19 +220,7 @@ def _add_bench_http(actions: Commands) -> None:
     add("--output", type=int, default=128, metavar="N", help="tokens of an answer")
     add("--requests", type=int, default=2, metavar="N", help="requests of a stream in a round")
     add("--rounds", type=int, default=3, metavar="N", help="times through all cells")
-    add("--seed", type=int, metavar="N", help="default: another one every time")
-    add(
-        "--patience",
-        type=float,
-        default=120.0,
-        metavar="S",
-        help="seconds of silence that end a request",
-    )
-    add(
-        "--no-ignore-eos",
-        action="store_true",
-        help="let answers end early; for servers that refuse ignore_eos",
-    )
+    _add_answers(http, patience_s=120.0)
     add("--text", type=Path, metavar="FILE", help="take the prompts' words from it")
     add("--json", type=Path, metavar="FILE", help="write the figures to it")
     add("--plot", type=Path, metavar="FILE", help="draw a PNG; needs matplotlib")
@@ -219,14 +231,7 @@ def _add_bench_agents(actions: Commands) -> None:
         actions, "agents", "agents of the field's shape: as many as fit in memory, and more"
     )
     add = agents.add_argument
-    add(
-        "--url",
-        action="append",
-        help="of a server, with /v1; once for each; default: the gateway on this host",
-    )
-    add("--name", action="append", help="the server's name in the table; once for each --url")
-    add("--model", action="append", metavar="ID", help="one for all servers, or one for each")
-    add("--key-env", action="append", metavar="NAME", help="variable with the API key; -: none")
+    _add_servers(agents)
     add(
         "--kv-tokens",
         type=float,
@@ -239,19 +244,7 @@ def _add_bench_agents(actions: Commands) -> None:
     add("--warm", type=float, default=60.0, metavar="S", help="before it, not counted")
     add("--size", type=float, default=1.0, metavar="X", help="multiplies all lengths")
     add("--output", type=int, metavar="N", help="tokens of an answer, at most")
-    add("--seed", type=int, metavar="N", help="default: another one every time")
-    add(
-        "--patience",
-        type=float,
-        default=900.0,
-        metavar="S",
-        help="seconds of silence that end a request",
-    )
-    add(
-        "--no-ignore-eos",
-        action="store_true",
-        help="let answers end early; for servers that refuse ignore_eos",
-    )
+    _add_answers(agents, patience_s=900.0)
     add("--json", type=Path, metavar="FILE", help="write the figures to it")
 
 

@@ -20,13 +20,12 @@ import trio
 from benchmarks.agents.load import AgentFigures, AgentLoad, Load, as_row
 from benchmarks.agents.shape import num_fitting
 from benchmarks.http.client import Client, Endpoint, RequestOptions
-from benchmarks.http.command import endpoints_of
+from benchmarks.http.command import EXIT_INTERRUPTED, endpoints_of
 from benchmarks.http.run import sized
-from benchmarks.http.workload import PromptWords, TokenScale
+from benchmarks.http.workload import PromptWords, TokenScale, server_order
 from benchmarks.progress import Progress
 from protocol.errors import ConfigError
 
-EXIT_INTERRUPTED: Final = 130
 _HEAD: Final = (
     *("agents", "server", "tok/s", "with prompts", "hits", "first token p50 / p90, ms"),
     *("gap p99, ms", "turns", "errors"),
@@ -113,8 +112,7 @@ async def _run(plan: Plan, rows: list[dict[str, Any]], progress: Progress) -> No
             scale = await sized(client, PromptWords(), f"{plan.seed}/sizing")
             clients.append((client, scale or TokenScale()))
         for turn, ratio in enumerate(plan.ratios):
-            order = [*clients[turn % len(clients) :], *clients[: turn % len(clients)]]
-            for client, scale in order:
+            for client, scale in server_order(clients, turn):
                 name, load = client.endpoint.name, plan.load(ratio)
                 progress.begin(f"{load.num_agents} agents, {name}")
                 found = await AgentLoad(client, load, scale).run()

@@ -9,9 +9,11 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from protocol.errors import ConfigError
+
+T = TypeVar("T")
 
 FIRST_TURNS: Final = "first turns"
 LATER_TURNS: Final = "later turns"
@@ -286,7 +288,7 @@ def _system(text: str) -> Message:
     return {"role": "system", "content": text}
 
 
-def server_order(names: Sequence[str], round_index: int, cell_index: int) -> list[str]:
+def server_order(servers: Sequence[T], round_index: int, cell_index: int = 0) -> list[T]:
     """The first server changes with every round and from cell to cell."""
-    turn = (round_index + cell_index) % len(names)
-    return [*names[turn:], *names[:turn]]
+    turn = (round_index + cell_index) % len(servers)
+    return [*servers[turn:], *servers[:turn]]

@@ -85,6 +85,27 @@ FAMILY_TEMPLATES: Final = {
         ("<|im_end|>", "<|endoftext|>"),
         "qwen3_coder",
     ),
+    "qwen3_moe": Family(
+        "qwen3_moe",
+        ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        ("<|im_end|>", "<|endoftext|>"),
+        "hermes",
+    ),
+    "gpt_oss": Family(
+        "gpt_oss",
+        (
+            "<|startoftext|>",
+            "<|start|>",
+            "<|end|>",
+            "<|message|>",
+            "<|channel|>",
+            "<|constrain|>",
+            "<|call|>",
+            "<|return|>",
+        ),
+        ("<|return|>", "<|call|>"),
+        "harmony",
+    ),
     "phi4_reasoning": Family(
         "phi_reasoning", ("<|im_start|>", "<|im_sep|>", "<|im_end|>"), ("<|im_end|>",), "hermes"
     ),

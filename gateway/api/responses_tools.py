@@ -41,11 +41,17 @@ def _name(tool: Item, where: str) -> str:
     return name
 
 
+def _described(tool: Item) -> dict[str, Any]:
+    """The description and the parameters, in the order of a chat's tools: most templates write a
+    tool as it is, and models were trained on tools whose description stands before the parameters.
+    """
+    given, text = tool.get("parameters"), tool.get("description")
+    described = {"description": text} if isinstance(text, str) else {}
+    return {**described, "parameters": given if isinstance(given, dict) else _NO_PARAMETERS}
+
+
 def _function(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
-    given = tool.get("parameters")
-    function: dict[str, Any] = {"parameters": given if isinstance(given, dict) else _NO_PARAMETERS}
-    if isinstance(tool.get("description"), str):
-        function["description"] = tool["description"]
+    function = _described(tool)
     function |= {mark: True for mark in ("strict", DEFER) if tool.get(mark) is True}
     yield ToolName("function", _name(tool, where)), function
 
@@ -66,11 +72,7 @@ def _search(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]
     """A search by the client; there is none by the server."""
     if tool.get("execution") != "client":
         return
-    given, text = tool.get("parameters"), tool.get("description")
-    function: dict[str, Any] = {"parameters": given if isinstance(given, dict) else _NO_PARAMETERS}
-    if isinstance(text, str):
-        function["description"] = text
-    yield ToolName("tool_search", SEARCH), function
+    yield ToolName("tool_search", SEARCH), _described(tool)
 
 
 def is_search_by_server(tool: Item) -> bool:

@@ -129,6 +129,25 @@ def test_reasoning_of_others_is_ignored_and_plain_text_is_taken() -> None:
     assert chat([user, plain])[1]["reasoning_content"] == "Hm."
 
 
+def test_tools_have_the_order_of_a_chat_and_schemas_their_own() -> None:
+    """A template writes them as they are, and the model was trained on that order."""
+    schema = {"required": ["b"], "properties": {"b": {"type": "string"}}, "type": "object"}
+    said = {"parameters": schema, "strict": True, "description": "Look.", "name": "look"}
+    asked = parsed(
+        tools=[
+            {"type": "function", **said},
+            {"type": "namespace", "name": "mcp", "tools": [{"type": "function", **said}]},
+            {"type": "tool_search", "execution": "client", **said},
+        ]
+    )
+    tools = asked.request.raw["tools"]
+    assert len(tools) == 3
+    for tool in tools:
+        order = [key for key in tool["function"] if key != "strict"]
+        assert order == ["name", "description", "parameters"]
+        assert str(tool["function"]["parameters"]) == str(schema)
+
+
 def test_tools_of_every_kind() -> None:
     """Functions, namespaces and texts are functions; those that a server would run are dropped."""
     asked = parsed(

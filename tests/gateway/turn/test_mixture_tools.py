@@ -16,20 +16,30 @@ from tests.fakes.whole_gateway import whole_gateway
 from tests.fakes.worker import FakeWorker, prompt_ids
 
 SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"text": {"type": "string"}},
-    "required": ["text"],
+    "required": ["zone", "at"],
+    "properties": {
+        "zone": {"type": "string", "description": "A city"},
+        "at": {
+            "required": ["y", "x"],
+            "type": "object",
+            "properties": {"y": {"type": "integer"}, "x": {"type": "integer"}},
+            "additionalProperties": False,
+        },
+    },
     "additionalProperties": False,
+    "type": "object",
 }
+"""Its keys are in no order that a program would make: they reach the template as they are."""
+
 FUNCTION = {"name": "f", "description": "The weather", "parameters": SCHEMA}
-ARGUMENTS = {"text": "Athens"}
+ARGUMENTS = {"zone": "Athens", "at": {"y": 2, "x": 1}}
+_JSON = '{"zone": "Athens", "at": {"y": 2, "x": 1}}'
 
 ANSWERS = {
-    "qwen3_moe": '<tool_call>\n{"name": "f", "arguments": {"text": "Athens"}}\n</tool_call>',
-    "qwen3_5": "\n</think>\n\n<tool_call>\n<function=f>\n<parameter=text>\nAthens\n</parameter>\n"
-    "</function>\n</tool_call>",
-    "gpt_oss": "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
-    '{"text": "Athens"}<|call|>',
+    "qwen3_moe": f'<tool_call>\n{{"name": "f", "arguments": {_JSON}}}\n</tool_call>',
+    "qwen3_5": "\n</think>\n\n<tool_call>\n<function=f>\n<parameter=zone>\nAthens\n</parameter>\n"
+    '<parameter=at>\n{"y": 2, "x": 1}\n</parameter>\n</function>\n</tool_call>',
+    "gpt_oss": f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{_JSON}<|call|>",
 }
 """What the model writes. Qwen3.5's mixtures and Qwen3-Next's coders share a format of calls."""
 
@@ -52,7 +62,7 @@ def _messages(body: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
 def _asked(api: str, call_id: str = "") -> dict[str, Any]:
     """The question; with `call_id` the one behind that call and its result."""
     user: dict[str, Any] = {"role": "user", "content": "weather?"}
-    text = json.dumps(ARGUMENTS)
+    text = _JSON
     if api == "responses":
         call = {"type": "function_call", "call_id": call_id, "name": "f", "arguments": text}
         result = {"type": "function_call_output", "call_id": call_id, "output": "warm"}

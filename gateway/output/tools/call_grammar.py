@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gateway.output.tools.call_syntax import CallSyntax
-from gateway.output.tools.parameter_grammar import Limit, parameter_rules, unenforceable
+from gateway.output.tools.parameter_grammar import Limit
 
 ARGUMENTS: Final = "arguments_"
 """The rule of a tool's arguments, with the tool's index behind it. Engines name it in errors."""
@@ -76,7 +76,8 @@ class CallGrammar:
 
     def limits(self, schema: str) -> tuple[Limit, ...]:
         """What of a tool's schema these grammars do not enforce beside what no engine does."""
-        return unenforceable(schema) if self._syntax.parameters is not None else ()
+        form = self._syntax.arguments
+        return () if form is None else form.limits(schema)
 
     def _grammar(self, start: str, tools: Sequence[CallableTool]) -> str:
         """What follows a name's key is a rule of its own, because a prompt may end there."""
@@ -86,12 +87,13 @@ class CallGrammar:
             f"start: {start}",
             f"call: {syntax.before} named end",
             f"end: {syntax.end}",
-            f"named: {syntax.lead} ({names})".replace("  ", " "),
+            f"named: {syntax.lead} again".replace("  ", " "),
+            f"again: {names}",
         ]
         for at, tool in enumerate(tools):
             lines.append(f"tool_{at}: {syntax.head(tool.name)} {syntax.gap} {ARGUMENTS}{at}")
-            if syntax.parameters is None:
+            if syntax.arguments is None:
                 lines.append(f"{ARGUMENTS}{at}: %json {tool.schema}")
             else:
-                lines += parameter_rules(f"{ARGUMENTS}{at}", tool.schema, syntax.parameters)
+                lines += syntax.arguments.rules(f"{ARGUMENTS}{at}", tool.schema)
         return "\n".join(lines) + "\n"

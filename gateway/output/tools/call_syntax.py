@@ -8,21 +8,27 @@ whose tags the tokenizer does not know has no grammar.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from gateway.output.tools import (
     apertus,
+    deepseek,
+    gemma,
+    glm,
     harmony,
     hermes,
     kimi,
     minimax,
     mistral,
     phi,
+    pythonic,
     qwen_coder,
 )
 from gateway.output.tools.formats import ToolFormat
-from gateway.output.tools.parameter_grammar import ParameterTags
+from gateway.output.tools.notation import Names, Notation, Quotes
+from gateway.output.tools.parameter_grammar import Limit, ParameterTags, quoted
 
 LoneId = Callable[[str], int | None]
 """The token that is a text, if there is one."""
@@ -45,11 +51,24 @@ class Channels(NamedTuple):
         return f"TEXT {self.end} {rest}" if is_thinking else rest
 
 
+class Arguments(Protocol):
+    """Arguments that are no JSON."""
+
+    def rules(self, rule: str, schema: str) -> Sequence[str]:
+        """The lines of `rule` for arguments of the schema, which is JSON."""
+        ...
+
+    def limits(self, schema: str) -> tuple[Limit, ...]:
+        """What the rules of such a schema leave out."""
+        ...
+
+
 class CallSyntax(NamedTuple):
     """Around a call: `before` what names it, `lead` and then `head` of the name, `gap`, the
     arguments, `end`; `more` are further calls. `rest` stands before the arguments where the prompt
     has the name, and `named_end` is how such a prompt ends. `is_bare`: calls have no tag before
-    them, and begin an answer. `parameters`: the arguments are no JSON.
+    them, and begin an answer. `arguments`: they are no JSON. Rules may be `call`, `named` (a call
+    from `lead` to its arguments) and `again` (the same without `lead`).
     """
 
     before: str
@@ -62,7 +81,7 @@ class CallSyntax(NamedTuple):
     named_end: str = ""
     is_bare: bool = False
     channels: Channels | None = None
-    parameters: ParameterTags | None = None
+    arguments: Arguments | None = None
 
     def is_named(self, begun: str, name: str) -> bool:
         """Whether a call that is `begun` has the name already."""
@@ -252,8 +271,106 @@ def _qwen_coder(template: str, lone_id: LoneId) -> CallSyntax | None:
         f"{end} {tags[1]}",
         '("\\n"? call)*',
         named_end="=NAME>",
-        parameters=ParameterTags(
+        arguments=ParameterTags(
             qwen_coder.PARAMETER, f">{gap}", f"{gap}{qwen_coder.END_PARAMETER}\n"
+        ),
+    )
+
+
+def _deepseek(template: str, lone_id: LoneId) -> CallSyntax | None:
+    """V3.1's, and that of V3 and R1, which put the arguments in a fence."""
+    tags = deepseek.V3
+    lone = _lone(lone_id, tags.section, tags.call, tags.sep, tags.end_call, tags.end_section)
+    if lone is None:
+        return None
+    section, call, sep, end_call, end_section = lone
+    if "```json" not in template:
+        return CallSyntax(
+            f"{section} {call}",
+            lambda name: f"{quoted(name)} {sep}",
+            f"{end_call} ({call} named {end_call})* {end_section}",
+            "",
+            named_end=f"NAME{tags.sep}",
+        )
+    begin, end = f'{call} "function" {sep}', f'"\\n```" {end_call}'
+    return CallSyntax(
+        f"{section} {begin}",
+        lambda name: quoted(f"{name}\n```json\n"),
+        f'{end} ("\\n"? {begin} named {end})* {end_section}',
+        "",
+        named_end="NAME\n```json",
+    )
+
+
+def _glm(_template: str, lone_id: LoneId) -> CallSyntax | None:
+    """GLM 4.5 and 4.6 break lines between the tags, 4.7 does not."""
+    tags = _lone(
+        lone_id, glm.OPEN, glm.CLOSE, glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE
+    )
+    if tags is None:
+        return None
+    opening, closing, key, end_key, value, end_value = tags
+    return CallSyntax(
+        opening,
+        quoted,
+        closing,
+        f"({_LINE} call)*",
+        gap=_LINE,
+        rest=_LINE,
+        named_end=f"{glm.OPEN}NAME",
+        arguments=ParameterTags(
+            key,
+            f"{end_key} {_LINE} {value}",
+            f"{end_value} {_LINE}",
+            are_tokens=True,
+            never=re.escape(glm.END_VALUE),
+        ),
+    )
+
+
+def _gemma(tags: gemma.GemmaTags) -> "_Make":
+    """The names of parameters come in alphabetical order: so templates write them."""
+
+    def make(_template: str, lone_id: LoneId) -> CallSyntax | None:
+        lone = _lone(lone_id, *tags)
+        if lone is None:
+            return None
+        opening, closing, escape = lone
+        quotes = Quotes(escape, escape, "(.|\\n)", "(.|\\n)", re.escape(tags.escape))
+        names = Names('"{"', '"}"', '":"', _GEMMA_NAME, (quotes,))
+        return CallSyntax(
+            f"{opening} {quoted(gemma.PREFIX[:-1])}",
+            lambda name: quoted(f":{name}"),
+            closing,
+            "call*",
+            named_end=f"{gemma.PREFIX}NAME",
+            arguments=Notation(
+                names, names, (quotes,), (("null",), ("true",), ("false",)), '","', is_sorted=True
+            ),
+        )
+
+    return make
+
+
+def _lfm2(_template: str, lone_id: LoneId) -> CallSyntax | None:
+    """Python's literals, or JSON's: models write both."""
+    tags = _lone(lone_id, pythonic.OPEN, pythonic.CLOSE)
+    if tags is None:
+        return None
+    comma = f'"," {_SPACE}'
+    return CallSyntax(
+        tags[0],
+        quoted,
+        f'({comma} again)* "]" {tags[1]}',
+        "",
+        lead='"["',
+        named_end=f"{pythonic.OPEN}[NAME",
+        arguments=Notation(
+            Names('"("', '")"', '"="', _PYTHON_NAME),
+            Names('"{"', '"}"', f'":" {_SPACE}', quotes=_PYTHON_QUOTES),
+            _PYTHON_QUOTES,
+            (("None", "null"), ("True", "true"), ("False", "false")),
+            comma,
         ),
     )
 
@@ -269,16 +386,26 @@ def _lone(lone_id: LoneId, *texts: str) -> list[str] | None:
     return None if None in ids else [f"<[{one}]>" for one in ids]
 
 
-def quoted(text: str) -> str:
-    """A literal of the grammar; its escapes are JSON's."""
-    return json.dumps(text, ensure_ascii=False)
-
-
 def _object_head(arguments: str) -> Callable[[str], str]:
     return lambda name: quoted(f'{json.dumps(name, ensure_ascii=False)}, "{arguments}":')
 
 
 _SPACE: Final = '" "?'
+_LINE: Final = '"\\n"?'
+_GEMMA_NAME: Final = r"[^\s,:{}\[\]<>\"']([^,:{}\[\]<>\"'\n]*[^\s,:{}\[\]<>\"'])?"
+_PYTHON_NAME: Final = r"[^\s<>{}\[\]()\"'`\\,;=|:]+"
+"""Names as the readers of these formats take them."""
+
+
+def _python_quotes(mark: str) -> Quotes:
+    escapes = (("\\", "\\\\"), (mark, f"\\{mark}"), ("\n", "\\n"))
+    plain = f"[^{mark}\\\\]"
+    return Quotes(
+        quoted(mark), quoted(mark), f"({plain}|\\\\[\"'\\\\nrtbf])", plain, escapes=escapes
+    )
+
+
+_PYTHON_QUOTES: Final = (_python_quotes("'"), _python_quotes('"'))
 _NAME_KEY: Final = quoted('{"name":')
 _Make = Callable[[str, LoneId], CallSyntax | None]
 _FORMATS: Final[Mapping[str, _Make]] = {
@@ -286,10 +413,15 @@ _FORMATS: Final[Mapping[str, _Make]] = {
     "qwen3_coder": _qwen_coder,
     "llama3_json": _llama,
     "mistral": _mistral,
+    "deepseek_v3": _deepseek,
     "kimi_k2": _kimi,
+    "glm": _glm,
     "phi4_mini": _list(phi.OPEN, phi.CLOSE),
     "nemotron": _list(phi.NEMOTRON_OPEN, phi.NEMOTRON_CLOSE),
     "harmony": _harmony,
     "minimax_m1": _minimax_1,
     "apertus": _apertus,
+    "function_gemma": _gemma(gemma.V3),
+    "gemma4": _gemma(gemma.V4),
+    "lfm2": _lfm2,
 }

@@ -40,6 +40,12 @@ TEMPLATES: Final = {
     "harmony": "<|channel|>commentary <|channel|>analysis<|message|>",
     "minimax_m1": "<tool_calls></tool_calls>",
     "apertus": "<|tools_prefix|>",
+    "deepseek_v3": "<｜tool▁calls▁begin｜>",
+    "deepseek_v3 fenced": "<｜tool▁calls▁begin｜>```json",
+    "glm": "<tool_call><arg_key></arg_key>",
+    "gemma4": "<|tool_call>call:",
+    "function_gemma": "<start_function_call>call:",
+    "lfm2": "<|tool_call_start|>",
 }
 """What a chat template of each format has in it."""
 
@@ -128,8 +134,18 @@ def calls_in(name: str, text: str) -> tuple[list[tuple[str, Any]], str]:
     return [(called, json.loads(arguments)) for called, arguments in calls], said
 
 
+_ENDS: Final = {
+    "glm": "</arg_value>",
+    "gemma4": '<|"|>',
+    "function_gemma": "<escape>",
+    "lfm2": "'",
+}
+
+
 def _end(name: str) -> str:
     """What ends a value that stands as plain text."""
+    if name in _ENDS:
+        return _ENDS[name]
     if "qwen" not in name:
         return ""
     return "</parameter>\n" if name.endswith("seed") else "\n</parameter>\n"

@@ -1,0 +1,158 @@
+"""A schema that refers to others, or is several at once -> one flat schema.
+
+Owns how keywords of two schemas become those of one that both allow, and the alternatives of a
+value. Parts below properties and
+items are joined only when they are looked at, because references may lead in circles. Must not know
+grammars.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from gateway.schemas import resolved
+
+Json = dict[str, Any]
+Tell = Callable[[str], object]
+"""Takes a keyword of two schemas that no single one can say; that of the first is kept."""
+
+_MAX_DEPTH: Final = 32
+_MAX_OPTIONS: Final = 64
+_LARGER: Final = frozenset(
+    {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
+)
+_SMALLER: Final = frozenset(
+    {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
+)
+_OBJECTS: Final = frozenset({"properties", "required", "additionalProperties"})
+
+
+def flat(
+    schema: object, root: Json, tell: Tell, depth: int = 0
+) -> Json | bool:
+    """The schema without `$ref` and `allOf`; of what cannot be joined `tell` is called."""
+    if isinstance(schema, bool):
+        return schema
+    if not isinstance(schema, dict):
+        return True
+    parts: list[Any] = []
+    own = {key: value for key, value in schema.items() if key not in {"$ref", "allOf", "$defs"}}
+    if "$ref" in schema:
+        target = resolved(root, {"$ref": schema["$ref"]})
+        is_found = isinstance(target, bool) or (isinstance(target, dict) and "$ref" not in target)
+        if is_found and depth < _MAX_DEPTH:
+            parts.append(target)
+        else:
+            tell("$ref")
+    found: Json | bool = own
+    for part in (*parts, *schema.get("allOf", ())):
+        if depth >= _MAX_DEPTH:
+            tell("allOf")
+            break
+        found = _both(found, flat(part, root, tell, depth + 1), tell)
+    return found
+
+
+def alternatives(schema: object, root: Json, tell: Tell, depth: int = 0) -> Iterator[Json]:
+    """The flat schemas of which a value has to follow one: those of an `anyOf`, each with all that
+    stands beside it.
+    """
+    found = flat(schema, root, tell)
+    if not isinstance(found, dict):
+        if found:
+            yield {}
+        return
+    if "anyOf" not in found:
+        yield found
+        return
+    if depth >= _MAX_DEPTH or not found["anyOf"]:
+        tell("anyOf")
+        return
+    for one in options(found):
+        yield from alternatives(one, root, tell, depth + 1)
+
+
+def options(schema: Json) -> list[Any]:
+    """The alternatives of an `anyOf`, each with all that stands beside it."""
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    return [{"allOf": [rest, one]} if rest else one for one in schema["anyOf"]]
+
+
+def _both(one: Json | bool, two: Json | bool, tell: Tell) -> Json | bool:
+    """What both allow."""
+    if isinstance(one, bool) or isinstance(two, bool):
+        if one is False or two is False:
+            return False
+        return two if one is True else one
+    found = dict(one)
+    for keyword, value in two.items():
+        if keyword in _OBJECTS:
+            continue
+        if keyword not in found or found[keyword] == value:
+            found[keyword] = value
+        elif keyword in _LARGER:
+            found[keyword] = max(found[keyword], value)
+        elif keyword in _SMALLER:
+            found[keyword] = min(found[keyword], value)
+        elif keyword in _JOINED:
+            found[keyword] = _JOINED[keyword](found[keyword], value)
+        else:
+            tell(keyword)
+    if found.get("type") == [] or found.get("enum") == []:
+        return False
+    if len(found.get("anyOf", ())) > _MAX_OPTIONS:
+        tell("anyOf")
+        found["anyOf"] = one["anyOf"]
+    if _OBJECTS & two.keys():
+        _join_objects(one, two, found)
+    return found
+
+
+def _join_objects(one: Json, two: Json, found: Json) -> None:
+    """The properties of both: each as either says, be it by its name or among all others."""
+    names = [*dict.fromkeys([*one.get("properties", ()), *two.get("properties", ())])]
+    joined = {
+        name: _joined(_property(one, name), _property(two, name))
+        for name in names
+    }
+    if joined:
+        found["properties"] = joined
+    other = _joined(one.get("additionalProperties", True), two.get("additionalProperties", True))
+    if other is not True:
+        found["additionalProperties"] = other
+    required = [*dict.fromkeys([*one.get("required", ()), *two.get("required", ())])]
+    if required:
+        found["required"] = required
+
+
+def _property(schema: Json, name: str) -> object:
+    properties = schema.get("properties", {})
+    return properties[name] if name in properties else schema.get("additionalProperties", True)
+
+
+def _joined(one: object, two: object) -> object:
+    """Both, which are made one when they are looked at."""
+    if one is False or two is False:
+        return False
+    if one is True or one == two:
+        return two
+    return one if two is True else {"allOf": [one, two]}
+
+
+def _types(one: object, two: object) -> list[str] | str:
+    first, second = _listed(one), _listed(two)
+    found = [kind for kind in first if kind in second or (kind == "integer" and "number" in second)]
+    found += [kind for kind in second if kind == "integer" and "number" in first]
+    found = list(dict.fromkeys(found))
+    return found[0] if len(found) == 1 else found
+
+
+def _listed(kinds: object) -> list[str]:
+    return kinds if isinstance(kinds, list) else [str(kinds)]
+
+
+_JOINED: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "type": _types,
+    "enum": lambda one, two: [value for value in one if value in two],
+    "items": _joined,
+    "anyOf": lambda one, two: [_joined(first, second) for first in one for second in two],
+}

@@ -73,9 +73,7 @@ class Walker:
         matcher = self._lark_matcher(grammar)
         tokens = self._tokenizer.tokenize_str(begin, parse_special=True) if begin else []
         assert matcher.try_consume_tokens(tokens) == len(tokens), begin
-        ends = (
-            self._tokenizer.tokenize_str(end_of_text, parse_special=True) if end_of_text else []
-        )
+        ends = self._tokenizer.tokenize_str(end_of_text, parse_special=True) if end_of_text else []
         return self._walk(matcher, list(tokens), rng, max_tokens, ends)
 
     def walk(self, schema_text: str, rng: random.Random, max_tokens: int = 400) -> str | None:

@@ -304,9 +304,7 @@ def _deepseek(template: str, lone_id: LoneId) -> CallSyntax | None:
 
 def _glm(_template: str, lone_id: LoneId) -> CallSyntax | None:
     """GLM 4.5 and 4.6 break lines between the tags, 4.7 does not."""
-    tags = _lone(
-        lone_id, glm.OPEN, glm.CLOSE, glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE
-    )
+    tags = _lone(lone_id, glm.OPEN, glm.CLOSE, glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE)
     if tags is None:
         return None
     opening, closing, key, end_key, value, end_value = tags

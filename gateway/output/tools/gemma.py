@@ -6,6 +6,7 @@ because a text may hold such a tag. Numbers, constants, `{key:value}` and `[valu
 are. What is not closed when the answer ends is a call with the parameters that were read.
 """
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from gateway.output.tags import TagScan
@@ -73,15 +74,19 @@ def _first() -> Read[str]:
 
 
 def _key(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
-    """A key, quoted or not, and the first character of its value."""
+    """A key, quoted or not, and the first character of its value. In quotes it may hold anything."""
+    if first == "<":
+        yield from literal(tags.escape, 1)
+        key, _ = yield from _text(tags.escape, ":")
+        if len(key) > MAX_NAME:
+            raise NotACall
+        return key, (yield from skip_space())
     key = first
     while (char := (yield)) != ":":
         key += char
         if char in ",{}[]" or len(key) > MAX_NAME:
             raise NotACall
-    return key.strip().removeprefix(tags.escape).removesuffix(tags.escape).strip('"'), (
-        yield from skip_space()
-    )
+    return key.strip().strip('"'), (yield from skip_space())
 
 
 def _value(first: str, tags: GemmaTags, depth: int = 0) -> Read[tuple[str, str]]:
@@ -117,7 +122,7 @@ def _nested(first: str, tags: GemmaTags, depth: int) -> Read[tuple[str, str]]:
     return f"{first}{', '.join(parts)}{end}", (yield from skip_space())
 
 
-def _text(escape: str) -> Read[tuple[str, str]]:
+def _text(escape: str, follows: Collection[str] = _FOLLOWS) -> Read[tuple[str, str]]:
     """The text up to the second tag around it, and the character behind that tag that is not white
     space.
     """
@@ -128,7 +133,7 @@ def _text(escape: str) -> Read[tuple[str, str]]:
             held = escape
             while (char := (yield)).isspace():
                 held += char
-            if char in _FOLLOWS:
+            if char in follows:
                 return "".join(parts), char
             scan = TagScan((escape,))
             parts.append(held + scan.feed(char))

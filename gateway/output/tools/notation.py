@@ -206,14 +206,13 @@ class _Rules:
                 self._leave_out(at, keyword)
         parts = []
         for quotes in self._notation.quotes:
+            regex = [f"/({quotes.char}){_times(schema, 'Length')}/"]
             if pattern is not None:
-                regex = f"/{slashed(f'({pattern})')}/", f"/({quotes.plain})*/"
-            else:
-                regex = (f"/({quotes.char}){_times(schema, 'Length')}/",)
+                regex = [f"/{slashed(f'({pattern})')}/", f"/({quotes.plain})*/"]
             parts.append(f"{quotes.opening} {self._between(quotes, regex)} {quotes.closing}")
         return " | ".join(parts)
 
-    def _between(self, quotes: Quotes, regex: tuple[str, ...], taken: str = "") -> str:
+    def _between(self, quotes: Quotes, regex: Sequence[str], taken: str = "") -> str:
         """The terminal of a text, without what none may hold and without those that are taken."""
         never = (f"~/(.|\\n)*{quotes.never}(.|\\n)*/",) if quotes.never else ()
         return self._terminal(*regex, *never, *((taken,) if taken else ()))
@@ -326,7 +325,7 @@ class _Rules:
             lines = (f"/{slashed(names.bare)}/", *wanted, *((not_taken,) if not_taken else ()))
             return f"{self._terminal(*lines)} {names.after}"
         quotes = names.quotes[0]
-        key = self._between(quotes, (f"/({quotes.plain})+/", *wanted), not_taken)
+        key = self._between(quotes, [f"/({quotes.plain})+/", *wanted], not_taken)
         return f"{quotes.opening} {key} {quotes.closing} {names.after}"
 
     def _literal(self, value: object) -> str | None:

@@ -26,9 +26,7 @@ _SMALLER: Final = frozenset(
 _OBJECTS: Final = frozenset({"properties", "required", "additionalProperties"})
 
 
-def flat(
-    schema: object, root: Json, tell: Tell, depth: int = 0
-) -> Json | bool:
+def flat(schema: object, root: Json, tell: Tell, depth: int = 0) -> Json | bool:
     """The schema without `$ref` and `allOf`; of what cannot be joined `tell` is called."""
     if isinstance(schema, bool):
         return schema
@@ -85,35 +83,36 @@ def _both(one: Json | bool, two: Json | bool, tell: Tell) -> Json | bool:
         return two if one is True else one
     found = dict(one)
     for keyword, value in two.items():
-        if keyword in _OBJECTS:
-            continue
-        if keyword not in found or found[keyword] == value:
+        if keyword not in found:
             found[keyword] = value
-        elif keyword in _LARGER:
-            found[keyword] = max(found[keyword], value)
-        elif keyword in _SMALLER:
-            found[keyword] = min(found[keyword], value)
-        elif keyword in _JOINED:
-            found[keyword] = _JOINED[keyword](found[keyword], value)
-        else:
-            tell(keyword)
+        elif keyword not in _OBJECTS and found[keyword] != value:
+            _join(keyword, value, found, tell)
     if found.get("type") == [] or found.get("enum") == []:
         return False
-    if len(found.get("anyOf", ())) > _MAX_OPTIONS:
-        tell("anyOf")
-        found["anyOf"] = one["anyOf"]
     if _OBJECTS & two.keys():
         _join_objects(one, two, found)
     return found
 
 
+def _join(keyword: str, value: Any, found: Json, tell: Tell) -> None:  # noqa: ANN401 (JSON)
+    """Make the keyword in `found` mean both."""
+    own = found[keyword]
+    if keyword in _LARGER:
+        found[keyword] = max(own, value)
+    elif keyword in _SMALLER:
+        found[keyword] = min(own, value)
+    elif keyword == "anyOf" and len(own) * len(value) > _MAX_OPTIONS:
+        tell(keyword)
+    elif keyword in _JOINED:
+        found[keyword] = _JOINED[keyword](own, value)
+    else:
+        tell(keyword)
+
+
 def _join_objects(one: Json, two: Json, found: Json) -> None:
     """The properties of both: each as either says, be it by its name or among all others."""
     names = [*dict.fromkeys([*one.get("properties", ()), *two.get("properties", ())])]
-    joined = {
-        name: _joined(_property(one, name), _property(two, name))
-        for name in names
-    }
+    joined = {name: _joined(_property(one, name), _property(two, name)) for name in names}
     if joined:
         found["properties"] = joined
     other = _joined(one.get("additionalProperties", True), two.get("additionalProperties", True))

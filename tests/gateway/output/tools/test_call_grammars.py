@@ -13,7 +13,7 @@ from typing import Any, Final
 import jsonschema
 import pytest
 
-from gateway.api import schema_text
+from gateway.api import schema_source, schema_text
 from gateway.api.events import ToolCallArguments, ToolCallStart
 from gateway.output.answer_format import AnswerFormat, answer_format
 from gateway.output.tools import (
@@ -24,7 +24,9 @@ from gateway.output.tools import (
     call_syntax,
     forced_opening,
 )
-from tests.fakes.grammar_walks import Walker, with_tokens
+from gateway.schemas import LeftOut
+from tests.fakes.grammar_walks import Walker, check_valid, with_tokens
+from tests.fakes.random_schemas import random_schema
 from workers.model_dir import builtin_dir
 
 TEMPLATES: Final = {
@@ -113,13 +115,15 @@ def callable_tools(names: tuple[str, ...]) -> list[CallableTool]:
     return [CallableTool(name, schema_text(SCHEMAS[name], "f", is_strict=True)) for name in names]
 
 
-def calls_in(name: str, text: str) -> tuple[list[tuple[str, Any]], str]:
+def calls_in(
+    name: str, text: str, tools: tuple[dict[str, Any], ...] = TOOLS
+) -> tuple[list[tuple[str, Any]], str]:
     """The calls in an answer, and its text."""
     form = form_of(name)
-    splitter = form.splitter(TOOLS, is_open=False, is_past=False)
+    splitter = form.splitter(tools, is_open=False, is_past=False)
     parts = [splitter.push(text), splitter.flush()]
     assert form.tools is not None
-    parser = ToolParser(form.tools, random.randbytes, TOOLS)
+    parser = ToolParser(form.tools, random.randbytes, tools)
     events = [event for part in parts for event in parser.push(part.answer)]
     events += parser.flush(is_cut=False)
     calls: list[list[str]] = []
@@ -279,3 +283,148 @@ def test_plain_values_have_their_pattern_and_length(name: str) -> None:
     assert not accepts(code="ab-1", word="abcde")
     assert not accepts(word="abc")
     assert not accepts()
+
+
+NOT_JSON: Final = ("qwen3_coder", "qwen3_coder seed", "glm", "gemma4", "function_gemma", "lfm2")
+"""Formats whose arguments are no JSON: their grammars follow a schema by rules of their own."""
+
+COLOUR: Final = {"type": "string", "enum": ["red", "blue"]}
+PARTS: Final[dict[str, dict[str, Any]]] = {
+    "references": {"colour": {"$ref": "#/$defs/colour"}, "fill": {"$ref": "#/$defs/maybe"}},
+    "nothing": {
+        "text": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
+        "count": {"anyOf": [{"type": "integer", "minimum": 5}, {"type": "null"}]},
+    },
+    "values": {"one": {"enum": [1, 2]}, "two": {"const": 5}, "any": {"enum": [1, "two", None]}},
+    "joined": {
+        "count": {"allOf": [{"type": "integer", "minimum": 2}, {"maximum": 5}]},
+        "place": {
+            "allOf": [
+                {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+                {"type": "object", "properties": {"y": {"type": "boolean"}}, "required": ["y"]},
+            ]
+        },
+    },
+    "circles": {"tree": {"$ref": "#/$defs/tree"}},
+    "lists": {
+        "pair": {
+            "type": "array",
+            "prefixItems": [{"type": "integer"}, {"type": "boolean"}],
+            "minItems": 1,
+            "maxItems": 3,
+        },
+        "names": {"type": "array", "items": COLOUR, "minItems": 2, "maxItems": 2},
+        "none": {"type": "array", "maxItems": 0},
+    },
+    "names": {
+        "map": {
+            "type": "object",
+            "patternProperties": {"^x_[a-z]{1,2}$": {"type": "null"}},
+            "additionalProperties": False,
+        },
+        "odd": {
+            "type": "object",
+            "properties": {"a b": {"type": "null"}, 'q"u': COLOUR, "x, y:{": COLOUR},
+            "required": ["a b", 'q"u', "x, y:{"],
+        },
+    },
+}
+"""Properties of schemas as pydantic and zod make them, all required."""
+
+
+def schema_with(properties: dict[str, Any]) -> dict[str, Any]:
+    tree = {
+        "type": "object",
+        "properties": {
+            "leaf": {"type": "boolean"},
+            "next": {"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "null"}]},
+        },
+        "required": ["leaf", "next"],
+    }
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "$defs": {
+            "colour": COLOUR,
+            "maybe": {"anyOf": [{"$ref": "#/$defs/colour"}, {"type": "null"}]},
+            "tree": tree,
+        },
+    }
+
+
+def count_valid(name: str, schema: dict[str, Any], num_walks: int) -> int:
+    """How many walks through the grammar of a strict tool ended, all of them in valid calls."""
+    source = schema_source(schema, "f", is_strict=True)
+    form, grammar = form_of(name), grammar_of(name)
+    assert form.tools is not None
+    opening = forced_opening(form.tools.name, ("keep",), TEMPLATES[name])
+    assert opening is not None
+    lark = grammar.forced([CallableTool("keep", source.text)], opening.text)
+    limits = [LeftOut(*one, "") for one in grammar.limits(source.text)]
+    tools = ({"type": "function", "function": {"name": "keep", "parameters": schema}},)
+    num_ended = 0
+    for seed in range(num_walks):
+        text = walker().walk_lark(lark, random.Random(seed), end_of_text=_end(name))
+        if text is None:
+            continue
+        num_ended += 1
+        calls, said = calls_in(name, opening.text + text, tools)
+        assert calls, text
+        assert not said.strip(), text
+        for _, arguments in calls:
+            check_valid(json.dumps(arguments), schema, [*source.left_out, *limits])
+    return num_ended
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", NOT_JSON)
+def test_parts_of_schemas_are_followed_where_arguments_are_no_json(name: str, part: str) -> None:
+    """References, alternatives, lists and odd names: nothing is left out."""
+    schema = schema_with(PARTS[part])
+    assert not grammar_of(name).limits(schema_text(schema, "f", is_strict=True))
+    assert count_valid(name, schema, 6) >= 2
+
+
+@pytest.mark.parametrize("name", NOT_JSON)
+def test_alternatives_around_all_arguments_are_followed(name: str) -> None:
+    """One form of the arguments or the other."""
+    forms = [{"a": {"type": "integer"}}, {"b": {"type": "boolean"}, "c": COLOUR}]
+    schema = {"anyOf": [{"type": "object", **_closed(one)} for one in forms]}
+    assert not grammar_of(name).limits(schema_text(schema, "f", is_strict=True))
+    assert count_valid(name, schema, 8) >= 4
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize("name", NOT_JSON)
+def test_random_schemas_are_followed_where_arguments_are_no_json(name: str) -> None:
+    """Nested objects, arrays, unions and bounds, which nobody would write."""
+    num_schemas = num_ended = 0
+    for seed in range(40):
+        schema = random_schema(random.Random(seed))
+        text = schema_text(schema, "f", is_strict=True)
+        if any(limit.keyword in schema["properties"] for limit in grammar_of(name).limits(text)):
+            continue  # LFM2 has no way to write some names
+        num_schemas += 1
+        num_ended += count_valid(name, schema, 2)
+        if num_schemas == 10:
+            break
+    assert num_schemas == 10
+    assert num_ended >= num_schemas
+
+
+def test_names_that_lfm2_cannot_write_are_named() -> None:
+    """A parameter is a name of Python there; one that need not be given is not given."""
+    schema = schema_with({"a b": {"type": "null"}, "c": {"type": "null"}})
+    grammar = grammar_of("lfm2")
+    assert grammar.limits(schema_text(schema, "f", is_strict=True)) == (("/properties/a b", "a b"),)
+    schema["required"] = ["c"]
+    assert not grammar.limits(schema_text(schema, "f", is_strict=True))
+    assert count_valid("lfm2", schema, 4) >= 2

@@ -14,7 +14,8 @@ from gateway.output.tags import MAX_SPACE, find_first, tag_overlap, without_end_
 
 class ReasoningFormat(NamedTuple):
     """The tags around reasoning. `closing` closes reasoning that a prompt has opened, `empty` is
-    what a model writes that does not reason; `more` are other tags of the format.
+    what a model writes that does not reason; `more` are other tags of the format. `opener` is the
+    tag with which `open` begins, if it is longer than one token.
     """
 
     name: str
@@ -23,6 +24,12 @@ class ReasoningFormat(NamedTuple):
     closing: str = ""
     empty: str = ""
     more: tuple[str, ...] = ()
+    opener: str = ""
+
+    @property
+    def first(self) -> str:
+        """The tag that an answer with reasoning begins with."""
+        return self.opener or self.open
 
     @property
     def end_of_open(self) -> str:
@@ -47,6 +54,7 @@ _ALL: Final = (
         "<channel|>",
         closing="\n<channel|>",
         empty="<|channel>thought\n<channel|>",
+        opener="<|channel>",
     ),
     ReasoningFormat(
         "minimax_m3",

@@ -57,7 +57,7 @@ def grammar_of(
     reasoning = form.reasoning
     if beginning.opening or reasoning is None or (calls is not None and calls.reads_thoughts):
         return Grammar(kind, source)
-    closing_id, opening_id = text.lone_id(reasoning.close), text.lone_id(reasoning.open)
+    closing_id, opening_id = text.lone_id(reasoning.close), text.lone_id(reasoning.first)
     if closing_id is None or opening_id is None:
         return Grammar(kind, source)
     if beginning.is_thinking:
@@ -85,7 +85,7 @@ def skips_reasoning(request: ChatRequest, text: ModelText, form: AnswerFormat) -
     calls = calls_of(request, text, form)
     if calls is not None and calls.reads_thoughts:
         return False
-    return text.lone_id(reasoning.close) is None or text.lone_id(reasoning.open) is None
+    return text.lone_id(reasoning.close) is None or text.lone_id(reasoning.first) is None
 
 
 def not_served(wanted: OutputGrammar) -> ApiError:

@@ -12,12 +12,15 @@ from tests.fakes.text_files import make_text_files
 
 
 class Family(NamedTuple):
-    """`ends` are the tokens that end an answer. `parser`: the format of its calls."""
+    """`ends` are the tokens that end an answer, `parser` is the format of its calls. With
+    `takes_text` the template takes the arguments of calls as JSON text.
+    """
 
     file_name: str
     tokens: tuple[str, ...]
     ends: tuple[str, ...]
     parser: str
+    takes_text: bool = False
 
     @property
     def template(self) -> str:
@@ -105,6 +108,63 @@ FAMILY_TEMPLATES: Final = {
         ),
         ("<|return|>", "<|call|>"),
         "harmony",
+    ),
+    "gemma4": Family(
+        "gemma4",
+        (
+            "<bos>",
+            "<|turn>",
+            "<turn|>",
+            "<|think|>",
+            "<|channel>",
+            "<channel|>",
+            "<|tool>",
+            "<tool|>",
+            "<|tool_call>",
+            "<tool_call|>",
+            "<|tool_response>",
+            "<tool_response|>",
+            '<|"|>',
+        ),
+        ("<turn|>", "<|tool_response>"),
+        "gemma4",
+    ),
+    "glm4_moe_lite": Family(
+        "glm4_moe_lite",
+        (
+            "<|endoftext|>",
+            "[gMASK]",
+            "<sop>",
+            "<|system|>",
+            "<|user|>",
+            "<|assistant|>",
+            "<|observation|>",
+            "<arg_key>",
+            "</arg_key>",
+            "<arg_value>",
+            "</arg_value>",
+        ),
+        ("<|endoftext|>", "<|user|>", "<|observation|>"),
+        "glm",
+    ),
+    "deepseek_v3": Family(
+        "deepseek_v3",
+        (
+            "<｜begin▁of▁sentence｜>",
+            "<｜end▁of▁sentence｜>",
+            "<｜User｜>",
+            "<｜Assistant｜>",
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁calls▁end｜>",
+            "<｜tool▁call▁begin｜>",
+            "<｜tool▁call▁end｜>",
+            "<｜tool▁sep｜>",
+            "<｜tool▁output▁begin｜>",
+            "<｜tool▁output▁end｜>",
+        ),
+        ("<｜end▁of▁sentence｜>",),
+        "deepseek_v3",
+        takes_text=True,
     ),
     "phi4_reasoning": Family(
         "phi_reasoning", ("<|im_start|>", "<|im_sep|>", "<|im_end|>"), ("<|im_end|>",), "hermes"

@@ -74,7 +74,7 @@ def _first() -> Read[str]:
 
 
 def _key(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
-    """A key, quoted or not, and the first character of its value. In quotes it may hold anything."""
+    """A key, and the first character of its value. In quotes it may hold anything."""
     if first == "<":
         yield from literal(tags.escape, 1)
         key, _ = yield from _text(tags.escape, ":")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from protocol.messages import ENFORCES_GRAMMARS, Submit
@@ -40,6 +41,11 @@ ANSWERS = {
     "qwen3_5": "\n</think>\n\n<tool_call>\n<function=f>\n<parameter=zone>\nAthens\n</parameter>\n"
     '<parameter=at>\n{"y": 2, "x": 1}\n</parameter>\n</function>\n</tool_call>',
     "gpt_oss": f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{_JSON}<|call|>",
+    "gemma4": '<|tool_call>call:f{at:{x:1,y:2},zone:<|"|>Athens<|"|>}<tool_call|>',
+    "glm4_moe_lite": "</think><tool_call>f<arg_key>zone</arg_key><arg_value>Athens</arg_value>"
+    '<arg_key>at</arg_key><arg_value>{"y": 2, "x": 1}</arg_value></tool_call>',
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>"
+    f"{_JSON}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
 }
 """What the model writes. Qwen3.5's mixtures and Qwen3-Next's coders share a format of calls."""
 
@@ -97,12 +103,12 @@ APIS = {
 }
 
 
-def _theirs(folder: Path, call_id: str, tools: list[Any], *, thinks: bool) -> str:
+def _theirs(folder: Path, call_id: str, tools: list[Any], *, thinks: bool, takes_text: bool) -> str:
     """The prompt by transformers. Messages asks for no thoughts unless a client wants them."""
     messages: list[dict[str, Any]] = _asked("chat", call_id)["messages"]
     for message in messages:
         for call in message.get("tool_calls", []):
-            call["function"]["arguments"] = ARGUMENTS
+            call["function"]["arguments"] = _JSON if takes_text else ARGUMENTS
     made = PreTrainedTokenizerFast.from_pretrained(folder).apply_chat_template(
         messages,
         tools=tools,
@@ -138,9 +144,35 @@ async def test_both_turns_are_the_templates_and_calls_are_enforced(
     for submit, known in zip(asked, ("", call_id), strict=True):
         tools = [{"type": "function", "function": FUNCTION}]  # `strict` is no word to a model
         shown = tokenizer.decode(list(prompt_ids(submit)), skip_special_tokens=False)
-        assert shown == _theirs(tmp_path, known, tools, thinks=api != "messages")
+        assert shown == _theirs(
+            tmp_path,
+            known,
+            tools,
+            thinks=api != "messages",
+            takes_text=FAMILY_TEMPLATES[name].takes_text,
+        )
         assert submit.grammar is not None
         assert submit.grammar.kind == "lark"
         assert "f" in submit.grammar.text
     assert "warm" in shown
-    assert FAMILY_TEMPLATES[name].ends
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+async def test_gemma_may_think_before_its_strict_calls(*, thinks: bool) -> None:
+    """The grammar begins behind the thoughts, whose opening tag is the first token of a longer
+    text.
+    """
+    files = family_files("gemma4")
+    worker = FakeWorker(text=ANSWERS["gemma4"], files=files)
+    worker.facts = msgspec.structs.replace(worker.facts, capabilities=(ENFORCES_GRAMMARS,))
+    fields = {**_asked("chat"), "chat_template_kwargs": {"enable_thinking": thinks}}
+    async with whole_gateway(worker) as whole:
+        await whole.post("/v1/chat/completions", model="alpha", **fields)
+        submit = await worker.wait(Submit)
+    tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
+    shown = tokenizer.decode(list(prompt_ids(submit)), skip_special_tokens=False)
+    assert shown.endswith("<|turn>model\n" if thinks else "<|channel>thought\n<channel|>")
+    assert submit.grammar is not None
+    tags = (submit.grammar.closing_id, submit.grammar.opening_id)
+    ids = tuple(tokenizer.token_to_id(tag) for tag in ("<channel|>", "<|channel>"))
+    assert tags == (ids if thinks else (None, None))

@@ -70,6 +70,11 @@ class TurningCard:
         path = f"{self.folder}:{os.environ['PATH']}"
         return {"PATH": path, VARIABLE: str(self.folder), "SPT_NOENV": "1"}
 
+    def needs(self, worker: str, mib: int) -> None:
+        """The engine of this worker holds so much awake from now on."""
+        self._said["awake"][worker] = mib
+        self._write()
+
     def take(self, mib: int) -> None:
         """Others hold so much of the card now."""
         self._said["others"] = mib

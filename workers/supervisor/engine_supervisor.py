@@ -93,8 +93,7 @@ class EngineSupervisor:
         self._config = self._next_config = config
         # The configuration of the running engine, with the version of its installation.
         self._started, self._version = config, ""
-        is_held = hold is not None and hold.is_on
-        begins_asleep = config.residency == "on-demand" and not is_held
+        begins_asleep = config.residency == "on-demand"
         self.lifecycle = Lifecycle(hold, policy, begins_asleep=begins_asleep)
         self.sleeper = (
             None if turns is None else Sleeper(turns(self.lifecycle), self.lifecycle, log)
@@ -129,6 +128,8 @@ class EngineSupervisor:
         self._relay = relay
         if self.sleeper is not None:
             self.sleeper.join(relay)
+        if self.lifecycle.state is State.ASLEEP:
+            self._give_place_up()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             with suppress(ConfigError):  # the first start reports it
@@ -189,6 +190,7 @@ class EngineSupervisor:
         self._relay.end_hold()
         if before is State.STOPPED:
             self.lifecycle.policy.reset()
+            self._give_place_up(is_wanted=True)
             self._start_again(self._relay)
 
     def go_back(self) -> None:
@@ -229,6 +231,7 @@ class EngineSupervisor:
         self._next_config = config
         self.lifecycle.policy.reset()
         if before is State.STOPPED:
+            self._give_place_up()
             self._start_again(self._relay)
         elif before is State.ASLEEP:  # the next wake takes the configuration
             if self._life is not None:
@@ -350,6 +353,17 @@ class EngineSupervisor:
         self._log.info("restarting the engine, as asked for")
         self._relay.engine_restarts()
         self._nursery.start_soon(life.leave)
+
+    def _give_place_up(self, *, is_wanted: bool = False) -> None:
+        """Let a worker without a process wait for its next turn, if it takes turns: others may be
+        where it was. No request can wait for a held one, so its turn is asked for, as it is for one
+        that `is_wanted`.
+        """
+        if self.sleeper is None or not self.sleeper.turns.is_on_demand:
+            return
+        self.lifecycle.on(Event.SLEEP)
+        if is_wanted or self.lifecycle.hold.is_on:
+            self.sleeper.turns.wish("wake")
 
     def _start_again(self, relay: FrameRelay) -> None:
         """Start an engine behind one that was given up."""
@@ -492,7 +506,9 @@ class EngineSupervisor:
             )
             self._config = config
             if self.sleeper is not None:
-                self.sleeper.turns.reconfigure(config)
+                is_other = self.sleeper.turns.reconfigure(config)
+                if is_other and self.lifecycle.state is State.WAITING:
+                    self._give_place_up()  # what it takes now may not fit beside the others
             if is_elsewhere:
                 self._memory = memory_of(config)
                 if self._memory is not None:

@@ -133,7 +133,8 @@ def _table() -> dict[tuple[State, Event], State]:
         s.DROWSY: (e.SLEEP,),
         # An end that was asked for, or that changes nothing: what sleeps has nothing to lose.
         s.FALLING_ASLEEP: (e.SLEEP, e.EXITED, e.LINGERS),
-        s.ASLEEP: (e.SLEEP, e.EXITED, e.LINGERS, e.RESTART, e.RESTART_NOW),
+        # A hold that has begun before, of a worker that waits for its turn, may end there.
+        s.ASLEEP: (e.SLEEP, e.EXITED, e.LINGERS, e.UNHOLD, e.RESTART, e.RESTART_NOW),
         # Frames and ends of an engine that is to go change nothing more.
         s.REPLACING: (
             e.HOLD,

@@ -5,6 +5,7 @@ connection to the table, which this process opens itself if no other has. Must n
 engine sleeps (`engine_supervisor.py`), nor who has the next turn (`turn_table.py`).
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
@@ -96,6 +97,7 @@ class TurnTaker:
         self.is_measuring = False
         self.is_rising = False
         self._stream: trio.SocketStream | None = None
+        self._at_table = trio.CancelScope()
         self._changed = trio.Event()
         self._state = self._see()
         self._since = self._idle_since = now
@@ -137,17 +139,23 @@ class TurnTaker:
         self._config = config
         self.note()
 
-    def reconfigure(self, config: WorkerConfig) -> None:
-        """The next engine has this configuration. With other keys nothing is known of it."""
+    def reconfigure(self, config: WorkerConfig) -> bool:
+        """The next engine has this configuration. With other keys nothing is known of it, and it
+        may be on another device, at whose table the worker sits down then. Returns whether an
+        engine's keys differ.
+        """
         self._config = config
-        if engine_id(config) != self.record.engine:
-            self.record = TurnRecord(
-                config.name,
-                self.record.file,
-                self.memory.key,
-                engine_id(config),
-                residency=config.residency,
-            )
+        if engine_id(config) == self.record.engine:
+            return False
+        memory = CardMemory(config, os.environ)
+        has_moved = memory.key != self.memory.key
+        self.memory = memory
+        self.record = TurnRecord(
+            config.name, self.record.file, memory.key, engine_id(config), residency=config.residency
+        )
+        if has_moved:
+            self._at_table.cancel()
+        return True
 
     # What the worker learns.
 
@@ -210,7 +218,7 @@ class TurnTaker:
             if state == "awake":
                 self._idle_since = now
                 self.succeeded()
-        if (self._wish, state) in (("wake", "awake"), ("sleep", "asleep")):
+        if (self._wish, state) in (("wake", "awake"), ("wake", "away"), ("sleep", "asleep")):
             self._wish = None
         self._changed.set()
 
@@ -246,7 +254,12 @@ class TurnTaker:
         except ConfigError as error:
             self._log.info(f"its device is shared with nobody: {error}")
             return
-        name = f"turns-{self.memory.key}"
+        while True:
+            with trio.CancelScope() as self._at_table:  # until the worker moves to another device
+                await self._sit(folder, f"turns-{self.memory.key}")
+
+    async def _sit(self, folder: Path, name: str) -> None:
+        """Keep the seat at the table of one device."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._host, folder / f"{name}.lock", folder / f"{name}.sock")
             nursery.start_soon(self._speak)

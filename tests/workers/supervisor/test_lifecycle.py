@@ -74,15 +74,14 @@ class Flags:
         has_memory = not self.sleep
         return self.is_proven and has_memory and self.shown in SHOWN_ALIVE
 
-    def possible(self) -> Iterator[Event]:  # noqa: C901, PLR0912
+    def possible(self) -> Iterator[Event]:  # noqa: C901
         """What can happen now, besides the wishes of operators."""
         if self.is_leaving:
             yield from Event
         elif self.sleep:
             yield from self._of_sleep()
         elif not self.has_process:
-            if not self.is_held:
-                yield Event.SLEEP
+            yield Event.SLEEP
             if not self.is_given_up:
                 yield Event.START
         elif self.is_dead:
@@ -175,13 +174,15 @@ class Flags:
             case Event.SLEEP if self.serves:
                 return replace(self, drains_for="sleep")
             case Event.SLEEP if not self.has_process and not self.is_given_up:
-                return Flags(sleep=self.sleep or "asleep")
+                return Flags(sleep=self.sleep or "asleep", is_held=self.is_held)
             case Event.RESTED:
                 return replace(self, drains_for="", sleep="falling")
             case Event.SLEPT:
                 return replace(self, sleep="asleep")
             case Event.START:
-                return Flags(has_process=True)
+                return Flags(has_process=True, is_held=self.is_held)
+            case Event.UNHOLD:
+                return replace(self, is_held=False)
             case Event.EXITED:
                 return replace(self, has_process=False)
             case _:

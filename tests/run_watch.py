@@ -4,6 +4,9 @@ no process stays behind, however the run ends.
 Every process of a run inherits a mark in its environment. When the run is over, also by SIGINT or
 SIGTERM, what still has the mark is named and killed: engines and gateways that a test has started
 and had no time to stop. Owns the mark; must not know what the tests do. Linux alone has /proc.
+
+A process that gives itself a title writes it over its environment, mark included, unless
+`SPT_NOENV` is set, a variable of setproctitle. So the watch sets it.
 """
 
 import os
@@ -17,6 +20,7 @@ from typing import Any, Final
 import pytest
 
 MARK: Final = "HERMA_TEST_RUN"
+KEEP_ENVIRONMENT: Final = "SPT_NOENV"
 
 
 @pytest.hookimpl(trylast=True)  # behind the terminal's own
@@ -36,6 +40,7 @@ class RunWatch:
         self._mark = f"{MARK}={secrets.token_hex(8)}"
         self._outer = os.environ.get(MARK)
         os.environ[MARK] = self._mark.partition("=")[2]
+        os.environ.setdefault(KEEP_ENVIRONMENT, "1")
         # As SIGINT: a test that runs is left, fixtures are torn down. `timeout` sends it.
         self._was = signal.signal(signal.SIGTERM, signal.default_int_handler)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.herma_process import wait_until
-from tests.run_watch import MARK
+from tests.run_watch import KEEP_ENVIRONMENT, MARK
 
 ROOT = Path(__file__).parents[1]
 END_S = 120.0
 """For what would otherwise never end."""
-TESTS = """
+TESTS = '''
 import subprocess
 import sys
 import time
@@ -27,11 +27,25 @@ FOLDER = Path(__file__).parent
 def test_fails():
     assert 1 == 2, "a reason"
 
+SLEEPER = """
+import os
+import sys
+import time
+from pathlib import Path
+from setproctitle import setproctitle
+
+setproctitle("herma a long title")
+part = Path(sys.argv[1])
+part.write_text(str(os.getpid()))
+part.rename(part.with_name("sleeper"))
+time.sleep(1000)
+"""
+
 def sleeper():
-    command = [sys.executable, "-c", "import time; time.sleep(1000)"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    (FOLDER / "part").write_text(str(process.pid))
-    (FOLDER / "part").rename(FOLDER / "sleeper")
+    command = [sys.executable, "-c", SLEEPER, str(FOLDER / "part")]
+    subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (FOLDER / "sleeper").exists():
+        time.sleep(0.05)
 
 def test_waits():
     sleeper()
@@ -39,7 +53,7 @@ def test_waits():
 
 def test_leaves():
     sleeper()
-"""
+'''
 
 
 @contextmanager
@@ -48,7 +62,8 @@ def _run(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
     (folder / "test_odd.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.run_watch"]
     options = ["--rootdir", str(folder), "-c", os.devnull, "-o", "addopts=", *words]
-    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    ours = MARK, KEEP_ENVIRONMENT
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
     with subprocess.Popen(
         [*command, *options, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         cwd=ROOT, env=environment, text=True, start_new_session=True,
@@ -81,7 +96,7 @@ def test_a_signal_ends_a_run_and_all_its_processes(
         out, _ = run.communicate(timeout=END_S)
         assert run.returncode == pytest.ExitCode.INTERRUPTED, out
         assert not _runs(sleeper), out
-        assert is_for_all or f"left behind, killed: {sleeper} " in out
+        assert is_for_all or f"left behind, killed: {sleeper} herma a long title" in out
 
 
 def test_what_a_run_leaves_behind_is_told(tmp_path: Path) -> None:
@@ -90,7 +105,7 @@ def test_what_a_run_leaves_behind_is_told(tmp_path: Path) -> None:
         out, _ = run.communicate(timeout=END_S)
     assert run.returncode == 0, out
     sleeper = int((tmp_path / "sleeper").read_text())
-    assert f"left behind, killed: {sleeper} " in out
+    assert f"left behind, killed: {sleeper} herma a long title" in out
     assert not _runs(sleeper)
 
 

@@ -41,7 +41,7 @@ class Bench:
         self._length = length
 
     def prompt(self) -> list[int]:
-        """A prompt that nobody has sent."""
+        """A prompt of random tokens, of which no block is cached."""
         size = self._runner.model.config.vocab_size
         return [self._rng.randrange(10, size) for _ in range(self._length + 8)]
 

@@ -337,7 +337,9 @@ def _price_mistakes(config: Config) -> Iterator[Mistake]:
 
 
 def _limited_clients(config: Config) -> str | None:
-    """Whose money at providers is limited, beside that of a provider; None: nobody's."""
+    """Who may spend a limited amount of money at all providers together; None if nobody is
+    limited.
+    """
     keys = [key for key in config.keys if key.cloud == "allow"]
     for key in keys:
         if key.limits.any:

@@ -258,10 +258,12 @@ def diagnose(ending: Ending) -> Diagnosis:
 
 
 def _diagnose(ending: Ending) -> Diagnosis:
-    if ending.killed_for is not None:
-        return _of_verdict(ending.killed_for)
+    # A report is older than a verdict: a killed engine's frames are dropped. An engine that has said
+    # why it ends may take longer to do so than the supervisor waits.
     if ending.reported is not None:
         return _of_report(ending, ending.reported)
+    if ending.killed_for is not None:
+        return _of_verdict(ending.killed_for)
     if ending.exit_code is None:
         return Diagnosis("unknown", "the engine is gone; how is not known yet")
     if ending.exit_code == _KILLED and ending.oom_kills:

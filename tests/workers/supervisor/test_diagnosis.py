@@ -156,9 +156,14 @@ def test_only_a_mistake_seen_before_loading_is_permanent(
     assert found.cause == told
 
 
-def test_our_own_verdict_comes_first() -> None:
-    """What we killed it for, then its words, then its end."""
-    ending = Ending(killed_for="hung: no step", reported="x", exit_code=137)
+def test_the_oldest_evidence_comes_first() -> None:
+    """Its words, of which none are taken behind a verdict, then what it was killed for, then its
+    end.
+    """
+    lived_on = "the engine closed its channel but lived on"
+    ending = Ending(killed_for=lived_on, reported="no such model", is_config=True, exit_code=137)
+    assert diagnose(ending) == Diagnosis("configuration", "no such model", "", is_permanent=True)
+    ending = Ending(killed_for="hung: no step", exit_code=137)
     assert diagnose(ending) == Diagnosis("hung", "hung: no step")
     assert diagnose(Ending(killed_for="no progress for 9 s at `x`")).kind == "no_progress"
     assert diagnose(Ending(killed_for="the health probe was rejected: busy")).kind == "bad_answer"

@@ -1,7 +1,6 @@
 """Two ranks on a CPU answer as one rank does, whatever the steps."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,24 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from tests.fakes.bounded_run import run_bounded
 from tests.fakes.tiny_families import FAMILIES, write_family
 from tests.workers.engine.parallel.test_shares import UNCUT
 
 OFTEN = ("llama3", "qwen3_5", "gpt_oss")
 """Dense with biases of no kind, hybrid, and a mixture with biases and sinks."""
 
-LEAST_S = 300
+BOUND_S = 300
 
 
 def answers(model_dir: Path, num_ranks: int, device: str = "cpu") -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.workers.engine.parallel.answers"]
-    done = subprocess.run(
-        [*command, str(model_dir), str(num_ranks), device],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LEAST_S,
-    )
+    done = run_bounded([*command, str(model_dir), str(num_ranks), device], BOUND_S)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -6,7 +6,6 @@ engine kills itself at one of them: before, within and behind each write of a pa
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 from protocol.sampling import SamplingParams
+from tests.fakes.bounded_run import run_bounded
 from tests.fakes.host_tiers import tier_for
 from tests.fakes.tiny_families import write_family
 from tests.workers.engine.tier import test_tier as cases
@@ -24,6 +24,7 @@ from workers.engine.tier.page_words import Checksums
 from workers.scheduler.tier import Kind
 
 BRIEF = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
+BOUND_S = 280
 NUM_KILLS = 20
 NUM_PAGES = 150
 
@@ -32,7 +33,7 @@ NUM_PAGES = 150
 def test_a_kill_at_any_moment_leaves_truth_or_nothing(tmp_path: Path, family: str) -> None:
     model = write_family(tmp_path, family)
     script = [sys.executable, "-m", "tests.workers.engine.tier.test_killed", str(model)]
-    ended = subprocess.run(script, capture_output=True, text=True, timeout=280, check=False)
+    ended = run_bounded(script, BOUND_S)
     assert ended.returncode == 0, ended.stderr
     found = dict(word.split("=") for word in ended.stdout.split())
     assert int(found["killed"]) > NUM_KILLS * 3 // 4
@@ -105,6 +106,7 @@ def _main(model: Path) -> None:
             os.ftruncate(served.fd, 0)
         pid = os.fork()
         if pid == 0:
+            signal.alarm(BOUND_S)  # ends it in any case
             # A warm engine stores less, so it makes fewer calls.
             latest = num_calls * 3 // (8 if number % 2 else 4)
             _serve(served, 1 + latest * (2 * number + 1) // (2 * NUM_KILLS))

@@ -3,6 +3,7 @@
 import os
 import queue
 import re
+import secrets
 import signal
 import ssl
 import subprocess
@@ -11,10 +12,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
+
+from tests.run_watch import left_behind
 
 T = TypeVar("T")
 
@@ -23,6 +26,9 @@ GIVEN_UP_S = 5.0
 NO_WORKER_STARTS = "not ready, and no worker is starting: "
 STOP_S = 120.0
 POLL_S = 0.05
+MARK = "HERMA_TEST_UP"
+"""Processes of one `herma up` have this variable in common."""
+
 OURS = (sys.executable, "-m", "herma")
 
 
@@ -39,13 +45,15 @@ class HermaProcess:
         words = [*argv, "up", "--port", str(port)]
         if config is not None:
             words += ["--config", str(config)]
+        self._mark = f"{MARK}={secrets.token_hex(8)}"
+        name, _, value = self._mark.partition("=")
         self.process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+            env={**os.environ, "OMP_NUM_THREADS": "1", name: value, **env},
         )
         self.output: list[str] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -103,7 +111,10 @@ class HermaProcess:
         self._lines.put(None)
 
     def close(self) -> None:
-        """Reap the process, which must have ended, and close its output."""
+        """Kill what is left of it, also what has lost its parent and would hold the output open."""
+        for pid, _ in left_behind(self._mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
         self._pump_thread.join()
 
@@ -139,17 +150,11 @@ def _herma_up(
     config: Path | None, env: dict[str, str], port: int, argv: Sequence[str]
 ) -> Iterator[HermaProcess]:
     herma = HermaProcess(config, env, port, argv)
-    family = [herma.process.pid]
     try:
         herma.base_url = herma.wait_ready()
         yield herma
-        family += descendants(herma.process.pid)
         herma.stop()
     finally:
-        family += descendants(herma.process.pid)
-        for pid in family:
-            if "herma" in title_of(pid):
-                os.kill(pid, signal.SIGKILL)
         herma.close()
 
 

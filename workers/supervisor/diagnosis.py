@@ -258,8 +258,8 @@ def diagnose(ending: Ending) -> Diagnosis:
 
 
 def _diagnose(ending: Ending) -> Diagnosis:
-    # A report is older than a verdict: a killed engine's frames are dropped. An engine that has said
-    # why it ends may take longer to do so than the supervisor waits.
+    # A report is older than a verdict: a killed engine's frames are dropped. An engine that has
+    # said why it ends may take longer to do so than the supervisor waits.
     if ending.reported is not None:
         return _of_report(ending, ending.reported)
     if ending.killed_for is not None:
